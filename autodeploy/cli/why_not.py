@@ -103,7 +103,7 @@ def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | Non
 
 
 def parse_changes(text: str) -> dict[str, Any]:
-    """`tp=8,pp=4` as a mapping; numbers are numbers.
+    """`tp=8,pp=4,rl.placement=async` as a mapping; numbers are numbers, and true and false truth values.
 
     Raises
     ------
@@ -119,7 +119,16 @@ def parse_changes(text: str) -> dict[str, Any]:
         if not (name and sign and value):
             bad.append(FieldError("--strategy", f"{part!r} is not AXIS=VALUE", "such as tp=8,pp=4,schedule=1f1b"))
         else:
-            wanted[name.lower()] = int(value) if value.isdecimal() else value
+            wanted[name.lower()] = _value(value)
     if bad or not wanted:
         raise SpecError(errors=tuple(bad) or (FieldError("--strategy", "is empty", "such as tp=8,pp=4"),))
     return wanted
+
+
+def _value(text: str) -> int | float | bool | str:
+    """A number, a truth value, or the word that it is."""
+    if text in ("true", "false"):
+        return text == "true"
+    if text.isdecimal():
+        return int(text)
+    return float(text) if re.fullmatch(r"\d*\.\d+", text) else text

@@ -17,6 +17,7 @@ from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whol
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.rl_planning.update_layouts import update_alone
+from autodeploy.rl_planning.why_not import why_not_rl
 from autodeploy.strategies.launch_rules import LaunchRules
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rule_sentences import told
@@ -66,6 +67,8 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     ----------
     best : what a search for this spec found, where that is known; None searches.
     """
+    if spec.training.rl is not None:
+        return why_not_rl(spec, strategy, search=plan, best=lambda: best or plan(spec))
     prepared = prepare(spec)
     if not is_whole(strategy, moe=spec.model.is_moe):
         return explain_partly_given(

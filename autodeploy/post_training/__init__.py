@@ -5,7 +5,7 @@ from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import Overheads, overheads_of
 from autodeploy.post_training.rl_step import rl_step, splits
 from autodeploy.post_training.samples import Samples, lengths_of, samples_of, update_context, update_training
-from autodeploy.post_training.step import Note, RlPhase, RlStep, combined, counted
+from autodeploy.post_training.step import Note, RlPhase, RlStep, combined, counted, placed
 from autodeploy.post_training.update import TrainingPhase, UpdatePart, update_part
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "generation_parts",
     "lengths_of",
     "overheads_of",
+    "placed",
     "rl_step",
     "samples_of",
     "splits",

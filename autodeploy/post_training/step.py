@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.post_training.overheads import Overheads
     from autodeploy.post_training.update import UpdatePart
     from autodeploy.specs.rl import RlStrategy, RlTraining
+    from cost_models.arrays import Number
     from cost_models.placements import Devices, Step
     from hardware_profiles.generation import Mode
     from hardware_profiles.profile import Profile
@@ -113,40 +114,60 @@ def combined(
     InfeasibleRlError
         if training or the moment of the hand-over needs more memory than a die has.
     """
-    shared = layout.placement == "colocated"
-    if shared and update.npus != generation.case.npus:
+    if layout.placement == "colocated" and update.npus != generation.case.npus:
         raise ValueError("colocated, training and generation have the same cards")
     peaks = _peaks(update, generation, layout, beyond_memory=beyond_memory)
+    step, hand_over = placed(update, generation, rl, layout, profile=profile, cluster=cluster, overheads=overheads)
+    return _result(update, generation, rl, layout, step, hand_over, peaks)
+
+
+def placed(
+    update: UpdatePart,
+    generation: GenerationPart,
+    rl: RlTraining,
+    layout: RlStrategy,
+    *,
+    profile: Profile,
+    cluster: ClusterSpec,
+    overheads: Overheads | None = None,
+    training: Number = 1.0,
+    generating: Number = 1.0,
+) -> tuple[Step, float]:
+    """The phases of a step where the placement lets them run, and the seconds of the hand-over.
+
+    Parameters
+    ----------
+    training, generating : factors of what training and generation take, one or [n]; what the framework adds and moves
+        between memories keep theirs.
+    """
     adds = overheads or overheads_of(OTHER)
-    training = {PREPARATION: adds.step_s, **{name: phase.seconds for name, phase in update.phases.items()}}
+    trained: dict[str, Number] = {PREPARATION: adds.step_s}
+    trained |= {name: phase.seconds * training for name, phase in update.phases.items()}
+    generated = generation.generation_s * generating
     samples = float(rl.samples)
-    if shared:
+    if layout.placement == "colocated":
         hand_over = resharded_s(update.weights, generation.weights, update.machine, update.dies, whole=adds.gathers)
         link = update.host_link_bytes_per_s * adds.host_copy
         away = host_moves_s(update.leaving_bytes(layout.offload), layout.offload, link)
-        moves = {ONLOAD: away, LAST[0]: away} if layout.offload else {}
+        moves: dict[str, Number] = {ONLOAD: away, LAST[0]: away} if layout.offload else {}
         kept = samples * (generation.parts - 1)
-        step = colocated(generation.generation_s, hand_over, training, samples, moves=moves, kept_samples=kept)
-    else:
-        machine = joint_machine(profile, cluster)
-        trainers = update.dies
-        hand_over = sent_s(
-            update.weights, generation.weights, machine, trainers, generation.replicas, whole=adds.gathers
-        )
-        if layout.placement == "separate" or layout.staleness == 0:
-            in_flight = samples * generation.parts
-            step = separate(generation.generation_s, hand_over, training, in_flight)
-        else:
-            step = asynchronous(
-                generation.generation_s,
-                hand_over,
-                training,
-                samples,
-                layout.staleness,
-                ahead_s=generation.ahead_s,
-                steady_s=generation.steady_s,
-            )
-    return _result(update, generation, rl, layout, step, hand_over, peaks)
+        return colocated(generated, hand_over, trained, samples, moves=moves, kept_samples=kept), hand_over
+    machine = joint_machine(profile, cluster)
+    hand_over = sent_s(
+        update.weights, generation.weights, machine, update.dies, generation.replicas, whole=adds.gathers
+    )
+    if layout.placement == "separate" or layout.staleness == 0:
+        return separate(generated, hand_over, trained, samples * generation.parts), hand_over
+    step = asynchronous(
+        generated,
+        hand_over,
+        trained,
+        samples,
+        layout.staleness,
+        ahead_s=None if generation.ahead_s is None else generation.ahead_s * generating,
+        steady_s=generation.steady_s * generating,
+    )
+    return step, hand_over
 
 
 def joint_machine(profile: Profile, cluster: ClusterSpec) -> Machine:

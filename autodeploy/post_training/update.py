@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.calibration.coverage import RUN_AXES, spread_of
 from autodeploy.calibration.spreads import Z80, shares_node
-from autodeploy.evaluation.steps.step_phases import StepPhase, phase_cost
+from autodeploy.evaluation.steps.step_phases import StepPhase, phase_cost, phase_costs
 from autodeploy.post_training.samples import samples_of, update_context
 from autodeploy.post_training.weights import parameters_of
 from autodeploy.specs.model import ModelSpec
@@ -126,7 +126,7 @@ def update_part(
 
     context = context_of(model, strategy, samples)
     forward, update = StepPhase("forward", samples.rows), StepPhase("update", samples.update_rows, rl.updates_per_step)
-    scored, trained = phase_cost(forward, strategy, context), phase_cost(update, strategy, context)
+    scored, trained = phase_costs([forward, update], strategy, context)
     full = phase_cost(update, strategy, context_of(model, strategy, replace(samples, tokens=samples.full_tokens)))
     estimate = full.estimated.estimate
     states = {name: estimate.memory[kind].copy() for name, kind in MEMORY_OF.items()}
@@ -139,8 +139,8 @@ def update_part(
         critic = rl.critic if isinstance(rl.critic, ModelSpec) else model
         how = strategy if critic is model else fitted_to(strategy, critic)
         there = context if critic is model else context_of(critic, how, samples)
-        phases["values"] = _phase(scored if critic is model else phase_cost(forward, how, there))
-        step = trained if critic is model else phase_cost(update, how, there)
+        valued, step = (scored, trained) if critic is model else phase_costs([forward, update], how, there)
+        phases["values"] = _phase(valued)
         phases["critic_update"] = _phase(step)
         held = step.estimated.estimate.memory
         beside = float(np.max(sum(held[kind] for kind in MEMORY_OF.values())))

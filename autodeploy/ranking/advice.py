@@ -16,15 +16,15 @@ from autodeploy.ranking.error_box import error_box
 from autodeploy.ranking.fit_probability import LEAST_P_FITS, memory_spread_of, p_fits, roomy_limit_bytes
 from autodeploy.ranking.other_worlds import bad_worlds, estimates_in, first_of_each, near_rows
 from autodeploy.ranking.plans import layout_of_solved
+from autodeploy.ranking.regret_order import regret_order
 from autodeploy.ranking.responses import Responses, responses
-from autodeploy.ranking.risk import cautious_order, regret_median, regret_p80, with_unproven_gains
-from autodeploy.ranking.unproven import share_draws, unproven_axes, unproven_of
+from autodeploy.ranking.unproven import unproven_axes, unproven_of
 from autodeploy.ranking.variety import outlines
 from autodeploy.solver.effort import cores
 from autodeploy.solver.outer.least_memory import RoomyPlans, card_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autodeploy.calibration.memory_spread import MemorySpread
     from autodeploy.evaluation.inputs.context import Context
@@ -61,12 +61,7 @@ def from_search(top_k: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Weighed:
-    """One plan among those that were considered.
-
-    unproven : what it rests on that no run has shown. regret : 80th percentile, as a share; None where it fits with
-    too little probability. expected_s : its step time with unproven gains by the share that comes true, and where it
-    may not fit the remedy's by the probability of that. row : in the responses.
-    """
+    """One plan of the search or beside it, as `Considered`."""
 
     solved: Solved
     p_fits: float
@@ -74,6 +69,16 @@ class Weighed:
     regret: float | None
     expected_s: float
     row: int
+
+    @property
+    def step_s(self) -> float:
+        """Predicted step time."""
+        return self.solved.solution.step_s
+
+    @property
+    def axes(self) -> Mapping[str, object]:
+        """Degrees and words by the name of their axis."""
+        return self.solved.candidate.axes_at(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,36 +172,23 @@ class Adviser:
 
     def _ranked(self, pool: Sequence[Solved], answers: Responses, level: float) -> Advice:
         fits = np.array([self._p_fits(each) for each in pool])
-        weights = np.log([self._weight_of(each.context) for each in pool])
-        safe = np.flatnonzero(fits >= level)
-        if not len(safe):
-            safe = np.flatnonzero(fits >= fits.max())
         unproven = [self._rests_on(each) for each in pool]
-        plain = answers.at(self._box.draws(DRAWS)) + weights
-        shares = share_draws(frozenset().union(*unproven), DRAWS)
-        log_times = plain.copy()
-        log_times[:, safe] = with_unproven_gains(
-            plain[:, safe], (answers.nominal + weights)[safe], [unproven[row] for row in safe], shares
+        found = regret_order(
+            answers.at(self._box.draws(DRAWS)),
+            answers.nominal,
+            fits,
+            unproven,
+            level,
+            weights=np.log([self._weight_of(each.context) for each in pool]),
+            alike=[self._number(each) for each in pool],
         )
-        lost = (log_times - plain).mean(axis=0)
-        regret = regret_p80(log_times[:, safe])
-        expected_s = np.exp(answers.nominal + lost)
-        rests = np.array([len(unproven[row]) for row in safe])
-        first = safe[cautious_order(regret, regret_median(log_times[:, safe]), rests, fits[safe])]
-        remedy = {self._number(pool[row]): row for row in reversed(first.tolist())}
-        rest = []
-        for row in sorted(set(range(len(pool))) - set(safe.tolist())):
-            instead = remedy.get(self._number(pool[row]), int(first[0]))
-            ratio = float(np.exp(weights[instead] - weights[row]))
-            expected_s[row] = fits[row] * expected_s[row] + (1.0 - fits[row]) * ratio * expected_s[instead]
-            rest.append((float(np.exp(weights[row]) * expected_s[row]), row))
-        order = [*first.tolist(), *(row for _, row in sorted(rest))]
-        of = dict(zip(safe.tolist(), regret.tolist(), strict=True))
         weighed = (
-            Weighed(pool[row], float(fits[row]), unproven[row], of.get(row), float(expected_s[row]), row)
-            for row in order
+            Weighed(
+                pool[row], float(fits[row]), unproven[row], found.regret.get(row), float(found.expected_s[row]), row
+            )
+            for row in found.order
         )
-        return Advice(tuple(weighed), answers, min(level, float(fits[safe].min())))
+        return Advice(tuple(weighed), answers, found.least_p_fits)
 
     def _picks(self, rows: Ints, worlds: Sequence[World], level: float) -> list[int]:
         """Candidates to make plans of that leave room: in no order that matters, but always the same."""

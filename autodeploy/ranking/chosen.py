@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.ranking.advice import Advice
+    from autodeploy.ranking.regret_order import RiskAdvice
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.solver.search_space import Searched
@@ -75,7 +76,7 @@ def weighed(plan: Plan, advice: Advice | None, solved: Solved, ratio: float) -> 
     )
 
 
-def ranking_of(advice: Advice | None, search: SearchSpec) -> RiskRanking:
+def ranking_of(advice: RiskAdvice | None) -> RiskRanking:
     """What plans were ranked by."""
     if advice is None:
         return RiskRanking(risk="neutral", compared=0, draws=0, least_p_fits=0.0)
@@ -103,7 +104,7 @@ def ranking_of(advice: Advice | None, search: SearchSpec) -> RiskRanking:
     )
 
 
-def fastest_of(first: Plan, ranked: Sequence[Plan], advice: Advice | None) -> Fastest:
+def fastest_of(first: Plan, ranked: Sequence[Plan], advice: RiskAdvice | None) -> Fastest:
     """The plan that is fastest by the predicted times, and what it bets on."""
     return Fastest(
         plan_id=first.plan_id,

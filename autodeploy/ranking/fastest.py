@@ -9,13 +9,13 @@ import numpy as np
 from autodeploy.specs.planset import Bet
 
 if TYPE_CHECKING:
-    from autodeploy.ranking.advice import Advice, Weighed
+    from autodeploy.ranking.regret_order import Considered, RiskAdvice
 
 TELLING: Final = 0.01
 """Share of the step that a number costs the one plan more than the other, from which it is a bet."""
 
 
-def bets_of(advice: Advice) -> tuple[Bet, ...]:
+def bets_of(advice: RiskAdvice) -> tuple[Bet, ...]:
     """What the fastest plan has to be right about, and what each bet costs where it is lost; the dearest first."""
     fastest, chosen = advice.fastest, advice.weighed[0]
     found = [*_unproven_bets(fastest, chosen), *_memory_bet(advice, fastest)]
@@ -24,7 +24,7 @@ def bets_of(advice: Advice) -> tuple[Bet, ...]:
     return tuple(sorted(found, key=lambda bet: (-(bet.cost_pct or 0.0), bet.name)))
 
 
-def _unproven_bets(fastest: Weighed, chosen: Weighed) -> list[Bet]:
+def _unproven_bets(fastest: Considered, chosen: Considered) -> list[Bet]:
     """Degrees and features that no run has, and the recommended plan does without."""
     names = sorted(fastest.unproven - chosen.unproven) if fastest.row != chosen.row else sorted(fastest.unproven)
     return [
@@ -32,24 +32,24 @@ def _unproven_bets(fastest: Weighed, chosen: Weighed) -> list[Bet]:
     ]
 
 
-def _worded(weighed: Weighed, name: str) -> str:
-    axes = weighed.solved.candidate.axes_at(0)
+def _worded(weighed: Considered, name: str) -> str:
+    axes = weighed.axes
     return f"{name} {axes[name]}" if name in axes else name
 
 
-def _memory_bet(advice: Advice, fastest: Weighed) -> list[Bet]:
+def _memory_bet(advice: RiskAdvice, fastest: Considered) -> list[Bet]:
     """That it fits at all; where it does not, the next plan that does takes so much longer."""
     if fastest.p_fits >= advice.least_p_fits:
         return []
     remedy = next((each for each in advice.weighed if each.regret is not None), None)
     cost = None
     if remedy is not None:
-        cost = round(100.0 * (remedy.solved.solution.step_s / fastest.solved.solution.step_s - 1.0), 3)
+        cost = round(100.0 * (remedy.step_s / fastest.step_s - 1.0), 3)
     text = f"it fits with a probability of {100.0 * fastest.p_fits:.0f} %"
     return [Bet(kind="memory", name="memory", text=text, cost_pct=cost)]
 
 
-def _number_bets(advice: Advice, fastest: Weighed, chosen: Weighed) -> list[Bet]:
+def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) -> list[Bet]:
     """Numbers that at one end cost the fastest plan more than the recommended one."""
     answers = advice.responses
     found = []

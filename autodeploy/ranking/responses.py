@@ -76,7 +76,6 @@ def responses(
     should_cancel: Callable[[], bool] | None = None,
 ) -> Responses | None:
     """The responses of plans of any contexts; None where the search was cancelled."""
-    count = len(box.numbers)
     worlds: list[World] = [{}, *box.ends()]
     times = np.ones((len(solved), len(worlds)))
     rows_of: dict[int, list[int]] = {}
@@ -88,7 +87,12 @@ def responses(
         candidates = concatenate([solved[row].candidate for row in rows])
         context = solved[rows[0]].context
         times[rows] = step_times_in(candidates, context, [layouts[row] for row in rows], box.numbers, worlds)
+    return responses_of(box, times)
+
+
+def responses_of(box: ErrorBox, times: Floats) -> Responses:
+    """The responses of plans whose step times were evaluated nominally and at the box's ends [plans, 1 + ends]."""
     logs = np.log(times)
     nominal = logs[:, 0]
-    ends = (logs[:, 1:] - nominal[:, None]).reshape(len(solved), count, 2)
+    ends = (logs[:, 1:] - nominal[:, None]).reshape(len(times), len(box.numbers), 2)
     return Responses(box, nominal, ends[:, :, 0], ends[:, :, 1])

@@ -123,7 +123,7 @@ def finish(
         reference=reference,
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
-        risk=ranking_of(advice, spec.search),
+        risk=ranking_of(advice),
         fastest=None if first is None else fastest_of(first, ranked, advice),
         valley=valley,
         rescaled=identity.measured,

@@ -12,6 +12,8 @@ from cost_models.schedule import SCHEDULES, schedule
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Evidence, Plan
 
+_OF_POST_TRAINING = "rl."
+_DEGREES = frozenset({"tp", "ep"})
 _WORDS = frozenset({"schedule", "feature", "moe_dispatcher", "cp_algo"})
 
 
@@ -87,6 +89,9 @@ def _nearest(each: Evidence, lang: Language) -> str:
 def _axis(axis: str, lang: Language) -> str:
     if axis in _WORDS | {"micro_batch_size", "ranks"}:
         return say(lang, f"axis_{axis}")
+    if axis.startswith(_OF_POST_TRAINING):
+        own = axis.removeprefix(_OF_POST_TRAINING).removeprefix("generation.")
+        return say(lang, "axis_generation", axis=own.upper()) if own in _DEGREES else say(lang, f"axis_{own}")
     return axis.upper()
 
 

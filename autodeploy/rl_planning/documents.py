@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.post_training.evidence import evidence_of_generation
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.one_strategy import predicted
 from autodeploy.ranking.plans import plan_id
@@ -88,6 +89,10 @@ def plan_of_step(
                 extrapolated=update.uncertainty.extrapolated,
             ),
             "rl": _rl_plan(step, cards),
+            "evidence": (
+                *update.evidence,
+                *evidence_of_generation(layout, profile.document.family, moe=spec.model.is_moe),
+            ),
             "assumptions": (*update.assumptions, *(note.text for note in step.notes)),
             "provenance": "assumed",
         }

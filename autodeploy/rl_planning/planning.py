@@ -11,23 +11,26 @@ from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import estimated
 from autodeploy.evaluation.steps.timeline import pipeline_timeline
 from autodeploy.post_training import overheads_of, rl_step
+from autodeploy.ranking.chosen import fastest_of, ranking_of
 from autodeploy.ranking.explain import explanation
-from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity
+from autodeploy.rl_planning.advice import advise
 from autodeploy.rl_planning.documents import plan_of_step
 from autodeploy.rl_planning.one_update import context_of_update, trainers
 from autodeploy.rl_planning.search import RlSearch
+from autodeploy.rl_planning.update_layouts import update_spec
 from autodeploy.rl_planning.words import infeasible, search_notes
-from autodeploy.specs.planset import Counts, Fastest, Optimality, PlanSet, SearchInfo, Timing
+from autodeploy.specs.planset import Counts, Optimality, PlanSet, SearchInfo, Timing
 from autodeploy.specs.spec import spec_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.deadline import Deadline
+    from autodeploy.rl_planning.advice import RlAdvice
     from autodeploy.rl_planning.search import Choice, Found
-    from autodeploy.specs.planset import Plan, Status
+    from autodeploy.specs.planset import Fastest, Infeasible, Plan, Status
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
@@ -106,7 +109,7 @@ def timeline_rl(spec: Spec, strategy: Strategy) -> PipelineTimeline:
 
 def plan_rl(
     spec: Spec,
-    plan: Callable[[Spec], PlanSet],
+    plan: Callable[..., PlanSet],
     stop: Deadline,
     *,
     search_id: str,
@@ -117,16 +120,19 @@ def plan_rl(
 
     Parameters
     ----------
-    plan : searches the layouts of an update, given as a spec of pre-training.
+    plan : searches the layouts of an update, given as a spec of pre-training; with `alone=False` it says why there are
+        none.
     """
     profile = profile_of(spec.cluster)
     cards = healthy_npus(profile, spec.cluster)
-    found = RlSearch(spec, profile, cards, plan, stop).run()
+    search = RlSearch(spec, profile, cards, plan, stop)
+    found = search.run()
+    advice = _advice(spec, profile, found, stop)
     solved_s = time.monotonic() - started
     if not found.choices and stop():
         raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
     stop.finish()
-    ranked = _ranked(spec, profile, cards, found)
+    ranked = _ranked(spec, profile, cards, found, advice)
     bound = found.bound_s if spec.search.objective != "peak_memory" else None
     gap = None if bound is None or not ranked else max(0.0, 1.0 - bound / min(p.step_time_s for p in ranked))
     plans = _explained(ranked[: spec.search.top_k], bound)
@@ -154,9 +160,10 @@ def plan_rl(
         timing=Timing(solve_s=solved_s, total_s=time.monotonic() - started),
         plans=plans,
         pareto=pareto_set(ranked, plans),
-        fastest=_fastest(ranked, plans),
+        risk=ranking_of(advice) if ranked else None,
+        fastest=_fastest(ranked, plans, advice),
         warnings=(*spec.doubts, *search_notes(spec, found, plans, gap)),
-        infeasible=None if plans else infeasible(spec, found),
+        infeasible=None if plans else infeasible(spec, found, _no_update(spec, search, plan)),
     )
 
 
@@ -168,19 +175,25 @@ def _counts(found: Found) -> Counts:
     return Counts(enumerated=whole, rejected=refused, pruned=pruned, solved=found.combined)
 
 
-def _fastest(ranked: list[Plan], plans: tuple[Plan, ...]) -> Fastest | None:
-    """The fastest plan by the predicted times alone, which may be none of those that are recommended."""
+def _no_update(spec: Spec, search: RlSearch, plan: Callable[..., PlanSet]) -> Infeasible | None:
+    """Why no layout of the update is left; None where some are, or where it was not asked."""
+    if not search.searched or any(each.strategies for each in search.searched.values()):
+        return None
+    try:
+        found = plan(update_spec(spec, min(search.searched)), alone=False).infeasible
+    except SpecError:  # said already
+        return None
+    if found is None:
+        return None
+    near = tuple(each.model_copy(update={"effect": "layouts of the update fit"}) for each in found.nearest)
+    return found.model_copy(update={"nearest": near})
+
+
+def _fastest(ranked: list[Plan], plans: tuple[Plan, ...], advice: RlAdvice | None) -> Fastest | None:
+    """The fastest plan by the predicted times alone."""
     if not ranked:
         return None
-    first = min(ranked, key=lambda plan: (plan.step_time_s, plan.plan_id))
-    rank = next((plan.rank for plan in plans if plan.plan_id == first.plan_id), None)
-    return Fastest(
-        plan_id=first.plan_id,
-        rank=rank,
-        step_time_s=first.step_time_s,
-        p_fits=first.p_fits or 0.0,
-        strategy=first.strategy,
-    )
+    return fastest_of(min(ranked, key=lambda plan: (plan.step_time_s, plan.plan_id)), plans, advice)
 
 
 def _no_plan_in_time(spec: Spec) -> SpecError:
@@ -188,30 +201,41 @@ def _no_plan_in_time(spec: Spec) -> SpecError:
     return SpecError(limit, path="/search/time_limit_s", hint="more seconds, or fewer strategies: fix or allow axes")
 
 
-def _ranked(spec: Spec, profile: Profile, cards: int, found: Found) -> list[Plan]:
-    """Documents of the best choices, in order of the objective; those that may well not fit come last."""
+def _advice(spec: Spec, profile: Profile, found: Found, stop: Deadline) -> RlAdvice | None:
+    """The ranking by risk, where the spec wants one and there is something to rank."""
+    if spec.search.risk == "neutral" or spec.search.objective == "peak_memory" or not found.choices:
+        return None
+    return stop.search(lambda: advise(spec, profile, found.choices, overheads_of(spec.search.target), stop))
+
+
+def _ranked(spec: Spec, profile: Profile, cards: int, found: Found, advice: RlAdvice | None) -> list[Plan]:
+    """Documents of the best choices in order of rank, then of the fastest others, which only the Pareto set needs.
+
+    The fastest plan is among the first `top_k`, as the last of them where it is ranked behind.
+    """
     identity = identity_of(spec, profile)
+    if advice is not None:
+        order = [each.choice for each in advice.weighed]
+    elif spec.search.objective == "peak_memory":
+        order = sorted(found.choices, key=lambda each: each.peak_bytes)
+    else:
+        order = list(found.choices)
+    kept = order[: spec.search.top_k]
+    if advice is not None and all(each is not advice.fastest.choice for each in kept):
+        kept[-1] = advice.fastest.choice
+    kept += [each for each in found.choices[: spec.search.top_k] if all(each is not other for other in kept)]
+    weights = {} if advice is None else {id(each.choice): each for each in advice.weighed}
 
-    def document(choice: Choice) -> Plan:
-        return plan_of_step(spec, profile, choice.update.strategy, choice.layout, choice.step, identity, cards=cards)
+    def document(rank: int, choice: Choice) -> Plan:
+        plan = plan_of_step(spec, profile, choice.update.strategy, choice.layout, choice.step, identity, cards=cards)
+        weighed = weights.get(id(choice))
+        changes: dict[str, object] = {"rank": rank}
+        if weighed is not None:
+            regret = None if weighed.regret is None else 100.0 * weighed.regret
+            changes |= {"expected_step_time_s": weighed.expected_s, "regret_p80_pct": regret}
+        return plan.model_copy(update=changes)
 
-    def daring(plan: Plan) -> bool:
-        return spec.search.risk == "averse" and (plan.p_fits or 0.0) < LEAST_P_FITS
-
-    choices = found.choices
-    if spec.search.objective == "peak_memory":
-        choices = sorted(found.choices, key=lambda each: each.peak_bytes)
-    plans: list[Plan] = []
-    for choice in choices:
-        plans.append(document(choice))
-        if sum(not daring(plan) for plan in plans) >= spec.search.top_k and len(plans) > spec.search.top_k:
-            break
-
-    def order(plan: Plan) -> tuple[bool, float, float, str]:
-        worth = plan.peak_memory_gib if spec.search.objective == "peak_memory" else plan.step_time_s
-        return daring(plan), worth, plan.step_time_s, plan.plan_id
-
-    return [plan.model_copy(update={"rank": number}) for number, plan in enumerate(sorted(plans, key=order), start=1)]
+    return [document(rank, choice) for rank, choice in enumerate(kept, start=1)]
 
 
 def _explained(plans: list[Plan], bound: float | None) -> tuple[Plan, ...]:

@@ -25,7 +25,7 @@ from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.rl_planning.axes import offloads, partials, placements, stalenesses, values_left
 from autodeploy.rl_planning.generation_layouts import layouts_on, thriftier
 from autodeploy.rl_planning.launchable import Launchable
-from autodeploy.rl_planning.update_layouts import least_training_s, search_updates, updates_on
+from autodeploy.rl_planning.update_layouts import Updates, least_training_s, search_updates
 from autodeploy.specs.rl import RlStrategy
 from cost_models.placements import asynchronous
 
@@ -110,6 +110,7 @@ class RlSearch:
         self.rl = spec.training.rl
         self.found = Found()
         self.launchable = Launchable(spec, profile, cards, self.found.refused)
+        self._layouts_of_update = Updates(spec, profile, self.launchable, self.found.refused)
         self.overheads = overheads_of(spec.search.target)
         self.searched: dict[int, Searched] = {}
         self._layouts_of: dict[int, list[GenerationLayout]] = {}
@@ -148,7 +149,7 @@ class RlSearch:
         if npus in self.searched:
             return
         self.launchable.count_replicas(npus)
-        found = search_updates(self.spec, npus, self.plan)
+        found = search_updates(self.spec, npus, self.plan, shared=npus == self.cards)
         self._updates.clear()  # of other cards too: they take these layouts as well
         self.searched[npus] = found
         self.found.enumerated += found.enumerated
@@ -161,9 +162,7 @@ class RlSearch:
     def _updates_on(self, npus: int) -> list[Update]:
         if npus not in self._updates:
             unique = {repr(s): s for each in self.searched.values() for s in each.strategies}
-            found = updates_on(
-                self.spec, self.profile, npus, list(unique.values()), self.launchable, self.found.refused
-            )
+            found = self._layouts_of_update.on(npus, list(unique.values()))
             self._fastest_s[npus] = min((each.part.training_s for each in found), default=math.inf)
             averse = self.spec.search.risk == "averse"
             self._updates[npus] = sorted(found, key=lambda each: averse and each.p_fits < LEAST_P_FITS)[:AT_ONCE]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, gcd
 from typing import TYPE_CHECKING, Any, Final
 
@@ -132,16 +132,20 @@ def update_alone(spec: Spec, strategy: Strategy) -> Spec:
     return found.model_copy(update={"strategy": strategy.model_copy(update={"rl": None})})
 
 
-def search_updates(spec: Spec, npus: int, plan: Callable[[Spec], PlanSet]) -> Searched:
-    """The best layouts of the update on `npus` cards."""
+def search_updates(spec: Spec, npus: int, plan: Callable[[Spec], PlanSet], *, shared: bool) -> Searched:
+    """The best layouts of the update on `npus` cards, by the spec's own ranking.
+
+    shared : generation takes what training leaves of a device; then more layouts, that leave room.
+    """
     update = update_spec(spec, npus)
+    cautious = update.model_copy(update={"search": update.search.model_copy(update={"risk": spec.search.risk})})
     profile = profile_of(spec.cluster)
     usable_gib = device_of(profile, spec.cluster).usable_hbm_bytes / GIB
     limit = ROOMY * (spec.search.memory_limit_gib or usable_gib)
     roomy = update.model_copy(update={"search": update.search.model_copy(update={"memory_limit_gib": limit})})
     try:
-        found = plan(update)
-        plans = (*found.plans, *(plan(roomy).plans if found.plans else ()))
+        found = plan(cautious)
+        plans = (*found.plans, *(plan(roomy).plans if shared and found.plans else ()))
     except SpecError as error:
         return Searched(npus, (), None, 0, tuple(each.message for each in error.errors))
     why = () if found.infeasible is None else found.infeasible.binding_rules
@@ -165,44 +169,63 @@ def least_training_s(spec: Spec, profile: Profile, npus: int, plan: Callable[[Sp
     anywhere = spec.model_copy(update={"search": spec.search.model_copy(update={"target": UNRESTRICTED})})
     strategies = [each.strategy.model_copy(update={"dp": None}) for each in found.plans]
     free = Launchable(anywhere, profile, npus, {})
-    fastest = min((each.part.training_s for each in updates_on(spec, profile, npus, strategies, free, {})), default=0.0)
+    found_there = Updates(spec, profile, free, {}).on(npus, strategies)
+    fastest = min((each.part.training_s for each in found_there), default=0.0)
     return fastest * (1.0 - found.optimality.gap)
 
 
-def updates_on(
-    spec: Spec,
-    profile: Profile,
-    npus: int,
-    strategies: Sequence[Strategy],
-    launchable: Launchable,
-    refused: dict[str, int],
-) -> list[Update]:
-    """The update's layouts on `npus` cards, each with each size of packs; what cannot be is counted by its rule."""
-    rl, found = spec.training.rl, []
-    assert rl is not None
-    dies = npus * profile.devices_per_npu
-    for strategy in strategies:
-        ranks = strategy.tp * strategy.pp * strategy.cp
-        if dies % ranks or (strategy.ep > 1 and (dies // strategy.pp) % (strategy.ep * (strategy.etp or 1))):
-            refused["update_cards"] = refused.get("update_cards", 0) + 1
-            continue
-        whole = strategy.model_copy(update={"dp": dies // ranks})
-        for pack in packs(spec):
-            if not launchable.update(whole, pack, npus):
+@dataclass
+class Updates:
+    """Layouts of the update on any number of cards, each predicted once.
+
+    refused : what cannot be, counted by its rule.
+    """
+
+    spec: Spec
+    profile: Profile
+    launchable: Launchable
+    refused: dict[str, int]
+    _known: dict[tuple[str, int | None, int], Update | str] = field(default_factory=dict)
+
+    def on(self, npus: int, strategies: Sequence[Strategy]) -> list[Update]:
+        """The strategies on `npus` cards, each with each size of packs, the fastest first."""
+        found, dies = [], npus * self.profile.devices_per_npu
+        for strategy in strategies:
+            ranks = strategy.tp * strategy.pp * strategy.cp
+            if dies % ranks or (strategy.ep > 1 and (dies // strategy.pp) % (strategy.ep * (strategy.etp or 1))):
+                self._refuse("update_cards")
                 continue
-            try:
-                part = update_part(
-                    spec.model, profile, spec.cluster, rl, whole, npus=npus, pack_tokens=pack, features=None
-                )
-            except SpecError as error:
-                rule = error.rule if isinstance(error, InfeasibleRlError) else "update"
-                refused[rule] = refused.get(rule, 0) + 1
-                continue
-            if part.peak_bytes > part.limit_bytes:
-                refused["update_memory"] = refused.get("update_memory", 0) + 1
-                continue
-            found.append(Update(whole, pack, part, _chance(spec, profile, whole, pack, part)))
-    return sorted(found, key=lambda each: (each.part.training_s, each.part.peak_bytes))
+            whole = strategy.model_copy(update={"dp": dies // ranks})
+            for pack in packs(self.spec):
+                each = self._update(whole, pack, npus) if self.launchable.update(whole, pack, npus) else None
+                if isinstance(each, str):
+                    self._refuse(each)
+                elif each is not None:
+                    found.append(each)
+        return sorted(found, key=lambda each: (each.part.training_s, each.part.peak_bytes))
+
+    def _refuse(self, rule: str) -> None:
+        self.refused[rule] = self.refused.get(rule, 0) + 1
+
+    def _update(self, strategy: Strategy, pack: int | None, npus: int) -> Update | str:
+        """One of them, or the rule that refuses it."""
+        key = (strategy.model_dump_json(), pack, npus)
+        if key not in self._known:
+            self._known[key] = self._predicted(strategy, pack, npus)
+        return self._known[key]
+
+    def _predicted(self, strategy: Strategy, pack: int | None, npus: int) -> Update | str:
+        spec, rl = self.spec, self.spec.training.rl
+        assert rl is not None
+        try:
+            part = update_part(
+                spec.model, self.profile, spec.cluster, rl, strategy, npus=npus, pack_tokens=pack, features=None
+            )
+        except SpecError as error:
+            return error.rule if isinstance(error, InfeasibleRlError) else "update"
+        if part.peak_bytes > part.limit_bytes:
+            return "update_memory"
+        return Update(strategy, pack, part, _chance(spec, self.profile, strategy, pack, part))
 
 
 def _chance(spec: Spec, profile: Profile, strategy: Strategy, pack: int | None, part: UpdatePart) -> float:

@@ -45,18 +45,23 @@ def search_notes(spec: Spec, found: Found, plans: tuple[Plan, ...], gap: float |
     return tuple(notes)
 
 
-def infeasible(spec: Spec, found: Found) -> Infeasible:
-    """The rules that bind, the commonest first, and the changes that their refusals name."""
+def infeasible(spec: Spec, found: Found, update: Infeasible | None = None) -> Infeasible:
+    """The rules that bind, the commonest first, and the changes that their refusals name.
+
+    update : why the search of the update alone leaves nothing, where it does.
+    """
     texts = rule_texts(spec.search.target)
     binding = sorted(found.refused, key=lambda rule: (-found.refused[rule], rule))
-    rules = [f"{rule}: {found.refused[rule]} layouts" for rule in binding[:MOST_REASONS]]
+    rules = [] if update is None else list(update.binding_rules)
+    rules += [f"{rule}: {found.refused[rule]} layouts" for rule in binding[:MOST_REASONS]]
     title = title_of(spec.search.target)
     rules += [f"{title} can't launch this plan: {texts[rule]}" for rule in binding[:MOST_REASONS] if rule in texts]
     changes = {
         error.errors[0].hint: error.errors[0].message for error in reversed(found.errors) if error.errors[0].hint
     }
     rules += [error.errors[0].message for error in found.errors[-1:]] if not rules else []
-    nearest = [NearestChange(change=change, effect=message) for change, message in changes.items()]
+    nearest = [] if update is None else list(update.nearest)
+    nearest += [NearestChange(change=change, effect=message) for change, message in changes.items()]
     return Infeasible(
         binding_rules=tuple(rules or ["no layout divides the cards"]), nearest=tuple(nearest[:MOST_REASONS])
     )

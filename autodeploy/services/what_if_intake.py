@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -10,12 +11,13 @@ from autodeploy.errors import SpecError
 from autodeploy.services.check_intake import LaunchRequest
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import MAX_NPUS
+from autodeploy.specs.generation_layout import GenerationLayout
+from autodeploy.specs.rl import RlStrategy
+from autodeploy.specs.rl_axes import NOTHING_OFFLOADED
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.validation import field_errors
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+Model = TypeVar("Model", bound=Document)
 # What follows from other fields of a strategy or was chosen for one layout: left to follow anew when these change.
 DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
 
@@ -66,10 +68,58 @@ def read_strategy(document: Mapping[str, Any], base: Strategy | None = None) -> 
     SpecError
         with every bad field.
     """
-    fields = dict(document)
+    fields = _nested(document)
     if base is not None:
-        fields = without_layout(base) | fields
+        kept = without_layout(base)
+        if isinstance(of_base := kept.get("rl"), dict) and isinstance(changed := fields.get("rl", {}), dict):
+            fields["rl"] = merged(_without_replicas(of_base), changed)
+        fields = kept | fields
+    if isinstance(how := fields.get("rl"), dict):
+        fields["rl"] = _partly_given(how)
+    return _validated(Strategy, fields, "/strategy")
+
+
+def _validated(model: type[Model], fields: Mapping[str, Any], prefix: str) -> Model:
     try:
-        return Strategy.model_validate(fields)
+        return model.model_validate(fields)
     except ValidationError as error:
-        raise SpecError(errors=field_errors(error, prefix="/strategy", model=Strategy)) from error
+        raise SpecError(errors=field_errors(error, prefix=prefix, model=model)) from error
+
+
+def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Axes with dotted names, such as `rl.generation.tp`, in the documents that they are of."""
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        inner = value
+        for part in reversed(name.split(".")[1:]):
+            inner = {part: inner}
+        found = merged(found, {name.split(".")[0]: inner})
+    return found
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two documents, the second's values over the first's, inside their documents too."""
+    found = dict(first)
+    for name, value in second.items():
+        known = found.get(name)
+        found[name] = merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return found
+
+
+def _without_replicas(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Where and how a plan generates, but for the replicas that follow from its cards and their tensor parallelism."""
+    generation = {name: value for name, value in how["generation"].items() if name not in ("dp", "ep")}
+    return {**how, "generation": generation}
+
+
+def _partly_given(how: Mapping[str, Any]) -> RlStrategy:
+    """Where and how to generate, of which some fields are given: `model_fields_set` has those, in `generation` too."""
+    given = how.get("generation", {})
+    if isinstance(given, Mapping):
+        given = _validated(GenerationLayout, given, "/strategy/rl/generation")
+    states = how.get("offload")
+    words = {"offload": [] if states == NOTHING_OFFLOADED else states.split("+")} if isinstance(states, str) else {}
+    found = _validated(RlStrategy, {**how, **words, "generation": given}, "/strategy/rl")
+    if "generation" not in how:
+        found.model_fields_set.discard("generation")
+    return found

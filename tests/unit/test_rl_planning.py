@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.errors import SpecError
 from autodeploy.exporters import export
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import check_space, estimate, plan, reestimate, search_size, timeline, why_not
+from autodeploy.planner import check_space, estimate, plan, reestimate, search_size, timeline
 from autodeploy.reports.rows import columns, plan_rows
 from autodeploy.reports.translation import translated
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Timing
@@ -217,13 +217,6 @@ def test_cards_that_no_layout_divides_name_the_nearest() -> None:
         estimate(spec_of(strategy=strategy))
     assert caught.value.errors[0].path == "/strategy/rl/generation/tp"
     assert caught.value.errors[0].hint
-
-
-def test_questions_that_are_not_answered_are_refused_by_name() -> None:
-    spec, strategy = spec_of(fix=QUICK), planned().plans[0].strategy
-    with pytest.raises(UnsupportedError, match="rl_post_training") as caught:
-        why_not(spec, strategy)
-    assert caught.value.errors[0].path == "/training/kind"
 
 
 def test_the_pipeline_of_an_update_is_simulated() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
@@ -30,6 +30,11 @@ class Estimated:
     candidate: Candidates
     classes: StepClasses
     layout: Layout
+
+    def again(self, *, forward_only: bool) -> Estimated:
+        """The same strategy with its layers priced already: of its forward passes alone, or of a whole update."""
+        found = estimate_layout(self.classes, self.candidate, self.context, 0, self.layout, forward_only=forward_only)
+        return replace(self, estimate=found)
 
 
 def estimated(strategy: Strategy, context: Context, *, forward_only: bool = False) -> Estimated:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from autodeploy.evaluation.steps.one_strategy import estimated
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.steps.one_strategy import Estimated
     from autodeploy.specs.strategy import Strategy
@@ -44,14 +46,28 @@ class PhaseCost:
         return max(self.breakdown, key=lambda name: self.breakdown[name])
 
 
-def phase_cost(phase: StepPhase, strategy: Strategy, context: Context) -> PhaseCost:
-    """The cost of a phase; `context` says what a sequence is.
+def phase_costs(phases: Sequence[StepPhase], strategy: Strategy, context: Context) -> list[PhaseCost]:
+    """The cost of each phase; `context` says what a sequence is. Phases with as many rows share their layers' costs.
 
     Raises
     ------
     SpecError
         as of `estimated`.
     """
-    found = estimated(strategy, replace(context, global_batch=phase.rows), forward_only=phase.kind == "forward")
-    parts = {name: phase.passes * seconds for name, seconds in found.estimate.breakdown.items()}
-    return PhaseCost(phase.passes * found.estimate.step_time_s, parts, found)
+    found: list[PhaseCost] = []
+    priced: dict[int, Estimated] = {}
+    for phase in phases:
+        forward_only, known = phase.kind == "forward", priced.get(phase.rows)
+        if known is None:
+            one = estimated(strategy, replace(context, global_batch=phase.rows), forward_only=forward_only)
+        else:
+            one = known.again(forward_only=forward_only)
+        priced[phase.rows] = one
+        parts = {name: phase.passes * seconds for name, seconds in one.estimate.breakdown.items()}
+        found.append(PhaseCost(phase.passes * one.estimate.step_time_s, parts, one))
+    return found
+
+
+def phase_cost(phase: StepPhase, strategy: Strategy, context: Context) -> PhaseCost:
+    """The cost of one phase, as of `phase_costs`."""
+    return phase_costs([phase], strategy, context)[0]

@@ -1,0 +1,124 @@
+"""Plans in the order of their regret, among those that fit surely enough; the others after them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from autodeploy.ranking.risk import cautious_order, regret_median, regret_p80, with_unproven_gains
+from autodeploy.ranking.unproven import share_draws
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.ranking.responses import Responses
+    from cost_models.arrays import Floats
+
+
+class Considered(Protocol):
+    """One plan among those that were considered.
+
+    unproven : what it rests on that no run has shown. regret : 80th percentile, as a share; None where it fits with
+    too little probability. expected_s : its step time with unproven gains by the share that comes true, and where it
+    may not fit the remedy's by the probability of that. row : in the responses.
+    """
+
+    @property
+    def step_s(self) -> float:
+        """Its predicted step time."""
+
+    @property
+    def axes(self) -> Mapping[str, object]:
+        """Its degrees and words by the name of their axis."""
+
+    @property
+    def p_fits(self) -> float: ...
+    @property
+    def unproven(self) -> frozenset[str]: ...
+    @property
+    def regret(self) -> float | None: ...
+    @property
+    def expected_s(self) -> float: ...
+    @property
+    def row(self) -> int: ...
+
+
+class RiskAdvice(Protocol):
+    """Plans that were considered, from the one to recommend on, and how each follows the uncertain numbers.
+
+    least_p_fits : with which probability those that have a regret fit.
+    """
+
+    @property
+    def weighed(self) -> Sequence[Considered]: ...
+    @property
+    def fastest(self) -> Considered: ...
+    @property
+    def responses(self) -> Responses: ...
+    @property
+    def least_p_fits(self) -> float: ...
+
+
+@dataclass(frozen=True, eq=False)
+class RegretOrder:
+    """Rows of plans from the one to recommend on. regret : as shares, by row, of those that fit surely enough.
+
+    expected_s : step time [plans]. least_p_fits : of those that have a regret.
+    """
+
+    order: tuple[int, ...]
+    regret: dict[int, float]
+    expected_s: Floats
+    least_p_fits: float
+
+
+def regret_order(
+    log_times: Floats,
+    nominal: Floats,
+    fits: Floats,
+    unproven: Sequence[frozenset[str]],
+    level: float,
+    *,
+    weights: Floats | None = None,
+    alike: Sequence[object] | None = None,
+) -> RegretOrder:
+    """The order of plans by the 80th percentile of their regret.
+
+    Parameters
+    ----------
+    log_times : in draws of the uncertain numbers [draws, plans]. nominal : as predicted [plans].
+    fits : P(fits) [plans]. level : which of it is enough; where no plan reaches it the surest ones count.
+    weights : logarithm of what a second counts in the objective [plans]; absent: 0.
+    alike : of each plan, what it shares with those that may stand in where it does not fit.
+    """
+    count = len(nominal)
+    weight = np.zeros(count) if weights is None else weights
+    kin = [None] * count if alike is None else list(alike)
+    safe = np.flatnonzero(fits >= level)
+    if not len(safe):
+        safe = np.flatnonzero(fits >= fits.max())
+    plain = log_times + weight
+    shares = share_draws(frozenset().union(*unproven), len(plain))
+    weighed = plain.copy()
+    weighed[:, safe] = with_unproven_gains(
+        plain[:, safe], (nominal + weight)[safe], [unproven[row] for row in safe.tolist()], shares
+    )
+    regret = regret_p80(weighed[:, safe])
+    expected_s = np.exp(nominal + (weighed - plain).mean(axis=0))
+    rests = np.array([len(unproven[row]) for row in safe.tolist()])
+    first = safe[cautious_order(regret, regret_median(weighed[:, safe]), rests, fits[safe])]
+    remedy = {kin[row]: row for row in reversed(first.tolist())}
+    rest = []
+    for row in sorted(set(range(count)) - set(safe.tolist())):
+        instead = remedy.get(kin[row], int(first[0]))
+        ratio = float(np.exp(weight[instead] - weight[row]))
+        expected_s[row] = fits[row] * expected_s[row] + (1.0 - fits[row]) * ratio * expected_s[instead]
+        rest.append((float(np.exp(weight[row]) * expected_s[row]), row))
+    return RegretOrder(
+        order=(*first.tolist(), *(row for _, row in sorted(rest))),
+        regret=dict(zip(safe.tolist(), regret.tolist(), strict=True)),
+        expected_s=expected_s,
+        least_p_fits=min(level, float(fits[safe].min())),
+    )

@@ -1,0 +1,109 @@
+"""Why a strategy of post-training is not the plan: what rules its axes out, or what the best plan with them costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from autodeploy.ranking.partly_given import given_axes
+from autodeploy.ranking.why_not import short_of_memory, timed, verdict
+from autodeploy.rl_planning.planning import estimate_rl
+from autodeploy.specs.rl_axes import RL_AXES, value_of
+from autodeploy.specs.what_if import WhyNot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+
+MOST_REASONS: Final = 3
+SWITCHES: Final = ("fsdp", "swap_optimizer", "reuse_fp32_param")
+"""Fields of a strategy that are features of the search."""
+
+
+def why_not_rl(
+    spec: Spec, strategy: Strategy, *, search: Callable[[Spec], PlanSet], best: Callable[[], PlanSet]
+) -> WhyNot:
+    """The best plan that has what is given against the recommended and the fastest one.
+
+    Parameters
+    ----------
+    strategy : axes of the update, and under `rl` of generation; only those that it gives count.
+    search : `planner.plan`. best : plans with everything free.
+    """
+    axes = asked_axes(strategy, moe=spec.model.is_moe)
+    words = ", ".join(f"{axis}={value}" for axis, value in axes.items()) or "what is given"
+    found = search(_pinned(spec, strategy, axes))
+    if not found.plans:
+        return _ruled_out(words, found)
+    result = best()
+    plan = found.plans[0]
+    whole = _as_given(plan.strategy, strategy, axes)
+    if whole is not None:
+        stands = estimate_rl(spec, whole, beyond_memory=True)
+        if not stands.fits:
+            return short_of_memory(stands, plan, lambda: result).model_copy(update={"completed": stands})
+        plan = stands
+    ranked = next((each for each in result.plans if _has(each, axes)), None)
+    if whole is None and ranked is not None and ranked.step_time_s <= plan.step_time_s:
+        plan = ranked
+    return timed(WhyNot(message=f"at best, with {words}: {verdict(plan, result)}", completed=plan), plan, result)
+
+
+def asked_axes(strategy: Strategy, *, moe: bool) -> dict[str, Any]:
+    """The axes of update and generation that a strategy gives, by their names in `search.fix`."""
+    axes: dict[str, Any] = {str(axis): value for axis, value in given_axes(strategy, moe=moe).items()}
+    if strategy.rl is None:
+        return axes
+    given = {f"rl.{name}" for name in strategy.rl.model_fields_set - {"generation"}}
+    given |= {f"rl.generation.{name}" for name in strategy.rl.generation.model_fields_set}
+    values = {axis: value_of(strategy.rl, axis) for axis in RL_AXES if axis in given}
+    return axes | {axis: value for axis, value in values.items() if value is not None}
+
+
+def _pinned(spec: Spec, strategy: Strategy, axes: Mapping[str, Any]) -> Spec:
+    """The spec of a search among plans with these axes; of the given ones it says nothing else."""
+    search = spec.search
+    switches = {
+        name: "on" if getattr(strategy, name) else "off" for name in SWITCHES if name in strategy.model_fields_set
+    }
+    asked: dict[str, Any] = {
+        "top_k": 1,
+        "fix": {name: value for name, value in search.fix.items() if name not in axes} | dict(axes),
+        "features": {**search.features, **switches},
+    }
+    for field in ("allow", "forbid"):
+        asked[field] = {name: values for name, values in getattr(search, field).items() if name not in axes}
+    return spec.model_copy(update={"strategy": None, "search": search.model_copy(update=asked)})
+
+
+def _as_given(found: Strategy, asked: Strategy, axes: Mapping[str, Any]) -> Strategy | None:
+    """The strategy with what else is asked for, such as recomputation; None where it has that already."""
+    names = asked.model_fields_set - axes.keys() - {"rl", "dp"}
+    given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    changes = {name: value for name, value in given.items() if value != getattr(found, name)}
+    if "swap" in changes:
+        changes.setdefault("swap_per_stage", None)
+    return found.model_copy(update=changes) if changes else None
+
+
+def _has(plan: Plan, axes: Mapping[str, Any]) -> bool:
+    how = plan.strategy.rl
+    if how is None:
+        return False
+    mine: dict[str, Any] = {axis: value_of(how, axis) for axis in RL_AXES}
+    return all((mine[axis] if axis in mine else getattr(plan.strategy, axis)) == axes[axis] for axis in axes)
+
+
+def _ruled_out(words: str, found: PlanSet) -> WhyNot:
+    """The rules that leave nothing, the commonest first, and what comes nearest."""
+    rejected = found.counts.rejected
+    rules = tuple(sorted(rejected, key=lambda rule: (-rejected[rule], rule)))
+    reasons = () if found.infeasible is None else found.infeasible.binding_rules[:MOST_REASONS]
+    return WhyNot(
+        rule=rules[0] if rules else "space",
+        message=f"nothing with {words} is left: {'; '.join(reasons) or 'no layout divides the cards'}",
+        broken_rules=rules,
+        nearest=() if found.infeasible is None else found.infeasible.nearest,
+    )
