@@ -296,6 +296,7 @@ def _no_room(
             rule="generation_kv",
             path=path,
             hint=hint,
+            share=space / needed,
         )
     return InfeasibleRlError(
         f"weights of {generation.weights_bytes / GIB:.1f} GiB do not fit on a die beside "
@@ -303,6 +304,7 @@ def _no_room(
         rule="generation_weights",
         path=path,
         hint=hint,
+        share=(space + generation.weights_bytes) / generation.weights_bytes,
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from autodeploy.errors import UnsupportedError
+from autodeploy.evaluation.generation import PEAKS
 from autodeploy.evaluation.inputs.build_context import device_of
 from autodeploy.post_training.weights import GENERATED_BYTES, parameters_of
 from autodeploy.rl_planning.axes import FRACTIONS, values_left
@@ -12,13 +14,15 @@ from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.stack.frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from autodeploy.rl_planning.launchable import Launchable
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
 
+AXIS_PRECISION: Final = "rl.generation.precision"
+NO_DEGREE: Final = "generation_cards"  # the rule that cards break which no degrees of generation divide
 MOST_TP = 32
 LEAST_SEQS, MOST_SEQS = 16, 1024
 # The engine of a search that names none, by the chip's vendor.
@@ -31,7 +35,7 @@ def layouts_on(
 ) -> list[GenerationLayout]:
     """Layouts of the engine on `npus` cards, with as much memory as the spec allows, simplest first.
 
-    refused : counts those whose weights alone are more than a device takes.
+    refused : counts those whose weights alone are more than a device takes, and cards that no degree divides.
     """
     search, rl = spec.search, spec.training.rl
     assert rl is not None
@@ -39,11 +43,15 @@ def layouts_on(
     engine = ENGINES_OF.get(profile.vendor, OTHER_ENGINE)
     fractions = sorted(values_left(search, "rl.generation.memory_fraction", FRACTIONS))
     wide = FRAMEWORKS[search.target].generation_precisions
-    precisions = values_left(search, "rl.generation.precision", [str(rl.generation_precision)])
+    precisions = values_left(search, AXIS_PRECISION, [str(rl.generation_precision)])
     found = []
     dense, experts = parameters_of(spec.model)
-    usable = device_of(profile, spec.cluster).usable_hbm_bytes
-    for tp, dp, ep in _degrees(spec, dies):
+    device = device_of(profile, spec.cluster)
+    usable = device.usable_hbm_bytes
+    degrees = list(_degrees(spec, dies))
+    if not degrees:
+        refused[NO_DEGREE] = refused.get(NO_DEGREE, 0) + 1
+    for tp, dp, ep in degrees:
         if min(GENERATED_BYTES[p] for p in precisions) * (dense / tp + experts / max(tp, ep)) > usable:
             refused["generation_weights"] = refused.get("generation_weights", 0) + 1
             continue
@@ -61,6 +69,36 @@ def layouts_on(
                         if launchable.generation(layout, npus):
                             found.append(layout)
     return found
+
+
+def refuse_unknown_precision(spec: Spec, profile: Profile) -> None:
+    """Raises where the device multiplies in none of the precisions that are left.
+
+    Raises
+    ------
+    UnsupportedError
+        that names those which it has.
+    """
+    assert spec.training.rl is not None
+    device = device_of(profile, spec.cluster)
+    left = values_left(spec.search, AXIS_PRECISION, [str(spec.training.rl.generation_precision)])
+    if any(PEAKS[each] in device.peak_flops for each in left):
+        return
+    known = ", ".join(name for name, of in PEAKS.items() if of in device.peak_flops)
+    pinned = AXIS_PRECISION in spec.search.fix or AXIS_PRECISION in spec.search.allow
+    path = f"/search/fix/{AXIS_PRECISION}" if pinned else "/training/rl/generation_precision"
+    raise UnsupportedError(f"{device.name} has no products in {left[0]}", path=path, hint=f"one of {known}")
+
+
+def near_cards(spec: Spec, profile: Profile, npus: int, most: int, allowed: Callable[[int], bool]) -> list[int]:
+    """The next fewer and the next more cards that some degrees of generation divide, at most `most`, if `allowed`."""
+
+    def divided(count: int) -> bool:
+        return allowed(count) and next(_degrees(spec, count * profile.devices_per_npu), None) is not None
+
+    below = next((count for count in range(npus - 1, 0, -1) if divided(count)), None)
+    above = next((count for count in range(npus + 1, most + 1) if divided(count)), None)
+    return [count for count in (below, above) if count is not None]
 
 
 def thriftier(spec: Spec, layout: GenerationLayout) -> list[GenerationLayout]:

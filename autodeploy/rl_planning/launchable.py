@@ -75,6 +75,13 @@ class Launchable:
 
     def split(self, generating: int) -> bool:
         """Whether so many cards may generate beside the others: nodes are not shared."""
+        if self.divides_nodes(generating):
+            return True
+        self._count(WHOLE_NODES)
+        return False
+
+    def divides_nodes(self, generating: int) -> bool:
+        """Whether generation and training have nodes of their own, where the target asks for that."""
         if not self._has_rules:
             return True
         per_card, per_node = self._profile.devices_per_npu, self._profile.ranks_per_node
@@ -82,7 +89,6 @@ class Launchable:
             on_nodes(generating * per_card, per_node)
             on_nodes(self._ranks - generating * per_card, per_node)
         except UnsupportedError:
-            self._count(WHOLE_NODES)
             return False
         return True
 

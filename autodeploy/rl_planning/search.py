@@ -23,8 +23,14 @@ from autodeploy.post_training import (
 )
 from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.rl_planning.axes import offloads, partials, placements, stalenesses, values_left
-from autodeploy.rl_planning.generation_layouts import layouts_on, thriftier
-from autodeploy.rl_planning.launchable import Launchable
+from autodeploy.rl_planning.generation_layouts import (
+    NO_DEGREE,
+    layouts_on,
+    near_cards,
+    refuse_unknown_precision,
+    thriftier,
+)
+from autodeploy.rl_planning.launchable import WHOLE_NODES, Launchable
 from autodeploy.rl_planning.update_layouts import Updates, least_training_s, search_updates
 from autodeploy.specs.rl import RlStrategy
 from cost_models.placements import asynchronous
@@ -121,6 +127,7 @@ class RlSearch:
 
     def run(self) -> Found:
         """The best choices of all placements."""
+        refuse_unknown_precision(self.spec, self.profile)
         self.found.errors += (never := self.launchable.step())
         if never:
             return self.found
@@ -202,7 +209,16 @@ class RlSearch:
     def _layouts(self, npus: int) -> list[GenerationLayout]:
         if npus not in self._layouts_of:
             self._layouts_of[npus] = layouts_on(self.spec, self.profile, npus, self.launchable, self.found.refused)
+            if not self._layouts_of[npus] and NO_DEGREE in self.found.refused:
+                self._refuse_cards(npus, f"no layout of generation divides {npus} cards", NO_DEGREE)
         return self._layouts_of[npus]
+
+    def _refuse_cards(self, npus: int, why: str, rule: str) -> None:
+        """Says why so many cards can't generate, and the nearest numbers that can."""
+        near = near_cards(self.spec, self.profile, npus, self.cards - 1, self.launchable.divides_nodes)
+        axis = "rl.generation_npus"
+        hint = f"{axis} {' or '.join(map(str, near))}" if near and npus < self.cards else "a lower rl.generation.tp"
+        self.found.errors.append(InfeasibleRlError(why, rule=rule, path=f"/search/fix/{axis}", hint=hint))
 
     def _generations(self, cases: Sequence[Case]) -> list[GenerationPart]:
         """Generation in all cases by every layout of their cards, those that fit."""
@@ -256,7 +272,7 @@ class RlSearch:
         search = self.spec.search
         ways = [(staleness, partial) for staleness in stalenesses(search, placement) for partial in partials(search)]
         known = values_left(search, "rl.generation_npus", splits(self.cards, self.profile))
-        shares = [int(npus) for npus in known if 0 < int(npus) < self.cards and self.launchable.split(int(npus))]
+        shares = [int(npus) for npus in known if self._may_generate(int(npus))]
         cases = [Case(npus, 0.0, staleness, partial) for npus in shares for staleness, partial in ways]
         generations: dict[int, list[GenerationPart]] = {}
         for part in self._generations(cases):
@@ -277,6 +293,17 @@ class RlSearch:
             for part in generations[npus]
         ]
         return options, generations
+
+    def _may_generate(self, npus: int) -> bool:
+        """Whether so many cards may generate beside the others; if not, why."""
+        if not 0 < npus < self.cards:  # of several that a spec allows; a single one is refused where it stands
+            return False
+        if not self.launchable.split(npus):
+            per_node = self.profile.npus_per_node
+            why = f"{npus} of {self.cards} cards share nodes of {per_node} with training"
+            self._refuse_cards(npus, why, WHOLE_NODES)
+            return False
+        return True
 
     def _promising(self, placement: Placement, fastest: dict[int, float]) -> list[int]:
         """Cards that generate, the best estimate first: training scales with the cards from the nearest search."""

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from autodeploy.post_training import InfeasibleRlError
 from autodeploy.rl_planning.launchable import rule_texts
 from autodeploy.specs.planset import Infeasible, NearestChange
 from autodeploy.stack.frameworks import title_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.errors import SpecError
     from autodeploy.rl_planning.search import Found
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
 USUAL_GAP = 0.15
 MOST_REASONS = 5
+RULES: Final = {
+    "generation_cards": "degrees of generation divide its cards",
+    "generation_kv": "the longest response fits beside the engine's weights",
+    "generation_weights": "the engine's weights fit on its ranks",
+    "hand_over_memory": "trained and generating weights fit on a die at once",
+    "memory_limit_gib": "every phase stays within search.memory_limit_gib",
+    "pack_tokens": "a pack holds the longest sample",
+    "split": "some cards generate, and some train",
+    "update": "a layout of the update is legal and fits",
+    "update_cards": "degrees of the update divide the cards that train",
+    "update_memory": "training fits into the memory of a die",
+    "whole_nodes": "generation and training share no node",
+}
+"""What the rules of this search say; those of a target are `rule_texts`."""
 
 
 def search_notes(spec: Spec, found: Found, plans: tuple[Plan, ...], gap: float | None) -> tuple[str, ...]:
@@ -53,15 +71,31 @@ def infeasible(spec: Spec, found: Found, update: Infeasible | None = None) -> In
     texts = rule_texts(spec.search.target)
     binding = sorted(found.refused, key=lambda rule: (-found.refused[rule], rule))
     rules = [] if update is None else list(update.binding_rules)
-    rules += [f"{rule}: {found.refused[rule]} layouts" for rule in binding[:MOST_REASONS]]
+    rules += [_told(rule, found.refused[rule]) for rule in binding[:MOST_REASONS]]
     title = title_of(spec.search.target)
     rules += [f"{title} can't launch this plan: {texts[rule]}" for rule in binding[:MOST_REASONS] if rule in texts]
-    changes = {
-        error.errors[0].hint: error.errors[0].message for error in reversed(found.errors) if error.errors[0].hint
-    }
+    changes = {error.errors[0].hint: error.errors[0].message for error in _nearest(found.errors)}
     rules += [error.errors[0].message for error in found.errors[-1:]] if not rules else []
     nearest = [] if update is None else list(update.nearest)
     nearest += [NearestChange(change=change, effect=message) for change, message in changes.items()]
     return Infeasible(
         binding_rules=tuple(rules or ["no layout divides the cards"]), nearest=tuple(nearest[:MOST_REASONS])
     )
+
+
+def _told(rule: str, layouts: int) -> str:
+    """What a rule says, or how many layouts break it where its words follow."""
+    return f"{rule}: {RULES[rule]}" if rule in RULES else f"{rule}: {layouts} layouts"
+
+
+def _nearest(errors: Sequence[SpecError]) -> list[SpecError]:
+    """Refusals that name a change: of those by one rule the one that lacks least, the rest the last first."""
+    least: dict[str, InfeasibleRlError] = {}
+    for error in errors:
+        if isinstance(error, InfeasibleRlError):
+            known = least.get(error.rule)
+            if known is None or error.share > known.share:
+                least[error.rule] = error
+    others = [error for error in reversed(errors) if not isinstance(error, InfeasibleRlError)]
+    found = [*sorted(least.values(), key=lambda error: (-error.share, error.rule)), *others]
+    return [error for error in found if error.errors[0].hint]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 # Branch labels that pydantic puts into the location of a union; they are no keys of the document.
+_OF_KEY = "[key]"  # what pydantic adds to the place of a mapping's key
 _BRANCHES = ("function-", "tuple[", "dict[", "list[", "constrained-", "literal[", "nullable[")
 
 
@@ -108,6 +109,7 @@ def field_errors(
     found: dict[tuple[str, str], FieldError] = {}
     for item in error.errors(include_url=False, include_context=True):
         location = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(_BRANCHES)))
+        location = location[:-1] if location and location[-1] == _OF_KEY else location
         path = prefix + pointer(location)
         message, hint = complaint(item), ""
         if item["type"] == "extra_forbidden":
@@ -121,5 +123,9 @@ def field_errors(
             message, _, hint = message.removeprefix("Value error, ").partition(" | ")
         else:
             hint = _limits(item.get("ctx") or {}) or _unquoted(item)
+        known = found.get((path, message))
+        if known is not None and item["type"] == "literal_error" and known.hint != hint:
+            hint = f"{known.hint}, {hint.removeprefix('one of ')}"  # another branch of a union
+            found[path, message] = FieldError(path, message, hint)
         found.setdefault((path, message), FieldError(path, message, hint))
     return tuple(found.values())
