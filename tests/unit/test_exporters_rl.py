@@ -289,6 +289,7 @@ BREAKS: dict[str, dict[str, dict[str, int]]] = {
         "engine_ranks_fill_groups": {"generation_ep": 3, "generation_dp": 3},
         "pack_holds_the_longest": {"packed": 1, "pack_tokens": 3000},
         "tp_doubles_or_halves": {"generation_tp": 3},
+        "packs_without_virtual_stages": {"packed": 1, "pack_tokens": 4096, "pp": 2, "vpp": 2},
         "partial_rollout_without_virtual_stages": {"partial_rollout": 1, "vpp": 2},
     },
 }

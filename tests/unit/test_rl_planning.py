@@ -27,10 +27,12 @@ UPDATE: dict[str, Any] = {"tp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b"}
 QUICK: dict[str, Any] = {**UPDATE, "rl.generation.mode": "graph"}
 
 
-def spec_of(*, cards: int = 16, rl: dict[str, Any] | None = None, strategy: Any = None, **search: Any) -> Any:
-    """Llama2-7B on nodes of eight."""
+def spec_of(
+    *, cards: int = 16, model: str = "llama2-7b", rl: dict[str, Any] | None = None, strategy: Any = None, **search: Any
+) -> Any:
+    """A model, Llama2-7B unless named, on nodes of eight."""
     document = {
-        "model": "llama2-7b",
+        "model": model,
         "cluster": {"profile": "ascend-800t-a2", "num_npus": cards},
         "training": {"kind": "rl_post_training", "rl": {**RL, **(rl or {})}},
         "search": {"target": "any", "top_k": 4, **search},
@@ -110,6 +112,28 @@ def test_every_plan_can_be_launched_by_its_target(target: str) -> None:
         assert export(result, each, target).text
     dealt = {"verl": {"update_divides_over_replicas"}, "mindspeed-rl": {"prompts_divide_over_replicas"}}
     assert dealt[target] <= result.counts.rejected.keys()
+
+
+@pytest.mark.parametrize(("target", "model"), [("verl", "qwen3-30b-a3b"), ("mindspeed-rl", "qwen3-30b-a3b")])
+def test_plans_with_every_degree_free_can_be_written(target: str, model: str) -> None:
+    """No schedule, group of micro batches or cut of experts that the target has no key for."""
+    spec = spec_of(target=target, model=model, cards=32, top_k=5, rl={"prompts_per_step": 128})
+    result = plan(spec)
+    assert result.plans
+    for each in result.plans:
+        assert export(result, each, target).text
+        if target == "mindspeed-rl" and each.strategy.pp > 1:
+            assert each.strategy.vpp == 1
+
+
+def test_packs_exclude_virtual_stages_in_mindspeed_rl() -> None:
+    """Lengths decide how many packs a step has, and groups of pp micro batches have to be whole."""
+    given = {"tp": 2, "pp": 4, "vpp": 2, "schedule": "interleaved", "micro_batch_size": 1}
+    how = {"placement": "colocated", "generation": {"tp": 2, "engine": "vllm-ascend"}, "pack_tokens": 4096}
+    spec = spec_of(target="mindspeed-rl", strategy={**given, "rl": how})
+    found = estimate(spec)
+    with pytest.raises(SpecError, match="groups of pp"):
+        export(launched("mindspeed-rl").model_copy(update={"plans": (found,)}), found, "mindspeed-rl")
 
 
 def test_a_step_that_no_launch_can_deal_is_refused_by_the_rule() -> None:
