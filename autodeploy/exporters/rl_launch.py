@@ -9,6 +9,7 @@ from autodeploy.errors import FieldError, UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments
 from autodeploy.exporters.launch_arguments import Launch, note_doubts, note_other_target
 from autodeploy.exporters.target_release import profile_of, release_of_spec
+from autodeploy.specs.presets import preset_of
 from autodeploy.specs.rl_facts import RlFacts, facts_of
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import title_of
@@ -135,9 +136,10 @@ def refuse_bad_keys(release: Release, pairs: dict[str, Any]) -> None:
 
 
 def rl_marks(launch: RlLaunch) -> str:
-    """What no key says of the lengths, as words of the comment that is read back."""
+    """What no key says of model and lengths, as words of the comment that is read back."""
     rl = launch.rl
     values: dict[str, Any] = {
+        "preset": preset_of(launch.launch.spec.model),
         "rl_prompt_mean": rl.prompt_length.mean,
         "rl_response_mean": rl.response_length.mean,
         "rl_response_cv": rl.response_length.cv,

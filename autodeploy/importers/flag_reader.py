@@ -27,6 +27,7 @@ class FlagReader:
         self.script = script
         self.log = DiagnosticsLog()
         self._read: set[str] = set()
+        self._ignored: set[str] = set()
 
     def has(self, flag: str) -> bool:
         """Whether the flag is given; marks it as read."""
@@ -102,13 +103,15 @@ class FlagReader:
             if self.has(flag):
                 given = self.script.flags[flag]
                 self.log.ignore(given.place, _shown(given), reason)
+                self._ignored.add(flag)
 
     def note_rest(self) -> tuple[GivenFlag, ...]:
         """Says of every flag not read why; returns those of which nobody knows what they do."""
         kept = []
         for name, given in self.script.flags.items():
             effect = flag_effects().get(name)
-            without = effect.of_value(given.text) if effect is not None else None
+            told = effect is not None and name not in self._ignored
+            without = effect.of_value(given.text) if effect is not None and told else None
             if without is not None:
                 self.log.unmodelled(given.place, _shown(given), without)
             if name in self._read or without is not None:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, get_args
 
 from autodeploy.specs.model import HiddenAct, NormLayout
+from autodeploy.specs.presets import preset_names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
 
@@ -51,6 +52,12 @@ def marked_cluster(text: str) -> dict[str, Any] | None:
     if marks.get("use") in _USES:
         cluster["use"] = marks["use"]
     return cluster
+
+
+def marked_preset(text: str) -> str | None:
+    """The preset that the same line names, `preset=NAME`, of which the file has the path alone."""
+    name = _marks(text).get("preset")
+    return name if name in preset_names() else None
 
 
 def plan_id_of(text: str) -> str | None:

@@ -54,6 +54,8 @@ UNMODELLED = {
     "rl_config.reward_resource.num_npus": "the reward model's own cards are not counted",
 }
 
+OF_PACKS = ("--reset-attention-mask", "--reset-position-ids", "--no-pad-to-seq-lengths", "--variable-seq-lengths")
+
 
 def is_mindspeed_rl(document: Mapping[str, Any]) -> bool:
     """Whether the document is a configuration of MindSpeed-RL."""
@@ -106,6 +108,7 @@ def import_mindspeed_rl(
     rl = _rl(reader, STAGES[stage], prompts)
     strategy["rl"] = _layout(reader, is_moe=bool(model.get("n_routed_experts")))
     flags.ignore(("--stage", "--seq-length", "--bf16", "--train-iters"), "read elsewhere")
+    flags.ignore(OF_PACKS, "attention stays within the samples of a pack")
     spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
     take_marks(text, spec, strategy, flags.log)
     take_rl_marks(text, rl, reader.log)

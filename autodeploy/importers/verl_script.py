@@ -9,7 +9,7 @@ from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.diagnostics import joined
 from autodeploy.importers.imported import Imported, KeptFlag
 from autodeploy.importers.launch_script import GivenFlag
-from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
+from autodeploy.importers.marks import marked_preset, plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.other_trainings import refused
 from autodeploy.importers.override_reader import OVERRIDE, OverrideReader
 from autodeploy.importers.rl_common import model_of, take_rl_marks, whole_updates
@@ -70,7 +70,7 @@ def import_verl(
     reader = OverrideReader(given)
     _refuse_adapters(reader)
     path, place = _model_path(reader)
-    model = model_of([name or "", path], base_dir, reader.log, place)
+    model = model_of([name or "", path, marked_preset(text) or ""], base_dir, reader.log, place)
     strategy, inner = read_update(reader, model, program, config)
     training_ranks = _ranks(reader, "trainer", 1, 8)
     rl, placement, generating = _rl(reader, program, strategy)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, judged_candidate
 from autodeploy.evaluation.steps.strategy_layout import facts_of_placement
 from autodeploy.planner.predictions import predict
@@ -16,6 +16,7 @@ from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.why_not import explain_rejection
+from autodeploy.rl_planning.launchable import broken_by
 from autodeploy.rl_planning.update_layouts import update_alone
 from autodeploy.rl_planning.why_not import why_not_rl
 from autodeploy.strategies.launch_rules import LaunchRules
@@ -25,6 +26,7 @@ from autodeploy.strategies.rules import broken_rules, values_of
 
 if TYPE_CHECKING:
     from autodeploy.calibration.unmeasured import UnmeasuredReport
+    from autodeploy.specs.check import BrokenRule
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -43,7 +45,10 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
     """
     if spec.strategy is None:
         raise SpecError("rules are held against a strategy", path="/strategy", hint="give tp, pp, ep ...")
+    of_generation: tuple[BrokenRule, ...] = ()
     if spec.training.rl is not None:
+        profile = profile_of(spec.cluster)
+        of_generation = broken_by(spec, profile, healthy_npus(profile, spec.cluster))
         spec = update_alone(spec, spec.strategy)
     assert spec.strategy is not None
     prepared, target = prepare(spec), spec.search.target
@@ -52,7 +57,7 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
     facts = {**context.facts, **facts_of_placement(spec.strategy)}
     broken = [rule for rule in broken_rules(candidate, facts, target)[0] if rule.is_told]
     return LaunchRules(
-        told(broken, values_of(candidate, facts)),
+        (*told(broken, values_of(candidate, facts)), *of_generation),
         launchable(candidate, context.facts, target),
         prepared.choice.on,
     )

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.specs.check import BrokenRule
 from autodeploy.specs.rl_facts import facts_of, generation_facts, nodes_of, on_nodes, step_facts, update_facts
 from autodeploy.stack.frameworks import title_of
 from autodeploy.stack.launch_rules import LaunchRule, broken_rules, launch_rules, launched_values
@@ -127,6 +128,32 @@ class Launchable:
 
     def _count(self, rule: str) -> None:
         self._refused[rule] = self._refused.get(rule, 0) + 1
+
+
+def broken_by(spec: Spec, profile: Profile, cards: int) -> tuple[BrokenRule, ...]:
+    """Rules of the spec's target about update and generation together that its strategy breaks.
+
+    Where the strategy doesn't say how many cards generate, nothing is held against it.
+    """
+    strategy, rl = spec.strategy, spec.training.rl
+    assert strategy is not None
+    assert rl is not None
+    how = strategy.rl
+    if how is None or (how.placement != "colocated" and how.generation_npus is None):
+        return ()
+    per_card, per_node = profile.devices_per_npu, profile.ranks_per_node
+    if not launch_rules(spec.search.target):
+        return ()
+    try:
+        facts = facts_of(rl, strategy, how, ranks=cards * per_card, per_card=per_card, ranks_per_node=per_node)
+    except UnsupportedError as error:
+        return (BrokenRule(rule=WHOLE_NODES, text=error.errors[0].message),)
+    known = asdict(facts)
+    broken = broken_rules(spec.search.target, known, how.generation.engine)
+    return tuple(
+        BrokenRule(rule=rule.name, text=rule.text, values={name: known[name] for name in sorted(rule.reads)})
+        for rule in broken
+    )
 
 
 def rule_texts(target: str) -> dict[str, str]:

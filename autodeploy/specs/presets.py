@@ -117,6 +117,11 @@ def load_preset(name: str) -> ModelSpec:
     return read_preset(name).model
 
 
+def preset_of(model: ModelSpec) -> str | None:
+    """The name of the preset that is this model, field by field; None where there is none."""
+    return next((name for name in preset_names() if load_preset(name) == model), None)
+
+
 def list_presets() -> list[PresetInfo]:
     """All presets in alphabetical order of their names."""
     return [_info(name, read_preset(name)) for name in preset_names()]

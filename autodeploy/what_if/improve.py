@@ -9,15 +9,18 @@ from autodeploy.checks.planning import best_of_short_search
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.exporters.flag_changes import flag_changes
+from autodeploy.specs.rl_axes import RL_AXES, value_of
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.specs.what_if import Improvement, ImproveReport
-from autodeploy.what_if.neighbours import Neighbour, neighbours
+from autodeploy.what_if.neighbours import neighbours
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
     from autodeploy.checks.launch import Launch
     from autodeploy.planner import LaunchRules
     from autodeploy.specs.planset import Plan
+    from autodeploy.specs.rl import RlStrategy
+    from autodeploy.what_if.neighbour import Neighbour
     from autodeploy.what_if.planning import WhatIfPlanner
 
 KEPT = 3
@@ -134,6 +137,8 @@ def _improvement(launch: Launch, plan: Plan, tried: _Tried) -> Improvement:
     changes = {name: value for name, value in new.items() if value != old[name] and name not in (*DERIVED, "features")}
     if "recompute" in changes:
         changes["recompute"] = after.recompute.model_dump(mode="json", exclude_defaults=True) or {"granularity": "none"}
+    if before.rl is not None and after.rl is not None and changes.pop("rl", None) is not None:
+        changes |= {axis: now for axis, now in _axes(after.rl).items() if now != _axes(before.rl)[axis]}
     added = sorted(name for name in neighbour.features if name not in changes and not neighbour.places)
     if added and "recompute" not in changes:
         changes["features"] = added
@@ -149,6 +154,11 @@ def _improvement(launch: Launch, plan: Plan, tried: _Tried) -> Improvement:
         keeps_checkpoint_layout=tried.keeps,
         plan=tried.plan,
     )
+
+
+def _axes(how: RlStrategy) -> dict[str, float | str | None]:
+    """Every axis of where and how it generates, as a spec would write it."""
+    return {axis: value_of(how, axis) for axis in RL_AXES}
 
 
 def _best_gain_pct(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> float | None:

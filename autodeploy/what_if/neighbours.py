@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.ablation.switches import active_features
 from autodeploy.specs.strategy import Recompute
 from autodeploy.stack.features import FEATURES
 from autodeploy.strategies.space import OPTIMIZER_MEMORY
+from autodeploy.what_if.generation_neighbours import generation_neighbours
+from autodeploy.what_if.neighbour import Neighbour
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
@@ -26,20 +27,6 @@ MEMORY_SWITCHES = frozenset({"recompute", "swap", "attention_swap"})
 MEMORY_FEATURES = frozenset(name for name, feature in FEATURES.items() if feature.switch in MEMORY_SWITCHES)
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """One change. Changes of one kind replace each other.
-
-    features : what it switches on beside the fields. places : layers, recomputation and swap are to be chosen anew.
-    """
-
-    name: str
-    kind: str
-    strategy: Strategy
-    features: frozenset[str] = frozenset()
-    places: bool = False
-
-
 def neighbours(plan: Plan, launched: Strategy, on: frozenset[str], rules: LaunchRules) -> Iterator[Neighbour]:
     """Every strategy one change away that the launch target has a name for, in a fixed order.
 
@@ -47,6 +34,7 @@ def neighbours(plan: Plan, launched: Strategy, on: frozenset[str], rules: Launch
     ----------
     plan : the launch as predicted. launched : its strategy as written. on : features that it runs with.
     """
+    yield from generation_neighbours(launched, plan.num_npus_used)
     yield from _memory(plan, launched, rules)
     yield from _switches(launched, on, rules)
     yield from _sizes(launched)
