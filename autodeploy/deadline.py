@@ -87,6 +87,11 @@ class Deadline:
         """Whether the whole time limit is over."""
         return time.monotonic() > self._end
 
+    @property
+    def left_s(self) -> float:
+        """Seconds of the time limit that are left."""
+        return max(0.0, self._end - time.monotonic())
+
     def search(self, part: Callable[[], T]) -> T | None:
         """What a part of the search gives; None where it did not end soon after it should."""
         return self._run(part, lambda: self._part_end + LATE_S, LATE_S)

@@ -301,6 +301,8 @@ def bound_words(plan_set: PlanSet) -> str:
             return formats.seconds(optimality.bound)
         case "peak_memory":
             return formats.gib(optimality.bound)
+        case "time_to_train":
+            return f"{formats.quantity(optimality.bound)} d"
     return formats.quantity(optimality.bound)
 
 

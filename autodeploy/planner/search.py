@@ -13,6 +13,7 @@ from autodeploy.errors import FieldError, SearchCancelled, SpecError
 from autodeploy.evaluation.inputs.build_context import choice_context
 from autodeploy.planner.predictions import with_run
 from autodeploy.planner.prepared import Prepared, at_size, budget_of, identity_of, prepare
+from autodeploy.planner.time_to_train import OBJECTIVE, plan_time_to_train
 from autodeploy.progress import Progress, SearchReporter
 from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.batch_tolerance import best_batch
@@ -30,6 +31,7 @@ from autodeploy.solver.outer.placements import with_placements
 from autodeploy.solver.search_size import search_size as size_of_search
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
 from autodeploy.specs.planset import Unrestricted
+from autodeploy.specs.spec import spec_hash
 from autodeploy.training_run.checkpoints import refuse_unsaved
 from autodeploy.training_run.phases import phases_of
 
@@ -53,11 +55,13 @@ def plan(
     progress: Callable[[Progress], None] | None = None,
     should_cancel: Callable[[], bool] | None = None,
     alone: bool = False,
+    of: Spec | None = None,
 ) -> PlanSet:
     """Search the strategies of a spec and return the best, ranked and explained.
 
     Parameters
     ----------
+    of : the spec that plans are named after, where this one is a part of it.
     alone : only the ranked plans, for a caller that reads nothing else: half the proof, nothing to compare them with,
         no other batches or cards that would divide better, no reason why nothing fits.
 
@@ -71,9 +75,14 @@ def plan(
     if spec.training.rl is not None:
         update = partial(plan, should_cancel=stop, alone=True)
         return plan_rl(spec, update, stop, search_id=search_id, created_at=created_at, started=started)
+    if spec.search.objective == OBJECTIVE and phases_of(spec):
+        part = partial(plan, progress=progress, should_cancel=stop)
+        return plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
     _check_phases(spec)
     prepared = _ended(lambda: _with_best_batch(prepare(spec)), spec, stop, alone=alone)
     refuse_unsaved(spec, prepared.profile.vendor)
+    if of is not None:
+        prepared = replace(prepared, identity=replace(prepared.identity, spec_hash=spec_hash(of)))
     with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
         if not alone:
             beside.begin()

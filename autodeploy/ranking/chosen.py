@@ -32,6 +32,8 @@ def objective_value(plan: Plan, objective: str) -> float:
         return plan.peak_memory_gib
     if objective == "npu_hours":
         return plan.step_time_s * plan.num_npus_used
+    if objective == "time_to_train" and plan.run is not None and plan.run.days is not None:
+        return plan.run.days
     return plan.step_time_s
 
 

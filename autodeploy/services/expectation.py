@@ -24,6 +24,7 @@ SWEEP_S: Final = 0.014
 # The part of the work that no effort changes.
 FIXED_SHARE: Final = 0.37
 NEUTRAL_SHARE: Final = 0.72
+RECOVERIES: Final = 3  # searches, one for each way to meet failures
 # The least memory is looked for in every candidate, and hardly depends on the effort.
 MEMORY_PLANS_SHARE: Final = 0.6
 MEMORY_SWEEP_S: Final = 0.00043
@@ -44,4 +45,6 @@ def expected_s(size: SearchSize, search: SearchSpec) -> float:
         time_s *= NEUTRAL_SHARE
     if search.objective == "peak_memory":
         time_s = MEMORY_PLANS_SHARE * plans_s + MEMORY_SWEEP_S * size.candidates
+    if search.objective == "time_to_train":
+        time_s *= RECOVERIES
     return min(time_s, search.time_limit_s + AFTER_LIMIT_S)

@@ -17,7 +17,7 @@ from cost_models.schedule import SCHEDULES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Objective = Literal["step_time", "tokens_per_s_per_npu", "peak_memory", "npu_hours"]
+Objective = Literal["step_time", "tokens_per_s_per_npu", "peak_memory", "npu_hours", "time_to_train"]
 
 
 def _framework(value: Any) -> Any:

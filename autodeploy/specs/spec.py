@@ -95,7 +95,7 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
         errors += [e for e in field_errors(error, model=Spec) if not (known_bad_model and e.path.startswith("/model"))]
     errors += _unknown_features(document)
     if not errors:
-        errors += _contradicting_phases(spec) or rl_faults(spec)
+        errors += _without_a_run(spec) or _contradicting_phases(spec) or rl_faults(spec)
     if errors:
         raise SpecError(errors=tuple(errors))
     return _told_of_robust(spec, document)
@@ -108,6 +108,15 @@ def _told_of_robust(spec: Spec, document: Mapping[str, Any]) -> Spec:
         return spec
     doubt = f"search.robust is read as search.risk: {spec.search.risk}, which replaces it"
     return spec.model_copy(update={"doubts": (*spec.doubts, doubt)})
+
+
+def _without_a_run(spec: Spec) -> list[FieldError]:
+    """The time to the last token is asked for, and there is none."""
+    if spec.search.objective != "time_to_train" or spec.training.tokens is not None or (spec.run and spec.run.phases):
+        return []
+    path, rl = "/search/objective", spec.training.rl is not None
+    hint = "step_time, or tokens_per_s_per_npu" if rl else "training.tokens, or run.phases"
+    return [FieldError(path, "the time to train needs the tokens of a run", hint)]
 
 
 def _contradicting_phases(spec: Spec) -> list[FieldError]:

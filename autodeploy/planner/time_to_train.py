@@ -1,0 +1,192 @@
+"""The plan with which a run of weeks ends soonest: every way to meet failures that the target has, each searched.
+
+Recovery costs memory, excludes some memory choices and lengthens the step; without it every failure loses the work
+since the last checkpoint. Neither is better everywhere, so both are searched, and the days to the last token decide.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from autodeploy.engine import ENGINE_VERSION
+from autodeploy.errors import SearchCancelled, SpecError
+from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.ranking.explain import explanation
+from autodeploy.specs.planset import Counts, Optimality, SearchInfo, Timing
+from autodeploy.specs.spec import spec_hash
+from autodeploy.training_run.phases import phases_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from autodeploy.deadline import Deadline
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+
+OBJECTIVE: Final = "time_to_train"
+DAY_S: Final = 86_400.0
+COPIES, REBOOT = "high_availability", "worker_reboot"
+WAYS: Final = {
+    "none": {COPIES: "off", REBOOT: "off"},
+    "ttp": {COPIES: "on", REBOOT: "off"},
+    "ttp+reboot": {COPIES: "on", REBOOT: "on"},
+}
+"""How failures are met, by its name in a plan's run: the features that it takes."""
+RELAXATION: Final = "the least step of every recovery, for all steps of the run without failures and checkpoints"
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A recovery and what its search found. days : of its recommended plan, infinite where it has none."""
+
+    name: str
+    result: PlanSet
+
+    @property
+    def days(self) -> float:
+        return days_of(self.result.plans[0]) if self.result.plans else math.inf
+
+
+def days_of(plan: Plan) -> float:
+    """Days to the last token, failures included; infinite where the plan can't run a phase."""
+    return math.inf if plan.run is None or plan.run.days is None else plan.run.days
+
+
+def plan_time_to_train(
+    spec: Spec,
+    plan: Callable[..., PlanSet],
+    stop: Deadline,
+    *,
+    search_id: str,
+    created_at: str,
+    started: float,
+) -> PlanSet:
+    """Plans in the order of the days to the last token: those of the best recovery, and the best of every other one.
+
+    Parameters
+    ----------
+    plan : searches the spec under one recovery; its plans are named after `of`.
+
+    Raises
+    ------
+    SpecError
+        where no recovery can be planned.
+    """
+    found, refused = [], []
+    ways = list(_ways(spec))
+    for place, (name, one) in enumerate(ways):
+        if stop():
+            break
+        try:
+            found.append(_Way(name, plan(_in_time(one, stop, len(ways) - place), of=spec)))
+        except SpecError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0] if refused else SearchCancelled
+    return _merged(spec, found, search_id=search_id, created_at=created_at, started=started)
+
+
+def _ways(spec: Spec) -> Iterator[tuple[str, Spec]]:
+    """The spec under each recovery that it leaves open, by step time."""
+    asked = spec.search.features
+    for name, features in WAYS.items():
+        if any(asked.get(each, "auto") not in ("auto", switch) for each, switch in features.items()):
+            continue
+        changes = {"objective": "step_time", "features": {**asked, **features}}
+        yield name, spec.model_copy(update={"search": spec.search.model_copy(update=changes)})
+
+
+def _in_time(spec: Spec, stop: Deadline, left: int) -> Spec:
+    """The spec with its share of the time that is left."""
+    search = spec.search.model_copy(update={"time_limit_s": max(1.0, stop.left_s / left)})
+    return spec.model_copy(update={"search": search})
+
+
+def _merged(spec: Spec, found: list[_Way], *, search_id: str, created_at: str, started: float) -> PlanSet:
+    ranked = sorted(found, key=lambda way: way.days)
+    first = ranked[0].result
+    others = [way.result.plans[0] for way in ranked[1:] if way.result.plans]
+    kept = (*first.plans[: max(1, spec.search.top_k - len(others))], *others)[: spec.search.top_k]
+    bound = _bound_days(spec, found)
+    plans = tuple(_ranked(each, rank, kept, bound) for rank, each in enumerate(kept, start=1))
+    gap = plans[0].gap if plans else None
+    fastest = first.fastest
+    if fastest is not None:
+        rank = next((each.rank for each in plans if each.plan_id == fastest.plan_id), None)
+        fastest = fastest.model_copy(update={"rank": rank})
+    return first.model_copy(
+        update={
+            "search": SearchInfo(
+                id=search_id,
+                spec=spec.model_dump(mode="json"),
+                spec_hash=spec_hash(spec),
+                profile_hash=profile_of(spec.cluster).content_hash,
+                engine_version=ENGINE_VERSION,
+                created_at=created_at,
+            ),
+            "status": "feasible" if plans else first.status,
+            "reproducible": all(way.result.reproducible for way in found),
+            "optimality": Optimality(
+                objective=OBJECTIVE, bound=bound, relaxation=RELAXATION if bound is not None else "", gap=gap
+            ),
+            "counts": _counts(found),
+            "timing": Timing(
+                enumerate_s=sum(way.result.timing.enumerate_s for way in found),
+                solve_s=sum(way.result.timing.solve_s for way in found),
+                total_s=time.monotonic() - started,
+            ),
+            "plans": plans,
+            "fastest": fastest,
+            "warnings": (*first.warnings, *_notes(ranked)),
+        }
+    )
+
+
+def _ranked(plan: Plan, rank: int, kept: tuple[Plan, ...], bound: float | None) -> Plan:
+    days = days_of(plan)
+    gap = None if bound is None or math.isinf(days) else max(0.0, 1.0 - bound / days)
+    other = kept[0] if rank > 1 else (kept[1] if len(kept) > 1 else None)
+    return plan.model_copy(update={"rank": rank, "gap": gap, "explanation": explanation(plan, other)})
+
+
+def _bound_days(spec: Spec, found: list[_Way]) -> float | None:
+    """Days that no plan falls below; None where a phase has a step of its own, or a search no bound."""
+    bounds = [way.result.optimality.bound for way in found if way.result.plans]
+    phases, batch = phases_of(spec), spec.training.global_batch_size
+    own = spec.training.seq_length, (batch.value,)
+    sizes = {(each.seq_length, tuple(s.global_batch for s in each.stretches)) for each in phases}
+    if not bounds or None in bounds or sizes != {own} or batch.tolerance_pct:
+        return None
+    steps = sum(each.tokens for each in phases) / (own[0] * batch.value)
+    return min(each for each in bounds if each is not None) * steps / DAY_S
+
+
+def _counts(found: list[_Way]) -> Counts:
+    """Of all searches together."""
+    counts = [way.result.counts for way in found]
+    rejected: dict[str, int] = {}
+    for each in counts:
+        for rule, number in each.rejected.items():
+            rejected[rule] = rejected.get(rule, 0) + number
+    return Counts(
+        enumerated=sum(each.enumerated for each in counts),
+        rejected=dict(sorted(rejected.items())),
+        too_big=sum(each.too_big for each in counts),
+        pruned=sum(each.pruned for each in counts),
+        solved=sum(each.solved for each in counts),
+    )
+
+
+def _notes(ranked: list[_Way]) -> tuple[str, ...]:
+    """What each other recovery would take."""
+    best, *others = ranked
+    if math.isinf(best.days):
+        return ()
+    return tuple(
+        f"recovery {way.name}: {way.days:.4g} days to the last token, {best.days:.4g} with {best.name}"
+        for way in others
+        if math.isfinite(way.days)
+    )
