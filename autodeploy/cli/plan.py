@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 app = typer.Typer()
+SPARE_NODES = (1, 2, 4)
 
 
 @app.command(
@@ -28,12 +29,20 @@ def plan(
     detail: Annotated[
         bool, typer.Option("--detail", help="also print the evidence and the uncertain numbers of the ranking")
     ] = False,
+    spare_table: Annotated[
+        bool,
+        typer.Option(
+            "--spare-table", help="also plan with 1, 2 and 4 nodes fewer: does today's checkpoint load there?"
+        ),
+    ] = False,
     output_format: Format = ReportFormat.TABLE,
     output: Output = None,
     lang: Lang = Tongue.EN,
 ) -> None:
     """Find the best deployment plans for a spec. Exit code 3: nothing fits."""
     spec = _with_top(read_spec(spec_file), top)
+    if spare_table:
+        spec = _with_spares(spec)
     plan_set = _plan_here(spec) if server is None else _plan_there(spec, server)
     show(plan_set, output_format, output, lang, detail=detail)
     raise typer.Exit(exit_code(plan_set.status))
@@ -117,6 +126,11 @@ def _with_top(spec: Spec, top: int | None) -> Spec:
     if top is None:
         return spec
     return spec.model_copy(update={"search": spec.search.model_copy(update={"top_k": top})})
+
+
+def _with_spares(spec: Spec) -> Spec:
+    search = spec.search.model_copy(update={"spare_nodes": spec.search.spare_nodes or SPARE_NODES})
+    return spec.model_copy(update={"search": search})
 
 
 def _plan_here(spec: Spec) -> PlanSet:

@@ -13,6 +13,7 @@ from autodeploy.errors import FieldError, SearchCancelled, SpecError
 from autodeploy.evaluation.inputs.build_context import choice_context
 from autodeploy.planner.predictions import with_run
 from autodeploy.planner.prepared import Prepared, at_size, budget_of, identity_of, prepare
+from autodeploy.planner.spares import spare_rows
 from autodeploy.planner.time_to_train import OBJECTIVE, plan_time_to_train
 from autodeploy.progress import Progress, SearchReporter
 from autodeploy.ranking.advice import Adviser, from_search
@@ -77,7 +78,8 @@ def plan(
         return plan_rl(spec, update, stop, search_id=search_id, created_at=created_at, started=started)
     if spec.search.objective == OBJECTIVE and phases_of(spec):
         part = partial(plan, progress=progress, should_cancel=stop)
-        return plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
+        found = plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
+        return _with_spares(spec, found, stop)
     _check_phases(spec)
     prepared = _ended(lambda: _with_best_batch(prepare(spec)), spec, stop, alone=alone)
     refuse_unsaved(spec, prepared.profile.vendor)
@@ -114,6 +116,7 @@ def plan(
     if stop.out_of_time and not result.plans and not alone:
         raise _no_plan_in_time(spec)
     result = _with_runs(prepared, result, stop)
+    result = result if alone else _with_spares(prepared.spec, result, stop)
     report.finished(result)
     return result
 
@@ -190,6 +193,14 @@ def _with_runs(prepared: Prepared, result: PlanSet, stop: Deadline) -> PlanSet:
         note = f"there was no time to work out what the run of weeks takes under {without} of {len(plans)} plans"
         result = result.model_copy(update={"warnings": (*result.warnings, note)})
     return result.model_copy(update={"plans": tuple(plans)})
+
+
+def _with_spares(spec: Spec, result: PlanSet, stop: Deadline) -> PlanSet:
+    """The plans with some nodes fewer, where the spec asks for them."""
+    if not result.plans or not spec.search.spare_nodes:
+        return result
+    rows = spare_rows(spec, result.plans[0], partial(plan, should_cancel=stop, alone=True), stop)
+    return result.model_copy(update={"spares": rows})
 
 
 def _with_best_batch(prepared: Prepared) -> Prepared:

@@ -95,7 +95,7 @@ def _ways(spec: Spec) -> Iterator[tuple[str, Spec]]:
     for name, features in WAYS.items():
         if any(asked.get(each, "auto") not in ("auto", switch) for each, switch in features.items()):
             continue
-        changes = {"objective": "step_time", "features": {**asked, **features}}
+        changes = {"objective": "step_time", "features": {**asked, **features}, "spare_nodes": ()}
         yield name, spec.model_copy(update={"search": spec.search.model_copy(update=changes)})
 
 

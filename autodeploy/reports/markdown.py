@@ -16,6 +16,7 @@ from autodeploy.reports.plan_report import (
 )
 from autodeploy.reports.recommendation import recommendation_lines
 from autodeploy.reports.rows import columns, plan_rows
+from autodeploy.reports.spare_table import spare_table
 from autodeploy.reports.texts import Language, say
 from autodeploy.specs.spec import Spec
 
@@ -42,6 +43,7 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
         lines += _facts([*plan_lines(spec, shown, lang, name=name, columns=UNWRAPPED), *lane_lines(shown, lang)])
         lines += ["", *_table(plan_set, lang)]
         lines += ["", *(f"- {escape(told)}" for told in recommendation_lines(plan_set, lang))]
+        lines += _titled(say(lang, "spares"), spare_table(plan_set, lang))
         lines += _titled(say(lang, "evidence"), evidence_table(shown, lang))
         lines += _titled(say(lang, "box"), box_table(plan_set, lang))
         lines += _menu(shown, lang)

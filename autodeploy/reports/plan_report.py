@@ -9,6 +9,7 @@ from autodeploy.reports.evidence import evidence_rows
 from autodeploy.reports.outlook import pareto_line
 from autodeploy.reports.recommendation import box_rows, recommendation_lines, rescaled_words
 from autodeploy.reports.rows import PlanRow, columns, plan_rows
+from autodeploy.reports.spare_table import spare_table
 from autodeploy.reports.texts import Language, say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import pad, percent, seconds, width, wrap
@@ -31,6 +32,8 @@ def render_plan_set(plan_set: PlanSet, lang: Language = "en", *, detail: bool = 
             lines += wrap(told, COLUMNS, hanging=INDENT)
     else:
         lines += no_plan_lines(plan_set, lang)
+    if spares := spare_table(plan_set, lang):
+        lines += [say(lang, "spares"), *aligned(*spares)]
     lines += counts_lines(plan_set, lang)
     lines += note_lines(plan_set, spec, lang)
     if detail and best is not None:

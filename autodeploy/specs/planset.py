@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from autodeploy.specs.base import Document
 from autodeploy.specs.rl_plan import RlPlan
 from autodeploy.specs.router import RouterKind
+from autodeploy.specs.spares import SpareRow
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training_run import TrainingRun
 
@@ -448,6 +449,10 @@ class PlanSet(Document):
     fastest: Fastest | None = None
     valley: Valley | None = None
     rescaled: Rescaled | None = None
+    spares: Annotated[
+        tuple[SpareRow, ...],
+        Field(description="plans with some nodes fewer, by `search.spare_nodes`", exclude_if=lambda value: not value),
+    ] = ()
     features_off: Annotated[
         dict[str, str], Field(description="features that no plan may use, each with its reason")
     ] = {}

@@ -113,6 +113,14 @@ class SearchSpec(Document):
             "predicted objective alone"
         ),
     ] = "averse"
+    spare_nodes: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=10_000)], ...],
+        Field(
+            max_length=8,
+            description="also plan with so many nodes fewer, each, and say whether today's checkpoint loads there",
+            exclude_if=lambda value: not value,
+        ),
+    ] = ()
 
     @model_validator(mode="before")
     @classmethod

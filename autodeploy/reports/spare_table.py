@@ -1,0 +1,48 @@
+"""Plans with some nodes fewer, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autodeploy.reports.run_facts import duration
+from autodeploy.reports.texts import say
+from autodeploy.reports.wording import degrees
+
+if TYPE_CHECKING:
+    from autodeploy.reports.texts import Language
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.spares import SparePlan
+
+COLUMNS = ("spare_nodes", "spare_cards", "spare_plan", "spare_batch", "spare_step", "spare_share", "spare_checkpoint")
+NUMBERS = frozenset({0, 1, 3, 4, 5})
+
+
+def spare_table(plan_set: PlanSet, lang: Language) -> tuple[list[str], list[list[str]], set[int]] | None:
+    """Titles, rows and the columns of numbers: for each number of nodes the best plan, and that of today's layout."""
+    if not plan_set.spares:
+        return None
+    cells = []
+    for row in plan_set.spares:
+        if row.best is None:
+            cells.append([f"-{row.nodes}", f"{row.num_npus:,}", say(lang, "spare_none"), "", "", "", ""])
+            continue
+        plans = [row.best]
+        if row.same_layout is not None and row.same_layout.strategy != row.best.strategy:
+            plans.append(row.same_layout)
+        cells += [[f"-{row.nodes}", *_cells(plan, lang)] for plan in plans]
+    return [say(lang, name) for name in COLUMNS], cells, set(NUMBERS)
+
+
+def _cells(plan: SparePlan, lang: Language) -> list[str]:
+    change = plan.checkpoint
+    how = say(lang, f"spare_{change.how}")
+    if change.seconds is not None:
+        how += f" ({duration(change.seconds)})"
+    return [
+        f"{plan.num_npus:,}",
+        degrees(plan.strategy, with_dp=True),
+        f"{plan.global_batch_size:,}",
+        f"{plan.step_time_s:.4g}",
+        f"{plan.throughput_pct:.0f} %",
+        how,
+    ]
