@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from autodeploy.errors import ProfileError, SearchCancelled
 from autodeploy.solver.search_size import SearchSize
+from autodeploy.specs.operators import OperatorReport
 from autodeploy.specs.spec import canonical_json, spec_hash
 from autodeploy.specs.timeline import PipelineTimeline, Slot
 from autodeploy.specs.what_if import WhyNot
@@ -143,6 +144,19 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     makespan_s = 2.0 * strategy.pp
     return PipelineTimeline(
         pp=strategy.pp, vpp=1, micro_batches=1, makespan_s=makespan_s, step_time_s=makespan_s + 1.0, slots=tuple(slots)
+    )
+
+
+def operators(spec: Spec, plan: Plan) -> OperatorReport:
+    """No kind of layer."""
+    return OperatorReport(
+        plan_id=plan.plan_id,
+        step_time_s=plan.step_time_s,
+        micro_batches=1,
+        layers_per_stage=1.0,
+        peak_flops=1.0,
+        hbm_bytes_per_s=1.0,
+        layers=(),
     )
 
 

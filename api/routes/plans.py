@@ -13,6 +13,7 @@ from api.threads import run_slowly
 from autodeploy.exporters import Artefact
 from autodeploy.exporters.artefact import MEDIA_TYPES
 from autodeploy.services.intake import read_network_spec
+from autodeploy.specs.operators import OperatorReport
 from autodeploy.specs.planset import Plan
 
 router = APIRouter(prefix="/v1", tags=["plans"])
@@ -62,6 +63,22 @@ async def export_plan(
     artefact = await run_slowly(request, exported)
     disposition = f'attachment; filename="{artefact.filename}"'
     return Response(artefact.text, media_type=artefact.media_type, headers={"Content-Disposition": disposition})
+
+
+@router.get(
+    "/plans/{plan_id}/operators",
+    operation_id="get_plan_operators",
+    summary="Where the time of a plan goes, down to operators",
+    response_model=OperatorReport,
+    responses=responses(404, 422, 503),
+)
+async def get_plan_operators(request: Request, services: ServicesDep, plan_id: PlanId) -> OperatorReport:
+    """Each kind of layer: its operators with their times and the roofline, its exchanges with group and tier."""
+
+    def operators() -> OperatorReport:
+        return services.operators(services.searches.plan(plan_id))
+
+    return await run_slowly(request, operators)
 
 
 @router.post(

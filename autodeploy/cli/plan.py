@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 SPARE_NODES = (1, 2, 4)
+
+
+class Detail(StrEnum):
+    """What an estimate is shown down to."""
+
+    OPERATORS = "operators"
 
 
 @app.command(
@@ -52,6 +59,9 @@ def plan(
 def estimate(
     spec_file: SpecFile,
     server: Server = None,
+    detail: Annotated[
+        Detail | None, typer.Option("--detail", help="operators: where the time goes, by kind of layer, instead")
+    ] = None,
     output_format: Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the Plan")] = (
         ReportFormat.TABLE
     ),
@@ -66,6 +76,9 @@ def estimate(
     spec = read_spec(spec_file)
     if spec.strategy is None:
         raise SpecError("an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+    if detail is Detail.OPERATORS:
+        _show_operators(spec, server, output_format, output, lang)
+        return
     if server is None:
         predicted = _estimate_here(spec)
     else:
@@ -80,6 +93,26 @@ def estimate(
     else:
         raise SpecError(f"an estimate is not shown as {output_format.value}", path="--format", hint="table or json")
     raise typer.Exit(exit_code("optimal" if predicted.fits else "infeasible"))
+
+
+def _show_operators(
+    spec: Spec, server: str | None, output_format: ReportFormat, output: Path | None, lang: Tongue
+) -> None:
+    """The operators of the spec's strategy, as tables or JSON."""
+    from autodeploy.cli.output import write_report, write_text_report
+    from autodeploy.errors import SpecError
+    from autodeploy.planner import operators
+    from autodeploy.reports.operator_table import render_operators
+
+    if server is not None:
+        raise SpecError("operators are worked out here", path="--server", hint="leave it out")
+    report = operators(spec, _estimate_here(spec))
+    if output_format is ReportFormat.JSON:
+        write_report(report.model_dump_json(indent=2), output)
+    elif output_format is ReportFormat.TABLE:
+        write_text_report(render_operators(report, language(lang)), output)
+    else:
+        raise SpecError(f"operators are not shown as {output_format.value}", path="--format", hint="table or json")
 
 
 def _estimate_here(spec: Spec) -> Plan:

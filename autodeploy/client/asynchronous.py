@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.client.calls import SpecLike
     from autodeploy.specs.check import CheckReport
     from autodeploy.specs.comparison import Comparison
+    from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
 
@@ -128,6 +129,10 @@ class AsyncClient:
     async def delete_run(self, run_id: str) -> None:
         """Deletes a run."""
         await _transport.send_async(self._http, calls.delete_run(run_id))
+
+    async def operators(self, plan_id: str) -> OperatorReport:
+        """Where the time of a stored plan goes, down to the operators of each kind of layer."""
+        return await _transport.send_async(self._http, calls.operators(plan_id))
 
     async def estimate(self, spec: SpecLike) -> Plan:
         """Predicts the one strategy in the spec."""

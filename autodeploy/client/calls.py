@@ -10,6 +10,7 @@ from uuid import uuid4
 from autodeploy.client.answers import Search, SearchPage
 from autodeploy.specs.check import CheckReport
 from autodeploy.specs.comparison import Comparison
+from autodeploy.specs.operators import OperatorReport
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
@@ -130,6 +131,12 @@ def export(plan_id: str, to: str, lang: str | None, rehearse: str | None) -> Cal
     given = {"to": to, "lang": lang, "rehearse": rehearse}
     params: dict[str, str | int | float] = {name: value for name, value in given.items() if value is not None}
     return Call("GET", f"/v1/plans/{plan_id}/export", lambda response: response.text, params=params)
+
+
+def operators(plan_id: str) -> Call[OperatorReport]:
+    """GET /v1/plans/{plan_id}/operators."""
+    path = f"/v1/plans/{plan_id}/operators"
+    return Call("GET", path, lambda response: OperatorReport.model_validate(response.json()))
 
 
 def estimate(spec: SpecLike) -> Call[Plan]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.client.calls import SpecLike
     from autodeploy.specs.check import CheckReport
     from autodeploy.specs.comparison import Comparison
+    from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
 
@@ -146,6 +147,10 @@ class Client:
     def delete_run(self, run_id: str) -> None:
         """Deletes a run."""
         _transport.send(self._http, calls.delete_run(run_id))
+
+    def operators(self, plan_id: str) -> OperatorReport:
+        """Where the time of a stored plan goes, down to the operators of each kind of layer."""
+        return _transport.send(self._http, calls.operators(plan_id))
 
     def estimate(self, spec: SpecLike) -> Plan:
         """Predicts the one strategy in the spec."""

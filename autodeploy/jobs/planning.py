@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autodeploy.planner import LaunchRules, Progress
     from autodeploy.solver.search_size import SearchSize
     from autodeploy.specs.cluster import ClusterSpec
+    from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -49,6 +50,8 @@ class Planner(Protocol):
     def why_not(self, spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot: ...
 
     def timeline(self, spec: Spec, strategy: Strategy) -> PipelineTimeline: ...
+
+    def operators(self, spec: Spec, plan: Plan) -> OperatorReport: ...
     def reestimate(self, spec: Spec, plan: Plan) -> Plan:
         """A plan of this spec predicted once more, under the overlay that the spec has now."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autodeploy.planner.predictions import estimate, lowered, place, predict, reestimate, step_time_of, timeline
 from autodeploy.planner.prepared import Prepared, budget_of, describe_hashes, prepare, profile_hash
-from autodeploy.planner.questions import launch_rules, unmeasured_of, why_not
+from autodeploy.planner.questions import launch_rules, operators, unmeasured_of, why_not
 from autodeploy.planner.search import check_space, fastest_s, plan, search_size
 from autodeploy.progress import Progress
 from autodeploy.ranking.one_strategy import Predicted
@@ -24,6 +24,7 @@ __all__ = [
     "fastest_s",
     "launch_rules",
     "lowered",
+    "operators",
     "place",
     "plan",
     "predict",

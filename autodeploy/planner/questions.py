@@ -9,14 +9,16 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, judged_candidate
 from autodeploy.evaluation.steps.strategy_layout import facts_of_placement
-from autodeploy.planner.predictions import predict
+from autodeploy.planner.predictions import lowered, predict
 from autodeploy.planner.prepared import context_for, context_of_plan, prepare
 from autodeploy.planner.search import plan
 from autodeploy.ranking.legality import nearest_changes
+from autodeploy.ranking.operator_report import operator_report
 from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.rl_planning.launchable import broken_by
+from autodeploy.rl_planning.one_update import context_of_update, trainers
 from autodeploy.rl_planning.update_layouts import update_alone
 from autodeploy.rl_planning.why_not import why_not_rl
 from autodeploy.strategies.launch_rules import LaunchRules
@@ -27,6 +29,7 @@ from autodeploy.strategies.rules import broken_rules, values_of
 if TYPE_CHECKING:
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.specs.check import BrokenRule
+    from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -95,6 +98,27 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
         placed=lambda: place_candidate(candidate, context, spec, prepared.identity),
         best=lambda: best or plan(spec),
     )
+
+
+def operators(spec: Spec, plan: Plan) -> OperatorReport:
+    """Where the time of a plan of this spec goes, down to the operators of each kind of layer; of post-training, of one
+    update.
+
+    Raises
+    ------
+    SpecError
+        if the plan's degrees contradict the cluster.
+    """
+    if spec.training.rl is not None:
+        how = plan.strategy.rl
+        assert how is not None
+        profile = profile_of(spec.cluster)
+        strategy = plan.strategy.model_copy(update={"rl": None})
+        npus = trainers(how, healthy_npus(profile, spec.cluster))
+        context = context_of_update(spec, profile, strategy, how.pack_tokens, npus=npus)
+        return operator_report(plan, candidate_for(context, strategy), context)
+    context, candidate = lowered(spec, plan)
+    return operator_report(plan, candidate, context)
 
 
 def unmeasured_of(spec: Spec, plan: Plan) -> UnmeasuredReport:

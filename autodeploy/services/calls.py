@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autodeploy.services.run_views import ClusterView, MovedPlan
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.spec import Spec
@@ -32,6 +33,11 @@ def estimate(planner: str, spec: Spec) -> Plan:
 def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
     """The planner's simulation of a plan's pipeline."""
     return load_planner(planner).timeline(spec, strategy)
+
+
+def operators(planner: str, spec: Spec, plan: Plan) -> OperatorReport:
+    """The operators of a plan."""
+    return load_planner(planner).operators(spec, plan)
 
 
 def rehearse(planner: str, plan_set: PlanSet, plan: Plan, nodes: str) -> Rehearsal:

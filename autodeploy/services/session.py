@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.check import CheckLimits, CheckReport
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.measured_run import MeasuredRun
+    from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.strategy import Strategy
@@ -107,6 +108,11 @@ class Services:
                 "an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}"
             )
         return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
+
+    def operators(self, view: PlanView) -> OperatorReport:
+        """Where the time of a stored plan goes, down to the operators of each kind of layer."""
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        return self._call(calls.operators, self.planner_module, spec, view.plan)
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
         """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
