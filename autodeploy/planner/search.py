@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from autodeploy.deadline import Deadline
-from autodeploy.errors import FieldError, SearchCancelled, SpecError
+from autodeploy.errors import FieldError, SearchCancelled, SpecError, UnsupportedError
 from autodeploy.evaluation.inputs.build_context import choice_context
 from autodeploy.planner.predictions import with_run
 from autodeploy.planner.prepared import Prepared, at_size, budget_of, identity_of, prepare
@@ -74,6 +74,9 @@ def plan(
     started = time.monotonic()
     stop = Deadline(should_cancel, started, spec.search.time_limit_s)
     if spec.training.rl is not None:
+        if spec.search.spare_nodes:
+            why = "post-training is not planned with fewer nodes"
+            raise UnsupportedError(why, path="/search/spare_nodes", hint="leave it out")
         update = partial(plan, should_cancel=stop, alone=True)
         return plan_rl(spec, update, stop, search_id=search_id, created_at=created_at, started=started)
     if spec.search.objective == OBJECTIVE and phases_of(spec):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 MOST_REASONS: Final = 3
+FEW_AXES: Final = 6
 SWITCHES: Final = ("fsdp", "swap_optimizer", "reuse_fp32_param")
 """Fields of a strategy that are features of the search."""
 
@@ -33,7 +34,7 @@ def why_not_rl(
     search : `planner.plan`. best : plans with everything free.
     """
     axes = asked_axes(strategy, moe=spec.model.is_moe)
-    words = ", ".join(f"{axis}={value}" for axis, value in axes.items()) or "what is given"
+    words = _words(axes, best)
     found = search(_pinned(spec, strategy, axes))
     if not found.plans:
         return _ruled_out(words, found)
@@ -60,6 +61,22 @@ def asked_axes(strategy: Strategy, *, moe: bool) -> dict[str, Any]:
     given |= {f"rl.generation.{name}" for name in strategy.rl.generation.model_fields_set}
     values = {axis: value_of(strategy.rl, axis) for axis in RL_AXES if axis in given}
     return axes | {axis: value for axis, value in values.items() if value is not None}
+
+
+def _words(axes: Mapping[str, Any], best: Callable[[], PlanSet]) -> str:
+    """The axes; of many, as where a plan is changed, those that the recommended plan has not."""
+    shown = dict(axes)
+    if len(axes) > FEW_AXES and (plans := best().plans):
+        mine = _axes_of(plans[0])
+        shown = {axis: value for axis, value in axes.items() if mine.get(axis) != value}
+    return ", ".join(f"{axis}={value}" for axis, value in shown.items()) or "what is given"
+
+
+def _axes_of(plan: Plan) -> dict[str, Any]:
+    """Every axis of a plan, by its name in `search.fix`."""
+    how = plan.strategy.rl
+    of_generation: dict[str, Any] = {} if how is None else {axis: value_of(how, axis) for axis in RL_AXES}
+    return {**plan.strategy.model_dump(), **of_generation}
 
 
 def _pinned(spec: Spec, strategy: Strategy, axes: Mapping[str, Any]) -> Spec:
@@ -89,11 +106,8 @@ def _as_given(found: Strategy, asked: Strategy, axes: Mapping[str, Any]) -> Stra
 
 
 def _has(plan: Plan, axes: Mapping[str, Any]) -> bool:
-    how = plan.strategy.rl
-    if how is None:
-        return False
-    mine: dict[str, Any] = {axis: value_of(how, axis) for axis in RL_AXES}
-    return all((mine[axis] if axis in mine else getattr(plan.strategy, axis)) == axes[axis] for axis in axes)
+    mine = _axes_of(plan)
+    return all(mine[axis] == value for axis, value in axes.items())
 
 
 def _ruled_out(words: str, found: PlanSet) -> WhyNot:

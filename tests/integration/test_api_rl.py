@@ -60,6 +60,16 @@ async def test_a_search_is_planned_shown_and_exported(sqlite_url):
         assert "graph_mode" in {row["feature"] for row in taken_apart.json()["rows"]}
         shown = await client.post(f"/plans/{first.plan_id}/ablation")
         assert "graph_mode" in shown.text
-        for path in ("/v1/why-not", "/v1/improve", "/v1/recommend"):
-            refused = await client.post(path, json=asked if path == "/v1/why-not" else {**SPEC, "strategy": strategy})
+        answered = await client.post("/v1/why-not", json=asked)
+        assert answered.status_code == 200, answered.text[:500]
+        assert "the recommended plan" in answered.json()["message"]
+        changed = {"plan_id": first.plan_id, "strategy": {"rl.generation.tp": 2 * first.strategy.rl.generation.tp}}
+        answered = await client.post("/v1/why-not", json=changed)
+        assert answered.status_code == 200, answered.text[:500]
+        assert f"with rl.generation.tp={2 * first.strategy.rl.generation.tp}" in answered.json()["message"]
+        report = await client.get(f"/v1/plans/{first.plan_id}/operators")
+        assert report.status_code == 200, report.text[:500]
+        assert report.json()["layers"]
+        for path in ("/v1/improve", "/v1/recommend"):
+            refused = await client.post(path, json={**SPEC, "strategy": strategy})
             assert refused.status_code in {404, 422}, (path, refused.text[:500])
