@@ -17,6 +17,17 @@ from api.ui.run_page import run_page
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
+from autodeploy.reports.operator_table import (
+    EXCHANGE_NUMBERS,
+    EXCHANGES,
+    OPERATOR_NUMBERS,
+    OPERATORS,
+    exchange_cells,
+    head,
+    layer_title,
+    operator_cells,
+    titles,
+)
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import choices, plan_lines
 from autodeploy.services.comparisons import MOST
@@ -33,6 +44,27 @@ GROUPS = ("search", "strategy", "time", "breakdown", "stages")
 def plan(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse:
     """One plan: its pipeline, its groups on the nodes, and what could be otherwise."""
     return _plan_page(request, plan_id, views)
+
+
+@router.get("/plans/{plan_id}/operators")
+def operators(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse:
+    """Where the time of a plan goes, down to the operators of each kind of layer."""
+    try:
+        view = views.plan(plan_id)
+    except NotFoundError as error:
+        return not_found(request, error)
+    lang, report = language_of(request), views.operators(view)
+    tables = [
+        (
+            layer_title(layer, lang),
+            [
+                (titles(OPERATORS, lang), operator_cells(layer), OPERATOR_NUMBERS),
+                (titles(EXCHANGES, lang), exchange_cells(layer), EXCHANGE_NUMBERS),
+            ],
+        )
+        for layer in report.layers
+    ]
+    return render(request, "operators.html", plan=view.plan, lead=head(report, lang), tables=tables)
 
 
 @router.post("/plans/{plan_id}/{box}")

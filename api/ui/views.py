@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.comparison import Comparison
+    from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.timeline import PipelineTimeline
@@ -207,6 +208,10 @@ class Views:
     def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
         """What speaks against a strategy; SpecError when it can't be run there."""
         return self._services.why_not(view, strategy)
+
+    def operators(self, view: PlanView) -> OperatorReport:
+        """Where the time of a plan goes, down to operators."""
+        return self._services.operators(view)
 
     def ablate(self, view: PlanView) -> AblationReport:
         """What each feature of a plan buys."""

@@ -8,34 +8,61 @@ from autodeploy.reports.plan_report import aligned
 from autodeploy.reports.texts import say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.reports.texts import Language
     from autodeploy.specs.operators import LayerOperators, OperatorReport
 
 MICRO, MEGA, GIGA, TERA = 1e-6, 1e6, 1e9, 1e12
 OPERATORS = ("op_name", "op_kind", "op_forward", "op_backward", "op_uneven", "op_rate", "op_roofline", "op_step")
-EXCHANGES = ("op_name", "op_group", "op_tier", "op_message", "op_once", "op_reached", "op_hidden", "op_step")
+OPERATOR_NUMBERS = (2, 3, 4, 5, 6, 7)
+EXCHANGES = ("op_exchange", "op_group", "op_tier", "op_message", "op_once", "op_reached", "op_hidden", "op_step")
+EXCHANGE_NUMBERS = (3, 4, 5, 6, 7)
 
 
 def render_operators(report: OperatorReport, lang: Language = "en") -> str:
     """Each kind of layer with its operators and exchanges, the longest of a step first."""
-    lines = [
-        say(
-            lang,
-            "op_head",
-            runs=f"{report.micro_batches:,}",
-            layers=f"{report.layers_per_stage:.4g}",
-            peak=f"{report.peak_flops / TERA:.4g}",
-            hbm=f"{report.hbm_bytes_per_s / GIGA:.4g}",
-        )
-    ]
+    lines = [head(report, lang)]
     for layer in report.layers:
         lines += _layer(layer, lang)
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
 def _layer(layer: LayerOperators, lang: Language) -> list[str]:
-    rows = sorted(layer.operators, key=lambda row: (-row.step_s, row.name))
-    cells = [
+    lines = ["", layer_title(layer, lang)]
+    lines += aligned(titles(OPERATORS, lang), operator_cells(layer), set(OPERATOR_NUMBERS))
+    if layer.beside_s:
+        lines.append(say(lang, "op_beside", time=_micros(layer.beside_s)))
+    if layer.exchanges:
+        lines += aligned(titles(EXCHANGES, lang), exchange_cells(layer), set(EXCHANGE_NUMBERS))
+    return lines
+
+
+def titles(names: Sequence[str], lang: Language) -> list[str]:
+    """Titles of columns."""
+    return [say(lang, name) for name in names]
+
+
+def head(report: OperatorReport, lang: Language) -> str:
+    """What the tables are of."""
+    return say(
+        lang,
+        "op_head",
+        runs=f"{report.micro_batches:,}",
+        layers=f"{report.layers_per_stage:.4g}",
+        peak=f"{report.peak_flops / TERA:.4g}",
+        hbm=f"{report.hbm_bytes_per_s / GIGA:.4g}",
+    )
+
+
+def layer_title(layer: LayerOperators, lang: Language) -> str:
+    """A kind of layer and how many the model has."""
+    return say(lang, "op_layer", name=layer.name, count=f"{layer.layers:.4g}")
+
+
+def operator_cells(layer: LayerOperators) -> list[list[str]]:
+    """A row for each operator, the longest of a step first."""
+    return [
         [
             row.name,
             row.kind,
@@ -46,28 +73,25 @@ def _layer(layer: LayerOperators, lang: Language) -> list[str]:
             f"{row.roofline_pct:.0f} %",
             f"{row.step_s:.4g}",
         ]
-        for row in rows
+        for row in sorted(layer.operators, key=lambda row: (-row.step_s, row.name))
     ]
-    lines = ["", say(lang, "op_layer", name=layer.name, count=f"{layer.layers:.4g}")]
-    lines += aligned([say(lang, name) for name in OPERATORS], cells, {2, 3, 4, 5, 6, 7})
-    if layer.beside_s:
-        lines.append(say(lang, "op_beside", time=_micros(layer.beside_s)))
-    if layer.exchanges:
-        found = [
-            [
-                row.name,
-                f"{row.group.upper()} {row.ranks}",
-                row.tier,
-                f"{row.message_bytes / MEGA:.4g}",
-                _micros(row.once_s),
-                f"{row.bytes_per_s / GIGA:.4g}",
-                f"{row.hidden_pct:.0f} %",
-                f"{row.step_s:.4g}",
-            ]
-            for row in sorted(layer.exchanges, key=lambda row: (-row.step_s, row.name))
+
+
+def exchange_cells(layer: LayerOperators) -> list[list[str]]:
+    """A row for each exchange, what is longest exposed first."""
+    return [
+        [
+            row.name,
+            f"{row.group.upper()} {row.ranks}",
+            row.tier,
+            f"{row.message_bytes / MEGA:.4g}",
+            _micros(row.once_s),
+            f"{row.bytes_per_s / GIGA:.4g}",
+            f"{row.hidden_pct:.0f} %",
+            f"{row.step_s:.4g}",
         ]
-        lines += aligned([say(lang, name) for name in EXCHANGES], found, {3, 4, 5, 6, 7})
-    return lines
+        for row in sorted(layer.exchanges, key=lambda row: (-row.step_s, row.name))
+    ]
 
 
 def _micros(seconds: float) -> str:

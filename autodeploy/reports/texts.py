@@ -80,6 +80,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "op_layer": ("{name}, {count} in the model", "{name}，模型中 {count} 层"),
     "op_beside": ("vector work beside matrix work: {time} us", "与矩阵计算并行的向量计算：{time} us"),
     "op_name": ("operator", "算子"),
+    "op_exchange": ("exchange", "通信"),
     "op_kind": ("kind", "类型"),
     "op_forward": ("forward us", "前向 us"),
     "op_backward": ("backward us", "反向 us"),
