@@ -49,8 +49,8 @@ def spare_rows(spec: Spec, today: Plan, plan: Callable[[Spec], PlanSet], stop: D
             SpareRow(
                 nodes=nodes,
                 num_npus=left,
-                best=None if best is None else _spare(spec, today, there, best, profile.vendor),
-                same_layout=None if same is None or kept is None else _spare(spec, today, kept, same, profile.vendor),
+                best=None if best is None else _spare(spec, today, best, profile.vendor),
+                same_layout=None if same is None else _spare(spec, today, same, profile.vendor),
                 reason=reason,
             )
         )
@@ -67,6 +67,7 @@ def _with_cards(spec: Spec, cards: int) -> Spec:
             "cluster": cluster,
             "search": spec.search.model_copy(update=search),
             "training": spec.training.model_copy(update={"tokens": None}),
+            "run": None,
             "strategy": None,
         }
     )
@@ -112,17 +113,18 @@ def _planned(spec: Spec, plan: Callable[[Spec], PlanSet]) -> tuple[Plan | None, 
     return (found.plans[0], None) if found.plans else (None, "nothing fits on the cards that are left")
 
 
-def _spare(spec: Spec, today: Plan, there: Spec, plan: Plan, vendor: str) -> SparePlan:
-    change = checkpoint_change(Launched(spec, today, vendor), Launched(there, plan, vendor))
+def _spare(spec: Spec, today: Plan, plan: Plan, vendor: str) -> SparePlan:
+    """A plan with fewer nodes; checkpoints are saved and read as the spec's run says."""
+    strategy = plan.strategy
     return SparePlan(
         plan_id=plan.plan_id,
-        strategy=plan.strategy,
+        strategy=strategy,
         num_npus=plan.num_npus_used,
-        global_batch_size=there.training.global_batch_size.value,
+        global_batch_size=plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1),
         step_time_s=plan.step_time_s,
         tokens_per_s=plan.tokens_per_s,
         throughput_pct=100.0 * plan.tokens_per_s / today.tokens_per_s,
         peak_memory_gib=plan.peak_memory_gib,
         p_fits=plan.p_fits,
-        checkpoint=change,
+        checkpoint=checkpoint_change(Launched(spec, today, vendor), Launched(spec, plan, vendor)),
     )
