@@ -11,6 +11,7 @@ from api.ui.search_page import axes, expected
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.reports.evidence import evidence_line, evidence_rows
+from autodeploy.reports.outlook import goal_line
 from autodeploy.reports.recommendation import box_rows, rescaled_words
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
 from cost_models.schedule import schedule, searched
@@ -172,6 +173,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "looks": looks(timeline),
         "expected": expected(view.plan),
         "rescaled": None if view.plan.rescaled is None else rescaled_words(view.plan.rescaled, lang),
+        "goal": goal_line(view.plan, lang),
         "evidence": evidence_line(view.plan, lang),
         "evidence_rows": evidence_rows(view.plan, lang),
         "uncertain_numbers": box_rows(view.plan_set.risk, lang),

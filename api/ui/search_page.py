@@ -16,6 +16,7 @@ from autodeploy.reports.best_plan import axes_in_words, workload_in_words
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
 from autodeploy.reports.rows import generation_cell
+from autodeploy.reports.spare_table import spare_table
 from autodeploy.reports.texts import reference_name
 from autodeploy.reports.wording import swap_names
 from autodeploy.specs.spec import Spec
@@ -207,6 +208,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "best": best,
         "rows": rows(plan_set, lang),
         "columns": columns(plan_set),
+        "spares": spare_table(plan_set, lang),
         "shares": shares,
         "largest": largest,
         "loss": loss,

@@ -74,7 +74,7 @@ def _card_count(cards: int, plan: Plan | None, lang: Language) -> str:
         ranks = plan.strategy.tp * plan.strategy.pp * plan.strategy.cp * plan.strategy.dp
     if ranks > cards:
         return say(lang, "cards_and_dies", cards=f"{cards:,}", ranks=f"{ranks:,}")
-    return say(lang, "cards", cards=f"{cards:,}")
+    return say(lang, "one_card") if cards == 1 else say(lang, "cards", cards=f"{cards:,}")
 
 
 def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: int = COLUMNS) -> list[str]:

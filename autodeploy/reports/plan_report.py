@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.reports.best_plan import COLUMNS, INDENT, header, lane_lines, plan_lines
 from autodeploy.reports.evidence import evidence_rows
-from autodeploy.reports.outlook import pareto_line
+from autodeploy.reports.outlook import goal_line, pareto_line
 from autodeploy.reports.recommendation import box_rows, recommendation_lines, rescaled_words
 from autodeploy.reports.rows import PlanRow, columns, plan_rows
 from autodeploy.reports.spare_table import spare_table
@@ -116,7 +116,8 @@ def off_lines(plan_set: PlanSet, lang: Language) -> list[str]:
 def detail_lines(plan_set: PlanSet, plan: Plan, lang: Language) -> list[str]:
     """The plan's lanes, its evidence, the uncertain numbers of the ranking, and features that are off."""
     lines: list[str] = []
-    for told in lane_lines(plan, lang):
+    goal = goal_line(plan, lang)
+    for told in (*lane_lines(plan, lang), *([goal] if goal is not None else [])):
         lines += wrap(told, COLUMNS, hanging=INDENT)
     if evidence := evidence_table(plan, lang):
         lines += [say(lang, "evidence"), *aligned(*evidence)]

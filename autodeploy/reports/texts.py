@@ -15,6 +15,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     # header
     "on": ("on", "@"),
     "cards": ("{cards} cards", "{cards} 卡"),
+    "one_card": ("1 card", "1 卡"),
     "cards_and_dies": ("{cards} cards ({ranks} dies)", "{cards} 卡（{ranks} 个 die）"),
     "workload": ("seq {seq}, batch {batch}, {precision}", "序列 {seq}，批 {batch}，{precision}"),
     "for_target": ("for {target}", "目标框架 {target}"),
@@ -236,6 +237,11 @@ _TEXTS: dict[str, tuple[str, str]] = {
     ),
     "a_step": ("a step: ", "一步构成："),
     "headroom": ("lost: {losses}", "损失：{losses}"),
+    "goal": (
+        "MFU of {mfu} % is a step of {step} s: {less} s less, as much as {losses}",
+        "MFU {mfu} % 对应单步 {step} 秒：需减少 {less} 秒，相当于 {losses}",
+    ),
+    "goal_part": ("{share} % of {part}", "{part} 的 {share} %"),
     "loss": ("{part} {seconds} s (MFU +{points})", "{part} {seconds} s（MFU +{points}）"),
     "below_peak": ("operators below peak", "算子未达峰值"),
     "mfu_without": ("MFU {mfu} % without these", "去除后 MFU {mfu} %"),

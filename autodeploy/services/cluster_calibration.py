@@ -18,7 +18,7 @@ from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.ranking.measured_speed import MEASURED, OwnRun, work_of
 from autodeploy.services.cluster_overlays import is_ledgers, without_overlay
 from autodeploy.services.measured_intake import batch_of, measured_step_s
-from autodeploy.services.memory_seen import evidence_of
+from autodeploy.services.run_evidence import evidence_of
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import Spec, canonical_json

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.importers.measured_file import read_measured_text
-from autodeploy.services.memory_seen import problem_of
+from autodeploy.services.run_evidence import problem_of
 from autodeploy.specs.base import Document
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.validation import field_errors

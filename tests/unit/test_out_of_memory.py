@@ -19,7 +19,7 @@ from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.services import open_services
 from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster, reestimated
 from autodeploy.services.measured_intake import check_run
-from autodeploy.services.memory_seen import stage_of
+from autodeploy.services.run_evidence import stage_of
 from autodeploy.settings import load_settings
 from autodeploy.specs.measured_run import MeasuredRun, OutOfMemory
 from autodeploy.specs.presets import load_preset

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from api.ui.search_page import search_context
 from autodeploy.cli.main import app
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan
@@ -90,6 +91,14 @@ def test_the_table_is_told(lang: Any, title: str) -> None:
     assert sum(line.strip().startswith(("-1 ", "-2 ", "-3 ")) for line in text.splitlines()) >= 3
     assert title in render_markdown(planned(), lang)
     assert title not in render_plan_set(plan(spec_of()), lang)
+
+
+def test_the_page_of_a_search_has_the_table() -> None:
+    for lang, title in (("en", "checkpoint"), ("zh", "检查点")):
+        found = search_context(planned(), lang)["spares"]  # type: ignore[arg-type]
+        assert title in found[0]
+        assert len(found[1]) >= 3
+    assert search_context(plan(spec_of()), "en")["spares"] is None
 
 
 def test_with_the_time_to_train_too() -> None:
