@@ -14,6 +14,8 @@ from autodeploy.reports.evidence import evidence_line, evidence_rows
 from autodeploy.reports.outlook import goal_line
 from autodeploy.reports.recommendation import box_rows, rescaled_words
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
+from autodeploy.specs.planset import PARTS as PART_FIELDS
+from autodeploy.specs.spec import parse_spec
 from cost_models.schedule import schedule, searched
 from hardware_profiles import list_profiles, load_profile
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     from autodeploy.figures.labels import Language
     from autodeploy.services import PlanView
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
 
@@ -49,10 +53,73 @@ class Knob:
     options: tuple[str, ...]
 
 
-def knobs_of(strategy: Strategy) -> tuple[Knob, ...]:
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A number of the spec that can be changed: where it stands, what it is now, and the least and the step of it."""
+
+    name: str
+    path: tuple[str, str]
+    value: str
+    least: str
+    step: str
+
+
+def conditions_of(plan: Plan, spec: Mapping[str, Any]) -> tuple[Condition, ...]:
+    """What of the work and the cluster can be turned; nothing of post-training, whose lengths say it all."""
+    training, strategy = spec["training"], plan.strategy
+    if training.get("rl"):
+        return ()
+    batch = plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1)
+    found = [
+        Condition("num_npus", ("cluster", "num_npus"), str(plan.num_npus_used), "1", "1"),
+        Condition("global_batch_size", ("training", "global_batch_size"), str(batch), "1", "1"),
+        Condition("seq_length", ("training", "seq_length"), str(training["seq_length"]), "1", "1"),
+    ]
+    uneven = training.get("routing_imbalance")
+    if spec["model"].get("n_routed_experts") and isinstance(uneven, int | float):
+        found.append(Condition("routing_imbalance", ("training", "routing_imbalance"), f"{uneven:g}", "1", "0.05"))
+    return tuple(found)
+
+
+def changed_spec(spec: Spec, conditions: tuple[Condition, ...], given: Mapping[str, Any]) -> Spec:
+    """The spec with the conditions that a form changed; another number of cards has no broken nodes.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    document = spec.model_dump(mode="json")
+    for condition in conditions:
+        text = str(given.get(condition.name, condition.value)).strip()
+        if text in ("", condition.value):
+            continue
+        part, field = condition.path
+        number = _number(text)
+        document[part] = {**document[part], field: number}
+        if condition.name == "num_npus":
+            document[part] = {name: value for name, value in document[part].items() if name != "blocks"}
+        peak = document[part].get("routing_imbalance_peak")
+        if condition.name == "routing_imbalance" and isinstance(peak, float) and isinstance(number, float):
+            document[part]["routing_imbalance_peak"] = max(peak, number)
+    document.pop("strategy", None)
+    return parse_spec(document)
+
+
+def _number(text: str) -> Any:
+    """A whole number, a fraction, or the text, of which the spec says what is wrong."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return text
+
+
+def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
     """Every knob with its value in the plan; one without experts has no expert degree."""
     found = []
     for name, options in KNOBS.items():
+        if name == "ep" and not moe:
+            continue
         value = strategy.recompute.granularity if name == "recompute" else getattr(strategy, name)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         numeric = text.isdecimal()
@@ -182,13 +249,16 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "part_names": figures.labels.PARTS[lang],
         "spans": figures.group_spans(strategy, per_node) if per_node is not None else (),
         "charts": {name: figures.figure_json(figure) for name, figure in drawn.items()},
-        "knobs": knobs_of(strategy),
+        "knobs": knobs_of(strategy, moe=bool(spec["model"].get("n_routed_experts"))),
+        "conditions": conditions_of(view.plan, spec),
         "knob_word": lambda name, value: knob_word(name, value, lang),
         "what_if_data": {
             "spec": estimated,
             "strategy": strategy.model_dump(mode="json", exclude_none=True),
             "derived": DERIVED,
             "reshaping": sorted(RESHAPING),
+            "conditions": {each.name: each.path for each in conditions_of(view.plan, spec)},
+            "parts": [name for name in PART_FIELDS if getattr(view.plan.breakdown, name) > 0.0],
             "step_time_s": view.plan.step_time_s,
             "peak_memory_gib": view.plan.peak_memory_gib,
         },

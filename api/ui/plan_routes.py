@@ -10,7 +10,15 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
 from api.ui.languages import language_of, texts
 from api.ui.origin import is_foreign
-from api.ui.plan_page import changed_strategy, changes_of, plan_context, stated_strategy
+from api.ui.plan_page import (
+    KNOBS,
+    changed_spec,
+    changed_strategy,
+    changes_of,
+    conditions_of,
+    plan_context,
+    stated_strategy,
+)
 from api.ui.rendering import render
 from api.ui.routes import ViewsOfApp, not_found, refused, see
 from api.ui.run_page import run_page
@@ -32,6 +40,7 @@ from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import choices, plan_lines
 from autodeploy.services.comparisons import MOST
 from autodeploy.specs.planset import PARTS as PART_FIELDS
+from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
     from api.ui.views import Views
@@ -162,7 +171,10 @@ def _plan_page(
     given = values or {}
     try:
         if box == "what-if":
-            answers["what_if"] = views.estimate(view, changed_strategy(view.plan.strategy, given))
+            spec = Spec.model_validate(view.plan_set.search.spec)
+            there = changed_spec(spec, conditions_of(view.plan, view.plan_set.search.spec), given)
+            knobs = {name: given[name] for name in KNOBS if name in given}
+            answers["what_if"] = views.estimate(there, changed_strategy(view.plan.strategy, knobs))
         elif box == "why-not":
             changes = changes_of(given.get("strategy", ""))
             anew = given.get("others") == "best"

@@ -200,9 +200,8 @@ class Views:
         except (SpecError, ProfileError):
             return None
 
-    def estimate(self, view: PlanView, strategy: Strategy) -> Plan:
-        """Another strategy for the spec of a plan; SpecError when it can't be run there."""
-        spec = Spec.model_validate(view.plan_set.search.spec)
+    def estimate(self, spec: Spec, strategy: Strategy) -> Plan:
+        """A strategy for a spec; SpecError when it can't be run there."""
         return self._services.estimate(spec.model_copy(update={"strategy": strategy}))
 
     def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:

@@ -98,6 +98,46 @@ def test_turning_a_knob_asks_for_a_new_estimate(chromium_browser: Browser, plann
     assert f'data-key="p_fits">{chance}<' in answer.text.replace("&gt;", ">").replace("&lt;", "<")
 
 
+def test_cards_batch_and_lengths_are_asked_for_too_and_kept_in_the_address(
+    chromium_browser: Browser, planned: Site
+) -> None:
+    """Half of the cards take longer; the address that results shows the same to whoever opens it."""
+    path = f"/plans/{planned.stored['plan1']}"
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"{path}?lang=en")
+        for label, value in (("Cards", "8"), ("Sequence length", "2048")):
+            page.get_by_label(label, exact=True).fill(value)
+            with page.expect_response("**/v1/estimates") as answered:
+                page.get_by_label(label, exact=True).press("Tab")
+            assert answered.value.ok
+        step = page.locator("[data-key='step_time_s']")
+        expect(step).to_have_text(re.compile(r"^\d+\.\d+$"))
+        expect(page.locator("[data-key='interval']")).to_have_text(re.compile(r"^[\d.]+ – [\d.]+$"))
+        expect(page.locator("[data-part='compute_s']")).not_to_have_text("–")
+        with_scripts, address = step.inner_text(), page.url
+        assert "num_npus=8" in address
+        assert "seq_length=2048" in address
+        assert "tp=" not in address
+        page.goto("about:blank")
+        page.goto(address)
+        page.wait_for_selector("#what-if-answer[data-answered='1']")
+        expect(page.get_by_label("Cards", exact=True)).to_have_value("8")
+        expect(step).to_have_text(with_scripts)
+    form = {"num_npus": "8", "seq_length": "2048", "global_batch_size": "64", "tp": "2"}
+    answer = httpx.post(f"{planned.url}{path}/what-if?lang=en", data=form)
+    assert answer.status_code == 200
+    assert f'data-key="step_time_s">{with_scripts}<' in answer.text, "the form says what the script says"
+    assert httpx.post(f"{planned.url}{path}/what-if?lang=en", data={"num_npus": "none"}).status_code == 422
+
+
+def test_a_model_without_experts_has_no_knob_of_them(chromium_browser: Browser, planned: Site) -> None:
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")
+        expect(page.get_by_label("Tensor parallel")).to_be_visible()
+        assert page.get_by_label("Expert parallel").count() == 0
+        assert page.get_by_label("Expert imbalance").count() == 0
+
+
 def test_a_knob_that_cannot_be_turned_says_why(chromium_browser: Browser, planned: Site) -> None:
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")

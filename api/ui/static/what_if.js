@@ -1,4 +1,4 @@
-// Asks /v1/estimates as soon as a knob is turned; without scripts the form posts itself.
+// Asks /v1/estimates as soon as a knob or a number is changed; without scripts the form posts itself.
 "use strict";
 
 (() => {
@@ -9,6 +9,8 @@
   const answer = document.getElementById("what-if-answer");
   const faults = document.getElementById("what-if-errors");
   const knobs = [...form.querySelectorAll("select")];
+  const conditions = [...form.querySelectorAll("input[data-now]")];
+  const turnable = [...conditions, ...knobs];
   let asked = 0;
 
   const typed = (text) => (/^\d+$/.test(text) ? Number(text) : { true: true, false: false }[text] ?? text);
@@ -28,6 +30,38 @@
     return strategy;
   };
 
+  // The spec with the numbers that were changed; other cards have no broken nodes among them.
+  const there = () => {
+    const spec = structuredClone(base.spec);
+    for (const input of conditions.filter((each) => each.value !== "" && each.value !== each.dataset.now)) {
+      const [part, field] = base.conditions[input.name];
+      const number = Number(input.value);
+      spec[part][field] = number;
+      if (input.name === "num_npus") delete spec[part].blocks;
+      if (input.name === "routing_imbalance" && spec[part].routing_imbalance_peak < number) {
+        spec[part].routing_imbalance_peak = number;
+      }
+    }
+    return spec;
+  };
+
+  // The address keeps what was turned, so that it can be sent on.
+  const remember = () => {
+    const turned = turnable.filter((each) => each.value !== each.dataset.now);
+    const kept = new URLSearchParams(location.search);
+    for (const each of turnable) kept.delete(each.name);
+    for (const each of turned) kept.set(each.name, each.value);
+    const query = kept.toString();
+    history.replaceState(null, "", `${location.pathname}${query ? `?${query}` : ""}${location.hash}`);
+  };
+
+  const recall = () => {
+    const kept = new URLSearchParams(location.search);
+    const found = turnable.filter((each) => kept.has(each.name));
+    for (const each of found) each.value = kept.get(each.name);
+    return found.some((each) => each.value !== each.dataset.now);
+  };
+
   const put = (key, text) => (answer.querySelector(`[data-key="${key}"]`).textContent = text);
 
   // As `chance` of the reports writes it.
@@ -41,16 +75,20 @@
     const against = 100 * (plan.step_time_s / base.step_time_s - 1);
     const fits = answer.querySelector('[data-key="fits"]');
     put("step_time_s", plan.step_time_s.toFixed(plan.step_time_s < 100 ? 2 : 1));
+    put("interval", [plan.uncertainty.low_s, plan.uncertainty.high_s].map((s) => Number(s.toPrecision(4))).join(" – "));
     put("against", `${against < 0 ? "−" : "+"}${Math.abs(against).toFixed(1)} %`);
     put("tokens_per_s_per_npu", Math.round(plan.tokens_per_s_per_npu).toLocaleString("en"));
     put("peak_memory_gib", plan.peak_memory_gib.toFixed(1));
     put("p_fits", chance(plan.p_fits));
+    for (const cell of answer.querySelectorAll("[data-part]")) {
+      cell.textContent = Number((plan.breakdown[cell.dataset.part] ?? 0).toPrecision(3));
+    }
     fits.textContent = plan.fits ? fits.dataset.yes : fits.dataset.no;
     faults.textContent = "";
   };
 
   const refuse = (body) => {
-    for (const cell of answer.querySelectorAll("[data-key]")) cell.textContent = "–";
+    for (const cell of answer.querySelectorAll("[data-key], [data-part]")) cell.textContent = "–";
     const errors = (body.errors ?? []).map((e) => `${e.detail}${e.hint ? ` (${e.hint})` : ""}`);
     faults.textContent = `${answer.dataset.failed}: ${errors.join("; ") || body.detail}`;
   };
@@ -64,7 +102,7 @@
         Accept: "application/json",
         "Accept-Language": document.documentElement.lang,
       },
-      body: JSON.stringify({ ...base.spec, strategy: changed() }),
+      body: JSON.stringify({ ...there(), strategy: changed() }),
     });
     const body = await response.json();
     if (number !== asked) return; // a later turn was faster
@@ -75,5 +113,11 @@
 
   document.getElementById("what-if-button").hidden = true;
   form.addEventListener("submit", (event) => event.preventDefault());
-  for (const knob of knobs) knob.addEventListener("change", () => ask().catch(() => form.submit()));
+  for (const each of turnable) {
+    each.addEventListener("change", () => {
+      remember();
+      ask().catch(() => form.submit());
+    });
+  }
+  if (recall()) ask().catch(() => form.submit());
 })();
