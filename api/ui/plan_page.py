@@ -106,6 +106,20 @@ def changed_spec(spec: Spec, conditions: tuple[Condition, ...], given: Mapping[s
     return parse_spec(document)
 
 
+def other_values(strategy: Strategy, *, moe: bool) -> list[tuple[str, str, Strategy]]:
+    """Every other value of every knob with the strategy that it makes; none where that contradicts itself."""
+    found = []
+    for knob in knobs_of(strategy, moe=moe):
+        for value in knob.options:
+            if value == knob.value:
+                continue
+            try:
+                found.append((knob.name, value, changed_strategy(strategy, {knob.name: value})))
+            except SpecError:
+                continue
+    return found
+
+
 def _number(text: str) -> Any:
     """A whole number, a fraction, or the text, of which the spec says what is wrong."""
     try:

@@ -16,6 +16,7 @@ from api.ui.plan_page import (
     changed_strategy,
     changes_of,
     conditions_of,
+    other_values,
     plan_context,
     stated_strategy,
 )
@@ -53,6 +54,23 @@ GROUPS = ("search", "strategy", "time", "breakdown", "stages")
 def plan(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse:
     """One plan: its pipeline, its groups on the nodes, and what could be otherwise."""
     return _plan_page(request, plan_id, views)
+
+
+@router.get("/plans/{plan_id}/knobs")
+def knobs(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
+    """Values of the what-if box that the target can't launch, each with the rules that it breaks."""
+    try:
+        view = views.plan(plan_id)
+    except NotFoundError as error:
+        return not_found(request, error)
+    lang, moe = language_of(request), bool(view.plan_set.search.spec["model"].get("n_routed_experts"))
+    others = other_values(view.plan.strategy, moe=moe)
+    broken = views.rules_broken(view, [strategy for _, _, strategy in others])
+    found: dict[str, dict[str, str]] = {}
+    for (name, value, _), rules in zip(others, broken, strict=True):
+        if rules:
+            found.setdefault(name, {})[value] = "; ".join(translated(rule, lang) for rule in rules)
+    return JSONResponse(found)
 
 
 @router.get("/plans/{plan_id}/operators")

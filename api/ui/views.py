@@ -208,6 +208,10 @@ class Views:
         """What speaks against a strategy; SpecError when it can't be run there."""
         return self._services.why_not(view, strategy)
 
+    def rules_broken(self, view: PlanView, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
+        """What the target of a plan's spec refuses of each strategy."""
+        return self._services.rules_broken(Spec.model_validate(view.plan_set.search.spec), strategies)
+
     def operators(self, view: PlanView) -> OperatorReport:
         """Where the time of a plan goes, down to operators."""
         return self._services.operators(view)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.errors import SpecError
 from autodeploy.jobs.planning import load_planner
 
 if TYPE_CHECKING:
@@ -38,6 +39,18 @@ def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
 def operators(planner: str, spec: Spec, plan: Plan) -> OperatorReport:
     """The operators of a plan."""
     return load_planner(planner).operators(spec, plan)
+
+
+def rules_broken(planner: str, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
+    """What each strategy breaks, in words; one that can't be judged breaks what its refusal says."""
+    asked, found = load_planner(planner), []
+    for strategy in strategies:
+        try:
+            rules = asked.launch_rules(spec.model_copy(update={"strategy": strategy}))
+            found.append(tuple(rule.text for rule in rules.broken))
+        except SpecError as error:
+            found.append(tuple(each.message for each in error.errors))
+    return found
 
 
 def rehearse(planner: str, plan_set: PlanSet, plan: Plan, nodes: str) -> Rehearsal:

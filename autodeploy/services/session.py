@@ -114,6 +114,10 @@ class Services:
         spec = Spec.model_validate(view.plan_set.search.spec)
         return self._call(calls.operators, self.planner_module, spec, view.plan)
 
+    def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
+        """What the spec's target refuses of each strategy, in words; nothing of those that it can launch."""
+        return self._call(calls.rules_broken, self.planner_module, spec, tuple(strategies))
+
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
         """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
 

@@ -130,6 +130,24 @@ def test_cards_batch_and_lengths_are_asked_for_too_and_kept_in_the_address(
     assert httpx.post(f"{planned.url}{path}/what-if?lang=en", data={"num_npus": "none"}).status_code == 422
 
 
+def test_values_that_cannot_be_launched_are_grey_and_say_why(chromium_browser: Browser, planned: Site) -> None:
+    path = f"/plans/{planned.stored['plan1']}"
+    told = httpx.get(f"{planned.url}{path}/knobs?lang=en").json()
+    assert "32" in told["pp"], "32 stages and TP2 are more than 16 cards"
+    assert "2" not in told.get("tp", {})
+    in_chinese = httpx.get(f"{planned.url}{path}/knobs?lang=zh").json()
+    assert in_chinese["pp"]["32"] != told["pp"]["32"]
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"{path}?lang=en")
+        page.locator("#what-if-form").scroll_into_view_if_needed()
+        page.wait_for_selector("#what-if-form[data-greyed='yes']")
+        option = page.locator("#knob-pp option[value='32']")
+        assert option.get_attribute("title") == told["pp"]["32"]
+        assert "✕" in option.inner_text()
+        assert page.locator("#knob-tp option[value='2']").get_attribute("title") is None
+    assert httpx.get(f"{planned.url}/plans/p_missing1/knobs").status_code == 404
+
+
 def test_a_model_without_experts_has_no_knob_of_them(chromium_browser: Browser, planned: Site) -> None:
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")

@@ -119,5 +119,28 @@
       ask().catch(() => form.submit());
     });
   }
+  // Values that the target can't launch are grey, and say why; they can be chosen all the same, as a question.
+  const grey = async () => {
+    const response = await fetch(form.action.replace(/what-if.*$/, "knobs"), {
+      headers: { "Accept-Language": document.documentElement.lang },
+    });
+    if (!response.ok) return;
+    for (const [name, values] of Object.entries(await response.json())) {
+      const knob = knobs.find((each) => each.name === name);
+      for (const option of knob ? knob.options : []) {
+        if (!(option.value in values)) continue;
+        option.classList.add("refused");
+        option.textContent += " ✕";
+        option.title = values[option.value];
+      }
+    }
+    form.dataset.greyed = "yes";
+  };
+  const seen = new IntersectionObserver((entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    seen.disconnect();
+    grey();
+  });
+  seen.observe(form);
   if (recall()) ask().catch(() => form.submit());
 })();
