@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.ranking.partly_given import given_axes
+from autodeploy.ranking.partly_given import SWITCHED, given_axes
 from autodeploy.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.rl_planning.planning import estimate_rl
 from autodeploy.specs.rl_axes import RL_AXES, value_of
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 MOST_REASONS: Final = 3
 FEW_AXES: Final = 6
-SWITCHES: Final = ("fsdp", "swap_optimizer", "reuse_fp32_param")
-"""Fields of a strategy that are features of the search."""
 
 
 def why_not_rl(
@@ -83,7 +81,7 @@ def _pinned(spec: Spec, strategy: Strategy, axes: Mapping[str, Any]) -> Spec:
     """The spec of a search among plans with these axes; of the given ones it says nothing else."""
     search = spec.search
     switches = {
-        name: "on" if getattr(strategy, name) else "off" for name in SWITCHES if name in strategy.model_fields_set
+        name: "on" if getattr(strategy, name) else "off" for name in SWITCHED if name in strategy.model_fields_set
     }
     asked: dict[str, Any] = {
         "top_k": 1,
