@@ -68,7 +68,7 @@ def _cluster(profiles: tuple[tuple[str, str], ...], devices: tuple[tuple[str, st
 
 def _training() -> tuple[Field, ...]:
     return (
-        Field("/training/seq_length", "seq_length", "integer", "4096", required=True),
+        Field("/training/seq_length", "seq_length", "integer", "4096", required=True, help=True),
         Field("/training/global_batch_size", "global_batch_size", "integer", "15360", required=True),
         Field("/training/tokens", "tokens", "number", help=True),
         Field("/training/precision", "precision", "choice", "bf16", _same(get_args(Precision))),
@@ -131,7 +131,7 @@ def start_values(form: tuple[Section, ...], given: Mapping[str, str] | None = No
 def spec_document(form: tuple[Section, ...], values: Mapping[str, str]) -> dict[str, Any]:
     """The spec that the form says; empty fields are left out, so that defaults hold.
 
-    A number that is none is passed on as typed: the spec's own validation names the field.
+    A number that is none is passed on as typed: reading the spec understands `4k` and `16 nodes`, or names the field.
     """
     document: dict[str, Any] = {}
     for field in (field for _, members in form for field in members):

@@ -12,6 +12,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 from api.ui.profile_page import ProfilePage, profile_page
 from autodeploy.errors import FieldError, NotFoundError, SpecError
 from autodeploy.exporters.registry import formats_of
+from autodeploy.importers.amounts import card_count
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.slips import slips
 from autodeploy.jobs.planning import load_planner
@@ -301,10 +302,12 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
     imported = import_document(text, beside.get("filename", "").strip()[:200] or None)
     _refuse_unstorable(dict(imported.document))
     own = imported.document.get("cluster")
-    refuse_profile(cluster or (own.get("profile") if isinstance(own, dict) else None))
-    if cards and not (cards.isascii() and cards.isdigit() and len(cards) < 10):
+    profile = cluster or (own.get("profile") if isinstance(own, dict) else None)
+    refuse_profile(profile)
+    count = card_count(cards, profile) if cards else None
+    if cards and count is None:
         raise SpecError(f"{cards[:40]!r} is no number of cards", path="/cluster/num_npus")
-    document = imported.spec_document(cluster or None, None, int(cards) if cards else None)
+    document = imported.spec_document(cluster or None, None, count)
     training = dict(document.get("training") or {})
     for name in ("seq_length", "global_batch_size"):
         given = beside.get(name, "").strip()

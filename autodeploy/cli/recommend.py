@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.what_if import Recommendation
 
 app = typer.Typer()
-UNITS = {"": 1.0, "m": 1e6, "b": 1e9, "t": 1e12}
-AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)\s*([mbt]?)", re.IGNORECASE)
 
 
 @app.command(epilog="Example: autodeploy recommend spec.yaml --tokens 13T --days 30")
@@ -75,10 +72,10 @@ def token_count(text: str) -> float:
         when it is none.
     """
     from autodeploy.errors import SpecError
+    from autodeploy.importers.amounts import token_amount
 
-    match = AMOUNT.fullmatch(text.strip())
-    value = 0.0 if match is None else float(match[1]) * UNITS[match[2].lower()]
-    if not 0.0 < value <= 1e18:
+    value = token_amount(text)
+    if value is None or not 0.0 < value <= 1e18:
         raise SpecError(f"{text[:40]!r} is no number of tokens", path="--tokens", hint="such as 13T or 500B")
     return value
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError, SpecError
+from autodeploy.importers.amounts import with_read_amounts
 from autodeploy.importers.documents import read_document
 from autodeploy.importers.hf_config import read_hf_config
 from autodeploy.importers.slips import refuse_impossible, slips
@@ -57,7 +58,7 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
     doubts: list[str] = []
     if isinstance(document, Mapping):
         _refuse_other_documents(document)
-        document = _with_overlay(_with_profile_path(document, base_dir), base_dir)
+        document = with_read_amounts(_with_overlay(_with_profile_path(document, base_dir), base_dir))
         document = _with_load_file(document, base_dir)
         errors += _profile_errors(document)
     try:

@@ -25,7 +25,13 @@ class ClusterSpec(Document):
 
     profile: Annotated[str, Field(min_length=1, max_length=4096, examples=["cloudmatrix-384"])]
     device: Annotated[str, Field(max_length=64)] | None = None
-    num_npus: Annotated[int, Field(ge=1, le=MAX_NPUS, examples=[384])] | None = None
+    num_npus: (
+        Annotated[
+            int,
+            Field(ge=1, le=MAX_NPUS, description="or nodes: 16, whole nodes of the profile", examples=[384]),
+        ]
+        | None
+    ) = None
     blocks: Annotated[tuple[Block, ...], Field(min_length=1, max_length=4096)] | None = None
     spare_npus: Annotated[int, Field(ge=0, le=MAX_NPUS)] = 0
     use: Literal["exactly", "at_most"] = "exactly"
