@@ -23,6 +23,7 @@ from api.ui.plan_page import (
 from api.ui.rendering import render
 from api.ui.routes import ViewsOfApp, not_found, refused, see
 from api.ui.run_page import run_page
+from api.ui.search_page import step_shares
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
@@ -109,17 +110,23 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
     """Two to five plans, only where they differ."""
     given = [name.strip() for item in plans or () for name in item.split(",")]
     wanted = list(dict.fromkeys(name for name in given if name))
-    comparison, problem = None, ""
+    comparison, problem, compared = None, "", []
     if wanted and not 2 <= len(wanted) <= MOST:
         problem = "compare.count"
     elif wanted:
         try:
             comparison = views.compare(wanted)
+            compared = [views.plan(plan_id).plan for plan_id in wanted]
         except NotFoundError as error:
             return not_found(request, error)
     lang = language_of(request)
     names = PARTS[lang] | MEMORY[lang]
     shown = rows_in_words(comparison, lang) if comparison else []
+    longest_s = max((plan.step_time_s for plan in compared), default=0.0)
+    bars = [
+        (column, plan.step_time_s, step_shares(plan.breakdown, longest_s, lang))
+        for column, plan in zip(comparison.plans if comparison else (), compared, strict=True)
+    ]
     return render(
         request,
         "compare.html",
@@ -127,6 +134,9 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
         problem=problem,
         wanted=wanted,
         shown=shown,
+        bars=bars,
+        bar_parts=list(dict.fromkeys((share.key, share.name) for _, _, shares in bars for share in shares)),
+        bar_colour=lambda share: share.key,
         checkpoints=checkpoint_lines(comparison, lang) if comparison else [],
         groups=[(group, [row for row in shown if row[0].group == group]) for group in GROUPS],
         title_of=lambda row: names.get(row.field) or row_title(row, lang),

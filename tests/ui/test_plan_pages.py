@@ -199,6 +199,26 @@ def test_chosen_plans_are_compared(chromium_browser: Browser, planned: Site) -> 
         assert "★" in both.text
 
 
+def test_searches_are_compared_from_the_list(chromium_browser: Browser, planned: Site) -> None:
+    """Two boxes of the list lead to the best plans of both, with a bar each, the longer step to the full width."""
+    shorter = {**SPEC, "training": {"seq_length": 4096, "global_batch_size": 32}}
+    other = planned.services.searches.plan_and_store(read_spec_document(shorter)).plans[0].plan_id
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open("/?lang=zh")
+        for plan_id in (planned.stored["plan1"], other):
+            page.locator(f"input[name=plans][value={plan_id}]").first.check()
+        page.get_by_role("button", name="对比所选搜索的最优方案").click()
+        page.wait_for_url(re.compile(r"/compare\?.*lang=zh"))
+        assert page.locator("thead th").count() == 3
+        widths = [
+            bar.locator("rect").evaluate_all("all => all.reduce((sum, r) => sum + Number(r.getAttribute('width')), 0)")
+            for bar in page.locator("svg.bar").all()
+        ]
+    long, short = sorted(widths, reverse=True)
+    assert long == pytest.approx(1000.0, abs=1.0)
+    assert 400.0 < short < 650.0, "half of the batch takes a little more than half of the time"
+
+
 def test_tags_and_notes_are_kept_and_found(chromium_browser: Browser, planned: Site) -> None:
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"/searches/{planned.stored['search']}?lang=en")
