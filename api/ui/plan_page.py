@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from api.ui.conditions import conditions_of, grade_of
 from api.ui.languages import texts
 from api.ui.rl_page import rl_charts, rl_context
-from api.ui.search_page import axes, expected
+from api.ui.search_page import axes, expected, step_shares
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
+from autodeploy.figures.palette import PART_COLOURS
 from autodeploy.reports.evidence import evidence_line, evidence_rows
 from autodeploy.reports.outlook import goal_line
 from autodeploy.reports.recommendation import box_rows, rescaled_words
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
 from autodeploy.specs.planset import PARTS as PART_FIELDS
-from autodeploy.specs.spec import parse_spec
 from cost_models.schedule import schedule, searched
 from hardware_profiles import list_profiles, load_profile
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from autodeploy.figures.labels import Language
     from autodeploy.services import PlanView
-    from autodeploy.specs.planset import Plan
-    from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
 
@@ -53,59 +52,6 @@ class Knob:
     options: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A number of the spec that can be changed: where it stands, what it is now, and the least and the step of it."""
-
-    name: str
-    path: tuple[str, str]
-    value: str
-    least: str
-    step: str
-
-
-def conditions_of(plan: Plan, spec: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """What of the work and the cluster can be turned; nothing of post-training, whose lengths say it all."""
-    training, strategy = spec["training"], plan.strategy
-    if training.get("rl"):
-        return ()
-    batch = plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1)
-    found = [
-        Condition("num_npus", ("cluster", "num_npus"), str(plan.num_npus_used), "1", "1"),
-        Condition("global_batch_size", ("training", "global_batch_size"), str(batch), "1", "1"),
-        Condition("seq_length", ("training", "seq_length"), str(training["seq_length"]), "1", "1"),
-    ]
-    uneven = training.get("routing_imbalance")
-    if spec["model"].get("n_routed_experts") and isinstance(uneven, int | float):
-        found.append(Condition("routing_imbalance", ("training", "routing_imbalance"), f"{uneven:g}", "1", "0.05"))
-    return tuple(found)
-
-
-def changed_spec(spec: Spec, conditions: tuple[Condition, ...], given: Mapping[str, Any]) -> Spec:
-    """The spec with the conditions that a form changed; another number of cards has no broken nodes.
-
-    Raises
-    ------
-    SpecError
-        with every bad field.
-    """
-    document = spec.model_dump(mode="json")
-    for condition in conditions:
-        text = str(given.get(condition.name, condition.value)).strip()
-        if text in ("", condition.value):
-            continue
-        part, field = condition.path
-        number = _number(text)
-        document[part] = {**document[part], field: number}
-        if condition.name == "num_npus":
-            document[part] = {name: value for name, value in document[part].items() if name != "blocks"}
-        peak = document[part].get("routing_imbalance_peak")
-        if condition.name == "routing_imbalance" and isinstance(peak, float) and isinstance(number, float):
-            document[part]["routing_imbalance_peak"] = max(peak, number)
-    document.pop("strategy", None)
-    return parse_spec(document)
-
-
 def other_values(strategy: Strategy, *, moe: bool) -> list[tuple[str, str, Strategy]]:
     """Every other value of every knob with the strategy that it makes; none where that contradicts itself."""
     found = []
@@ -118,14 +64,6 @@ def other_values(strategy: Strategy, *, moe: bool) -> list[tuple[str, str, Strat
             except SpecError:
                 continue
     return found
-
-
-def _number(text: str) -> Any:
-    """A whole number, a fraction, or the text, of which the spec says what is wrong."""
-    try:
-        return int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        return text
 
 
 def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
@@ -143,8 +81,10 @@ def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
 
 
 def knob_word(name: str, value: str, lang: Language) -> str:
-    """A knob's value in words: schedules by their own names, switches as yes and no, numbers as they are."""
+    """A knob's value in words: schedules by their own names, switches as yes and no, numbers and grades as they are."""
     known = texts(lang)
+    if name == "risk":
+        return known[f"risk.{value}"]
     if name == "schedule":
         return schedule(value).title_in(lang)
     return known.get({"true": "plan.yes", "false": "plan.no"}.get(value, f"granularity.{value}"), value)
@@ -265,6 +205,8 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "charts": {name: figures.figure_json(figure) for name, figure in drawn.items()},
         "knobs": knobs_of(strategy, moe=bool(spec["model"].get("n_routed_experts"))),
         "conditions": conditions_of(view.plan, spec),
+        "plan_shares": step_shares(view.plan.breakdown, view.plan.step_time_s, lang),
+        "changed_shares": (),
         "knob_word": lambda name, value: knob_word(name, value, lang),
         "what_if_data": {
             "spec": estimated,
@@ -273,6 +215,9 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
             "reshaping": sorted(RESHAPING),
             "conditions": {each.name: each.path for each in conditions_of(view.plan, spec)},
             "parts": [name for name in PART_FIELDS if getattr(view.plan.breakdown, name) > 0.0],
+            "grade": grade_of(spec["cluster"]),
+            "bar": {name: figures.labels.PARTS[lang][name] for name in PART_COLOURS},
+            "breakdown": view.plan.breakdown.model_dump(mode="json"),
             "step_time_s": view.plan.step_time_s,
             "peak_memory_gib": view.plan.peak_memory_gib,
         },

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
+from api.ui.conditions import changed_spec, conditions_of
 from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
 from api.ui.languages import language_of, texts
 from api.ui.origin import is_foreign
 from api.ui.plan_page import (
     KNOBS,
-    changed_spec,
     changed_strategy,
     changes_of,
-    conditions_of,
     other_values,
     plan_context,
     stated_strategy,
@@ -222,5 +221,10 @@ def _plan_page(
     context["run"] = run_page(view.plan, lang, texts(lang))
     context["launch_format"] = views.launch_format(view.plan, view.plan_set.search.spec["search"]["target"])
     context["rehearsals"] = views.rehearsals(view.plan_set, view.plan)
+    changed = answers["what_if"]
+    if changed is not None:  # both bars to one scale
+        longest_s = max(changed.step_time_s, view.plan.step_time_s)
+        context["plan_shares"] = step_shares(view.plan.breakdown, longest_s, lang)
+        context["changed_shares"] = step_shares(changed.breakdown, longest_s, lang)
     context["bar_colour"] = lambda share: share.key
     return render(request, "plan.html", status=status, box=box, given=given, parts=parts, **context, **answers)

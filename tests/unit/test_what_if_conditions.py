@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.ui.plan_page import changed_spec, conditions_of, knobs_of
+from api.ui.conditions import changed_spec, conditions_of
+from api.ui.plan_page import knobs_of
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate
@@ -32,9 +33,18 @@ def conditions(spec: Any) -> Any:
 
 def test_what_can_be_turned_and_what_it_is_now() -> None:
     found = {each.name: each.value for each in conditions(spec_of())}
-    assert found == {"num_npus": "16", "global_batch_size": "64", "seq_length": "4096", "routing_imbalance": "1.3"}
-    dense = {each.name for each in conditions(spec_of("llama2-7b"))}
-    assert dense == {"num_npus", "global_batch_size", "seq_length"}
+    assert found == {
+        "num_npus": "16",
+        "global_batch_size": "64",
+        "seq_length": "4096",
+        "routing_imbalance": "1.3",
+        "device": "910B2",
+        "usable_hbm_gib": "61",
+        "hccs.gb_per_s_per_npu": "196",
+        "scale_out.gb_per_s_per_npu": "25",
+        "risk": "averse",
+    }
+    assert "routing_imbalance" not in {each.name for each in conditions(spec_of("llama2-7b"))}
     assert "ep" in {knob.name for knob in knobs_of(spec_of().strategy)}
     assert "ep" not in {knob.name for knob in knobs_of(spec_of().strategy, moe=False)}
 
@@ -68,3 +78,22 @@ def test_a_bad_number_is_refused_where_it_stands(name: str, value: str) -> None:
     with pytest.raises(SpecError) as caught:
         changed_spec(spec, conditions(spec), {name: value})
     assert name in caught.value.errors[0].path
+
+
+def test_hardware_is_turned_by_overrides_of_the_grade_that_was_chosen() -> None:
+    spec = spec_of()
+    given = {"device": "910B3", "usable_hbm_gib": "40", "scale_out.gb_per_s_per_npu": "12.5", "risk": "neutral"}
+    found = changed_spec(spec, conditions(spec), given)
+    assert found.cluster.device == "910B3"
+    assert found.cluster.overrides == {"devices.910B3.usable_hbm_gib": 40, "scale_out.gb_per_s_per_npu": 12.5}
+    assert found.search.risk == "neutral"
+    changed, before = estimate(found.model_copy(update={"strategy": spec.strategy})), estimate(spec)
+    assert changed.step_time_s > before.step_time_s
+    assert changed.memory_limit_gib == pytest.approx(40.0)
+
+
+def test_a_profile_that_is_gone_leaves_the_work_to_turn() -> None:
+    document = spec_of("llama2-7b").model_dump(mode="json")
+    document["cluster"]["profile"] = "no-such-profile"
+    found = {each.name for each in conditions_of(estimate(spec_of("llama2-7b")), document)}
+    assert found == {"num_npus", "global_batch_size", "seq_length", "risk"}

@@ -8,8 +8,9 @@
   const base = JSON.parse(island.textContent);
   const answer = document.getElementById("what-if-answer");
   const faults = document.getElementById("what-if-errors");
-  const knobs = [...form.querySelectorAll("select")];
-  const conditions = [...form.querySelectorAll("input[data-now]")];
+  const [conditions, knobs] = [true, false].map((ofSpec) =>
+    [...form.querySelectorAll("[data-now]")].filter((each) => each.name in base.conditions === ofSpec),
+  );
   const turnable = [...conditions, ...knobs];
   let asked = 0;
 
@@ -30,16 +31,17 @@
     return strategy;
   };
 
-  // The spec with the numbers that were changed; other cards have no broken nodes among them.
+  // The spec with what was changed; other cards have no broken nodes among them.
   const there = () => {
     const spec = structuredClone(base.spec);
-    for (const input of conditions.filter((each) => each.value !== "" && each.value !== each.dataset.now)) {
-      const [part, field] = base.conditions[input.name];
-      const number = Number(input.value);
-      spec[part][field] = number;
-      if (input.name === "num_npus") delete spec[part].blocks;
-      if (input.name === "routing_imbalance" && spec[part].routing_imbalance_peak < number) {
-        spec[part].routing_imbalance_peak = number;
+    for (const each of conditions.filter((one) => one.value !== "" && one.value !== one.dataset.now)) {
+      const steps = base.conditions[each.name].map((step) => step.replace("{device}", spec.cluster.device ?? base.grade));
+      const field = steps.pop();
+      const place = steps.reduce((inside, step) => (inside[step] ??= {}), spec);
+      place[field] = each.tagName === "SELECT" ? each.value : Number(each.value);
+      if (each.name === "num_npus") delete place.blocks;
+      if (each.name === "routing_imbalance" && place.routing_imbalance_peak < place[field]) {
+        place.routing_imbalance_peak = place[field];
       }
     }
     return spec;
@@ -71,6 +73,42 @@
     return p > 0 && p < 0.005 ? "< 1 %" : `${Math.round(100 * p)} %`;
   };
 
+  // A bar as the `bar` of the templates draws it; both to the scale of the longer step.
+  const drawn = (title, breakdown, longestS) => {
+    const make = (name, attributes) => {
+      const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+      for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+      return element;
+    };
+    const bar = make("svg", { class: "bar", viewBox: "0 0 1000 30", preserveAspectRatio: "none", role: "img" });
+    const words = [];
+    let start = 0;
+    for (const [part, name] of Object.entries(base.bar)) {
+      const width = (1000 * (breakdown[part] ?? 0)) / longestS;
+      if (!(width > 0)) continue;
+      const said = make("title", {});
+      said.textContent = `${name} ${(width / 10).toFixed(1)} %`;
+      words.push(said.textContent);
+      const piece = make("rect", { class: `c-${part}`, x: start.toFixed(2), y: 0, width: width.toFixed(2), height: 30 });
+      piece.append(said);
+      bar.append(piece);
+      start += width;
+    }
+    bar.setAttribute("aria-label", `${title}: ${words.join(", ")}`);
+    return bar;
+  };
+
+  const drawBoth = (plan) => {
+    const [now, after] = ["now", "changed"].map((name) => document.getElementById(`what-if-${name}`));
+    if (!now) return; // a step that takes no time
+    const longestS = Math.max(plan.step_time_s, base.step_time_s);
+    const caption = document.createElement("p");
+    caption.className = "method";
+    caption.textContent = after.dataset.title;
+    now.replaceChildren(drawn(now.dataset.title, base.breakdown, longestS));
+    after.replaceChildren(caption, drawn(after.dataset.title, plan.breakdown, longestS));
+  };
+
   const show = (plan) => {
     const against = 100 * (plan.step_time_s / base.step_time_s - 1);
     const fits = answer.querySelector('[data-key="fits"]');
@@ -85,11 +123,13 @@
     }
     fits.textContent = plan.fits ? fits.dataset.yes : fits.dataset.no;
     faults.textContent = "";
+    drawBoth(plan);
   };
 
   const refuse = (body) => {
     for (const cell of answer.querySelectorAll("[data-key], [data-part]")) cell.textContent = "–";
     const errors = (body.errors ?? []).map((e) => `${e.detail}${e.hint ? ` (${e.hint})` : ""}`);
+    document.getElementById("what-if-changed")?.replaceChildren();
     faults.textContent = `${answer.dataset.failed}: ${errors.join("; ") || body.detail}`;
   };
 
