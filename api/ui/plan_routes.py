@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from api.ui.conditions import changed_spec, conditions_of
 from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
+from api.ui.from_here import changed_by, script_from, searched_from
 from api.ui.languages import language_of, texts
 from api.ui.origin import is_foreign
 from api.ui.plan_page import (
-    KNOBS,
     changed_strategy,
     changes_of,
     other_values,
@@ -20,9 +19,9 @@ from api.ui.plan_page import (
     stated_strategy,
 )
 from api.ui.rendering import render
-from api.ui.routes import ViewsOfApp, not_found, refused, see
+from api.ui.routes import ViewsOfApp, form_page, not_found, refused, see
 from api.ui.run_page import run_page
-from api.ui.search_page import step_shares
+from api.ui.search_page import spec_text, step_shares
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
@@ -65,7 +64,8 @@ def knobs(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
         return not_found(request, error)
     lang, moe = language_of(request), bool(view.plan_set.search.spec["model"].get("n_routed_experts"))
     others = other_values(view.plan.strategy, moe=moe)
-    broken = views.rules_broken(view, [strategy for _, _, strategy in others])
+    spec = Spec.model_validate(view.plan_set.search.spec)
+    broken = views.rules_broken(spec, [strategy for _, _, strategy in others])
     found: dict[str, dict[str, str]] = {}
     for (name, value, _), rules in zip(others, broken, strict=True):
         if rules:
@@ -92,6 +92,35 @@ def operators(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse
         for layer in report.layers
     ]
     return render(request, "operators.html", plan=view.plan, lead=head(report, lang), tables=tables)
+
+
+@router.post("/plans/{plan_id}/search")
+def search_from_here(request: Request, plan_id: str, values: FormValues, views: ViewsOfApp) -> HTMLResponse:
+    """The form of a new search with the spec as the what-if box changed it."""
+    if is_foreign(request):
+        return refused(request)
+    try:
+        document = searched_from(views.plan(plan_id), values)
+    except NotFoundError as error:
+        return not_found(request, error)
+    except SpecError as error:
+        return _plan_page(request, plan_id, views, "what-if", values, error)
+    return form_page(request, views, pasted=spec_text(document))
+
+
+@router.post("/plans/{plan_id}/script")
+def script(request: Request, plan_id: str, values: FormValues, views: ViewsOfApp) -> Response:
+    """The launch file of the strategy as the what-if box changed it."""
+    if is_foreign(request):
+        return refused(request)
+    try:
+        artefact = script_from(views.plan(plan_id), values, views)
+    except NotFoundError as error:
+        return not_found(request, error)
+    except SpecError as error:
+        return _plan_page(request, plan_id, views, "what-if", values, error)
+    disposition = f'attachment; filename="{artefact.filename}"'
+    return Response(artefact.text, media_type=artefact.media_type, headers={"Content-Disposition": disposition})
 
 
 @router.post("/plans/{plan_id}/{box}")
@@ -186,8 +215,14 @@ def read_pasted(request: Request, values: FormValues, views: ViewsOfApp) -> JSON
 
 
 def _plan_page(
-    request: Request, plan_id: str, views: Views, box: str = "", values: dict[str, str] | None = None
+    request: Request,
+    plan_id: str,
+    views: Views,
+    box: str = "",
+    values: dict[str, str] | None = None,
+    fault: SpecError | None = None,
 ) -> HTMLResponse:
+    """The plan with the answer of the box that was asked; with a fault of what was asked, it says that instead."""
     try:
         view = views.plan(plan_id)
     except NotFoundError as error:
@@ -197,11 +232,10 @@ def _plan_page(
     answers |= {"fitting": "", "completed": ()}
     given = values or {}
     try:
+        if fault is not None:
+            raise fault
         if box == "what-if":
-            spec = Spec.model_validate(view.plan_set.search.spec)
-            there = changed_spec(spec, conditions_of(view.plan, view.plan_set.search.spec), given)
-            knobs = {name: given[name] for name in KNOBS if name in given}
-            answers["what_if"] = views.estimate(there, changed_strategy(view.plan.strategy, knobs))
+            answers["what_if"] = views.estimate(*changed_by(view, given))
         elif box == "why-not":
             changes = changes_of(given.get("strategy", ""))
             anew = given.get("others") == "best"

@@ -145,7 +145,7 @@ def cancel(request: Request, search_id: str, views: ViewsOfApp) -> Response:
 @router.get("/new")
 def new_search(request: Request, views: ViewsOfApp) -> HTMLResponse:
     """The form of a new search."""
-    return _form(request, views)
+    return form_page(request, views)
 
 
 @router.post("/new")
@@ -163,7 +163,9 @@ def start_search(request: Request, values: FormValues, views: ViewsOfApp) -> Res
         given = None if values.get("form") == "paste" else values
         beside = values if given is None else None
         ask = values.get("form") if isinstance(error, DoubtfulSpec) else None
-        return _form(request, views, values=given, pasted=pasted, values_of_paste=beside, errors=error.errors, ask=ask)
+        return form_page(
+            request, views, values=given, pasted=pasted, values_of_paste=beside, errors=error.errors, ask=ask
+        )
     return see(request, f"/searches/{search_id}")
 
 
@@ -215,7 +217,7 @@ def _sections(views: Views) -> tuple[new_search_form.Section, ...]:
     return new_search_form.sections(views.models(), [(p.name, p.title) for p in profiles], devices)
 
 
-def _form(
+def form_page(
     request: Request,
     views: Views,
     *,

@@ -30,6 +30,7 @@ from hardware_profiles import ProfileError, list_profiles, load_profile
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.exporters.artefact import Artefact
     from autodeploy.importers.imported import Imported
     from autodeploy.planner import WhyNot
     from autodeploy.services import (
@@ -209,9 +210,13 @@ class Views:
         """What speaks against a strategy; SpecError when it can't be run there."""
         return self._services.why_not(view, strategy)
 
-    def rules_broken(self, view: PlanView, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
-        """What the target of a plan's spec refuses of each strategy."""
-        return self._services.rules_broken(Spec.model_validate(view.plan_set.search.spec), strategies)
+    def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
+        """What the spec's target refuses of each strategy."""
+        return self._services.rules_broken(spec, strategies)
+
+    def script(self, view: PlanView, spec: Spec, plan: Plan, to: str) -> Artefact:
+        """The launch file of an estimate beside a plan; SpecError when the framework can't launch it."""
+        return self._services.script(view, spec, plan, to)
 
     def operators(self, view: PlanView) -> OperatorReport:
         """Where the time of a plan goes, down to operators."""

@@ -10,8 +10,8 @@ from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.rehearsal.kept_layers import says_every_chunk
 from autodeploy.rehearsal.shape import Shape, degrees_of, most_dropped, needs_ranks, rehearsal_of
 from autodeploy.rehearsal.unit_times import unit_times
-from autodeploy.specs.planset import Optimality, Plan, PlanSet
-from autodeploy.specs.spec import Spec, spec_hash
+from autodeploy.specs.plan_set_of_one import plan_set_of_one
+from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.planner import LaunchRules
     from autodeploy.rehearsal.shape import Degrees
+    from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.strategies.candidates import Candidates
 
 NODES: Final = {"1node": 1, "2nodes": 2, "4nodes": 4}
@@ -103,10 +104,7 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
             hint="rehearse on more nodes",
         )
     shape, found = _first_that_fits(spec, plan, npus, ranks, options, planner)
-    search = plan_set.search.model_copy(
-        update={"id": "", "spec": shape.spec.model_dump(mode="json"), "spec_hash": spec_hash(shape.spec)}
-    )
-    alone = PlanSet(search=search, status="feasible", optimality=Optimality(objective="rehearsal"), plans=(found,))
+    alone = plan_set_of_one(plan_set, shape.spec, found, "rehearsal")
     here, there = (unit_times(*planner.lowered(*each)) for each in ((shape.spec, found), (spec, plan)))
     both = {kind: (there[kind], here[kind]) for kind in there if kind in here}
     return Rehearsal(NODES[nodes], plan, alone, shape.spec, shape.changed, both)

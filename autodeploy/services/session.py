@@ -27,6 +27,7 @@ from autodeploy.services.comparisons import best_of, with_checkpoints
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.services.webhooks import WebhookService
+from autodeploy.specs.plan_set_of_one import plan_set_of_one
 from autodeploy.specs.spec import Spec
 from autodeploy.store.clock import utc_now
 from autodeploy.store.migrate import is_current, ready_database
@@ -265,6 +266,16 @@ class Services:
             timeline=lambda: self._call(calls.timeline, self.planner_module, spec, strategy),
             lang=lang,
         )
+
+    def script(self, view: PlanView, spec: Spec, plan: Plan, to: str) -> Artefact:
+        """The launch file of an estimate beside a stored plan, which is stored nowhere.
+
+        Raises
+        ------
+        SpecError
+            when the framework can't launch it.
+        """
+        return exporters.export(plan_set_of_one(view.plan_set, spec, plan, spec.search.objective), plan, to)
 
     def add_run(self, plan_id: str, measured: MeasuredRun, *, rehearse: str | None = None) -> RunOutcome:
         """Links a measurement to a plan, or to its rehearsal on so many nodes, and says how that moves the plan.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from api.app import create_app
+from autodeploy.importers.import_document import import_document
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.settings import Settings
 from tests.ui.conftest import Site, serving, visiting
@@ -160,6 +162,37 @@ def test_hardware_is_turned_and_both_steps_are_drawn(chromium_browser: Browser, 
     bad = httpx.post(f"{planned.url}{path}/what-if?lang=en", data={"usable_hbm_gib": "-3"})
     assert bad.status_code == 422
     assert "usable_hbm_gib: value -3 is outside" in bad.text
+
+
+def test_what_was_changed_is_searched_and_exported(chromium_browser: Browser, planned: Site) -> None:
+    """The turned axis is fixed in the spec that /new offers, which is accepted; the script is of the change."""
+    path = f"/plans/{planned.stored['plan1']}"
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.open(f"{path}?lang=en")
+        page.get_by_label("Cards", exact=True).fill("8")
+        page.get_by_label("Micro batch").select_option("2")
+        with page.expect_download() as started:
+            page.get_by_role("button", name="Script of the change").click()
+        read = import_document(started.value.path().read_text(), "launch.sh").document
+        assert read["strategy"]["micro_batch_size"] == 2
+        assert read["cluster"]["num_npus"] == 8
+        page.get_by_role("button", name="Search from here").click()
+        offered = json.loads(page.locator("#spec-text").input_value())
+        assert offered["cluster"]["num_npus"] == 8
+        assert offered["search"]["fix"] == {"tp": 2, "micro_batch_size": 2}
+        assert offered["search"]["allow"] == {"pp": [2, 4]}
+        page.locator("#paste").get_by_role("button", name="Search").click()
+        page.wait_for_url(re.compile(r"/searches/srch_"))
+    with httpx.Client(base_url=planned.url) as reader:
+        illegal = reader.post(f"{path}/script?lang=zh", data={"pp": "32"})
+        assert illegal.status_code == 422
+        assert "/strategy" in illegal.text
+        assert re.search("[\u4e00-\u9fff]", illegal.text.split('role="alert"')[1].split("</section>")[0])
+        assert reader.post(f"{path}/search", data={"num_npus": "0"}).status_code == 422
+        for box in ("script", "search"):
+            assert reader.post(f"/plans/p_missing1/{box}").status_code == 404
+            foreign = reader.post(f"{path}/{box}", headers={"Origin": "https://elsewhere.example"})
+            assert foreign.status_code == 403
 
 
 def test_values_that_cannot_be_launched_are_grey_and_say_why(chromium_browser: Browser, planned: Site) -> None:

@@ -152,7 +152,10 @@
   };
 
   document.getElementById("what-if-button").hidden = true;
-  form.addEventListener("submit", (event) => event.preventDefault());
+  // The other buttons lead elsewhere by themselves.
+  form.addEventListener("submit", (event) => {
+    if (!event.submitter?.hasAttribute("formaction")) event.preventDefault();
+  });
   for (const each of turnable) {
     each.addEventListener("change", () => {
       remember();
