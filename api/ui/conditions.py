@@ -93,6 +93,13 @@ def _of_hardware(cluster: Mapping[str, Any]) -> list[Condition]:
     return found
 
 
+def memory_by_grade(cluster: Mapping[str, Any]) -> dict[str, str]:
+    """Usable memory of each chip grade as the box writes it, GiB."""
+    profile = profile_of_plan(cluster)
+    found = {} if profile is None else {grade: f"devices.{grade}.{HBM}" for grade in profile.devices}
+    return {grade: f"{profile.quantities[path].value:g}" for grade, path in found.items() if profile is not None}
+
+
 def changed_spec(spec: Spec, conditions: tuple[Condition, ...], given: Mapping[str, Any]) -> Spec:
     """The spec with the conditions that a form changed; another number of cards has no broken nodes.
 
@@ -102,11 +109,13 @@ def changed_spec(spec: Spec, conditions: tuple[Condition, ...], given: Mapping[s
         with every bad field.
     """
     document = spec.model_dump(mode="json")
+    memory = memory_by_grade(document["cluster"])
     for condition in conditions:
         text = str(given.get(condition.name, condition.value)).strip()
-        if text in ("", condition.value):
-            continue
         grade = document["cluster"].get("device") or grade_of(document["cluster"])
+        own = memory.get(grade) if condition.name == HBM else None  # the box shows that of the grade that was chosen
+        if text in ("", condition.value, own):
+            continue
         *parents, field = (step.replace(GRADE, grade) for step in condition.path)
         place = document
         for parent in parents:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from api.ui.conditions import conditions_of, grade_of
+from api.ui.conditions import conditions_of, grade_of, memory_by_grade
 from api.ui.languages import texts
 from api.ui.rl_page import rl_charts, rl_context
 from api.ui.search_page import axes, expected, step_shares
@@ -216,6 +216,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
             "conditions": {each.name: each.path for each in conditions_of(view.plan, spec)},
             "parts": [name for name in PART_FIELDS if getattr(view.plan.breakdown, name) > 0.0],
             "grade": grade_of(spec["cluster"]),
+            "memory": memory_by_grade(spec["cluster"]),
             "bar": {name: figures.labels.PARTS[lang][name] for name in PART_COLOURS},
             "breakdown": view.plan.breakdown.model_dump(mode="json"),
             "step_time_s": view.plan.step_time_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     from autodeploy.store.searches import SearchFilter
 
 PAGE_LENGTH = 50
+# What a field beside a pasted text can say.
+BESIDE = {
+    "/cluster/profile": "choose the cluster beside the text",
+    "/cluster/num_npus": "give the cards beside the text, such as 128 or 16 nodes",
+}
 # Each has up to some ten thousand slots.
 KEPT_TIMELINES = 32
 
@@ -312,7 +317,10 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
     count = card_count(cards, profile) if cards else None
     if cards and count is None:
         raise SpecError(f"{cards[:40]!r} is no number of cards", path="/cluster/num_npus")
-    document = imported.spec_document(cluster or None, None, count)
+    try:
+        document = imported.spec_document(cluster or None, None, count)
+    except SpecError as error:
+        raise SpecError(errors=tuple(map(_in_words_of_the_page, error.errors))) from error
     training = dict(document.get("training") or {})
     for name in ("seq_length", "global_batch_size"):
         given = beside.get(name, "").strip()
@@ -320,6 +328,12 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
             training[name] = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else given
     document.pop("strategy", None)
     return document | {"training": training}, imported
+
+
+def _in_words_of_the_page(error: FieldError) -> FieldError:
+    """A complaint about what stands in a field beside the text, where the command line would name its options."""
+    hint = BESIDE.get(error.path) if error.hint.startswith("--") else None
+    return error if hint is None else replace(error, hint=hint)
 
 
 def _row(item: SearchSummary) -> SearchRow:

@@ -95,14 +95,14 @@ class Imported:
             hint = f"--cluster PROFILE [--device GRADE] [--num-npus N]; profiles: {known}"
             raise SpecError("the file does not name the chips it is for", path="/cluster/profile", hint=hint)
         if cluster is not None and cluster != own.get("profile"):
-            own = {key: value for key, value in own.items() if key in {"num_npus", "use", "spare_npus"}}
+            own = {key: value for key, value in own.items() if key in {"num_npus", "nodes", "use", "spare_npus"}}
         own["profile"] = profile
         if device is not None:
             own["device"] = device
         if num_npus is not None:
-            own.pop("blocks", None)
+            own = {key: value for key, value in own.items() if key not in {"blocks", "nodes"}}
             own["num_npus"] = num_npus
-        elif "num_npus" not in own and "blocks" not in own:
+        elif not {"num_npus", "blocks", "nodes"} & own.keys():
             own["num_npus"] = self._cards(profile)
         return self._in_cards(document | {"cluster": own}, profile)
 

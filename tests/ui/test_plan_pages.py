@@ -140,6 +140,7 @@ def test_hardware_is_turned_and_both_steps_are_drawn(chromium_browser: Browser, 
         with page.expect_response("**/v1/estimates") as answered:
             page.get_by_label("Chip grade").select_option("910B4")
         assert answered.value.ok
+        expect(page.get_by_label("Usable HBM (GiB)")).to_have_value("30.5")
         with page.expect_response("**/v1/estimates") as answered:
             page.get_by_label("Link scale out (GB/s a card)").fill("5")
             page.get_by_label("Link scale out (GB/s a card)").press("Tab")

@@ -11,6 +11,7 @@ from api.ui.views import pasted_document
 from autodeploy.errors import SpecError
 from autodeploy.importers.amounts import card_count, token_amount, whole_amount
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.reports.translation import translated
 
 
 def spec_of(cluster: dict[str, Any] | None = None, **training: Any) -> Any:
@@ -90,3 +91,33 @@ def test_the_form_and_a_pasted_file_say_the_same() -> None:
     text = "model: llama2-7b\ntraining: {seq_length: 4k, global_batch_size: 64}\n"
     pasted, _ = pasted_document(text, {"cluster": "ascend-800t-a2", "num_npus": "2 nodes"})
     assert read_spec_document(pasted) == spec_of()
+
+
+CONFIG = (
+    '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, '
+    '"num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 32000}'
+)
+
+
+@pytest.mark.parametrize(
+    ("beside", "path", "hint"),
+    [
+        ({}, "/cluster/profile", "选择集群"),
+        ({"cluster": "ascend-800t-a2"}, "/cluster/num_npus", "16 节点"),
+    ],
+)
+def test_a_pasted_file_is_told_of_the_fields_beside_it(beside: dict[str, str], path: str, hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        pasted_document(CONFIG, beside)
+    (error,) = caught.value.errors
+    assert error.path == path
+    assert "--" not in error.hint
+    assert hint in translated(error.hint, "zh")
+
+
+def test_nodes_of_a_pasted_spec_hold_on_the_chosen_cluster() -> None:
+    text = "model: llama2-7b\ncluster: {nodes: 2}\ntraining: {seq_length: 4k, global_batch_size: 64}\n"
+    pasted, _ = pasted_document(text, {"cluster": "ascend-800t-a2"})
+    assert read_spec_document(pasted) == spec_of()
+    pasted, _ = pasted_document(text, {"cluster": "ascend-800t-a2", "num_npus": "8"})
+    assert read_spec_document(pasted).cluster.num_npus == 8

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.ui.conditions import changed_spec, conditions_of
+from api.ui.conditions import changed_spec, conditions_of, memory_by_grade
 from api.ui.plan_page import knobs_of
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
@@ -90,6 +90,16 @@ def test_hardware_is_turned_by_overrides_of_the_grade_that_was_chosen() -> None:
     changed, before = estimate(found.model_copy(update={"strategy": spec.strategy})), estimate(spec)
     assert changed.step_time_s > before.step_time_s
     assert changed.memory_limit_gib == pytest.approx(40.0)
+
+
+def test_memory_of_the_chosen_grade_is_no_change() -> None:
+    spec = spec_of()
+    own = memory_by_grade(spec.model_dump(mode="json")["cluster"])["910B4"]
+    assert own != "61"
+    for shown in (own, "61"):
+        found = changed_spec(spec, conditions(spec), {"device": "910B4", "usable_hbm_gib": shown})
+        assert found.cluster.device == "910B4"
+        assert found.cluster.overrides == {}
 
 
 def test_a_profile_that_is_gone_leaves_the_work_to_turn() -> None:

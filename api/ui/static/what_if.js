@@ -47,6 +47,15 @@
     return spec;
   };
 
+  // Memory that was not turned is that of the chip grade.
+  const follow = (grade) => {
+    const memory = conditions.find((each) => each.name === "usable_hbm_gib");
+    const own = base.memory[grade];
+    if (!memory || own === undefined) return;
+    if (memory.value === memory.dataset.now) memory.value = own;
+    memory.dataset.now = own;
+  };
+
   // The address keeps what was turned, so that it can be sent on.
   const remember = () => {
     const turned = turnable.filter((each) => each.value !== each.dataset.now);
@@ -60,7 +69,10 @@
   const recall = () => {
     const kept = new URLSearchParams(location.search);
     const found = turnable.filter((each) => kept.has(each.name));
-    for (const each of found) each.value = kept.get(each.name);
+    for (const each of found) {
+      each.value = kept.get(each.name);
+      if (each.name === "device") follow(each.value);
+    }
     return found.some((each) => each.value !== each.dataset.now);
   };
 
@@ -158,6 +170,7 @@
   });
   for (const each of turnable) {
     each.addEventListener("change", () => {
+      if (each.name === "device") follow(each.value);
       remember();
       ask().catch(() => form.submit());
     });
