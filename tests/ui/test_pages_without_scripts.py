@@ -56,6 +56,15 @@ def test_the_form_works_without_scripts(chromium_browser: Browser, site: Site) -
         assert "422" in visitor.faults.pop()
 
 
+def test_each_way_to_start_leads_to_its_form(reader: httpx.Client) -> None:
+    page = reader.get("/new?lang=en").text
+    ways = dict(re.findall(r'<a href="#(\w+)">([^<]+)</a>', page.split("Start from</span>")[1].split("</nav>")[0]))
+    assert ways.keys() == {"fields", "paste"}
+    for way in ways:
+        assert page.count(f'id="{way}"') == 1
+    assert "config.json" in page.split("Start from</span>")[1].split("</nav>")[0]
+
+
 def test_a_pasted_spec_begins_a_search(reader: httpx.Client, site: Site) -> None:
     answer = reader.post("/new", data={"form": "paste", "spec": SPEC_TEXT})
     assert answer.status_code == 303
