@@ -43,6 +43,8 @@ NOTHING_STORED = frozenset(
             "POST /v1/recommend",
             "POST /searches/{search_id}/scaling",
             "POST /plans/{plan_id}/{box}",
+            "POST /plans/{plan_id}/search",
+            "POST /plans/{plan_id}/script",
         ),
         "POST /new/read",
     }
