@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from autodeploy.errors import ProfileError, SearchCancelled
 from autodeploy.solver.search_size import SearchSize
 from autodeploy.specs.operators import OperatorReport
+from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.spec import canonical_json, spec_hash
 from autodeploy.specs.timeline import PipelineTimeline, Slot
 from autodeploy.specs.what_if import WhyNot
@@ -178,9 +179,9 @@ def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
     return lowered_by_planner(spec, plan)
 
 
-def step_time_of(spec: Spec, plan: Plan) -> float:
-    """Seconds of a step of `reestimate`."""
-    return reestimate(spec, plan).step_time_s
+def breakdown_of(spec: Spec, plan: Plan) -> Breakdown:
+    """The step of `reestimate`, as one part."""
+    return Breakdown(compute_s=reestimate(spec, plan).step_time_s)
 
 
 def prepare(spec: Spec) -> object:

@@ -6,7 +6,7 @@ What a cluster's runs can't tell apart stays where the shipped profile has it, s
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from autodeploy.calibration.calibrate import NOISE
 from autodeploy.calibration.covariances import covariance_document, covariance_of_fit
 from autodeploy.calibration.coverage import carried_from
-from autodeploy.calibration.fit import Fit, FitParameter, fit, left_out_residuals
+from autodeploy.calibration.fit import DEGREES, Fit, FitParameter, fit, left_out_residuals, limits_of
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters, nuisances_of
 
@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 SOFTWARE = FitParameter("software", ("release_current",), 0.10, "time against the runs the profile was fitted to")
 # Where records have fitted the family, its shipped values are known better than its priors said.
 FITTED_WIDTH = 0.5
-ITERATIONS = 3
+ITERATIONS = 4
+# Configurations of which one may be an outlier. Of fewer, nothing tells a mislabelled run from a cluster that is far
+# off the prediction; runs are held against strategy, batch and cards of their plan before they come here.
+TELLS_OUTLIERS = 3
+# Of a step: a part that is shorter than this is known no better than if it were as long.
+LEAST_SHARE = 0.1
 
 Overlay = dict[str, Any]
 
@@ -38,15 +43,22 @@ Overlay = dict[str, Any]
 class ClusterRun:
     """A run that says something of the step time.
 
-    predict : seconds of a step under an overlay. group : runs of one configuration, which are predicted alike and left
-        out together.
+    predict : seconds of a step under an overlay, by part. group : runs of one configuration, which are predicted alike
+        and left out together. parts : seconds of these parts, where a profiler told them apart; they add up to the
+        step.
     """
 
     id: str
     group: str
     measured_s: float
     spread: float
-    predict: Callable[[Overlay], float]
+    predict: Callable[[Overlay], Mapping[str, float]]
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def noise(self) -> float:
+        """Of the logarithm of its step, as a standard deviation: what repeats differ by, and the model's own error."""
+        return float(np.hypot(NOISE, self.spread))
 
 
 @dataclass(frozen=True)
@@ -90,24 +102,59 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     source : what the overlay's numbers say they come from.
     """
     parameters = cluster_parameters(profile, pinned)
-    measured = np.array([run.measured_s for run in runs], dtype=np.float64)
-    sigma = np.array([float(np.hypot(NOISE, run.spread)) for run in runs], dtype=np.float64)
-
+    rows = _rows(runs)
     configurations = {run.group: run for run in runs}
 
     def residuals_of(overlay: Overlay) -> Floats:
         predicted = {group: run.predict(overlay) for group, run in configurations.items()}
-        return np.log(np.array([predicted[run.group] for run in runs], dtype=np.float64) / measured)
+        return np.array([row.residual(predicted[row.run.group]) for row in rows], dtype=np.float64)
 
     def residuals(log_factors: Floats) -> Floats:
         return residuals_of(_overlay(profile, pinned, _at(parameters, log_factors), source))
 
-    found = fit(parameters, residuals, sigma, iterations=ITERATIONS)
+    noise = np.array([row.noise for row in rows], dtype=np.float64)
+    share = np.array([row.share for row in rows], dtype=np.float64)
+    degrees = DEGREES if len(configurations) >= TELLS_OUTLIERS else np.inf
+    upper = limits_of(parameters, profile.efficiency)
+    found = fit(parameters, residuals, noise, upper=upper, share=share, iterations=ITERATIONS, degrees=degrees)
     overlay = _overlay(profile, pinned, found, source)
     overlay["covariance"] = covariance_document(covariance_of_fit(found, source, in_residuals=SOFTWARE.prior_sigma**2))
     before = residuals_of({"profile": profile.name})
-    left_out = left_out_residuals(found, [run.group for run in runs])
-    return ClusterFit(overlay, found, before, residuals_of(overlay), left_out)
+    left_out = left_out_residuals(found, [row.run.group for row in rows])
+    steps = np.array([row.part is None for row in rows], dtype=np.bool_)
+    return ClusterFit(overlay, found, before[steps], residuals_of(overlay)[steps], left_out[steps])
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One residual of a run: of its whole step, or of a part of it.
+
+    A part's residual and its noise are shares of the step: one that hardly takes time says hardly anything. Parts that
+    add up to the step say what it says, so that it does not count beside them.
+    """
+
+    run: ClusterRun
+    part: str | None = None
+
+    @property
+    def share(self) -> float:
+        return 0.0 if self.part is None and self.run.parts else 1.0
+
+    @property
+    def noise(self) -> float:
+        if self.part is None:
+            return self.run.noise
+        return self.run.noise * max(self.run.parts[self.part] / self.run.measured_s, LEAST_SHARE)
+
+    def residual(self, predicted: Mapping[str, float]) -> float:
+        if self.part is None:
+            return float(np.log(sum(predicted.values()) / self.run.measured_s))
+        return (predicted[self.part] - self.run.parts[self.part]) / self.run.measured_s
+
+
+def _rows(runs: Sequence[ClusterRun]) -> list[_Row]:
+    """Whole steps first, in the order of the runs."""
+    return [*(_Row(run) for run in runs), *(_Row(run, part) for run in runs for part in run.parts)]
 
 
 def _at(parameters: tuple[FitParameter, ...], log_factors: Floats) -> Fit:

@@ -83,6 +83,7 @@ def fit(
     start: Floats | None = None,
     iterations: int = 8,
     step: float = STEP,
+    degrees: float = DEGREES,
 ) -> Fit:
     """Maximum a posteriori estimate.
 
@@ -94,6 +95,7 @@ def fit(
     share : weight of each record [records], one without it.
     slopes : of the residuals at given log factors [records, parameters]; forward differences without it.
     start : log factors to start from; the priors' without it.
+    degrees : of freedom of the Student distribution of residuals; infinite for a normal one, which knows no outliers.
     """
     count = len(parameters)
     upper = np.full(count, np.inf) if upper is None else upper
@@ -107,14 +109,14 @@ def fit(
 
     jacobian = jacobian_at(theta, current)
     for _ in range(iterations):
-        weights = share * _weights(current, sigma)
+        weights = share * _weights(current, sigma, degrees)
         change = _solve(jacobian, current, weights, theta, prior, upper)
         scale = 1.0
-        before = _loss(current, sigma, share, theta, prior)
+        before = _loss(current, sigma, share, theta, prior, degrees)
         while scale > 0.05:
             trial = theta + scale * change
             after = residuals(trial)
-            if _loss(after, sigma, share, trial, prior) < before:
+            if _loss(after, sigma, share, trial, prior, degrees) < before:
                 break
             scale /= 2.0
         else:
@@ -124,7 +126,7 @@ def fit(
         jacobian = jacobian_at(theta, current)
         if moved < 1e-4:
             break
-    weights = share * _weights(current, sigma)
+    weights = share * _weights(current, sigma, degrees)
     return Fit(tuple(parameters), theta, _covariance(jacobian, weights, parameters), current, jacobian, weights, upper)
 
 
@@ -177,14 +179,17 @@ def refit(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:
     return _solve(*linear, result.log_factors, prior, result.upper)
 
 
-def _weights(residuals: Floats, sigma: Floats) -> Floats:
+def _weights(residuals: Floats, sigma: Floats, degrees: float) -> Floats:
+    if np.isinf(degrees):
+        return np.asarray(1.0 / sigma**2)
     scaled = (residuals / sigma) ** 2
-    return np.asarray((DEGREES + 1.0) / (DEGREES + scaled) / sigma**2)
+    return np.asarray((degrees + 1.0) / (degrees + scaled) / sigma**2)
 
 
-def _loss(residuals: Floats, sigma: Floats, share: Floats, theta: Floats, prior: Floats) -> float:
-    data = 0.5 * (DEGREES + 1.0) * share * np.log1p((residuals / sigma) ** 2 / DEGREES)
-    return float(data.sum() + 0.5 * ((theta / prior) ** 2).sum())
+def _loss(residuals: Floats, sigma: Floats, share: Floats, theta: Floats, prior: Floats, degrees: float) -> float:
+    scaled = (residuals / sigma) ** 2
+    data = scaled if np.isinf(degrees) else (degrees + 1.0) * np.log1p(scaled / degrees)
+    return float(0.5 * (share * data).sum() + 0.5 * ((theta / prior) ** 2).sum())
 
 
 def _covariance(jacobian: Floats, weights: Floats, parameters: Sequence[FitParameter]) -> Floats:

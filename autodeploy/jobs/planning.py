@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autodeploy.solver.search_size import SearchSize
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.operators import OperatorReport
-    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.planset import Breakdown, Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
@@ -55,8 +55,8 @@ class Planner(Protocol):
     def reestimate(self, spec: Spec, plan: Plan) -> Plan:
         """A plan of this spec predicted once more, under the overlay that the spec has now."""
 
-    def step_time_of(self, spec: Spec, plan: Plan) -> float:
-        """Step time of `reestimate` alone, s."""
+    def breakdown_of(self, spec: Spec, plan: Plan) -> Breakdown:
+        """The parts of the step of `reestimate` alone."""
 
     def lowered(self, spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
         """What the formulas read of a plan of this spec."""

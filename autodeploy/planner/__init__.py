@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autodeploy.planner.predictions import estimate, lowered, place, predict, reestimate, step_time_of, timeline
+from autodeploy.planner.predictions import breakdown_of, estimate, lowered, place, predict, reestimate, timeline
 from autodeploy.planner.prepared import Prepared, budget_of, describe_hashes, prepare, profile_hash
 from autodeploy.planner.questions import launch_rules, operators, unmeasured_of, why_not
 from autodeploy.planner.search import check_space, fastest_s, plan, search_size
@@ -17,6 +17,7 @@ __all__ = [
     "Prepared",
     "Progress",
     "WhyNot",
+    "breakdown_of",
     "budget_of",
     "check_space",
     "describe_hashes",
@@ -32,7 +33,6 @@ __all__ = [
     "profile_hash",
     "reestimate",
     "search_size",
-    "step_time_of",
     "timeline",
     "unmeasured_of",
     "why_not",

@@ -14,6 +14,7 @@ from autodeploy.ranking.one_strategy import Predicted, predicted
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.rescaled_plan import rescaled_timeline
 from autodeploy.rl_planning.planning import estimate_rl, timeline_rl
+from autodeploy.specs.planset import Breakdown
 from autodeploy.strategies.rules import broken_rules
 from autodeploy.training_run.run_estimate import Step, planned_run
 
@@ -57,10 +58,13 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
     return with_run(prepared, predicted(plan.strategy, context, spec, prepared.identity).plan)
 
 
-def step_time_of(spec: Spec, plan: Plan) -> float:
-    """Step time of a plan predicted once more, s: of `reestimate` the number alone, for a fit that asks often."""
+def breakdown_of(spec: Spec, plan: Plan) -> Breakdown:
+    """The parts of a plan's step predicted once more: of `reestimate` these alone, for a fit that asks often.
+
+    As the model predicts them by itself: no measured run of the same work rescales them.
+    """
     prepared = prepare(spec)
-    return estimated(plan.strategy, context_of_plan(prepared, plan)).estimate.step_time_s
+    return Breakdown(**estimated(plan.strategy, context_of_plan(prepared, plan)).estimate.breakdown)
 
 
 def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:

@@ -29,7 +29,15 @@ class ComparedPart:
 
 def compared_parts(breakdown: Breakdown, times: ProfilerTimes) -> tuple[ComparedPart, ...]:
     """The four parts of the profiler; each side adds up to its step time."""
-    return tuple(
-        ComparedPart(name, sum(getattr(breakdown, part) for part in parts), getattr(times, f"{name}_s"))
-        for name, parts in GROUPS.items()
-    )
+    predicted, measured = predicted_parts(breakdown), profiled_parts(times)
+    return tuple(ComparedPart(name, predicted[name], measured[name]) for name in GROUPS)
+
+
+def predicted_parts(breakdown: Breakdown) -> dict[str, float]:
+    """Seconds of the profiler's parts as predicted; their sum is the step."""
+    return {name: sum(getattr(breakdown, part) for part in parts) for name, parts in GROUPS.items()}
+
+
+def profiled_parts(times: ProfilerTimes) -> dict[str, float]:
+    """Seconds of the profiler's parts as measured; their sum is the step."""
+    return {name: getattr(times, f"{name}_s") for name in GROUPS}

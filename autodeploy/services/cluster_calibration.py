@@ -16,6 +16,7 @@ from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.ranking.chosen import objective_value
 from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.ranking.measured_speed import MEASURED, OwnRun, work_of
+from autodeploy.reports.profiler_parts import predicted_parts, profiled_parts
 from autodeploy.services.cluster_overlays import is_ledgers, without_overlay
 from autodeploy.services.measured_intake import batch_of, measured_step_s
 from autodeploy.services.run_evidence import evidence_of
@@ -188,14 +189,16 @@ def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
         if len(groups) > MAX_CONFIGURATIONS:
             break
         spread = PROFILED if run.measured.source == "profiler" else run.measured.step_time_spread or 0.0
-        found.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner)))
+        times = run.measured.profiler
+        parts = {} if times is None else profiled_parts(times)
+        found.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner), parts))
     return found
 
 
 def _predictor(run: StoredRun, planner: Planner) -> Any:
-    def predict(overlay: dict[str, Any]) -> float:
+    def predict(overlay: dict[str, Any]) -> dict[str, float]:
         cluster = run.spec.cluster.model_copy(update={"overlay": overlay})
-        return planner.step_time_of(run.spec.model_copy(update={"cluster": cluster}), run.plan)
+        return predicted_parts(planner.breakdown_of(run.spec.model_copy(update={"cluster": cluster}), run.plan))
 
     return predict
 

@@ -49,6 +49,11 @@ class Breakdown(Document):
     generation_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
     hand_over_s: Annotated[float, Field(description="of rl_post_training", exclude_if=lambda value: not value)] = 0.0
 
+    @property
+    def step_time_s(self) -> float:
+        """Their sum."""
+        return float(sum(getattr(self, part) for part in PARTS))
+
 
 PARTS: tuple[str, ...] = tuple(Breakdown.model_fields)
 

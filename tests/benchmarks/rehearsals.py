@@ -1,6 +1,6 @@
 """How near one rehearsal brings the full plan's prediction, over hidden profiles.
 
-python -m tests.benchmarks.rehearsals "MLA A3" 2nodes 20
+python -m tests.benchmarks.rehearsals "MLA A3" 2nodes 20 [profiled]
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ SEED = 20261123
 NEAR = 0.08
 
 
-def main(name: str, nodes: str, count: int) -> None:
+def main(name: str, nodes: str, count: int, profiled: str = "") -> None:
     """One line a profile, and the sums."""
-    found = trials(name, nodes, count, SEED)
+    found = trials(name, nodes, count, SEED, profiled=bool(profiled))
     for each in found:
         print(f"{each.before:+.3f} -> {each.after:+.3f}, measured {each.measured:+.3f}, inside {each.inside}")
     before, after, measured = (np.abs([getattr(e, n) for e in found]) for n in ("before", "after", "measured"))
@@ -29,4 +29,4 @@ def main(name: str, nodes: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

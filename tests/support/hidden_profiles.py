@@ -10,16 +10,18 @@ import numpy as np
 
 from autodeploy import planner
 from autodeploy.rehearsal import rehearse
+from autodeploy.reports.profiler_parts import predicted_parts
 from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
-from autodeploy.specs.measured_run import MeasuredRun
+from autodeploy.specs.measured_run import MeasuredRun, ProfilerTimes
 from autodeploy.specs.spec import Spec
 from hardware_profiles import load_profile
 from tests.support.rehearsed_plans import searched
 
 if TYPE_CHECKING:
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import Breakdown, Plan
 
-NOISE = 0.035  # standard deviation of the logarithm of a repeated step time
+NOISE = 0.035  # standard deviation of the logarithm of a repeated step time, or of a part of it
+SLOWED = 0.05  # a profiled step takes up to so much longer
 GAP = 1.4  # every hidden number is off by a factor of up to this, uniform in its logarithm
 MOST = 0.4  # the largest gap of the full job's step that such a profile may leave; others are drawn anew
 # A fraction of a peak that stands near one is drawn downwards only.
@@ -45,8 +47,11 @@ class Trial:
     inside: bool
 
 
-def trials(name: str, nodes: str, count: int, seed: int) -> list[Trial]:
-    """So many hidden profiles of a plan of `rehearsed_plans`, each with one rehearsal."""
+def trials(name: str, nodes: str, count: int, seed: int, *, profiled: bool = False) -> list[Trial]:
+    """So many hidden profiles of a plan of `rehearsed_plans`, each with one rehearsal.
+
+    profiled : a trace of the rehearsal is given back beside its log.
+    """
     plan_set, plan = searched(name)
     spec = Spec.model_validate(plan_set.search.spec)
     rehearsal = rehearse(plan_set, plan, nodes, planner)
@@ -54,13 +59,15 @@ def trials(name: str, nodes: str, count: int, seed: int) -> list[Trial]:
     found = []
     for number in range(count):
         hidden = _hidden(spec, rng)
-        while abs(planner.step_time_of(_on(spec, hidden), plan) / plan.step_time_s - 1.0) > MOST:
+        while abs(planner.breakdown_of(_on(spec, hidden), plan).step_time_s / plan.step_time_s - 1.0) > MOST:
             hidden = _hidden(spec, rng)
-        small_s = planner.step_time_of(_on(rehearsal.spec, hidden), rehearsal.plan) * _noise(rng)
-        true_s = planner.step_time_of(_on(spec, hidden), plan)
+        small = planner.breakdown_of(_on(rehearsal.spec, hidden), rehearsal.plan)
+        small_s = small.step_time_s * _noise(rng)
+        true_s = planner.breakdown_of(_on(spec, hidden), plan).step_time_s
         full_s = true_s * _noise(rng)
-        run = StoredRun(f"run_{number}", rehearsal.spec, rehearsal.plan, MeasuredRun(step_time_s=small_s))
-        overlay, _ = calibrate_cluster("hidden", [run], planner)
+        measured = [MeasuredRun(step_time_s=small_s), *([_trace(small, rng)] if profiled else [])]
+        runs = [StoredRun(f"run_{number}_{m.source}", rehearsal.spec, rehearsal.plan, m) for m in measured]
+        overlay, _ = calibrate_cluster("hidden", runs, planner)
         cluster = spec.cluster.model_copy(update={"overlay": overlay})
         after = planner.reestimate(spec.model_copy(update={"cluster": cluster}), plan)
         found.append(
@@ -110,6 +117,14 @@ def _at(document: dict[str, object], path: str) -> float | None:
 def _on(spec: Spec, numbers: dict[str, float]) -> Spec:
     """The spec on the hidden cluster."""
     return spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"overrides": numbers})})
+
+
+def _trace(step: Breakdown, rng: np.random.Generator) -> MeasuredRun:
+    """A profiled step: every part with a noise of its own, all of them a little slower."""
+    slower = 1.0 + SLOWED * rng.uniform()
+    parts = {f"{name}_s": seconds * slower * _noise(rng) for name, seconds in predicted_parts(step).items()}
+    times = ProfilerTimes(**parts)
+    return MeasuredRun(source="profiler", step_time_s=times.step_time_s, profiler=times)
 
 
 def _noise(rng: np.random.Generator) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,9 @@ from autodeploy.calibration.cluster_fit import (
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.parameters import NUISANCES, UNFITTED
 from autodeploy.evaluation.inputs.machine import Machine, machine_of
-from autodeploy.planner import estimate, profile_hash, step_time_of
+from autodeploy.planner import breakdown_of, estimate, profile_hash
 from autodeploy.ranking.uncertainty import parameter_variance
+from autodeploy.reports.profiler_parts import predicted_parts
 from autodeploy.services.cluster_calibration import benchmark_overlay
 from autodeploy.specs.measured_run import CollectivePoint, GemmPoint, MeasuredRun
 from autodeploy.specs.spec import Spec, parse_spec
@@ -56,14 +58,15 @@ def planned(tp: int) -> Plan:
 def step_s(tp: int, overlay: Overlay) -> float:
     """As the service asks for it: the step time alone."""
     of = spec(tp)
-    return step_time_of(
-        of.model_copy(update={"cluster": of.cluster.model_copy(update={"overlay": overlay})}), planned(tp)
-    )
+    there = of.model_copy(update={"cluster": of.cluster.model_copy(update={"overlay": overlay})})
+    return breakdown_of(there, planned(tp)).step_time_s
 
 
 def run(factor: float, tp: int = 8, truth: Overlay | None = None) -> ClusterRun:
     name, plain = str(tp), {"profile": NAME}
-    return ClusterRun(name, name, factor * step_s(tp, truth or plain), 0.0, lambda overlay: step_s(tp, overlay))
+    return ClusterRun(
+        name, name, factor * step_s(tp, truth or plain), 0.0, lambda overlay: {"step": step_s(tp, overlay)}
+    )
 
 
 @cache
@@ -102,6 +105,74 @@ def test_a_slow_network_is_told_from_slow_cards_by_two_runs() -> None:
     assert factors["gemm"] > 0.95
     assert np.abs(found.after).max() < 0.5 * np.abs(found.before).max()
     assert np.isfinite(found.left_out).all()
+
+
+def parts_s(tp: int, overlay: Overlay) -> dict[str, float]:
+    of = spec(tp)
+    there = of.model_copy(update={"cluster": of.cluster.model_copy(update={"overlay": overlay})})
+    return predicted_parts(breakdown_of(there, planned(tp)))
+
+
+def profiled(truth: Overlay, slower: float = 1.0) -> ClusterRun:
+    """A run whose parts a profiler told apart."""
+    parts = {name: slower * seconds for name, seconds in parts_s(8, truth).items()}
+    return ClusterRun("trace", "8", sum(parts.values()), 0.05, lambda overlay: parts_s(8, overlay), parts)
+
+
+def test_a_profiled_step_tells_a_slow_network_from_slow_cards() -> None:
+    truth: Overlay = {"profile": NAME, "hccs": {"efficiency": 0.6 * load_profile(NAME).tier("hccs").efficiency}}
+    whole = fit_cluster(load_profile(NAME), [run(1.0, 8, truth)], {"profile": NAME}, "a log")
+    split = fit_cluster(load_profile(NAME), [run(1.0, 8, truth), profiled(truth)], {"profile": NAME}, "log and trace")
+    off = {
+        name: abs(math.log(factors_of(found)["link_hccs"] / 0.6)) for name, found in (("log", whole), ("both", split))
+    }
+    assert off["both"] < 0.5 * off["log"]
+    assert factors_of(split)["gemm"] > factors_of(whole)["gemm"]
+    assert len(split.before) == len(split.after) == len(split.left_out) == 2
+
+
+def test_a_step_and_its_parts_count_once() -> None:
+    plain: Overlay = {"profile": NAME}
+    trace = profiled(plain, 1.15)
+    alone = fit_cluster(load_profile(NAME), [trace], plain, "a trace")
+    whole = fit_cluster(load_profile(NAME), [replace(trace, parts={})], plain, "its step")
+    assert alone.fit.weights[0] == 0.0
+    assert whole.fit.weights[0] == pytest.approx(1.0 / trace.noise**2)
+    assert alone.after[0] == pytest.approx(whole.after[0], abs=0.03)
+
+
+def test_a_cluster_near_the_peak_of_its_cards_moves_what_can_move() -> None:
+    found = fit_cluster(load_profile("cloudmatrix-384"), [_a3_run(0.75)], {"profile": "cloudmatrix-384"}, "one run")
+    peak = load_profile("cloudmatrix-384").efficiency["gemm_peak_fraction"]
+    assert factors_of(found)["gemm"] == pytest.approx(1.0 / peak, rel=1e-3)
+    assert abs(found.after[0]) <= 0.27 * abs(found.before[0])
+
+
+def _a3_run(factor: float) -> ClusterRun:
+    of = parse_spec(
+        {
+            "model": "llama3.1-70b",
+            "cluster": {"profile": "cloudmatrix-384", "num_npus": 16, "overlay": "none"},
+            "training": {"seq_length": 4096, "global_batch_size": 256},
+            "strategy": {"tp": 4, "pp": 2, "micro_batch_size": 1, "recompute": {"granularity": "full"}},
+        }
+    )
+    plan = estimate(of)
+
+    def predict(overlay: Overlay) -> dict[str, float]:
+        cluster = of.cluster.model_copy(update={"overlay": overlay})
+        return predicted_parts(breakdown_of(of.model_copy(update={"cluster": cluster}), plan))
+
+    return ClusterRun("a3", "a3", factor * plan.step_time_s, 0.0, predict)
+
+
+def test_one_outlier_among_three_configurations_hardly_counts() -> None:
+    plain: Overlay = {"profile": NAME}
+    even = [run(1.0, tp) for tp in (8, 4, 2)]
+    wrong = [*even[:2], replace(even[2], measured_s=2.0 * even[2].measured_s)]
+    found = fit_cluster(load_profile(NAME), wrong, plain, "three runs")
+    assert abs(found.after[0]) < 0.05
+    assert abs(found.after[1]) < 0.05
 
 
 def test_what_a_benchmark_measured_no_run_moves() -> None:
