@@ -21,6 +21,7 @@ from api.ui.plan_page import (
 from api.ui.rendering import render
 from api.ui.routes import ViewsOfApp, form_page, not_found, refused, see
 from api.ui.run_page import run_page
+from api.ui.script_diff import script_diffs
 from api.ui.search_page import spec_text, step_shares
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
@@ -144,16 +145,16 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
     elif wanted:
         try:
             comparison = views.compare(wanted)
-            compared = [views.plan(plan_id).plan for plan_id in wanted]
+            compared = [views.plan(plan_id) for plan_id in wanted]
         except NotFoundError as error:
             return not_found(request, error)
     lang = language_of(request)
     names = PARTS[lang] | MEMORY[lang]
     shown = rows_in_words(comparison, lang) if comparison else []
-    longest_s = max((plan.step_time_s for plan in compared), default=0.0)
+    longest_s = max((view.plan.step_time_s for view in compared), default=0.0)
     bars = [
-        (column, plan.step_time_s, step_shares(plan.breakdown, longest_s, lang))
-        for column, plan in zip(comparison.plans if comparison else (), compared, strict=True)
+        (column, view.plan.step_time_s, step_shares(view.plan.breakdown, longest_s, lang))
+        for column, view in zip(comparison.plans if comparison else (), compared, strict=True)
     ]
     return render(
         request,
@@ -166,6 +167,8 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
         bar_parts=list(dict.fromkeys((share.key, share.name) for _, _, shares in bars for share in shares)),
         bar_colour=lambda share: share.key,
         checkpoints=checkpoint_lines(comparison, lang) if comparison else [],
+        scripts=script_diffs(compared, views) if compared else [],
+        translated=lambda text: translated(text, lang),
         groups=[(group, [row for row in shown if row[0].group == group]) for group in GROUPS],
         title_of=lambda row: names.get(row.field) or row_title(row, lang),
     )

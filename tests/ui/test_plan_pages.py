@@ -256,6 +256,10 @@ def test_chosen_plans_are_compared(chromium_browser: Browser, planned: Site) -> 
         assert page.locator("thead th").count() == 3
         assert page.locator("tbody").first.locator("tr").count() > 1
         expect(page.get_by_text("sequence length", exact=True)).to_have_count(0)
+        script = page.locator("pre.diff").first
+        expect(script.locator("ins").first).to_be_visible()
+        assert script.locator("ins").count() + script.locator("del").count() > 1
+        assert not any(line.lstrip("+- ").startswith("#") for line in script.inner_text().splitlines())
     with httpx.Client(base_url=planned.url) as reader:
         first = planned.stored["plan1"]
         assert "Choose two to five" in reader.get(f"/compare?plans={first}&lang=en").text

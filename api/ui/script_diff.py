@@ -1,0 +1,76 @@
+"""In which lines the launch files of plans differ, comments left out."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from autodeploy.errors import SpecError
+from autodeploy.specs.spec import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from api.ui.views import Views
+    from autodeploy.services import PlanView
+
+AROUND = 1  # lines that are equal, shown around one that differs
+_KINDS: dict[str, Literal["added", "removed", "skipped"]] = {"+": "added", "-": "removed", "@": "skipped"}
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    """One line of a difference, as it stands in the files; `skipped` stands for equal lines that are left out."""
+
+    kind: Literal["same", "added", "removed", "skipped"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptDiff:
+    """The launch file of a plan against that of the first one.
+
+    lines : none where the files are equal. refused : why there is no file of one of them.
+    """
+
+    plan_id: str
+    to: str
+    lines: tuple[DiffLine, ...] = ()
+    refused: str = ""
+
+
+def script_diffs(compared: Sequence[PlanView], views: Views) -> list[ScriptDiff]:
+    """Every plan but the first against it, as files of the framework that offers itself for the first."""
+    first, *others = compared
+    to = _format_of(first, views)
+    found = []
+    for view in others:
+        if to is None:
+            continue
+        try:
+            lines = tuple(difference(_text_of(first, to, views), _text_of(view, to, views)))
+        except SpecError as error:
+            found.append(ScriptDiff(view.plan.plan_id, to, refused="; ".join(each.message for each in error.errors)))
+        else:
+            found.append(ScriptDiff(view.plan.plan_id, to, lines))
+    return found
+
+
+def difference(before: str, after: str) -> list[DiffLine]:
+    """Lines that one of two files has, with a line around them; comments say what a plan promises and are left out."""
+    ours, theirs = (
+        [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        for text in (before, after)
+    )
+    marked = list(difflib.unified_diff(ours, theirs, n=AROUND, lineterm=""))[2:]  # without the names of the files
+    lines = [DiffLine(_KINDS.get(line[:1], "same"), line[1:]) for line in marked]
+    return [DiffLine("skipped", "") if line.kind == "skipped" else line for line in lines]
+
+
+def _format_of(view: PlanView, views: Views) -> str | None:
+    return views.launch_format(view.plan, view.plan_set.search.spec["search"]["target"])
+
+
+def _text_of(view: PlanView, to: str, views: Views) -> str:
+    return views.script(view, Spec.model_validate(view.plan_set.search.spec), view.plan, to).text
