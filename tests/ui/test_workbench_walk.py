@@ -1,0 +1,127 @@
+"""From a model's config.json to a launch script of a changed plan, in one go, with the real planner."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from api.app import create_app
+from api.ui.languages import texts
+from autodeploy.importers.import_document import import_document
+from autodeploy.settings import Settings
+from tests.ui.conftest import Site, serving, visiting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+# A model with experts of nobody's, in the words of transformers.
+CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+    "router_aux_loss_coef": 0.001,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "max_position_embeddings": 40960,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+FITS = "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+WIDTHS = (390, 1024, 1440)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server with the real planner and no search."""
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path_factory.mktemp('walk') / 'pages.db'}", poll_s=0.1))
+    with serving(app) as url:
+        yield Site(url, app.state.services, {})
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_from_a_configuration_to_the_script_of_a_changed_plan(
+    chromium_browser: Browser, empty: Site, lang: str
+) -> None:
+    says = texts("zh" if lang == "zh" else "en")
+    with visiting(chromium_browser, empty.url) as visitor:
+        page = visitor.open(f"/new?lang={lang}")
+        page.locator("#spec-text").fill(json.dumps(CONFIG))
+        page.locator("#paste-cluster").select_option("ascend-800t-a2")
+        for name, value in (("num_npus", "32"), ("seq_length", "4k"), ("global_batch_size", "256")):
+            page.locator(f"#paste-{name}").fill(value)
+        page.locator("#paste").get_by_role("button", name=says["new.submit"]).click()
+        page.wait_for_url(re.compile(rf"/searches/srch_\w+\?lang={lang}"))
+        page.locator("section.best").wait_for(timeout=120_000)
+        visitor.wait_for_charts()
+        expect(page.locator("section.best")).to_contain_text("TP")
+        searched = page.url
+        page.locator("#open-plan").click()
+        page.wait_for_url(re.compile(r"/plans/p_"))
+        visitor.wait_for_charts()
+        turned = _turn_imbalance_and_cards(page)
+        _fits_every_width(page)
+        page.goto(searched)
+        visitor.wait_for_charts()
+        page.get_by_role("button", name=says["compare.chosen"]).click()
+        page.wait_for_url(re.compile(r"/compare\?"))
+        expect(page.locator("pre.diff ins").first).to_be_visible()
+        _fits_every_width(page)
+        page.goto(turned)
+        visitor.wait_for_charts()
+        assert page.locator("#knob-routing_imbalance").input_value() == "2.0"
+        page.get_by_role("link", name=says["operators.title"]).click()
+        page.wait_for_url(re.compile(r"/operators"))
+        rows = page.locator("section.card").first.locator("table").first.locator("tbody tr")
+        taken_s = [float(row.locator("td").last.inner_text()) for row in rows.all()]
+        assert len(taken_s) > 5
+        assert taken_s[0] == max(taken_s), "the slowest operator stands first"
+        _fits_every_width(page)
+        page.goto(turned)
+        visitor.wait_for_charts()
+        with page.expect_download(timeout=60_000) as started:
+            page.get_by_role("button", name=says["plan.script_of_change"]).click()
+        document = import_document(started.value.path().read_text(), "launch.sh").document
+        assert document["cluster"]["num_npus"] == 16
+
+
+def _turn_imbalance_and_cards(page: Page) -> str:
+    """The address of the plan with imbalance 2.0 on half of its cards, once it is answered."""
+    slower = page.locator("[data-key='against']")
+    page.locator("#knob-routing_imbalance").fill("2.0")
+    page.locator("#knob-routing_imbalance").press("Tab")
+    expect(slower).to_contain_text("+", timeout=20_000)
+    before = page.locator("[data-key='step_time_s']").inner_text()
+    page.locator("#knob-num_npus").fill("16")
+    page.locator("#knob-num_npus").press("Tab")
+    expect(page.locator("[data-key='step_time_s']")).not_to_have_text(before, timeout=20_000)
+    expect(page).to_have_url(re.compile(r"num_npus=16"))
+    return page.url
+
+
+def _fits_every_width(page: Page) -> None:
+    """No page is wider than its window, on a telephone or on a desk."""
+    before = page.viewport_size
+    assert before is not None
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": before["height"]})
+        page.wait_for_function(FITS, timeout=10_000)  # charts are drawn anew a moment later
+    page.set_viewport_size(before)
