@@ -13,6 +13,7 @@ from autodeploy.exporters.memory_arguments import add_recompute, add_swap
 from autodeploy.exporters.model_arguments import add_experts, add_model, add_training
 from autodeploy.exporters.parallel_arguments import add_dispatch, add_parallel, expert_parallel_flag, extends_ep
 from autodeploy.exporters.target_release import release_of_spec
+from autodeploy.exporters.tuning_arguments import add_tuning, refuse_tuning
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
 
@@ -71,6 +72,7 @@ def filled_launch(arguments: LaunchArguments, spec: Spec, plan: Plan) -> Launch:
     add_experts(arguments, spec, flag_ep)
     add_dispatch(arguments, spec, strategy)
     add_training(arguments, spec)
+    add_tuning(arguments, spec)
     if strategy.distributed_optimizer:
         arguments.add("OPTIMIZE_ARGS", "--use-distributed-optimizer")
     if strategy.fsdp:
@@ -102,6 +104,7 @@ def plain_launch(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     arguments = LaunchArguments(release_of_spec(spec, target))
     note_doubts(arguments, spec)
     note_other_target(arguments, spec)
+    refuse_tuning(arguments, spec)
     return Launch(spec, plan, arguments, {}, _ranks(plan.strategy, plan))
 
 

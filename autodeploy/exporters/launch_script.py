@@ -17,6 +17,7 @@ from autodeploy.exporters.recipe_arguments import ASKED_FOR_BALANCING, ASKED_FOR
 from autodeploy.exporters.release_check import release_check, release_lines
 from autodeploy.exporters.settings_table import environment_variables
 from autodeploy.exporters.target_release import profile_of
+from autodeploy.exporters.tuning_arguments import TRAINER
 from autodeploy.stack.expression import evaluate
 
 if TYPE_CHECKING:
@@ -85,9 +86,15 @@ def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bo
         _cluster(launch),
         *(shell_array(name, lines) for name, lines in blocks.items()),
         *([_ADAPTED] if adapts else []),
-        _command(list(blocks), ADAPTED_TRAINER if adapts else "pretrain_gpt.py"),
+        _command(list(blocks), _trainer(launch, adapts=adapts)),
     ]
     return "\n".join(parts)
+
+
+def _trainer(launch: Launch, *, adapts: bool) -> str:
+    if launch.spec.training.kind == "sft":
+        return TRAINER
+    return ADAPTED_TRAINER if adapts else "pretrain_gpt.py"
 
 
 def flags_text(plan_set: PlanSet, launch: Launch) -> str:

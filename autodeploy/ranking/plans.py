@@ -226,7 +226,7 @@ def plan_of_estimate(
     peak_bytes = float(np.max(estimate.card_bytes))
     spread = memory_spread_of(candidate, context)
     breakdown = Breakdown(**estimate.breakdown)
-    share = mfu(context.model, context.seq_length, tokens / ranks, peak)
+    share = mfu(context.model, context.seq_length, tokens / ranks, peak, adapter_params=context.adapter_params)
     plan = Plan(
         rank=0,
         plan_id=plan_id(identity, strategy),

@@ -13,6 +13,7 @@ from autodeploy.errors import FieldError, SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.doubts import Doubts
+from autodeploy.specs.lora import unmodelled_with_adapters
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.rl_rules import rl_faults
@@ -95,7 +96,7 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
         errors += [e for e in field_errors(error, model=Spec) if not (known_bad_model and e.path.startswith("/model"))]
     errors += _unknown_features(document)
     if not errors:
-        errors += _without_a_run(spec) or _contradicting_phases(spec) or rl_faults(spec)
+        errors += _without_adapters(spec) or _without_a_run(spec) or _contradicting_phases(spec) or rl_faults(spec)
     if errors:
         raise SpecError(errors=tuple(errors))
     return _told_of_robust(spec, document)
@@ -117,6 +118,15 @@ def _without_a_run(spec: Spec) -> list[FieldError]:
     path, rl = "/search/objective", spec.training.rl is not None
     hint = "step_time, or tokens_per_s_per_npu" if rl else "training.tokens, or run.phases"
     return [FieldError(path, "the time to train needs the tokens of a run", hint)]
+
+
+def _without_adapters(spec: Spec) -> list[FieldError]:
+    """Adapters of a model for which none are modelled."""
+    lora, missing = spec.training.lora, unmodelled_with_adapters(spec.model)
+    if lora is None or missing is None:
+        return []
+    hint = "leave lora out: all of the model is trained"
+    return [FieldError("/training/lora", f"adapters of a model with {missing} are not modelled yet", hint)]
 
 
 def _contradicting_phases(spec: Spec) -> list[FieldError]:

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.lora import LoraSpec
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
 from autodeploy.specs.rl import RlTraining
 from autodeploy.specs.router import Factor, RouterKind, StatedImbalance, as_imbalance, stated
@@ -51,7 +52,7 @@ def _as_batch(value: Any) -> Any:
         ) from None
 
 
-TrainingKind = Literal["pretrain", "rl_post_training"]
+TrainingKind = Literal["pretrain", "sft", "rl_post_training"]
 # What a spec of reinforcement learning does not say: it follows from what a step generates.
 FROM_RL = ("seq_length", "global_batch_size")
 
@@ -77,6 +78,13 @@ class TrainingSpec(Document):
         Field(
             description="of rl_post_training: what a step generates and trains on",
             validate_default=True,
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
+    lora: Annotated[
+        LoraSpec | None,
+        Field(
+            description="of sft: adapters are trained, the model is frozen; absent: all of it is trained",
             exclude_if=lambda value: value is None,
         ),
     ] = None
@@ -140,8 +148,16 @@ class TrainingSpec(Document):
         kind = info.data.get("kind")
         if value is None and kind == "rl_post_training":
             raise ValueError("rl_post_training needs what a step generates | rl: {prompts_per_step: 512, ...}")
-        if value is not None and kind == "pretrain":
-            raise ValueError("pretrain generates nothing | kind: rl_post_training, or leave rl out")
+        if value is not None and kind in {"pretrain", "sft"}:
+            raise ValueError(f"{kind} generates nothing | kind: rl_post_training, or leave rl out")
+        return value
+
+    @field_validator("lora")
+    @classmethod
+    def _of_fine_tuning(cls, value: LoraSpec | None, info: ValidationInfo) -> LoraSpec | None:
+        kind = info.data.get("kind")
+        if value is not None and kind not in {"sft", None}:
+            raise ValueError(f"adapters are not modelled in {kind} | kind: sft, or leave lora out")
         return value
 
     @field_validator(*FROM_RL, mode="before")
@@ -197,6 +213,12 @@ class TrainingSpec(Document):
     def told(self) -> TrainingRecipe:
         """The recipe; where the document has none, one that says nothing."""
         return self.recipe or NOTHING_TOLD_OF_TRAINING
+
+    @model_validator(mode="after")
+    def _adapters_in_16_bits(self) -> Self:
+        if self.lora is not None and self.precision not in {"bf16", "fp16"}:
+            raise ValueError(f"adapters beside frozen weights in {self.precision} are not modelled | precision: bf16")
+        return self
 
     @model_validator(mode="after")
     def _peak_is_the_larger(self) -> Self:

@@ -46,8 +46,31 @@ def forward_flops_per_token(model: ModelSpec, seq_length: int, *, causal: bool =
     return 2.0 * weights + scores
 
 
-def mfu(
-    model: ModelSpec, seq_length: int, tokens_per_s_per_rank: float, peak_flops: float, *, causal: bool = True
+def step_flops_per_token(
+    model: ModelSpec, seq_length: int, *, causal: bool = True, adapter_params: int | None = None
 ) -> float:
-    """Share of the peak that model FLOPs (forward once, backward twice) reach."""
-    return 3.0 * forward_flops_per_token(model, seq_length, causal=causal) * tokens_per_s_per_rank / peak_flops
+    """FLOPs of a step for one token: forward once, backward twice.
+
+    adapter_params : parameters of adapters beside a frozen model; None where all of it is trained. A frozen weight has
+    no gradient, 2 FLOPs less; a parameter of an adapter takes 6.
+    """
+    whole = 3.0 * forward_flops_per_token(model, seq_length, causal=causal)
+    if adapter_params is None:
+        return whole
+    frozen = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
+    frozen += model.vocab_size * model.hidden_size
+    return whole - 2.0 * frozen + 6.0 * adapter_params
+
+
+def mfu(
+    model: ModelSpec,
+    seq_length: int,
+    tokens_per_s_per_rank: float,
+    peak_flops: float,
+    *,
+    causal: bool = True,
+    adapter_params: int | None = None,
+) -> float:
+    """Share of the peak that model FLOPs reach, as of `step_flops_per_token`."""
+    flops = step_flops_per_token(model, seq_length, causal=causal, adapter_params=adapter_params)
+    return flops * tokens_per_s_per_rank / peak_flops

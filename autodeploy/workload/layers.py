@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
+from autodeploy.workload.adapters import frozen_piece, with_adapters
 from autodeploy.workload.attention import attention_rows
 from autodeploy.workload.attention_types import LayerKind, kind_of, table_name
 from autodeploy.workload.host_operators import MLP_HOOKS, of_hooks, replayed_synchronisations, synchronisations
@@ -80,7 +81,7 @@ def layer_table(
         replayed_synchronisations=replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
     )
-    return in_format(table, on.element_bytes)
+    return in_format(with_adapters(table, shard, on), on.element_bytes)
 
 
 def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: Floats | float) -> Operator:
@@ -231,7 +232,7 @@ def embedding_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures | No
     kind_reduce = Exchange("embedding_reduce", "scatter", "mlp", np.asarray(2.0 * elements), multiple, multiple)
     ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens), as_it_is=True)
     table = LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params))
-    return in_format(table, on.element_bytes)
+    return in_format(frozen_piece(table, on), on.element_bytes)
 
 
 def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
@@ -282,7 +283,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     beside = np.asarray(on.loss_bytes * logits)
     summed = accumulating(operators, on)
     table = LayerTable("head", summed, tensors, (*exchanges, loss), params, none, beside, kept)
-    return in_format(table, on.element_bytes)
+    return in_format(frozen_piece(table, on), on.element_bytes)
 
 
 def last_kind(model: ModelSpec) -> LayerKind:

@@ -41,6 +41,7 @@ class Operator:
     gradient_bytes : moved by the product that makes it, for an element of the weight's gradient; None: it is written.
     wide : stays in 16 bits where linear layers run in 8.
     as_it_is : its bytes are of FP32 numbers or integers, whatever format the run computes in.
+    frozen : its weight is not trained: the gradient of its input alone is made.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Operator:
     fused: bool = True
     wide: bool = False
     as_it_is: bool = False
+    frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class LayerTable:
     synchronisations: Floats | float = 0.0  # device-host synchronisations of the forward pass
     replayed_synchronisations: float = 0.0  # of a replay that permutes again and does not route again
     after_synchronisation: tuple[str, ...] = ()  # operators that the host issues right after, in order
+    frozen_params: Floats | float = 0.0  # parameters on the rank that are not trained: weights alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,8 @@ class OperatorFeatures:
     attention_dropout: bool = False
     mean_keys: float | None = None  # a query attends to, where documents are packed; None: the whole sequence is one
     documents: float = 1.0  # of a sequence, where documents are packed
+    lora_rank: int = 0  # of adapters beside a frozen model; 0: all of it is trained
+    lora_targets: tuple[str, ...] = ()  # matrices that have one
 
 
 def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[Operator, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import FieldError, ProfileError, SpecError
+from autodeploy.errors import FieldError, ProfileError, SpecError, UnsupportedError
 from autodeploy.evaluation.inputs.context import Context
 from autodeploy.evaluation.inputs.expert_balance import Levelling, Loads
 from autodeploy.evaluation.inputs.machine import machine_of
@@ -143,6 +143,8 @@ def operator_features(
         fused_cross_entropy="fused_cross_entropy" in features,
         dropout="dropout" in features,
         attention_dropout="dropout" in features,
+        lora_rank=0 if training.lora is None else training.lora.rank,
+        lora_targets=() if training.lora is None else training.lora.target_modules,
     )
 
 
@@ -237,6 +239,9 @@ def spec_context(
         if the device has no peak for the precision, or the cluster's geometry is not possible.
     """
     model, cluster, training = spec.model, spec.cluster, spec.training
+    if training.lora is not None and "fsdp" in mechanisms(features):
+        message = "adapters beside a frozen model that is sharded (fsdp) are not modelled yet"
+        raise UnsupportedError(message, path="/training/lora", hint="leave fsdp off")
     device = _device_with_peak(profile, cluster, training.precision)
     cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
     topology = topology_of(profile, cluster, cards)

@@ -11,6 +11,7 @@ import numpy as np
 from autodeploy.evaluation.inputs.expert_balance import ExpertRanks, Loads, placed_balance
 from autodeploy.evaluation.inputs.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
 from autodeploy.evaluation.inputs.sample_balance import Packs, attention_factor
+from autodeploy.specs.lora import adapter_params
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES, launch_values, mechanisms
 from autodeploy.stack.frameworks import FRAMEWORKS
@@ -87,6 +88,14 @@ class Context:
     def graph_mode(self) -> bool:
         """Whether the framework compiles the step: without a pipeline it splits each gradient as soon as it exists."""
         return "graph_mode" in self.features or self.framework.graph_mode
+
+    @property
+    def adapter_params(self) -> int | None:
+        """Parameters of all adapters; None where the whole model is trained."""
+        on = self.operators
+        if not on.lora_rank:
+            return None
+        return adapter_params(self.model, on.lora_rank, on.lora_targets)
 
     @property
     def fsdp(self) -> bool:

@@ -14,6 +14,7 @@ from autodeploy.evaluation.layers.lanes import beside_matrix_work_s
 from autodeploy.evaluation.layers.operator_time import OperatorTime, operator_time
 from autodeploy.evaluation.layers.pair_windows import Pairing, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
+from autodeploy.workload.operators import MATRIX_KINDS
 from cost_models.data_parallel import sharded_pass_s, synchronisation
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 from cost_models.swap import beyond_own_layer_s
@@ -88,6 +89,7 @@ class LayerCost:
     moved_params: Floats  # arriving at the busiest rank in each interval of expert migration
     dense_params: Floats
     expert_params: Floats
+    frozen_bytes: Floats  # of weights that are not trained
     choices: dict[str, ChoiceCost]
 
     @cached_property
@@ -156,6 +158,7 @@ def layer_cost(layer: LayerInputs) -> LayerCost:
         moved_params=np.asarray(table.expert_params * features.balance.moved_share),
         dense_params=table.dense_params,
         expert_params=table.expert_params,
+        frozen_bytes=np.asarray(table.frozen_params * layer.machine.rates.element_bytes + zero),
         choices=_choices(layer, kept, times, forward.host_bound_s),
     )
 
@@ -272,7 +275,7 @@ def launches(op: Operator, *, backward: bool) -> Floats | float:
     given = op.issued_backward if backward else op.issued
     if given is not None:
         return given
-    return op.launches * (2.0 if backward and op.kind in {"gemm", "grouped_gemm"} else 1.0)
+    return op.launches * (2.0 if backward and op.kind in MATRIX_KINDS and not op.frozen else 1.0)
 
 
 def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> Floats:

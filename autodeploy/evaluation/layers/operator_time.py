@@ -73,5 +73,7 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
                 compute.movement_s(size, op.launches, rates, whole_rows=op.whole_rows) for size in moved
             )
         times = (forward, backward, np.zeros(1))
+    if op.frozen:
+        times = (times[0], times[1], np.zeros(1))
     slower = machine.software_factor * (machine.routing_factor if op.routes else 1.0)
     return OperatorTime(*(np.asarray(t * slower) for t in times))

@@ -177,12 +177,11 @@ class Static:
 def static_of(cost: LayerCost, rates: tuple[StateRates, StateRates]) -> Static:
     """Static bytes of one layer or piece."""
     dense, expert = rates
-    return Static(
-        *(
-            np.asarray(cost.dense_params * getattr(dense, name) + cost.expert_params * getattr(expert, name))
-            for name in ("weights", "gradients", "optimizer", "adam", "host")
-        )
+    weights, *others = (
+        np.asarray(cost.dense_params * getattr(dense, name) + cost.expert_params * getattr(expert, name))
+        for name in ("weights", "gradients", "optimizer", "adam", "host")
     )
+    return Static(np.asarray(weights + cost.frozen_bytes), *others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,6 +285,7 @@ def _totals(
         ("migration_s", "layers"): total("migration_s"),
         ("dense_params", "layers"): total("dense_params"),
         ("expert_params", "layers"): total("expert_params"),
+        ("frozen_bytes", "layers"): total("frozen_bytes"),
     }
     units = [base["dense_params", n] + base["expert_params", n] for n in layers]
     largest = np.max([*units, base["unit_params", "pieces"]], axis=0)
@@ -318,7 +319,8 @@ def _mode_columns(
         + of_model("update_s", "layers")
         + of_model("swap_s", "layers")
     ) / pp
-    ends = of_model("total_bytes", "layers") + of_model("total_bytes", FIRST_PIECE)
+    frozen = sum(base["frozen_bytes", holder] for holder in ("layers", FIRST_PIECE, LAST_PIECES))
+    ends = of_model("total_bytes", "layers") + of_model("total_bytes", FIRST_PIECE) + frozen
     for suffix in ("", "_folded"):
         found[f"total_bytes{suffix}", "share"] = (ends + of_model("total_bytes", LAST_PIECES, suffix)) / pp
     return found

@@ -111,6 +111,7 @@ def _cost_columns(cost: LayerCost, context: Context, *, layer: bool) -> dict[str
         "dense_params": cost.dense_params,
         "expert_params": cost.expert_params,
         "moved_params": cost.moved_params,
+        "frozen_bytes": cost.frozen_bytes,
     }
     found["imbalance_s"] = found["imbalance_s"] + slow * found["compute_s"]
     if not layer:

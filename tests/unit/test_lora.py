@@ -1,0 +1,133 @@
+"""Low-rank adapters: parameters by hand, what frozen weights no longer cost, and memory below full training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
+from autodeploy.evaluation.steps.one_strategy import estimated
+from autodeploy.specs.lora import TARGETS, LoraSpec, adapter_params
+from autodeploy.specs.presets import load_preset
+from autodeploy.specs.spec import Spec, parse_spec
+from autodeploy.specs.strategy import Strategy
+from autodeploy.workload.flops import forward_flops_per_token, step_flops_per_token
+from autodeploy.workload.layers import embedding_table, head_table, layer_table
+from autodeploy.workload.operators import OperatorFeatures
+from tests.support.sharding import shard
+
+WHOLE = OperatorFeatures()
+LORA = OperatorFeatures(lora_rank=16, lora_targets=TARGETS)
+# Qwen3-32B: hidden 5,120, 64 heads and 8 key-value heads of 128, MLP 25,600, 64 layers.
+IN_AND_OUT = {
+    "linear_qkv": 5120 + (64 + 8 + 8) * 128,
+    "linear_proj": 64 * 128 + 5120,
+    "linear_fc1": 5120 + 2 * 25600,
+    "linear_fc2": 25600 + 5120,
+}
+
+
+def document(**training: object) -> dict[str, object]:
+    return {
+        "model": "qwen3-32b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
+        "training": {"kind": "sft", "seq_length": 4096, "global_batch_size": 64, **training},
+    }
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_adapter_has_rank_times_in_and_out(target: str) -> None:
+    model, on = load_preset("qwen3-32b"), OperatorFeatures(lora_rank=16, lora_targets=(target,))
+    by_hand = 16 * IN_AND_OUT[target]
+    assert layer_table(model, shard(), on, ("dense", None)).dense_params == by_hand
+    assert adapter_params(model, 16, (target,)) == 64 * by_hand
+
+
+def test_tensor_parallel_ranks_cut_one_half_of_an_adapter() -> None:
+    table = layer_table(load_preset("qwen3-32b"), shard(tp=4), LORA, ("dense", None))
+    columns = 16 * (5120 + (64 + 16) * 128 / 4) + 16 * (5120 + 2 * 25600 / 4)
+    rows = 16 * (64 * 128 / 4 + 5120) + 16 * (25600 / 4 + 5120)
+    assert table.dense_params == columns + rows
+
+
+def test_the_model_is_frozen_whole() -> None:
+    model = load_preset("qwen3-32b")
+    for whole, frozen in (
+        [layer_table(model, shard(), on, ("dense", None)) for on in (WHOLE, LORA)],
+        [embedding_table(model, shard(), on) for on in (WHOLE, LORA)],
+        [head_table(model, shard(), on) for on in (WHOLE, LORA)],
+    ):
+        assert frozen.frozen_params == whole.dense_params
+        named = {op.name for op in whole.operators if op.kind == "gemm"}
+        assert all(op.frozen == (op.name in named) for op in frozen.operators if op.kind == "gemm")
+    assert embedding_table(model, shard(), LORA).dense_params == 0.0
+
+
+def test_inputs_of_matrices_without_an_adapter_are_not_kept() -> None:
+    model, on = load_preset("qwen3-32b"), OperatorFeatures(lora_rank=16, lora_targets=("linear_qkv",))
+    kept = {t.name: t.kept_bytes for t in layer_table(model, shard(), on, ("dense", None)).tensors}
+    assert kept["mlp_norm_out"] == kept["mlp_activation_out"] == 0.0
+    assert kept["attention_norm_out"] == 2 * 4096 * 5120
+    assert kept["lora_qkv_proj_inner"] == 2 * 4096 * 16
+
+
+def test_inputs_are_gathered_again_beside_adapters_alone() -> None:
+    on = OperatorFeatures(lora_rank=16, lora_targets=("linear_fc1",))
+    table = layer_table(load_preset("qwen3-32b"), shard(tp=8), on, ("dense", None))
+    again = {e.name: float(np.max(e.backward_count)) for e in table.exchanges if e.name.endswith("_regather")}
+    assert again["attention_regather"] == 0.0
+    assert again["mlp_regather"] == 1.0
+
+
+def test_frozen_weights_take_a_third_less_work() -> None:
+    model = load_preset("qwen3-32b")
+    scores = forward_flops_per_token(model, 4096) - forward_flops_per_token(model, 1)
+    weights = (forward_flops_per_token(model, 1)) / 2
+    found = step_flops_per_token(model, 4096, adapter_params=adapter_params(model, 16, TARGETS))
+    by_hand = 4 * weights + 3 * scores + 6 * 16 * 64 * sum(IN_AND_OUT.values())
+    assert found == pytest.approx(by_hand, rel=1e-4)
+
+
+def estimate(spec: Spec) -> tuple[float, dict[str, float]]:
+    context = spec_context(spec, profile_of(spec.cluster), frozenset({"flash_attention", "distributed_optimizer"}))
+    strategy = Strategy(tp=1, pp=8, micro_batch_size=1, schedule="1f1b")
+    found = estimated(strategy, context).estimate
+    return found.step_time_s, {name: float(np.max(part)) for name, part in found.memory.items()}
+
+
+def test_adapters_take_less_time_and_memory_than_all_of_the_model() -> None:
+    whole_s, whole = estimate(parse_spec(document()))
+    lora_s, lora = estimate(parse_spec(document(lora={"rank": 16})))
+    assert 0.6 * whole_s < lora_s < whole_s
+    assert lora["gradients"] < 0.02 * whole["gradients"]
+    assert lora["optimizer"] < 0.02 * whole["optimizer"]
+    assert whole["weights"] < lora["weights"] < 1.02 * whole["weights"]
+
+
+def test_fine_tuning_of_all_parameters_is_a_step_of_pre_training() -> None:
+    assert estimate(parse_spec(document())) == estimate(parse_spec(document(kind="pretrain")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "message"),
+    [
+        ({"model": "deepseek-v3"}, "/training/lora", "experts"),
+        ({"model": "qwen3-0.6b"}, "/training/lora", "tied embeddings"),
+    ],
+)
+def test_models_whose_adapters_are_not_modelled_are_refused_by_name(
+    changes: dict[str, object], path: str, message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(document(lora={"rank": 16}) | changes)
+    assert [(e.path, message in e.message) for e in caught.value.errors] == [(path, True)]
+
+
+def test_pre_training_has_no_adapters() -> None:
+    with pytest.raises(SpecError, match="not modelled in pretrain"):
+        parse_spec(document(kind="pretrain", lora={"rank": 16}))
+
+
+def test_targets_stand_in_one_order() -> None:
+    assert LoraSpec(rank=8, target_modules=("linear_fc2", "linear_qkv")).target_modules == ("linear_qkv", "linear_fc2")
