@@ -125,6 +125,8 @@ class FlagReader:
             last = self.script.flags[given.name]
             if given.text != last.text:
                 self.log.contradict(given.place, given.name, _shown(given), f"line {last.line} says {_shown(last)}")
+        for variable in self.script.unset:
+            self.log.doubt("", f"${variable}", f"${variable} is set nowhere in the script: read as empty")
         for line, note in self.script.notes:
             self.log.ignore(f"line {line}", "", note)
         return tuple(kept)

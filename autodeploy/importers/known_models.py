@@ -27,6 +27,7 @@ NAMING = ("--tokenizer-name-or-path", "--tokenizer-model", "--load", "--model-ty
 CLOSE = 0.01
 _MODEL_NAME = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w.+-]{3,100}")  # letters and digits, no blanks
 _FAMILY = re.compile(r"[a-z]+")
+_SERIES = re.compile(r"([a-z]+)-?(\d)")
 _FIELD = "/model/vocab_size"
 
 
@@ -47,7 +48,7 @@ def read_vocabulary(reader: FlagReader, model: dict[str, Any], otherwise: str) -
         reader.log.take("VOCAB_SIZE", _FIELD, given)
         return int(given[:9])
     named = _names(reader, otherwise)
-    found = _of_preset(model, named) or _of_tokenizer(reader, named)
+    found = _of_preset(model, named) or _of_tokenizer(reader, named) or _of_layers(model, named)
     if found is not None:
         size, reason = found
         reader.log.default(_FIELD, size, reason)
@@ -59,15 +60,33 @@ def read_vocabulary(reader: FlagReader, model: dict[str, Any], otherwise: str) -
 
 def _of_preset(model: dict[str, Any], named: str) -> tuple[int, str] | None:
     """The vocabulary of the presets with this shape, where the file names their family and they agree."""
-    found = {
-        preset.model.vocab_size: preset.title
+    alike = [
+        preset
         for preset in _of_shape(model)
         if _family(preset) in named and _same_size(preset, {**model, "vocab_size": preset.model.vocab_size})
-    }
-    if len(found) != 1:
-        return None
-    size, title = found.popitem()
-    return size, f"the script has none: that of {title}, whose shape it has"
+    ]
+    found = _agreed(alike, named)
+    return found and (found[0], f"the script has none: that of {found[1]}, whose shape it has")
+
+
+def _of_layers(model: dict[str, Any], named: str) -> tuple[int, str] | None:
+    """The vocabulary of the presets that the file names with layers as wide, in a model of another depth."""
+    widths = ("num_attention_heads", "intermediate_size", "n_routed_experts", "moe_intermediate_size")
+    alike = [
+        preset
+        for preset in presets_of_width(model["hidden_size"])
+        if _is_series(preset, named)
+        and all((getattr(preset.model, key) or None) == (model.get(key) or None) for key in widths)
+    ]
+    found = _agreed(alike, named)
+    return found and (found[0], f"the script has none: that of {found[1]}, whose layers are as wide")
+
+
+def _agreed(presets: list[Preset], named: str) -> tuple[int, str] | None:
+    """The one vocabulary of the presets, of those of the series that the file names where it names one."""
+    told = [preset for preset in presets if _is_series(preset, named)]
+    found = {preset.model.vocab_size: preset.title for preset in told or presets}
+    return found.popitem() if len(found) == 1 else None
 
 
 def _of_tokenizer(reader: FlagReader, named: str) -> tuple[int, str] | None:
@@ -151,7 +170,16 @@ def _names(reader: FlagReader, otherwise: str) -> str:
 
 def _is_named(preset: Preset, named: str) -> bool:
     """Whether the first word of its title stands in the names, and no longer number: `llama3` is not in llama33."""
-    return re.search(re.escape(_plain(preset.title.split()[0])) + r"(?!\d)", _plain(named)) is not None
+    title = "[^a-z0-9]*".join(re.escape(c) for c in _plain(preset.title.split()[0]))
+    return re.search(title + r"(?!\d)", named) is not None
+
+
+def _is_series(preset: Preset, named: str) -> bool:
+    """Whether the names say the series by its first number: `llama2_70b`, `llama-2-70b` for Llama-2 70B."""
+    found = _SERIES.match(preset.title.lower())
+    if found is None:
+        return False
+    return re.search(rf"(?<![a-z]){found[1]}[-_ ]?{found[2]}(?!\d{{2}}|\d[a-z])", named) is not None
 
 
 def _plain(text: str) -> str:

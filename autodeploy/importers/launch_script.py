@@ -16,6 +16,8 @@ from autodeploy.importers.shell_values import Run, Value, WordBuilder
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# A variable that holds flags, by the names that scripts give them; unset it is no flag's value, and empty.
+BUNDLE = re.compile(r"\$\{?(\w*(?:ARGS|OPTS|OPTIONS|FLAGS))(?:\[[@*]\])?\}?", re.IGNORECASE)
 FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 LAUNCHER_OPTIONS = {
     "--nproc_per_node": "ranks_per_node",
@@ -56,7 +58,8 @@ class GivenFlag:
 class LaunchScript:
     """What one launch command says: `flags` in order, the last one of each name; `repeated` are earlier ones.
 
-    `given` are the variables that were set from outside, `notes` what was not followed, with its line.
+    `given` are the variables that were set from outside, `notes` what was not followed, with its line, `unset` the
+    variables for flags that the script nowhere sets.
     """
 
     program: str
@@ -66,6 +69,7 @@ class LaunchScript:
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[tuple[int, str], ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int | None:
@@ -93,13 +97,24 @@ def read_launch_script(text: str, variables: Mapping[str, str] | None = None) ->
     """
     followed = follow(text, variables)
     words, place = _training_words(followed)
+    unset = {found[1]: None for word in words if word.unknown and (found := BUNDLE.fullmatch(word.text))}
+    words = [word for word in words if not (word.unknown and BUNDLE.fullmatch(word.text))]
     before, program, after = _cut_at_program(words)
     flags, repeated = _flags(followed, after)
     launcher, _ = _flags(followed, before)
     known = environment_variables()
     environment = {name: value.text for name, value in followed.environment.items() if name in known}
     notes = tuple((followed.source.place(offset)[0], note) for offset, note in followed.notes)
-    return LaunchScript(program or place, flags, repeated, _launcher(launcher), environment, notes, variables or {})
+    return LaunchScript(
+        program=program or place,
+        flags=flags,
+        repeated=repeated,
+        launcher=_launcher(launcher),
+        environment=environment,
+        notes=notes,
+        given=variables or {},
+        unset=tuple(unset),
+    )
 
 
 def _training_words(followed: Followed) -> tuple[list[Value], str]:

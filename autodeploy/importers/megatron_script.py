@@ -12,6 +12,7 @@ from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_recipe import read_training_recipe
 from autodeploy.importers.megatron_strategy import ALLOCATORS, ASYNC_PERMUTATION, read_gradient_sums, read_strategy
+from autodeploy.importers.next_chip import refuse_next_chip
 from autodeploy.importers.other_trainings import refuse_other_training
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
@@ -39,6 +40,7 @@ def import_launch_script(
         with line and column, or the field of the spec that the script leaves open.
     """
     script = read_launch_script(text, variables)
+    refuse_next_chip(script, text, otherwise)
     refuse_other_training(script)
     reader = FlagReader(script)
     strategy, layers = read_strategy(reader)

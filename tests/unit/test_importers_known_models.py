@@ -75,6 +75,44 @@ def test_a_tokenizer_lends_its_vocabulary_to_its_family_and_it_is_told() -> None
     assert "that of Llama2Tokenizer" in found.document["doubts"][0]
 
 
+GROUPED = (
+    "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --ffn-hidden-size 28672 --swiglu "
+    "--group-query-attention --num-query-groups 8 --untie-embeddings-and-output-weights --position-embedding-type rope"
+)
+
+
+@pytest.mark.parametrize(
+    ("filename", "name", "vocabulary"),
+    [
+        ("pretrain_llama2_70b_8k.sh", "Llama-2 70B", 32_000),
+        ("pretrain_llama-2-70b.sh", "Llama-2 70B", 32_000),
+        ("pretrain_llama3_70b_8k.sh", "Llama-3 70B", 128_256),
+        ("pretrain_llama31_70b_8k.sh", "Llama-3.1 70B", 128_256),
+    ],
+)
+def test_of_models_of_one_shape_the_series_that_the_file_names_lends(filename: str, name: str, vocabulary: int) -> None:
+    found = read(GROUPED, filename)
+    assert (found.document["model"]["name"], found.document["model"]["vocab_size"]) == (name, vocabulary)
+    assert any("the script has none" in doubt for doubt in found.document["doubts"])
+
+
+@pytest.mark.parametrize("filename", ["pretrain_llama_70b.sh", "pretrain_llama70b.sh", "codellama2_70b.sh"])
+def test_models_of_one_shape_that_the_file_does_not_tell_apart_lend_nothing(filename: str) -> None:
+    with pytest.raises(SpecError, match="no vocabulary size"):
+        read(GROUPED, filename)
+
+
+def test_layers_of_the_named_series_lend_at_another_depth_and_it_is_told() -> None:
+    deeper = GROUPED.replace("--num-layers 80", "--num-layers 88")
+    found = read(deeper, "pretrain_llama2_80b.sh").document
+    assert (found["model"]["vocab_size"], found["model"]["name"]) == (32_000, "pretrain_llama2_80b")
+    (doubt,) = found["doubts"]
+    assert doubt == "/model/vocab_size = 32000: the script has none: that of Llama-2 70B, whose layers are as wide"
+    assert "取各层宽度相同的 Llama-2 70B 的值" in translated(doubt, "zh")
+    with pytest.raises(SpecError, match="no vocabulary size"):
+        read(f"{deeper} --num-experts 8 --moe-router-topk 2", "pretrain_llama2_moe.sh")
+
+
 @pytest.mark.parametrize("flag", ["--geglu", "--gelu-tanh"])
 def test_gated_activations_have_three_matrices_of_the_width_that_stands_there(flag: str) -> None:
     model = read(LLAMA.replace("--swiglu", flag) + " --vocab-size 256000", "a.sh").document["model"]

@@ -300,3 +300,27 @@ def test_a_fixed_router_balances_the_experts() -> None:
     assert found.document["training"]["routing_imbalance"] == 1.0
     assert found.document["training"]["routing_imbalance_peak"] == 1.0
     assert any("--fix-router" in note.reason for note in found.diagnostics.defaulted)
+
+
+@pytest.mark.parametrize("written", ["$MEM_ARGS", "${MEM_ARGS}", "${MEM_ARGS[@]}"])
+def test_a_variable_for_flags_that_nothing_sets_is_empty_and_told(written):
+    """It is no value of the flag before it, as the shell leaves nothing of it."""
+    moe = 'MOE_ARGS="--num-experts 8 --moe-router-topk 2"'
+    text = script(moe, flags=f"{SHAPE} {REST} $MOE_ARGS {written} --swiglu")
+    found = import_document(text, "a.sh").document
+    assert (found["model"]["num_experts_per_tok"], found["model"]["hidden_act"]) == (2, "silu")
+    (doubt,) = found["doubts"]
+    assert doubt == "$MEM_ARGS is set nowhere in the script: read as empty"
+    assert translated(doubt, "zh") == "脚本中未设置 $MEM_ARGS：按空值读取"
+
+
+def test_a_variable_for_flags_is_set_from_outside():
+    text = script(flags=f"{SHAPE} {REST} $MEM_ARGS")
+    found = import_document(text, "a.sh", variables={"MEM_ARGS": "--swap-attention --swiglu"})
+    assert found.document["model"]["hidden_act"] == "silu"
+    assert "doubts" not in found.document
+
+
+def test_a_value_that_nothing_sets_is_asked_for():
+    with pytest.raises(SpecError, match=r"--moe-router-topk: \$TOPK has no value"):
+        import_document(script(flags=f"{SHAPE} {REST} --num-experts 8 --moe-router-topk $TOPK"), "a.sh")
