@@ -17,6 +17,7 @@ from autodeploy.solver.search_size import SearchSize
 from autodeploy.specs.operators import OperatorReport
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.spec import canonical_json, spec_hash
+from autodeploy.specs.strategy_bounds import StrategyBound, StrategyBounds
 from autodeploy.specs.timeline import PipelineTimeline, Slot
 from autodeploy.specs.what_if import WhyNot
 from autodeploy.stack.features import FEATURES
@@ -146,6 +147,16 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     return PipelineTimeline(
         pp=strategy.pp, vpp=1, micro_batches=1, makespan_s=makespan_s, step_time_s=makespan_s + 1.0, slots=tuple(slots)
     )
+
+
+def strategy_bounds(spec: Spec, most: int) -> StrategyBounds:
+    """Two strategies, of which as many are told as wanted."""
+    axes: dict[str, int | str] = {"tp": 2, "pp": 4, "vpp": 1, "cp": 1, "micro_batch_size": 1, "schedule": "1f1b"}
+    sample = [
+        StrategyBound(axes=axes | {"tp": tp}, dp=12, num_npus=384, step_time_s=150.0, peak_memory_gib=20.0, mfu=0.3)
+        for tp in (1, 2)
+    ]
+    return StrategyBounds(total=len(sample), sample=tuple(sample[:most]))
 
 
 def operators(spec: Spec, plan: Plan) -> OperatorReport:

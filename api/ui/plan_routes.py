@@ -23,6 +23,7 @@ from api.ui.routes import ViewsOfApp, form_page, not_found, refused, see
 from api.ui.run_page import run_page
 from api.ui.script_diff import script_diffs
 from api.ui.search_page import spec_text, step_shares
+from api.ui.strategy_picture import picture
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
@@ -42,6 +43,7 @@ from autodeploy.reports.wording import choices, plan_lines
 from autodeploy.services.comparisons import MOST
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.spec import Spec
+from hardware_profiles import ProfileError
 
 if TYPE_CHECKING:
     from api.ui.views import Views
@@ -172,6 +174,19 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
         groups=[(group, [row for row in shown if row[0].group == group]) for group in GROUPS],
         title_of=lambda row: names.get(row.field) or row_title(row, lang),
     )
+
+
+@router.get("/searches/{search_id}/strategies")
+def strategies(request: Request, search_id: str, views: ViewsOfApp) -> Response:
+    """The points of the picture of all strategies, made on demand: the plans, and others at their bounds."""
+    try:
+        plan_set = views.search(search_id).plan_set
+        found = picture(plan_set, views.strategy_bounds(plan_set), language_of(request))
+    except NotFoundError as error:
+        return not_found(request, error)
+    except (SpecError, ProfileError) as error:
+        return JSONResponse({"error": translated(str(error), language_of(request))}, 422)
+    return JSONResponse(found)
 
 
 @router.post("/searches/{search_id}/notes")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from api.ui import formats
 from api.ui.languages import texts
 from api.ui.rl_page import rl_charts, rl_context
+from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS
 from autodeploy import figures
 from autodeploy.figures.labels import MEMORY, PARTS, Language, is_reference, layout
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
@@ -229,6 +230,9 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "spec_text": spec_text(spec),
         "bar_colour": lambda share: share.key,
         "fate_colour": lambda share: "fate-" + share.key.partition(":")[0],
+        "picture_numbers": NUMBERS,
+        "picture_colours": COLOURS,
+        "picture_filters": FILTERED,
         "running": plan_set.status in {"queued", "running"},
     }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation while the program runs
 
 from api.ui.profile_page import ProfilePage, profile_page
+from api.ui.strategy_picture import MOST
 from autodeploy.errors import FieldError, NotFoundError, SpecError
 from autodeploy.exporters.registry import formats_of
 from autodeploy.importers.amounts import card_count
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.scaling import ScalingReport
+    from autodeploy.specs.strategy_bounds import StrategyBounds
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.store.searches import SearchFilter
 
@@ -231,6 +233,10 @@ class Views:
         """What each feature of a plan buys."""
         spec = Spec.model_validate(view.plan_set.search.spec)
         return self._services.ablate(spec.model_copy(update={"strategy": view.plan.strategy}))
+
+    def strategy_bounds(self, plan_set: PlanSet) -> StrategyBounds:
+        """Strategies of a finished search at their bounds; SpecError where they can't be swept (any more)."""
+        return self._services.strategy_bounds(Spec.model_validate(plan_set.search.spec), MOST)
 
     def scale(self, plan_set: PlanSet) -> ScalingReport | None:
         """How a finished search scales with its cards; None without a plan."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Breakdown, Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.strategy_bounds import StrategyBounds
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.specs.what_if import WhyNot
     from autodeploy.strategies.candidates import Candidates
@@ -52,6 +53,9 @@ class Planner(Protocol):
     def timeline(self, spec: Spec, strategy: Strategy) -> PipelineTimeline: ...
 
     def operators(self, spec: Spec, plan: Plan) -> OperatorReport: ...
+
+    def strategy_bounds(self, spec: Spec, most: int) -> StrategyBounds: ...
+
     def reestimate(self, spec: Spec, plan: Plan) -> Plan:
         """A plan of this spec predicted once more, under the overlay that the spec has now."""
 

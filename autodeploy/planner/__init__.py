@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from autodeploy.planner.predictions import breakdown_of, estimate, lowered, place, predict, reestimate, timeline
+from autodeploy.planner.bounds import strategy_bounds
+from autodeploy.planner.predictions import (
+    breakdown_of,
+    estimate,
+    lowered,
+    place,
+    predict,
+    reestimate,
+    timeline,
+)
 from autodeploy.planner.prepared import Prepared, budget_of, describe_hashes, prepare, profile_hash
 from autodeploy.planner.questions import launch_rules, operators, unmeasured_of, why_not
 from autodeploy.planner.search import check_space, fastest_s, plan, search_size
@@ -33,6 +42,7 @@ __all__ = [
     "profile_hash",
     "reestimate",
     "search_size",
+    "strategy_bounds",
     "timeline",
     "unmeasured_of",
     "why_not",

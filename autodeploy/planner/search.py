@@ -84,7 +84,7 @@ def plan(
         found = plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
         return _with_spares(spec, found, stop)
     _check_phases(spec)
-    prepared = _ended(lambda: _with_best_batch(prepare(spec)), spec, stop, alone=alone)
+    prepared = _ended(lambda: with_best_batch(prepare(spec)), spec, stop, alone=alone)
     refuse_unsaved(spec, prepared.profile.vendor)
     if of is not None:
         prepared = replace(prepared, identity=replace(prepared.identity, spec_hash=spec_hash(of)))
@@ -206,7 +206,7 @@ def _with_spares(spec: Spec, result: PlanSet, stop: Deadline) -> PlanSet:
     return result.model_copy(update={"spares": rows})
 
 
-def _with_best_batch(prepared: Prepared) -> Prepared:
+def with_best_batch(prepared: Prepared) -> Prepared:
     """On the batch that the spec's tolerance allows and that trains fastest."""
     spec = prepared.spec
     if not spec.training.global_batch_size.tolerance_pct:

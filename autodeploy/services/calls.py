@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.strategy_bounds import StrategyBounds
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
     from autodeploy.store.runs import RunTexts, SearchTexts
@@ -39,6 +40,11 @@ def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
 def operators(planner: str, spec: Spec, plan: Plan) -> OperatorReport:
     """The operators of a plan."""
     return load_planner(planner).operators(spec, plan)
+
+
+def strategy_bounds(planner: str, spec: Spec, most: int) -> StrategyBounds:
+    """A sample of the spec's strategies at their bounds."""
+    return load_planner(planner).strategy_bounds(spec, most)
 
 
 def rules_broken(planner: str, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:

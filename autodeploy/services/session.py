@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.strategy_bounds import StrategyBounds
     from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
     from autodeploy.store.database import Database
     from autodeploy.store.workers import WorkerView
@@ -114,6 +115,10 @@ class Services:
         """Where the time of a stored plan goes, down to the operators of each kind of layer."""
         spec = Spec.model_validate(view.plan_set.search.spec)
         return self._call(calls.operators, self.planner_module, spec, view.plan)
+
+    def strategy_bounds(self, spec: Spec, most: int) -> StrategyBounds:
+        """At most so many strategies of a search at their bounds; nothing is stored."""
+        return self._call(calls.strategy_bounds, self.planner_module, spec, most)
 
     def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
         """What the spec's target refuses of each strategy, in words; nothing of those that it can launch."""

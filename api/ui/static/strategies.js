@@ -1,0 +1,300 @@
+// All strategies of a search on a canvas: read when the picture comes into view, moved and zoomed without a library.
+"use strict";
+
+(() => {
+  const box = document.getElementById("all-strategies");
+  if (!box) return;
+  const canvas = document.getElementById("strategies-picture");
+  const said = document.getElementById("strategies-said");
+  const slider = document.getElementById("strategies-step");
+  const chosenText = document.getElementById("strategies-chosen");
+  const openLink = document.getElementById("strategies-open");
+  const whyButton = document.getElementById("strategies-why");
+  const asked = box.querySelector('input[name="strategy"]');
+  const legend = document.getElementById("strategies-legend");
+  const roles = Object.fromEntries([...box.querySelectorAll("[data-role]")].map((each) => [each.dataset.role, each]));
+  const filters = [...box.querySelectorAll("[data-filter]")];
+  const EDGE = { left: 58, right: 14, top: 12, bottom: 44 };
+  const NEAR_PX = 14;
+  const RAMP = ["#23508f", "#3f74b8", "#4a978c", "#84b676", "#d9a83a", "#dd7a3c", "#c4574d"];
+  const BEST_IS_HIGH = new Set(["mfu_pct"]);
+  let data = null;
+  let shown = [];
+  let view = null; // x0, x1, y0, y1 in the units of the axes
+  let chosen = null;
+  let waiting = false;
+
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const number = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+  const axis = (role) => roles[role].value;
+  const inner = () => ({
+    width: canvas.clientWidth - EDGE.left - EDGE.right,
+    height: canvas.clientHeight - EDGE.top - EDGE.bottom,
+  });
+  const atX = (value) => EDGE.left + ((value - view.x0) / (view.x1 - view.x0)) * inner().width;
+  const atY = (value) => EDGE.top + (1 - (value - view.y0) / (view.y1 - view.y0)) * inner().height;
+
+  const range = (name) => {
+    const values = shown.map((point) => point[name]);
+    const low = Math.min(...values);
+    const high = Math.max(...values);
+    const margin = 0.05 * (high - low) || 0.05 * high || 1;
+    return [low - margin, high + margin];
+  };
+  const whole = () => {
+    if (!shown.length) return;
+    [[view.x0, view.x1], [view.y0, view.y1]] = [range(axis("x")), range(axis("y"))];
+  };
+
+  // Steps of 1, 2 or 5 times a power of ten.
+  const ticks = (low, high, count) => {
+    const rough = (high - low) / count;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+    const found = [];
+    for (let value = Math.ceil(low / step) * step; value <= high; value += step) found.push(value);
+    return found;
+  };
+
+  const colours = () => {
+    const values = [...new Set(data.points.map((point) => point[axis("colour")]))].sort((a, b) => a - b);
+    if (values.length <= RAMP.length) {
+      const of = new Map(values.map((value, i) => [value, RAMP[values.length > 1 ? Math.round((i * (RAMP.length - 1)) / (values.length - 1)) : 0]]));
+      return { of: (point) => of.get(point[axis("colour")]), entries: [...of] };
+    }
+    const edges = RAMP.map((_, i) => values[Math.floor((i * values.length) / RAMP.length)]);
+    const place = (value) => edges.findLastIndex((edge) => value >= edge);
+    return { of: (point) => RAMP[Math.max(0, place(point[axis("colour")]))], entries: edges.map((edge, i) => [edge, RAMP[i]]) };
+  };
+
+  // The plans that no other plan beats in what the two axes show.
+  const front = () => {
+    const [x, y] = [axis("x"), axis("y")];
+    const signed = (name, point) => (BEST_IS_HIGH.has(name) ? -point[name] : point[name]);
+    const plans = shown.filter((point) => point.plan).sort((a, b) => signed(x, a) - signed(x, b) || signed(y, a) - signed(y, b));
+    const found = [];
+    for (const plan of plans) if (!found.length || signed(y, plan) < signed(y, found.at(-1))) found.push(plan);
+    return found;
+  };
+
+  const draw = () => {
+    waiting = false;
+    const scale = window.devicePixelRatio || 1;
+    const { clientWidth: width, clientHeight: height } = canvas;
+    if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
+    if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
+    const pen = canvas.getContext("2d");
+    const [ink, quiet, line] = [css("--ink"), css("--ink-quiet"), css("--line")];
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    pen.font = "12px Inter, 'Segoe UI', system-ui, sans-serif";
+    pen.lineWidth = 1;
+    pen.strokeStyle = line;
+    pen.fillStyle = quiet;
+    const bottom = height - EDGE.bottom;
+    pen.textAlign = "center";
+    for (const value of ticks(view.x0, view.x1, width < 500 ? 4 : 8)) {
+      pen.beginPath();
+      pen.moveTo(atX(value), EDGE.top);
+      pen.lineTo(atX(value), bottom);
+      pen.stroke();
+      pen.fillText(number(value), atX(value), bottom + 16);
+    }
+    pen.fillText(data.words[axis("x")], EDGE.left + inner().width / 2, height - 8);
+    pen.textAlign = "right";
+    for (const value of ticks(view.y0, view.y1, 6)) {
+      pen.beginPath();
+      pen.moveTo(EDGE.left, atY(value));
+      pen.lineTo(width - EDGE.right, atY(value));
+      pen.stroke();
+      pen.fillText(number(value), EDGE.left - 6, atY(value) + 4);
+    }
+    pen.save();
+    pen.translate(13, EDGE.top + inner().height / 2);
+    pen.rotate(-Math.PI / 2);
+    pen.textAlign = "center";
+    pen.fillText(data.words[axis("y")], 0, 0);
+    pen.restore();
+    pen.save();
+    pen.beginPath();
+    pen.rect(EDGE.left, EDGE.top, inner().width, inner().height);
+    pen.clip();
+    if (data.valley_s) {
+      const [low, high] = data.valley_s;
+      pen.fillStyle = "rgba(74, 151, 140, 0.2)";
+      if (axis("y") === "step_time_s") pen.fillRect(EDGE.left, atY(high), inner().width, Math.max(2, atY(low) - atY(high)));
+      if (axis("x") === "step_time_s") pen.fillRect(atX(low), EDGE.top, Math.max(2, atX(high) - atX(low)), inner().height);
+    }
+    const of = colours().of;
+    // Hollow ones by colour, so that a stroke is one path.
+    const paths = new Map();
+    for (const point of shown) {
+      if (point.plan) continue;
+      const colour = of(point);
+      if (!paths.has(colour)) paths.set(colour, new Path2D());
+      const [x, y] = [atX(point[axis("x")]), atY(point[axis("y")])];
+      paths.get(colour).moveTo(x + 3, y);
+      paths.get(colour).arc(x, y, 3, 0, 2 * Math.PI);
+    }
+    for (const [colour, path] of paths) {
+      pen.strokeStyle = colour;
+      pen.stroke(path);
+    }
+    pen.beginPath();
+    for (const plan of front()) pen.lineTo(atX(plan[axis("x")]), atY(plan[axis("y")]));
+    pen.strokeStyle = quiet;
+    pen.lineWidth = 1.5;
+    pen.stroke();
+    for (const point of shown.filter((each) => each.plan)) {
+      pen.beginPath();
+      pen.arc(atX(point[axis("x")]), atY(point[axis("y")]), 7, 0, 2 * Math.PI);
+      pen.fillStyle = of(point);
+      pen.fill();
+      pen.strokeStyle = ink;
+      pen.stroke();
+    }
+    if (chosen) {
+      pen.beginPath();
+      pen.arc(atX(chosen[axis("x")]), atY(chosen[axis("y")]), 11, 0, 2 * Math.PI);
+      pen.strokeStyle = ink;
+      pen.lineWidth = 2.5;
+      pen.stroke();
+    }
+    pen.restore();
+    box.dataset.drawn = shown.length;
+  };
+  const redraw = () => {
+    if (waiting || !data) return;
+    waiting = true;
+    requestAnimationFrame(draw);
+  };
+
+  const choose = (point) => {
+    chosen = point;
+    openLink.hidden = !point?.plan;
+    whyButton.hidden = !point || Boolean(point.plan);
+    if (!point) {
+      chosenText.textContent = "";
+    } else {
+      const { words } = data;
+      const [least, most] = point.plan ? ["", ""] : [`${words.least} `, `${words.most} `];
+      const title = point.plan ? `${words.plan} ${point.rank}: ` : "";
+      chosenText.textContent =
+        `${title}${point.name} · ${least}${number(point.step_time_s)} s · ${least}${number(point.peak_memory_gib)} GiB · ` +
+        `MFU ${most}${number(point.mfu_pct)} % · ${words.num_npus}: ${number(point.num_npus)}`;
+      slider.value = shown.indexOf(point);
+      slider.setAttribute("aria-valuetext", chosenText.textContent);
+      if (point.plan) openLink.href = box.dataset.plans + point.plan + window.location.search;
+      else asked.value = point.ask;
+    }
+    redraw();
+  };
+
+  const refresh = () => {
+    const y = axis("y");
+    shown = data.points.filter((point) => filters.every((f) => !f.value || String(point[f.dataset.filter]) === f.value));
+    shown.sort((a, b) => a[y] - b[y] || a[axis("x")] - b[axis("x")]);
+    slider.max = Math.max(0, shown.length - 1);
+    said.textContent = data.words.shown.replace("{shown}", shown.length.toLocaleString("en")).replace("{total}", data.total.toLocaleString("en"));
+    whole();
+    const bits = colours().entries.map(([value, colour]) => ["swatch", colour, `${data.words[axis("colour")]} ${number(value)}`]);
+    if (front().length > 1) bits.push(["swatch line", "currentColor", data.words.pareto]);
+    if (data.valley_s && [axis("x"), y].includes("step_time_s")) bits.push(["swatch", "rgba(74, 151, 140, 0.35)", data.words.valley]);
+    legend.replaceChildren(
+      ...bits.map(([kind, colour, text]) => {
+        const item = document.createElement("li");
+        const swatch = document.createElement("span");
+        swatch.className = kind;
+        swatch.style.backgroundColor = colour;
+        item.append(swatch, text);
+        return item;
+      }),
+    );
+    choose(shown.includes(chosen) ? chosen : null);
+  };
+
+  const nearest = (event) => {
+    let [best, bestPx] = [null, NEAR_PX];
+    for (const point of shown) {
+      const px = Math.hypot(atX(point[axis("x")]) - event.offsetX, atY(point[axis("y")]) - event.offsetY) - (point.plan ? 4 : 0);
+      if (px < bestPx) [best, bestPx] = [point, px];
+    }
+    return best;
+  };
+
+  let held = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    if (!data) return;
+    canvas.setPointerCapture(event.pointerId);
+    held = { x: event.offsetX, y: event.offsetY, view: { ...view }, moved: false };
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!held) return;
+    const [right, down] = [event.offsetX - held.x, event.offsetY - held.y];
+    held.moved ||= Math.hypot(right, down) > 4;
+    if (!held.moved) return;
+    const dx = (right / inner().width) * (held.view.x1 - held.view.x0);
+    const dy = (down / inner().height) * (held.view.y1 - held.view.y0);
+    view = { x0: held.view.x0 - dx, x1: held.view.x1 - dx, y0: held.view.y0 + dy, y1: held.view.y1 + dy };
+    redraw();
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    if (held && !held.moved) {
+      const point = nearest(event);
+      if (point?.plan && point === chosen) openLink.click();
+      else choose(point);
+    }
+    held = null;
+  });
+  canvas.addEventListener("pointercancel", () => (held = null));
+  canvas.addEventListener("dblclick", () => {
+    whole();
+    redraw();
+  });
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!data) return;
+      event.preventDefault();
+      const factor = 1.0015 ** event.deltaY;
+      const x = view.x0 + ((event.offsetX - EDGE.left) / inner().width) * (view.x1 - view.x0);
+      const y = view.y0 + (1 - (event.offsetY - EDGE.top) / inner().height) * (view.y1 - view.y0);
+      view = {
+        x0: x + (view.x0 - x) * factor,
+        x1: x + (view.x1 - x) * factor,
+        y0: y + (view.y0 - y) * factor,
+        y1: y + (view.y1 - y) * factor,
+      };
+      redraw();
+    },
+    { passive: false },
+  );
+  slider.addEventListener("input", () => choose(shown[Number(slider.value)]));
+  for (const each of [...Object.values(roles), ...filters]) each.addEventListener("change", () => data && refresh());
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  new ResizeObserver(redraw).observe(canvas);
+
+  const read = async () => {
+    const response = await fetch(box.dataset.from, { headers: { Accept: "application/json" } });
+    const body = await response.json();
+    if (!response.ok) throw new Error(body.error);
+    data = body;
+    view = { x0: 0, x1: 1, y0: 0, y1: 1 };
+    for (const filter of filters) {
+      const values = [...new Set(data.points.map((point) => point[filter.dataset.filter]))].sort((a, b) => a - b);
+      filter.append(...values.map((value) => new Option(value, value)));
+      filter.closest("label").hidden = values.length < 2;
+    }
+    refresh();
+  };
+  box.hidden = false;
+  const seen = new IntersectionObserver(
+    (entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      seen.disconnect();
+      read().catch((error) => (said.textContent = `${box.dataset.failed}: ${error.message}`));
+    },
+    { rootMargin: "200px" },
+  );
+  seen.observe(box);
+})();

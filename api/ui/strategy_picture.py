@@ -1,0 +1,86 @@
+"""All strategies of a search in one picture: its plans, and a sample of the others at what is proven of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from api.ui.languages import texts
+from autodeploy.figures.labels import layout
+from cost_models.schedule import schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.figures.labels import Language
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.strategy_bounds import StrategyBound, StrategyBounds
+
+MOST = 3000
+"""Strategies of a sample: enough to see where they lie, and few enough to pan."""
+NUMBERS = ("step_time_s", "peak_memory_gib", "mfu_pct", "num_npus")
+COLOURS = (*NUMBERS, "tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
+WORDS = "search.picture_"
+FILTERED = ("tp", "pp", "cp", "ep")
+
+
+def picture(plan_set: PlanSet, bounds: StrategyBounds, lang: Language) -> dict[str, Any]:
+    """Points as the page's script draws them, the ranked plans first.
+
+    A plan is left out of the sample. `plan`: its address, where a point has a page; `valley_s`: the shortest and the
+    longest step within the valley, null without one.
+    """
+    plans = list(plan_set.plans)
+    known = {_key(_axes_of(plan)) for plan in plans}
+    fastest, valley = plan_set.fastest, plan_set.valley
+    best_s = fastest.step_time_s if fastest is not None else min((p.step_time_s for p in plans), default=None)
+    return {
+        "words": {name.removeprefix(WORDS): text for name, text in texts(lang).items() if name.startswith(WORDS)},
+        "total": bounds.total,
+        "valley_s": None if valley is None or best_s is None else [best_s, best_s * (1.0 + valley.within)],
+        "points": [_of_plan(plan) for plan in plans]
+        + [_of_bound(each, lang) for each in bounds.sample if _key(each.axes) not in known],
+    }
+
+
+def _axes_of(plan: Plan) -> dict[str, int | str]:
+    s = plan.strategy
+    return {
+        **{"tp": s.tp, "pp": s.pp, "vpp": s.vpp, "cp": s.cp, "ep": s.ep},
+        **{"micro_batch_size": s.micro_batch_size, "schedule": s.schedule},
+    }
+
+
+def _key(axes: Mapping[str, int | str]) -> tuple[int | str, ...]:
+    return tuple(axes.get(name, 1) for name in ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "schedule"))
+
+
+def _of_plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "name": layout(plan.strategy),
+        "rank": plan.rank,
+        "plan": plan.plan_id,
+        "step_time_s": plan.step_time_s,
+        "peak_memory_gib": plan.peak_memory_gib,
+        "num_npus": plan.num_npus_used,
+        "mfu_pct": 100.0 * plan.mfu,
+        **{name: value for name, value in _axes_of(plan).items() if name != "schedule"},
+    }
+
+
+def _of_bound(each: StrategyBound, lang: Language) -> dict[str, Any]:
+    axes = each.axes
+    degrees = {"TP": axes["tp"], "PP": axes["pp"], "VPP": axes["vpp"], "CP": axes["cp"], "EP": axes.get("ep", 1)}
+    shown = [f"{name}{value}" for name, value in degrees.items() if value != 1 or name in {"TP", "PP"}]
+    return {
+        "name": f"{' '.join(shown)} DP{each.dp}, {schedule(str(axes['schedule'])).title_in(lang)}",
+        "ask": ",".join(f"{name}={value}" for name, value in axes.items()),
+        "step_time_s": _short(each.step_time_s),
+        "peak_memory_gib": _short(each.peak_memory_gib),
+        "num_npus": each.num_npus,
+        "mfu_pct": _short(100.0 * each.mfu),
+        **{name: axes.get(name, 1) for name in ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")},
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -1,0 +1,119 @@
+"""What the sweep proves of the strategies of a search: a sample of them, each at its bounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
+from autodeploy.planner.prepared import prepare
+from autodeploy.planner.search import with_best_batch
+from autodeploy.solver.outer.frontier import outer_tuples
+from autodeploy.solver.search_space import search_space
+from autodeploy.specs.strategy_bounds import StrategyBound, StrategyBounds
+from autodeploy.strategies.tree import distinct
+from autodeploy.workload.flops import mfu
+from cost_models.hbm import GIB
+
+if TYPE_CHECKING:
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.solver.search_space import Searched
+    from autodeploy.specs.spec import Spec
+    from cost_models.arrays import Floats, Ints
+
+FASTEST_SHARE = 0.4
+"""Of a sample: those of the least bounds, where plans are chosen. The rest is spread evenly over all others."""
+
+
+def strategy_bounds(spec: Spec, most: int) -> StrategyBounds:
+    """At most so many strategies that are legal and may fit, by rising bound of their step; the same ones every time.
+
+    Candidates that differ in how optimizer states are kept, or in the pairwise dispatcher, are one strategy.
+
+    Raises
+    ------
+    SpecError
+        if the spec asks for something that can't be planned with, or has too many strategies.
+    UnsupportedError
+        for post-training, whose strategies are searched apart for update and generation.
+    """
+    if spec.training.rl is not None:
+        raise UnsupportedError("strategies of post-training are not swept as a whole", path="/training/rl")
+    prepared = with_best_batch(prepare(spec))
+    searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    fastest, least_bytes = _by_strategy(searched)
+    chosen = sampled(searched.swept.bound_s[fastest], most)
+    least_gib = _on_card_gib(searched, fastest[chosen], least_bytes[chosen])
+    ratio = prepared.identity.ratio
+    of_contexts = [_mfu_of_a_second(context) for context in searched.contexts]
+    return StrategyBounds(
+        total=len(fastest),
+        sample=tuple(
+            _bound(searched, int(index), gib, ratio, of_contexts[int(searched.variant[index])])
+            for index, gib in zip(fastest[chosen], least_gib.tolist(), strict=True)
+        ),
+    )
+
+
+def sampled(bound_s: Floats, most: int) -> Ints:
+    """Places of a sample of bounds [n], by rising bound: the lowest ones, then evenly spaced ones of the rest."""
+    order = np.argsort(bound_s, kind="stable")
+    if len(order) <= most:
+        return order
+    lowest = int(FASTEST_SHARE * most)
+    rest = most - lowest
+    spread = lowest + np.arange(rest) * (len(order) - lowest) // rest
+    return np.concatenate([order[:lowest], order[spread]])
+
+
+def _by_strategy(searched: Searched) -> tuple[Ints, Floats]:
+    """Of each strategy the candidate with the lowest bound, and the fewest bytes that the allocator holds under any."""
+    if not len(searched.candidates):
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
+    cards = np.array([context.num_npus for context in searched.contexts])[searched.variant]
+    number = distinct([outer_tuples(searched.candidates), cards])[1]
+    order = np.lexsort((searched.swept.bound_s, number))
+    starts = np.flatnonzero(np.diff(number[order], prepend=-1))
+    return order[starts], np.minimum.reduceat(searched.swept.least_bytes[order], starts)
+
+
+def _on_card_gib(searched: Searched, chosen: Ints, allocator_bytes: Floats) -> Floats:
+    """Memory on the card of candidates whose allocators hold so many bytes [n]."""
+    found = np.zeros(len(chosen))
+    for number in np.unique(searched.variant[chosen]).tolist():
+        here = searched.variant[chosen] == number
+        context = searched.contexts[number]
+        beside = communication_bytes(searched.candidates.take(chosen[here]), context) + context.machine.runtime_bytes
+        found[here] = on_card_bytes(allocator_bytes[here], beside, context.machine.fragmentation) / GIB
+    return found
+
+
+def _mfu_of_a_second(context: Context) -> float:
+    """The MFU of a step that takes a second."""
+    ranks = context.num_npus * context.machine.devices_per_npu
+    tokens = context.global_batch * context.seq_length / ranks
+    return mfu(context.model, context.seq_length, tokens, context.machine.peak_flops)
+
+
+def _bound(searched: Searched, index: int, least_gib: float, ratio: float, mfu_of_a_second: float) -> StrategyBound:
+    context = searched.context_of(index)
+    axes = searched.candidates.axes_at(index)
+    step_s = ratio * float(searched.swept.bound_s[index])
+    return StrategyBound(
+        axes=_asked(axes, moe=context.model.is_moe),
+        dp=int(axes["dp"]),
+        num_npus=context.num_npus,
+        step_time_s=step_s,
+        peak_memory_gib=least_gib,
+        mfu=mfu_of_a_second / step_s,
+    )
+
+
+def _asked(axes: dict[str, int | str | bool], *, moe: bool) -> dict[str, int | str]:
+    """The axes of a candidate by which a question names it; without those that mean nothing for it."""
+    names = ["tp", "pp", "vpp", "cp", "micro_batch_size", "schedule"]
+    names += ["cp_algo"] if axes["cp"] != 1 else []
+    names += ["ep", "etp", "moe_dispatcher"] if moe else []
+    return {name: axes[name] for name in names}
