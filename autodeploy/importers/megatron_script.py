@@ -12,6 +12,7 @@ from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_recipe import read_training_recipe
 from autodeploy.importers.megatron_strategy import ALLOCATORS, ASYNC_PERMUTATION, read_gradient_sums, read_strategy
+from autodeploy.importers.megatron_tuning import read_tuning
 from autodeploy.importers.next_chip import refuse_next_chip
 from autodeploy.importers.other_trainings import refuse_other_training
 from autodeploy.stack.features import FEATURES
@@ -46,7 +47,7 @@ def import_launch_script(
     strategy, layers = read_strategy(reader)
     model = read_model(reader, layers, name, otherwise)
     ranks = _ranks(reader, strategy)
-    document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
+    document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks, model)}
     take_marks(text, document, strategy, reader.log)
     release = release_of_marks(text)
     patched = release is not None and FEATURES["async_permutation"].variant(release) is not None
@@ -110,7 +111,7 @@ def _run(reader: FlagReader) -> dict[str, Any]:
     return {"run": run}
 
 
-def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None) -> dict[str, Any]:
+def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, model: dict[str, Any]) -> dict[str, Any]:
     sequence = reader.number("--seq-length", "/training/seq_length")
     training: dict[str, Any] = {} if sequence is None else {"seq_length": sequence}
     batch = reader.number("--global-batch-size", "/training/global_batch_size")
@@ -134,6 +135,7 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None) -
     total = samples if samples is not None else (steps * batch if steps and batch else None)
     if total and sequence:
         training["tokens"] = float(total * sequence)
+    training |= read_tuning(reader, model)
     recipe = read_training_recipe(reader)
     return training | ({"recipe": recipe} if recipe else {})
 

@@ -18,11 +18,7 @@ INFERENCE, NO_TRAINING = "inference", frozenset({"inference", "quantization", "p
 STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "preference tuning (ORPO)", "prm": "a reward model"}
 # A flag that is given says what the launch does; the first that is found is named.
 FLAGS: dict[str, str] = {
-    "--lora-r": LORA,
-    "--lora-alpha": LORA,
-    "--lora-target-modules": LORA,
     "--lora-load": LORA,
-    "--lora-fusion": LORA,
     "--lu-lora-final-layer-index": LORA,
     "--qlora": LORA,
     "--qlora-save-dequantize": LORA,
@@ -32,7 +28,6 @@ FLAGS: dict[str, str] = {
     "--ref-model": DPO,
     "--perform-rl-step": RL,
     "--grpo-group-size": RL,
-    "--is-instruction-dataset": SFT,
     "--sft": SFT,
     "--qad-enable": "distillation",
     "--use-torch-fsdp2": FSDP2,
@@ -45,6 +40,15 @@ FLAGS: dict[str, str] = {
     "--auto-settings": "a search of MindSpeed for settings",
     "--layerwise-disaggregated-training": "layerwise disaggregated training",
 }
+# Read in supervised fine-tuning; elsewhere they too say what the launch does.
+TUNING_FLAGS: dict[str, str] = {
+    "--lora-r": LORA,
+    "--lora-alpha": LORA,
+    "--lora-target-modules": LORA,
+    "--lora-fusion": LORA,
+    "--is-instruction-dataset": SFT,
+}
+TUNING_PROGRAM = "posttrain_gpt.py"
 # Entry points of MindSpeed-LLM, MindSpeed-RL, Megatron-LM and verl that do something else.
 PROGRAMS: dict[str, str] = {
     "train_fsdp2.py": FSDP2,
@@ -88,23 +92,25 @@ _FSDP2_KEYS = frozenset({"fsdp_size", "fsdp_modules", "ep_fsdp_size", "ep_fsdp_m
 
 
 def refuse_other_training(script: LaunchScript) -> None:
-    """Refuses a launch that does not train all parameters on plain text.
+    """Refuses a launch that neither pre-trains nor fine-tunes under supervision.
 
     Raises
     ------
     UnsupportedError
         with the place and the name of what it does.
     """
-    for flag, what in FLAGS.items():
+    stage = script.flags.get("--stage")
+    tunes = stage is not None and stage.text.strip().lower() == "sft"
+    for flag, what in (FLAGS if tunes else TUNING_FLAGS | FLAGS).items():
         if flag in script.flags:
             given = script.flags[flag]
             raise refused(what, flag, f"line {given.line}, column {given.column}: ")
-    stage = script.flags.get("--stage")
-    if stage is not None:
+    if stage is not None and not tunes:
         word = stage.text.strip().lower()
         what = STAGES.get(word) or (RL if word.startswith(("ray_", "trl_")) or "ppo" in word else "fine-tuning")
         raise refused(what, f"--stage {stage.text[:40]}", f"line {stage.line}, column {stage.column}: ")
-    refuse_program([script.program])
+    if not (tunes and script.program.rpartition("/")[2] == TUNING_PROGRAM):
+        refuse_program([script.program])
 
 
 def refuse_program(words: Iterable[str]) -> None:

@@ -63,7 +63,7 @@ def test_what_is_called_read_or_refused_stands_in_the_importers() -> None:
     for kind in ("read", "refused"):
         named = {flag for flag, effect in flag_effects().items() if effect.kind == kind}
         assert sorted(named - literal) == []
-    refused = {*other_trainings.FLAGS, "--stage", *megatron_model.NOT_MODELLED}
+    refused = {*other_trainings.FLAGS, *megatron_model.NOT_MODELLED}
     assert sorted(flag for flag in refused if flag in flag_effects() and flag_effects()[flag].kind != "refused") == []
 
 

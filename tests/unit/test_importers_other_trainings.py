@@ -21,8 +21,8 @@ FLAGS = (
     ("program", "flags", "named"),
     [
         ("pretrain_gpt.py", "--lora-r 16 --lora-target-modules linear_qkv", "LoRA (--lora-r)"),
-        ("posttrain_gpt.py", "--stage sft --lora-r 16", "LoRA (--lora-r)"),
-        ("posttrain_gpt.py", "--stage sft", "supervised fine-tuning (--stage sft)"),
+        ("posttrain_gpt.py", "--stage sft --qlora", "LoRA (--qlora)"),
+        ("posttrain_gpt.py", "--lora-r 16", "LoRA (--lora-r)"),
         ("posttrain_gpt.py", "--stage dpo", "preference tuning (DPO) (--stage dpo)"),
         ("posttrain_gpt.py", "--stage ray_grpo", "reinforcement learning (--stage ray_grpo)"),
         ("posttrain_gpt.py", "", "fine-tuning (posttrain_gpt.py)"),

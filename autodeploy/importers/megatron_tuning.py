@@ -1,0 +1,58 @@
+"""Supervised fine-tuning in MindSpeed-LLM's flags: its stage, and adapters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.specs.lora import TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.importers.flag_reader import FlagReader
+
+# Of a launch that names targets alone. Source: MindSpeed-LLM features_manager/finetune/lora.py.
+DEFAULT_RANK: Final = 16
+DEFAULT_ALPHA: Final = 32
+
+
+def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Kind and adapters of a training of a model; nothing of pre-training.
+
+    Raises
+    ------
+    SpecError
+        with line and column where adapters are of a model for which none are modelled (UnsupportedError), or beside
+        other matrices than are modelled.
+    """
+    if reader.text("--stage", "/training/kind") is None:
+        return {}
+    reader.switch("--is-instruction-dataset", "/training/kind")
+    found: dict[str, Any] = {"kind": "sft"}
+    targets = reader.words("--lora-target-modules", "/training/lora/target_modules")
+    if not targets:
+        reader.ignore(("--lora-r", "--lora-alpha", "--lora-fusion"), "no --lora-target-modules: there are no adapters")
+        return found
+    kinds = (
+        ("n_routed_experts", "experts"),
+        ("kv_lora_rank", "latent attention"),
+        ("tie_word_embeddings", "tied embeddings"),
+    )
+    for field, what in kinds:
+        if model.get(field):
+            given = reader.script.flags["--lora-target-modules"]
+            message = f"adapters of a model with {what} are not modelled yet"
+            raise UnsupportedError(f"line {given.line}, column {given.column}: {message}", path="/training/lora")
+    unknown = [name for name in targets if name not in TARGETS]
+    if unknown:
+        reader.fail("--lora-target-modules", f"adapters beside {unknown[0][:40]} are not modelled", ", ".join(TARGETS))
+    sizes = {}
+    for field, flag, default in (("rank", "--lora-r", DEFAULT_RANK), ("alpha", "--lora-alpha", DEFAULT_ALPHA)):
+        told = reader.number(flag, f"/training/lora/{field}")
+        if told is None:
+            reader.log.default(f"/training/lora/{field}", default, "MindSpeed-LLM's default")
+        sizes[field] = default if told is None else told
+    if not reader.switch("--lora-fusion", "/training/lora"):
+        reader.log.default("/training/lora", "fused", "predicted as with --lora-fusion")
+    return found | {"lora": sizes | {"target_modules": list(targets)}}

@@ -1,0 +1,69 @@
+"""Fine-tuning scripts of MindSpeed-LLM: read as what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.import_document import import_document
+from autodeploy.reports.translation import translated
+
+FLAGS = (
+    "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000 --swiglu --bf16 "
+    "--global-batch-size 8 --micro-batch-size 1 --untie-embeddings-and-output-weights --finetune --stage sft"
+)
+
+
+def training(flags: str) -> dict[str, Any]:
+    found = import_document(f"torchrun --nproc_per_node 8 posttrain_gpt.py {FLAGS} {flags}", "a.sh").document[
+        "training"
+    ]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_fine_tuning_of_all_parameters() -> None:
+    found = training("--is-instruction-dataset")
+    assert found["kind"] == "sft"
+    assert "lora" not in found
+
+
+def test_adapters_with_their_sizes() -> None:
+    found = training("--lora-r 8 --lora-alpha 64 --lora-fusion --lora-target-modules linear_qkv linear_fc2")
+    assert found["lora"] == {"rank": 8, "alpha": 64, "target_modules": ["linear_qkv", "linear_fc2"]}
+
+
+def test_sizes_that_a_launch_leaves_out_are_the_frameworks() -> None:
+    assert training("--lora-target-modules linear_proj")["lora"] == {
+        "rank": 16,
+        "alpha": 32,
+        "target_modules": ["linear_proj"],
+    }
+
+
+def test_a_rank_without_targets_makes_no_adapters() -> None:
+    assert "lora" not in training("--lora-r 8")
+
+
+def test_adapters_beside_other_matrices_are_refused_with_their_place() -> None:
+    with pytest.raises(
+        SpecError, match=r"line 1, column .*: adapters beside word_embeddings are not modelled"
+    ) as caught:
+        training("--lora-target-modules linear_qkv word_embeddings")
+    assert "尚未建模" in translated(caught.value.errors[0].message, "zh")
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [("--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128", "experts")],
+)
+def test_models_whose_adapters_are_not_modelled(flags: str, what: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"adapters of a model with {what}"):
+        training(f"{flags} --lora-target-modules linear_qkv")
+
+
+def test_packed_documents_without_their_lengths_are_told() -> None:
+    script = f"torchrun --nproc_per_node 8 posttrain_gpt.py {FLAGS} --reset-attention-mask --neat-pack"
+    assert any("--neat-pack" in doubt for doubt in import_document(script, "a.sh").document["doubts"])
