@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.collectives import Group, Tier, all_gather_s, tier_rate
+from cost_models.collectives import (
+    Group,
+    Tier,
+    all_gather_s,
+    leaf_exchange_factor,
+    leaf_gather_factor,
+    tier_rate,
+)
 
 if TYPE_CHECKING:
     from cost_models.arrays import Floats, Number
@@ -147,6 +154,8 @@ def flat_s(
             uneven = imbalance if node_imbalance is None else node_imbalance
             reached = distinct_nodes(choices, np.maximum(fan_out, 1.0), groups)
             received = np.asarray(token_bytes * reached * (fan_out - 1.0) / np.maximum(fan_out, 1.0)) * uneven
+        if index == len(tiers) - 1:
+            received = received * leaf_exchange_factor(group, tier)
         slowest = np.maximum(slowest, _level_s(received, members - inside, tier, fan_out, loss))
         inside = members
     return np.asarray(np.where(g > 1, slowest + fixed_s, 0.0))
@@ -208,7 +217,7 @@ def hierarchical_s(
     """
     g = np.asarray(group.size, dtype=np.float64)
     outer = group.fan_out[-1]
-    across = np.asarray((outer - 1.0) * token_bytes)
+    across = np.asarray((outer - 1.0) * token_bytes) * leaf_gather_factor(group, tiers[-1])
     inner_size = np.maximum(g / np.maximum(outer, 1.0), 1.0)
     # All ranks of an instance gather at once and load the fabric as a flat exchange does: DeepEP, which crosses between
     # ranks of one index, loses 14 % from 32 to 64 ranks.

@@ -28,6 +28,7 @@ class Tier:
     exchange : rate of an All-to-All of experts against that of other collectives.
     half_size_bytes : what a rank receives in one pass over all its links of this tier when half of that rate is
         reached [B].
+    leaf_oversubscription : bandwidth below a leaf switch over that of its uplinks.
 
     Notes
     -----
@@ -46,6 +47,7 @@ class Tier:
     efficiency: Number
     half_size_bytes: Number = 0.0
     exchange: Number = 1.0
+    leaf_oversubscription: Number = 1.0
 
     @property
     def start_s(self) -> Floats:
@@ -55,18 +57,55 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A communication group: fan-out per tier, each an array (candidate first); innermost tier first."""
+    """A communication group: fan-out per tier, each an array (candidate first); innermost tier first.
+
+    near : of the outermost tier's fan-out, the members below one leaf switch; None where all ranks are below one.
+    """
 
     size: Floats
     fan_out: tuple[Floats, ...]
+    near: Floats | None = None
 
     def take(self, index: npt.NDArray[np.int64]) -> Group:
         """The groups at an index array."""
-        return Group(self.size[index], tuple(fan_out[index] for fan_out in self.fan_out))
+        near = None if self.near is None else self.near[index]
+        return Group(self.size[index], tuple(fan_out[index] for fan_out in self.fan_out), near)
 
     def members_inside(self, tier: int) -> Floats:
         """Members within one instance of a tier [n]: the product of the fan-outs up to it."""
         return np.asarray(np.prod(np.broadcast_arrays(*self.fan_out[: tier + 1]), axis=0))
+
+
+def _beyond_leaf(group: Group, near: Floats) -> Floats:
+    """Share of the bytes over the outermost tier that come from below other leaf switches [n]."""
+    fan_out = group.fan_out[-1]
+    return np.asarray((fan_out - near) / np.maximum(fan_out - 1.0, 1.0))
+
+
+def leaf_gather_factor(group: Group, tier: Tier) -> Number:
+    """By how much uplinks of leaf switches lengthen the outermost tier's part of an all-gather.
+
+    Of f - 1 blocks f - near come through the uplinks, where all ranks of a leaf share 1 / o of their rate. Steps of a
+    halving-doubling tree follow each other, so those blocks take o times as long and the others what they took.
+    """
+    if group.near is None:
+        return 1.0
+    return np.asarray(1.0 + (np.asarray(tier.leaf_oversubscription) - 1.0) * _beyond_leaf(group, group.near))
+
+
+def leaf_exchange_factor(group: Group, tier: Tier) -> Number:
+    """The same of an All-to-All, whose messages travel at once: the ports of the ranks or the uplinks set its pace."""
+    if group.near is None:
+        return 1.0
+    return np.maximum(1.0, np.asarray(tier.leaf_oversubscription) * _beyond_leaf(group, group.near))
+
+
+def leaf_hop_factor(group: Group, tier: Tier) -> Number:
+    """The same of a ring's hop or a send: one of `near` neighbours sends through the uplinks."""
+    if group.near is None:
+        return 1.0
+    crossed = np.maximum(1.0, np.asarray(tier.leaf_oversubscription) / group.near)
+    return np.where(group.fan_out[-1] > group.near, crossed, 1.0)
 
 
 def tier_rate(tier: Tier, fan_out: Number) -> Floats:
@@ -110,9 +149,11 @@ def gather_rate(group: Group, tiers: tuple[Tier, ...]) -> GatherRate:
     g = np.asarray(group.size, dtype=np.float64)
     per_byte, latency = np.zeros(g.shape), np.zeros(g.shape)
     gathered = np.asarray(1.0 / g)
+    slow = leaf_gather_factor(group, tiers[-1])  # of the first level here, the outermost
     for tier, fan_out in zip(reversed(tiers), reversed(group.fan_out), strict=True):
         crosses = fan_out > 1
-        per_byte = per_byte + np.where(crosses, (fan_out - 1.0) * gathered / tier_rate(tier, fan_out), 0.0)
+        per_byte = per_byte + np.where(crosses, (fan_out - 1.0) * gathered * slow / tier_rate(tier, fan_out), 0.0)
+        slow = 1.0
         latency = latency + np.where(crosses, tier.latency_s * _steps(tier, fan_out) + tier.start_s, 0.0)
         gathered = gathered * fan_out
     return GatherRate(np.asarray(per_byte), np.asarray(latency))
@@ -168,8 +209,9 @@ def ring_pass_s(chunk_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixe
     Source: ring attention, arXiv:2310.01889; MindSpeed megatron_cp_algo.
     """
     slowest = np.zeros(np.broadcast_shapes(np.shape(chunk_bytes), np.shape(group.size)))
-    for tier, fan_out in zip(tiers, group.fan_out, strict=True):
-        hop = point_to_point_s(chunk_bytes, tier, fixed_s)
+    for number, (tier, fan_out) in enumerate(zip(tiers, group.fan_out, strict=True)):
+        slow = leaf_hop_factor(group, tier) if number == len(tiers) - 1 else 1.0
+        hop = point_to_point_s(chunk_bytes * slow, tier, fixed_s)
         slowest = np.where(fan_out > 1, np.maximum(slowest, hop), slowest)
     return np.asarray(slowest)
 

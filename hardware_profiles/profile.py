@@ -89,6 +89,8 @@ class Tier:
     efficiency: float
     half_size_bytes: float
     oversubscription: float
+    leaf_nodes: int | None = None
+    leaf_oversubscription: float = 1.0
 
     @classmethod
     def of(cls, document: TierDocument, ranks: int | None, devices_per_npu: int) -> Tier:
@@ -104,6 +106,8 @@ class Tier:
             efficiency=document.efficiency.value,
             half_size_bytes=document.half_size_mib.value * MIB if document.half_size_mib else 0.0,
             oversubscription=oversubscription,
+            leaf_nodes=int(document.leaf_nodes.value) if document.leaf_nodes else None,
+            leaf_oversubscription=document.leaf_oversubscription.value if document.leaf_oversubscription else 1.0,
         )
 
 
@@ -194,6 +198,9 @@ class Profile:
         content = self.document.model_dump(mode="json")
         if content["evidence"] is None:  # of runs; a profile without any has the name that it always had
             del content["evidence"]
+        for tier in content["tiers"]:  # as above: one without leaf switches
+            if tier["leaf_nodes"] is None:
+                del tier["leaf_nodes"], tier["leaf_oversubscription"]
         return hashlib.sha256(
             json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
         ).hexdigest()

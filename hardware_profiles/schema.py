@@ -176,6 +176,9 @@ class TierDocument(Document):
     what a rank receives in one pass over all its links of the tier when half of that is reached, beyond the latency
     and the fixed cost of a collective. A reduce-scatter, an all-gather and a send are one pass, an all-reduce two; an
     All-to-All, which splits its message over the peers, one a step. Absent: 0. `latency_us`: per step of an algorithm.
+    `oversubscription`: of the whole tier. `leaf_nodes` and `leaf_oversubscription`, on the outermost tier and together:
+    nodes below one leaf switch reach each other at the full rate, and all of them share its uplinks, which carry
+    1 / `leaf_oversubscription` of that. Absent: no leaf is narrower than what is below it.
     """
 
     name: TierName
@@ -186,6 +189,20 @@ class TierDocument(Document):
     efficiency: Fraction
     half_size_mib: Mebibytes | None = None
     oversubscription: Ratio | None = None
+    leaf_nodes: Nodes | None = None
+    leaf_oversubscription: Ratio | None = None
+
+    @model_validator(mode="after")
+    def _leaf_is_whole(self) -> Self:
+        if (self.leaf_nodes is None) != (self.leaf_oversubscription is None):
+            raise ValueError("give leaf_nodes and leaf_oversubscription together")
+        if self.leaf_nodes is None or self.leaf_oversubscription is None:
+            return self
+        if self.span != "cluster":
+            raise ValueError(f"a tier that spans a {self.span} has no leaf switches: put leaf_nodes on the cluster's")
+        if self.leaf_nodes.value < 1 or self.leaf_nodes.value % 1 or self.leaf_oversubscription.value < 1:
+            raise ValueError("leaf_nodes is a whole number from 1, leaf_oversubscription a number from 1")
+        return self
 
 
 class HostDocument(Document):

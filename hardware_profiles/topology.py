@@ -63,12 +63,14 @@ class ClusterTopology:
 
     `grains` [n_tiers]: greatest common divisor of the tier's boundaries in ranks; 0 where one instance holds all.
     `instances` [n_tiers]: instances of the tier, partial ones included.
+    `leaf_grain`: the grain of the leaf switches of the outermost tier; 0 where one, or none, is above all ranks.
     """
 
     num_ranks: int
     tier_names: tuple[str, ...]
     grains: tuple[int, ...]
     instances: tuple[int, ...]
+    leaf_grain: int = 0
 
     def place(self, stride: ArrayLike, size: ArrayLike) -> GroupPlacement:
         """Place groups of `size` ranks `stride` apart (arrays that broadcast together, entries >= 1).
@@ -81,6 +83,16 @@ class ClusterTopology:
         units, misfit = np.divmod(grains, strides[..., None])
         ranks = np.where(misfit == 0, np.gcd(sizes[..., None], units), 1)
         return GroupPlacement(stride=strides, size=sizes, ranks_t=ranks)
+
+    def below_one_leaf(self, placed: GroupPlacement) -> IntArray | None:
+        """[...] of the outermost tier's fan-out, how many lie below one leaf switch; None where all ranks do."""
+        if not self.leaf_grain:
+            return None
+        units, misfit = np.divmod(np.int64(self.leaf_grain), placed.stride)
+        members = np.where(misfit == 0, np.gcd(placed.size, units), 1)
+        inside = placed.size // placed.fan_out[..., -1]
+        near: IntArray = np.maximum(1, members // inside)
+        return near
 
 
 def cluster_topology(
@@ -115,7 +127,27 @@ def cluster_topology(
         tier_names=tuple(tier.name for tier in profile.tiers),
         grains=tuple(math.gcd(*inside) for inside in boundaries),
         instances=tuple(len(inside) + 1 for inside in boundaries),
+        leaf_grain=_leaf_grain(profile, total, used, broken=blocks is not None),
     )
+
+
+def _leaf_grain(profile: Profile, total: int, used: int, *, broken: bool) -> int:
+    """Greatest common divisor of the boundaries between leaf switches in ranks; 0 without one.
+
+    ProfileError where a leaf joins neither whole instances of the tier inside nor a part of one, or nodes are missing.
+    """
+    tier = profile.tiers[-1]
+    if tier.leaf_nodes is None or tier.leaf_oversubscription == 1.0:
+        return 0
+    ranks, path = tier.leaf_nodes * profile.ranks_per_node, f"/tiers/{len(profile.tiers) - 1}/leaf_nodes"
+    inside = (profile.tiers[-2].ranks if len(profile.tiers) > 1 else None) or 1
+    if ranks % inside and inside % ranks:
+        hint = f"a leaf joins whole instances of {profile.tiers[-2].name} ({inside} ranks) or an even part of one"
+        raise ProfileError(f"a leaf of {ranks} ranks cuts through instances of a tier", path=path, hint=hint)
+    if broken:
+        hint = "give num_npus, or take the leaf out of the profile"
+        raise ProfileError("a leaf tier with blocks of healthy nodes is not modelled", path=path, hint=hint)
+    return math.gcd(*_boundaries(used, _even_lengths(total, ranks)))
 
 
 def _even_lengths(total: int, length: int) -> list[int]:

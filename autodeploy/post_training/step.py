@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import device_of, healthy_npus, topology_of
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.post_training.infeasible import InfeasibleRlError
@@ -179,6 +180,10 @@ def joint_machine(profile: Profile, cluster: ClusterSpec) -> Machine:
 def _joint_machine(profile: Profile, document: str) -> Machine:
     cluster = ClusterSpec.model_validate_json(document)
     topology = topology_of(profile, cluster, healthy_npus(profile, cluster))
+    if topology.leaf_grain:
+        message = "leaf switches are not modelled between trainers and generators"
+        hint = "take leaf_nodes and leaf_oversubscription out of the profile"
+        raise SpecError(message, path="/cluster/profile", hint=hint)
     return machine_of(profile, device_of(profile, cluster), topology, "bf16")
 
 

@@ -62,7 +62,12 @@ class Machine:
         """The communication group of `size` ranks, `stride` apart, on the tiers of this machine."""
         placed = self.topology.place(np.asarray(stride).astype(np.int64), np.asarray(size).astype(np.int64))
         fan_out = placed.fan_out.astype(np.float64)
-        return Group(placed.size.astype(np.float64), tuple(fan_out[..., t] for t in range(fan_out.shape[-1])))
+        near = self.topology.below_one_leaf(placed)
+        return Group(
+            placed.size.astype(np.float64),
+            tuple(fan_out[..., t] for t in range(fan_out.shape[-1])),
+            None if near is None else near.astype(np.float64),
+        )
 
     def tier_of(self, stride: int) -> Tier:
         """The innermost tier that joins two ranks `stride` apart."""
@@ -192,4 +197,5 @@ def _tier(tier: ProfileTier, value: Mapping[str, Number]) -> Tier:
         efficiency=tier.efficiency * np.asarray(value.get(f"link_{tier.name}", 1.0)),
         half_size_bytes=tier.half_size_bytes * np.asarray(value["message_half_size"]),
         exchange=value.get(f"exchange_{tier.name}", 1.0),
+        leaf_oversubscription=tier.leaf_oversubscription,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.strategies.tree import distinct
-from cost_models.collectives import point_to_point_s
+from cost_models.collectives import leaf_hop_factor, point_to_point_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
@@ -28,7 +28,9 @@ def p2p_s(candidates: Candidates, context: Context) -> Floats:
     rows, which = distinct([candidates.pp])
     apart = context.world // candidates.pp[rows]
     outermost = machine.topology.place(apart, np.full(len(rows), 2)).outermost_tier[which]
+    pair = machine.group(apart.astype(np.float64), 2.0).take(which)
     seconds = np.zeros(len(candidates))
     for number, tier in enumerate(machine.tiers):
-        seconds = np.where(outermost == number, point_to_point_s(sent, tier, machine.comm_op_s), seconds)
+        slow = leaf_hop_factor(pair, tier) if number == len(machine.tiers) - 1 else 1.0
+        seconds = np.where(outermost == number, point_to_point_s(sent * slow, tier, machine.comm_op_s), seconds)
     return np.where(candidates.pp > 1, seconds, 0.0)

@@ -93,7 +93,7 @@ def _with_copies(group: Group, copies: Floats, tier: npt.NDArray[np.int64]) -> G
     if np.all(copies == 1.0):
         return group
     fan_out = tuple(np.where(tier == number, fan * copies, fan) for number, fan in enumerate(group.fan_out))
-    return Group(group.size * copies, fan_out)
+    return Group(group.size * copies, fan_out, group.near)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,114 @@
+"""Leaf switches that are narrower above than below: who pays for it, and how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import yaml
+
+from autodeploy.evaluation.inputs.machine import Machine, machine_of
+from cost_models.all_to_all import flat_s, hierarchical_s
+from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
+from hardware_profiles import ProfileError, cluster_topology, load_profile
+
+if TYPE_CHECKING:
+    from hardware_profiles.profile import Profile
+
+SHIPPED = Path(__file__).parents[2] / "hardware_profiles" / "data"
+LEAF_NODES = 4
+CARDS = 256
+
+
+def with_leaf(folder: Path, over: float | None, nodes: int = LEAF_NODES, name: str = "ascend-800t-a2") -> Profile:
+    """A shipped profile, its scale-out tier behind leaf switches; as shipped without `over`."""
+    document = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"))
+    if over is not None:
+        said = {"kind": "assumed", "source": "own"}
+        document["tiers"][-1]["leaf_nodes"] = {"value": nodes, "unit": "nodes", **said}
+        document["tiers"][-1]["leaf_oversubscription"] = {"value": over, "unit": "ratio", **said}
+    path = folder / f"leaf-{over}-{nodes}.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return load_profile(str(path), calibrated=False)
+
+
+def machine(profile: Profile, cards: int = CARDS) -> Machine:
+    """All of that many cards."""
+    device = profile.device(None)
+    return machine_of(profile, device, cluster_topology(profile, num_npus=cards), "bf16")
+
+
+def times(found: Machine, stride: int, size: int) -> list[float]:
+    """Seconds of every kind of exchange of 64 MiB."""
+    group, tiers, fixed, size_b = found.group(stride, size), found.tiers, found.comm_op_s, 2.0**26
+    return [
+        float(all_gather_s(size_b, group, tiers, fixed)),
+        float(all_reduce_s(size_b, group, tiers, fixed)),
+        float(ring_pass_s(size_b, group, tiers, fixed)),
+        float(flat_s(size_b, 8.0, group, tiers, fixed)),
+        float(flat_s(size_b, 8.0, group, tiers, fixed, deduplicate=True)),
+        float(hierarchical_s(size_b, 8.0, group, tiers, fixed)),
+    ]
+
+
+GROUPS = [(1, 8), (1, 32), (8, 4), (1, 64), (8, 32), (32, 8), (16, 16), (2, 128)]
+
+
+@pytest.mark.parametrize(("stride", "size"), GROUPS)
+def test_no_oversubscription_is_no_leaf_and_more_is_never_faster(tmp_path: Path, stride: int, size: int) -> None:
+    plain = times(machine(with_leaf(tmp_path, None)), stride, size)
+    assert times(machine(with_leaf(tmp_path, 1.0)), stride, size) == plain
+    found = np.array([plain, *(times(machine(with_leaf(tmp_path, o)), stride, size) for o in (1.25, 2.0, 4.0, 8.0))])
+    assert np.all(np.diff(found, axis=0) >= 0.0)
+    if stride * size <= 8 * LEAF_NODES:
+        assert np.all(found == found[0]), "a group below one leaf pays nothing"
+    else:
+        assert np.all(found[-1] > found[0])
+
+
+def test_a_group_with_one_node_a_leaf_gets_the_uplinks_share(tmp_path: Path) -> None:
+    plain, narrow = machine(with_leaf(tmp_path, None)), machine(with_leaf(tmp_path, 2.0))
+    size = 2.0**36
+    for of in (all_gather_s, all_reduce_s, ring_pass_s):
+        before, after = (float(of(size, m.group(32, 8), m.tiers, 0.0)) for m in (plain, narrow))
+        assert after / before == pytest.approx(2.0, rel=1e-3)
+
+
+def test_of_eight_nodes_below_two_leaves_four_of_seven_blocks_cross(tmp_path: Path) -> None:
+    plain, narrow = machine(with_leaf(tmp_path, None)), machine(with_leaf(tmp_path, 3.0))
+    size = 2.0**36
+    gathered = [float(all_gather_s(size, m.group(8, 8), m.tiers, 0.0)) for m in (plain, narrow)]
+    assert gathered[1] / gathered[0] == pytest.approx((3.0 + 4.0 * 3.0) / 7.0, rel=1e-3)
+    exchanged = [float(flat_s(size, 8.0, m.group(8, 8), m.tiers, 0.0)) for m in (plain, narrow)]
+    assert exchanged[1] / exchanged[0] == pytest.approx(4.0 * 3.0 / 7.0, rel=1e-3)
+
+
+def test_a_cluster_below_one_leaf_has_none(tmp_path: Path) -> None:
+    assert machine(with_leaf(tmp_path, 4.0), cards=32).group(1, 32).near is None
+
+
+def test_supernodes_below_one_leaf_and_below_several(tmp_path: Path) -> None:
+    inside = machine(with_leaf(tmp_path, 2.0, nodes=8, name="cloudmatrix-384"), cards=768)
+    assert inside.group(768, 2).near == 1.0
+    assert times(inside, 1, 256) == times(machine(with_leaf(tmp_path, None, name="cloudmatrix-384"), 768), 1, 256)
+    above = machine(with_leaf(tmp_path, 2.0, nodes=96, name="cloudmatrix-384"), cards=384 * 4)
+    assert above.group(768, 4).near == 2.0
+
+
+@pytest.mark.parametrize("nodes", [5, 50])
+def test_a_leaf_that_cuts_supernodes_is_refused(tmp_path: Path, nodes: int) -> None:
+    profile = with_leaf(tmp_path, 2.0, nodes=nodes, name="cloudmatrix-384")
+    with pytest.raises(ProfileError, match="cuts through"):
+        cluster_topology(profile, num_npus=768)
+
+
+def test_blocks_of_healthy_nodes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="not modelled"):
+        cluster_topology(with_leaf(tmp_path, 2.0), blocks=[(0, 8)])
+
+
+def test_half_a_leaf_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="leaf_oversubscription"):
+        with_leaf(tmp_path, 0.5)
