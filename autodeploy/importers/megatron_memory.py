@@ -55,6 +55,8 @@ def _full(reader: FlagReader, strategy: dict[str, Any], stages: Sequence[int]) -
     method = reader.text("--recompute-method", f"{FIELD}/num_layers")
     number = reader.number("--recompute-num-layers", f"{FIELD}/num_layers")
     per_stage = reader.switch("--enable-recompute-layers-per-pp-rank", f"{FIELD}/num_layers")
+    if granularity is None and number is not None and reader.has("--swap-attention"):
+        return _beside_swap(reader, strategy, stages, number, per_stage=per_stage)
     if granularity != "full":
         return {}
     if method != "block" or number is None:
@@ -62,6 +64,26 @@ def _full(reader: FlagReader, strategy: dict[str, Any], stages: Sequence[int]) -
     if strategy["vpp"] > 1 and not per_stage:
         number *= strategy["vpp"]
     return {"full": [min(number, stage) for stage in stages]}
+
+
+def _beside_swap(
+    reader: FlagReader, strategy: dict[str, Any], stages: Sequence[int], number: int, *, per_stage: bool
+) -> dict[str, list[int]]:
+    """Layers whose `mlp` module, dense or with experts, is recomputed: with `--swap-attention` and no granularity.
+
+    After MindSpeed's `solve_prefetch_policy` (adaptive_recompute.py).
+    """
+    if strategy["vpp"] > 1 and not per_stage:
+        number *= strategy["vpp"]
+    method = reader.text("--recompute-method", f"{FIELD}/modules")
+    if method == "uniform":
+        number = max(stages)
+    counts = [min(number, stage) for stage in stages]
+    if method == "block" and number < max(stages):
+        given = reader.script.flags["--recompute-method"]
+        reason = "attention is predicted as swapped in every layer, not in these alone"
+        reader.log.unmodelled(given.place, method, reason)
+    return {"moe" if reader.has("--num-experts") else "mlp": counts}
 
 
 def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:

@@ -324,3 +324,37 @@ def test_a_variable_for_flags_is_set_from_outside():
 def test_a_value_that_nothing_sets_is_asked_for():
     with pytest.raises(SpecError, match=r"--moe-router-topk: \$TOPK has no value"):
         import_document(script(flags=f"{SHAPE} {REST} --num-experts 8 --moe-router-topk $TOPK"), "a.sh")
+
+
+@pytest.mark.parametrize(
+    ("flags", "recompute"),
+    [
+        ("--recompute-num-layers 1", {"modules": ["mlp"], "per_stage": [{"mlp": 1}, {"mlp": 1}]}),
+        ("--recompute-num-layers 2", {"modules": ["mlp"]}),
+        ("--recompute-num-layers 1 --recompute-method uniform", {"modules": ["mlp"]}),
+        ("--recompute-num-layers 2 --num-experts 4", {"modules": ["moe"]}),
+        ("--recompute-num-layers 1 --num-layers-per-virtual-pipeline-stage 1", {"modules": ["mlp"]}),
+        (
+            "--recompute-num-layers 1 --num-layers-per-virtual-pipeline-stage 1 --enable-recompute-layers-per-pp-rank",
+            {"modules": ["mlp"], "per_stage": [{"mlp": 1}, {"mlp": 1}]},
+        ),
+    ],
+)
+def test_beside_swapped_attention_the_count_is_of_recomputed_mlps(flags, recompute):
+    """MindSpeed's swap-attention reads `--recompute-num-layers` without a granularity as layers whose MLP is redone."""
+    given = f"{SHAPE} {REST} --pipeline-model-parallel-size 2 --swap-attention {flags}"
+    strategy = import_document(script(flags=given), "a.sh").document["strategy"]
+    assert strategy["recompute"] == {"granularity": "selective"} | recompute
+    assert strategy["swap"] == ["attention"]
+
+
+def test_a_block_of_swapped_layers_is_told():
+    given = f"{SHAPE} {REST} --pipeline-model-parallel-size 2 --swap-attention --recompute-num-layers 1"
+    (doubt,) = import_document(script(flags=f"{given} --recompute-method block"), "a.sh").document["doubts"]
+    assert "attention is predicted as swapped in every layer, not in these alone" in doubt
+    assert "按每一层都交换注意力预测" in translated(doubt, "zh")
+
+
+def test_a_count_of_layers_alone_recomputes_nothing():
+    given = f"{SHAPE} {REST} --recompute-num-layers 1"
+    assert import_document(script(flags=given), "a.sh").document["strategy"]["recompute"] == {"granularity": "none"}
