@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.solver.outer.frontier import Frontier
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One report from a running search."""
+    """One report from a running search.
+
+    `rejected_by_rule` counts strategies by the first rule that they break, most first; only the report of kind
+    "enumerated" has it, since nothing changes it afterwards.
+    """
 
     kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"]
     message: str
@@ -32,6 +36,7 @@ class Progress:
     bound_s: float | None = None
     gap: float | None = None
     elapsed_s: float = 0.0
+    rejected_by_rule: dict[str, int] = field(default_factory=dict)
 
 
 class SearchReporter:
@@ -58,7 +63,7 @@ class SearchReporter:
         self,
         kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"],
         message: str,
-        **more: float | None,
+        **more: float | dict[str, int] | None,
     ) -> None:
         if self._progress is not None:
             counts: Counts = self._searched.counts
@@ -77,7 +82,8 @@ class SearchReporter:
     def enumerated(self) -> None:
         counts = self._searched.counts
         legal = len(self._searched.candidates)
-        self._send("enumerated", f"{counts.enumerated:,} strategies, {legal:,} legal and small enough")
+        message = f"{counts.enumerated:,} strategies, {legal:,} legal and small enough"
+        self._send("enumerated", message, rejected_by_rule=dict(counts.rejected))
 
     def solved(self, frontier: Frontier, index: int) -> None:
         self._frontier = frontier

@@ -9,7 +9,7 @@ import hashlib
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.errors import ProfileError, SearchCancelled
@@ -59,6 +59,7 @@ class Progress:
     bound_s: float | None = None
     gap: float | None = None
     elapsed_s: float = 0.0
+    rejected_by_rule: dict[str, int] = field(default_factory=dict)
 
 
 def plan(
@@ -72,7 +73,9 @@ def plan(
 ) -> PlanSet:
     """The PlanSet of `tests.factories`, after whatever the model's name asks for."""
     report = progress or (lambda item: None)
-    report(Progress("enumerated", "184,320 strategies", enumerated=184_320, rejected=150_720))
+    by_rule = {"expert_world_divides": 120_000, "batch_divides": 30_720}
+    strategies = Progress("enumerated", "184,320 strategies", enumerated=184_320, rejected=150_720)
+    report(replace(strategies, rejected_by_rule=by_rule))
     behaviour = spec.model.name
     if behaviour == CRASHES:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -100,7 +103,8 @@ def _wait(report: Callable[[Progress], None], should_cancel: Callable[[], bool])
     solved = 0
     while (elapsed_s := time.monotonic() - started_s) < SLOW_S:
         solved += 1
-        report(Progress("incumbent", "better plan", solved=solved, incumbent_s=200.0 - elapsed_s, elapsed_s=elapsed_s))
+        better = Progress("incumbent", "better plan", solved=solved, elapsed_s=elapsed_s)
+        report(replace(better, incumbent_s=200.0 - elapsed_s, bound_s=100.0 + elapsed_s))
         if should_cancel():
             raise SearchCancelled
         time.sleep(0.05)

@@ -92,4 +92,5 @@ _EMPTY: dict[str, Any] = {
     "bound_s": None,
     "gap": None,
     "elapsed_s": 0.0,
+    "rejected_by_rule": {},
 }

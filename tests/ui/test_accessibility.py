@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
 
+from tests import factories
 from tests.ui.conftest import visiting
 
 if TYPE_CHECKING:
@@ -66,6 +68,23 @@ def test_every_page_speaks_its_language_fits_and_breaks_no_rule(
                 broken[path] = found
         visitor.faults = [fault for fault in visitor.faults if "404" not in fault]  # the missing search
     assert broken == {}, "\n".join(f"{path}: {line}" for path, lines in broken.items() for line in lines)
+
+
+@pytest.mark.parametrize(("lang", "scheme"), [("en", "light"), ("zh", "dark")])
+def test_a_running_search_fits_a_phone_and_breaks_no_rule(
+    chromium_browser: Browser, site: Site, lang: str, scheme: str
+) -> None:
+    spec = factories.spec(model=factories.DEEPSEEK_V3 | {"name": "slow"}, num_npus=384 if lang == "en" else 768)
+    search_id = site.services.searches.submit(spec).search.id
+    options = {"color_scheme": scheme, "viewport": {"width": 390, "height": 844}}
+    with visiting(chromium_browser, site.url, **options) as visitor:
+        page = visitor.open(f"/searches/{search_id}?lang={lang}")
+        expect(page.locator("#progress-curve path.best")).to_be_attached(timeout=30_000)
+        page.locator("#progress-rules summary").click()
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert violations(page) == []
+        site.services.searches.cancel(search_id)
+        expect(page.locator("#progress")).not_to_be_attached(timeout=30_000)
 
 
 def brightness(colour: str) -> int:

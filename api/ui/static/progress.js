@@ -53,6 +53,7 @@
   const show = (progress) => {
     running();
     fill(section, progress);
+    section.dispatchEvent(new CustomEvent("progress-report", { detail: progress }));
     if (progress.message) message.textContent = progress.message;
   };
 
