@@ -8,6 +8,8 @@ import pytest
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.steps.one_strategy import estimated
+from autodeploy.evaluation.steps.strategy_layout import candidate_of
+from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.specs.lora import TARGETS, LoraSpec, adapter_params
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec, parse_spec
@@ -103,6 +105,19 @@ def test_adapters_take_less_time_and_memory_than_all_of_the_model() -> None:
     assert lora["gradients"] < 0.02 * whole["gradients"]
     assert lora["optimizer"] < 0.02 * whole["optimizer"]
     assert whole["weights"] < lora["weights"] < 1.02 * whole["weights"]
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(8, 1), (8, 2), (2, 8)])
+def test_sweep_and_estimate_agree_with_adapters(tp: int, pp: int) -> None:
+    spec = parse_spec(document(lora={"rank": 16}))
+    context = spec_context(spec, profile_of(spec.cluster), frozenset({"flash_attention", "distributed_optimizer"}))
+    strategy = Strategy(tp=tp, pp=pp, micro_batch_size=1, schedule="1f1b")
+    found = estimated(strategy, context).estimate
+    world, batch, vendor = context.world, context.global_batch, context.machine.vendor
+    swept = sweep(candidate_of(strategy, world=world, global_batch=batch, moe=False, vendor=vendor), context)
+    assert swept.step_time_s[0] == pytest.approx(found.step_time_s, rel=1e-9)
+    assert swept.memory_bytes[0] == pytest.approx(np.max(found.allocator_bytes), rel=1e-9)
+    assert swept.least_bytes[0] > 2.0 * 32.7e9 / (tp * pp)  # the frozen weights are there
 
 
 def test_fine_tuning_of_all_parameters_is_a_step_of_pre_training() -> None:
