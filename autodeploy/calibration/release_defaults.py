@@ -87,6 +87,10 @@ _GRAPH_MODE = frozenset(
 # Fully sharded by PyTorch: the next layer's weights arrive and the last one's gradients leave beside the passes.
 # Source: torchtitan, fully_shard with its default prefetch.
 _TORCH_NATIVE = frozenset({"flash_attention", "grouped_gemm", "overlap_grad_reduce", "overlap_param_gather"})
+# Eager, every operator of a norm, a gate, the rotary embedding and the loss is a kernel; torch.compile makes each chain
+# one kernel (torchtitan/models/llama3/model.py; torchtitan/distributed/compile.py, blocks and loss).
+_TORCH_EAGER = frozenset({"unfused_rotary"})
+_TORCH_COMPILED = frozenset({"fused_swiglu", "fused_rmsnorm", "fused_cross_entropy"})
 
 
 def release_of(record: Record) -> ReleaseDefaults:
@@ -95,6 +99,9 @@ def release_of(record: Record) -> ReleaseDefaults:
     if _vendor(record.cluster.profile) == NVIDIA:
         if _before_flash_attention(record):
             return ReleaseDefaults(_MEGATRON_2021, "current", fields=_FIELDS_2021)
+        if stack_of(record) == "torchtitan":
+            kernels = _TORCH_COMPILED if "torch_compile" in record.strategy.features else _TORCH_EAGER
+            return ReleaseDefaults(_TORCH_NATIVE | kernels, "current")
         return ReleaseDefaults(_MODERN_NVIDIA, "current")
     stack = stack_of(record)
     if in_graph_mode(record):

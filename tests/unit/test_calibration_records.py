@@ -11,6 +11,7 @@ import pytest
 
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.measured import counts_for_time, fits_time, is_update_phase, measured_step_s
+from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import features_of, release_of, stack_of
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.specs.record import Measured, Record
@@ -227,3 +228,25 @@ def test_every_kernel_measurement_has_a_source_and_a_unit() -> None:
     rows = list(csv.DictReader(folder.joinpath("kernels.csv").read_text(encoding="utf-8").splitlines()))
     assert len(rows) > 50
     assert all(row["source"] and row["unit"] and row["value"][0].isdigit() for row in rows)
+
+
+def test_torchtitan_on_gpus_fuses_what_torch_compile_fuses() -> None:
+    eager = next(r for r in shipped() if r.id == "torchtitan_8b_8_eager")
+    named = eager.strategy.model_copy(update={"features": (*eager.strategy.features, "torch_compile")})
+    compiled = eager.model_copy(update={"strategy": named})
+    fused = {"fused_swiglu", "fused_rmsnorm", "fused_cross_entropy"}
+    assert not fused & features_of(eager)
+    assert "unfused_rotary" in features_of(eager)
+    assert fused <= features_of(compiled)
+    assert "unfused_rotary" not in features_of(compiled)
+    assert fused <= features_of(eager.model_copy(update={"framework": "megatron-lm"}))
+    times = [predict_record(run).step_time_s for run in (eager, compiled)]
+    assert times[0] > times[1]
+
+
+def test_the_cards_of_torchtitan_tables_are_slower_than_the_profile_by_default() -> None:
+    runs = [r for r in shipped() if r.framework == "torchtitan"]
+    assert len(runs) == 21
+    for run in runs:
+        as_sold = run.model_copy(update={"cluster": run.cluster.model_copy(update={"overrides": {}})})
+        assert predict_record(run).step_time_s > predict_record(as_sold).step_time_s
