@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.covariance import Covariance
 
+ADAPTERS = "lora"  # beside a frozen model, which no record trained
 Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided
 DECIMALS = 6  # of a sensitivity, which finite differences know to about as many; + 0.0 makes -0.0 plain
 
@@ -37,7 +38,9 @@ def run_of(candidate: Candidates, context: Context, *, features: bool = True) ->
     # Features whose effect on time rests on records; the others are on in every record or change no time.
     known = [feature for feature in FEATURES.values() if feature.measured and features]
     used = {each.mechanism for each in known if holds(each.measured, candidate, context)}
-    used |= unmeasured_types(context.model) if features else set()
+    if features:
+        used |= unmeasured_types(context.model)
+        used |= {ADAPTERS} if context.adapter_params else set()
     return {
         "moe": context.model.is_moe,
         "ranks": context.world,

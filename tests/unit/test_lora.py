@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autodeploy import planner
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.steps.one_strategy import estimated
@@ -146,3 +147,15 @@ def test_pre_training_has_no_adapters() -> None:
 
 def test_targets_stand_in_one_order() -> None:
     assert LoraSpec(rank=8, target_modules=("linear_fc2", "linear_qkv")).target_modules == ("linear_qkv", "linear_fc2")
+
+
+def test_intervals_say_that_no_run_trained_adapters() -> None:
+    strategy = {"tp": 8, "pp": 2, "micro_batch_size": 1}
+    lora = {"rank": 16, "target_modules": list(TARGETS)}
+    whole, adapted = (
+        planner.estimate(parse_spec(document(**extra) | {"strategy": strategy})).uncertainty
+        for extra in ({}, {"lora": lora})
+    )
+    assert "lora" not in whole.extrapolated
+    assert "lora" in adapted.extrapolated
+    assert adapted.high_s / adapted.low_s > whole.high_s / whole.low_s
