@@ -88,7 +88,8 @@ _GRAPH_MODE = frozenset(
 # Source: torchtitan, fully_shard with its default prefetch.
 _TORCH_NATIVE = frozenset({"flash_attention", "grouped_gemm", "overlap_grad_reduce", "overlap_param_gather"})
 # Eager, every operator of a norm, a gate, the rotary embedding and the loss is a kernel; torch.compile makes each chain
-# one kernel (torchtitan/models/llama3/model.py; torchtitan/distributed/compile.py, blocks and loss).
+# one kernel (torchtitan b5bcd76c6: models/common/{nn_modules,feed_forward,rope}.py; blocks in distributed/compile.py,
+# the loss in components/loss.py).
 _TORCH_EAGER = frozenset({"unfused_rotary"})
 _TORCH_COMPILED = frozenset({"fused_swiglu", "fused_rmsnorm", "fused_cross_entropy"})
 

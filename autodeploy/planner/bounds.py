@@ -94,7 +94,8 @@ def _mfu_of_a_second(context: Context) -> float:
     """The MFU of a step that takes a second."""
     ranks = context.num_npus * context.machine.devices_per_npu
     tokens = context.global_batch * context.seq_length / ranks
-    return mfu(context.model, context.seq_length, tokens, context.machine.peak_flops)
+    peak = context.machine.peak_flops
+    return mfu(context.model, context.seq_length, tokens, peak, adapter_params=context.adapter_params)
 
 
 def _bound(searched: Searched, index: int, least_gib: float, ratio: float, mfu_of_a_second: float) -> StrategyBound:

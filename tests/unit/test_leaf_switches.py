@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 import yaml
 
+from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.inputs.machine import Machine, machine_of
+from autodeploy.evaluation.stages.sends import p2p_s
+from autodeploy.evaluation.steps.one_strategy import candidate_for
+from autodeploy.specs.spec import parse_spec
+from autodeploy.specs.strategy import Strategy
 from cost_models.all_to_all import flat_s, hierarchical_s
 from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
 from hardware_profiles import ProfileError, cluster_topology, load_profile
@@ -112,3 +117,26 @@ def test_blocks_of_healthy_nodes_are_refused(tmp_path: Path) -> None:
 def test_half_a_leaf_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="leaf_oversubscription"):
         with_leaf(tmp_path, 0.5)
+
+
+@pytest.mark.parametrize(("pp", "below"), [(32, 4), (16, 2), (8, 1)])
+def test_stages_below_one_leaf_share_its_uplinks(tmp_path: Path, pp: int, below: int) -> None:
+    """A stage takes one, two or four nodes of a leaf of four: one of the stages there sends through the uplinks."""
+
+    def send_s(over: float) -> float:
+        with_leaf(tmp_path, over)
+        document = {
+            "model": "llama2-7b",
+            "cluster": {"profile": str(tmp_path / f"leaf-{over}-{LEAF_NODES}.yaml"), "num_npus": CARDS},
+            "training": {"seq_length": 4096, "global_batch_size": 256},
+        }
+        spec = parse_spec(document)
+        context = spec_context(spec, profile_of(spec.cluster), frozenset({"flash_attention"}))
+        strategy = Strategy(tp=8, pp=pp, micro_batch_size=1, schedule="1f1b")
+        return float(p2p_s(candidate_for(context, strategy), context)[0])
+
+    plain = send_s(1.0)
+    assert send_s(float(below)) == plain
+    wire_s = send_s(2.0 * below) - plain
+    assert wire_s > 0.0
+    assert send_s(3.0 * below) - plain == pytest.approx(2.0 * wire_s, rel=0.2)

@@ -28,9 +28,10 @@ def p2p_s(candidates: Candidates, context: Context) -> Floats:
     rows, which = distinct([candidates.pp])
     apart = context.world // candidates.pp[rows]
     outermost = machine.topology.place(apart, np.full(len(rows), 2)).outermost_tier[which]
-    pair = machine.group(apart.astype(np.float64), 2.0).take(which)
+    # All stages send at once: below one leaf, one of them sends through its uplinks.
+    stages = machine.group(apart.astype(np.float64), candidates.pp[rows].astype(np.float64)).take(which)
     seconds = np.zeros(len(candidates))
     for number, tier in enumerate(machine.tiers):
-        slow = leaf_hop_factor(pair, tier) if number == len(machine.tiers) - 1 else 1.0
+        slow = leaf_hop_factor(stages, tier) if number == len(machine.tiers) - 1 else 1.0
         seconds = np.where(outermost == number, point_to_point_s(sent * slow, tier, machine.comm_op_s), seconds)
     return np.where(candidates.pp > 1, seconds, 0.0)
