@@ -29,7 +29,9 @@ def candidate(schedule: str = "interleaved", **axes: Any) -> Candidates:
     return Candidates(**{name: np.asarray([value]) for name, value in chosen.items()})
 
 
-def allowed(target: str, model: str = "deepseek-v3", *, off: tuple[str, ...] = (), **axes: Any) -> frozenset[str]:
+def allowed(
+    target: str, model: str = "deepseek-v3", *, off: tuple[str, ...] = (), adapters: bool = False, **axes: Any
+) -> frozenset[str]:
     facts = facts_of(
         load_preset(model),
         world=128,
@@ -38,6 +40,7 @@ def allowed(target: str, model: str = "deepseek-v3", *, off: tuple[str, ...] = (
         node_ranks=8,
         tp_limit=8,
         features=set(FEATURES) - {"high_availability"} - set(off),
+        trains_adapters=adapters,
         release=None if target == "any" else release_of(target, "nvidia" if target == "megatron" else "huawei"),
     )
     return launchable(candidate(**axes), facts, target)
@@ -99,3 +102,12 @@ def test_only_latent_attention_has_up_projections_to_recompute(target: str) -> N
 def test_mindformers_has_no_switch_for_latent_up_projections() -> None:
     assert "mla_up_proj" not in allowed("mindformers")
     assert "mla_up_proj" not in allowed("mindformers", "llama2-70b", ep=1)
+
+
+def test_attention_is_not_swapped_beside_adapters() -> None:
+    # MindSpeed's swap_attention.py: "swap attention is not compatible with LoRA".
+    plain, adapted = (
+        allowed("mindspeed-llm", "qwen3-32b", schedule="1f1b", ep=1, adapters=adapters) for adapters in (False, True)
+    )
+    assert plain - adapted == {"swap_attention"}
+    assert "swap_attention" in allowed("any", "qwen3-32b", adapters=True)

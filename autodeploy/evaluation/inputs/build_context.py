@@ -363,5 +363,6 @@ def _facts(
         asked=frozenset(member for name, switch in switches if switch == "on" for member in expand(name)),
         precision=spec.training.precision,
         shards_states=shards_states,
+        trains_adapters=spec.training.lora is not None,
         release=spec.search.release(profile.vendor),
     )
