@@ -170,7 +170,6 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
         bar_colour=lambda share: share.key,
         checkpoints=checkpoint_lines(comparison, lang) if comparison else [],
         scripts=script_diffs(compared, views) if compared else [],
-        translated=lambda text: translated(text, lang),
         groups=[(group, [row for row in shown if row[0].group == group]) for group in GROUPS],
         title_of=lambda row: names.get(row.field) or row_title(row, lang),
     )

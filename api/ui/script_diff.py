@@ -42,19 +42,17 @@ class ScriptDiff:
 
 def script_diffs(compared: Sequence[PlanView], views: Views) -> list[ScriptDiff]:
     """Every plan but the first against it, as files of the framework that offers itself for the first."""
-    first, *others = compared
-    to = _format_of(first, views)
-    found = []
-    for view in others:
-        if to is None:
-            continue
-        try:
-            lines = tuple(difference(_text_of(first, to, views), _text_of(view, to, views)))
-        except SpecError as error:
-            found.append(ScriptDiff(view.plan.plan_id, to, refused="; ".join(each.message for each in error.errors)))
-        else:
-            found.append(ScriptDiff(view.plan.plan_id, to, lines))
-    return found
+    first = compared[0]
+    to = views.launch_format(first.plan, first.plan_set.search.spec["search"]["target"])
+    if to is None:
+        return []
+    (before, first_refused), *files = (_script_of(view, to, views) for view in compared)
+    return [
+        ScriptDiff(view.plan.plan_id, to, refused=first_refused or refused)
+        if first_refused or refused
+        else ScriptDiff(view.plan.plan_id, to, tuple(difference(before, after)))
+        for view, (after, refused) in zip(compared[1:], files, strict=True)
+    ]
 
 
 def difference(before: str, after: str) -> list[DiffLine]:
@@ -68,9 +66,9 @@ def difference(before: str, after: str) -> list[DiffLine]:
     return [DiffLine("skipped", "") if line.kind == "skipped" else line for line in lines]
 
 
-def _format_of(view: PlanView, views: Views) -> str | None:
-    return views.launch_format(view.plan, view.plan_set.search.spec["search"]["target"])
-
-
-def _text_of(view: PlanView, to: str, views: Views) -> str:
-    return views.script(view, Spec.model_validate(view.plan_set.search.spec), view.plan, to).text
+def _script_of(view: PlanView, to: str, views: Views) -> tuple[str, str]:
+    """The launch file of a plan; else why the framework can't launch it."""
+    try:
+        return views.script(view, Spec.model_validate(view.plan_set.search.spec), view.plan, to).text, ""
+    except SpecError as error:
+        return "", "; ".join(each.message for each in error.errors)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from api.ui.languages import texts
 from autodeploy.figures.labels import layout
+from autodeploy.specs.strategy import Strategy
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 MOST = 3000
 """Strategies of a sample: enough to see where they lie, and few enough to pan."""
 NUMBERS = ("step_time_s", "peak_memory_gib", "mfu_pct", "num_npus")
-COLOURS = (*NUMBERS, "tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
+AXES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
+COLOURS = (*NUMBERS, *AXES)
 WORDS = "search.picture_"
 FILTERED = ("tp", "pp", "cp", "ep")
 
@@ -30,7 +32,7 @@ def picture(plan_set: PlanSet, bounds: StrategyBounds, lang: Language) -> dict[s
     longest step within the valley, null without one.
     """
     plans = list(plan_set.plans)
-    known = {_key(_axes_of(plan)) for plan in plans}
+    known = {_key(plan.strategy.model_dump()) for plan in plans}
     fastest, valley = plan_set.fastest, plan_set.valley
     best_s = fastest.step_time_s if fastest is not None else min((p.step_time_s for p in plans), default=None)
     return {
@@ -42,16 +44,8 @@ def picture(plan_set: PlanSet, bounds: StrategyBounds, lang: Language) -> dict[s
     }
 
 
-def _axes_of(plan: Plan) -> dict[str, int | str]:
-    s = plan.strategy
-    return {
-        **{"tp": s.tp, "pp": s.pp, "vpp": s.vpp, "cp": s.cp, "ep": s.ep},
-        **{"micro_batch_size": s.micro_batch_size, "schedule": s.schedule},
-    }
-
-
-def _key(axes: Mapping[str, int | str]) -> tuple[int | str, ...]:
-    return tuple(axes.get(name, 1) for name in ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "schedule"))
+def _key(axes: Mapping[str, Any]) -> tuple[int | str, ...]:
+    return tuple(axes.get(name, 1) for name in (*AXES, "schedule"))
 
 
 def _of_plan(plan: Plan) -> dict[str, Any]:
@@ -63,22 +57,22 @@ def _of_plan(plan: Plan) -> dict[str, Any]:
         "peak_memory_gib": plan.peak_memory_gib,
         "num_npus": plan.num_npus_used,
         "mfu_pct": 100.0 * plan.mfu,
-        **{name: value for name, value in _axes_of(plan).items() if name != "schedule"},
+        **{name: getattr(plan.strategy, name) for name in AXES},
     }
 
 
 def _of_bound(each: StrategyBound, lang: Language) -> dict[str, Any]:
     axes = each.axes
-    degrees = {"TP": axes["tp"], "PP": axes["pp"], "VPP": axes["vpp"], "CP": axes["cp"], "EP": axes.get("ep", 1)}
-    shown = [f"{name}{value}" for name, value in degrees.items() if value != 1 or name in {"TP", "PP"}]
+    values: dict[str, Any] = {**axes, "dp": each.dp}
+    degrees = layout(Strategy.model_construct(**values))  # thousands of points, of axes that were searched
     return {
-        "name": f"{' '.join(shown)} DP{each.dp}, {schedule(str(axes['schedule'])).title_in(lang)}",
+        "name": f"{degrees}, {schedule(str(axes['schedule'])).title_in(lang)}",
         "ask": ",".join(f"{name}={value}" for name, value in axes.items()),
         "step_time_s": _short(each.step_time_s),
         "peak_memory_gib": _short(each.peak_memory_gib),
         "num_npus": each.num_npus,
         "mfu_pct": _short(100.0 * each.mfu),
-        **{name: axes.get(name, 1) for name in ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")},
+        **{name: axes.get(name, 1) for name in AXES},
     }
 
 

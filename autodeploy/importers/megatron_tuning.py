@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.specs.lora import TARGETS
+from autodeploy.specs.lora import TARGETS, unmodelled_with_adapters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,16 +34,10 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     if not targets:
         reader.ignore(("--lora-r", "--lora-alpha", "--lora-fusion"), "no --lora-target-modules: there are no adapters")
         return found
-    kinds = (
-        ("n_routed_experts", "experts"),
-        ("kv_lora_rank", "latent attention"),
-        ("tie_word_embeddings", "tied embeddings"),
-    )
-    for field, what in kinds:
-        if model.get(field):
-            given = reader.script.flags["--lora-target-modules"]
-            message = f"adapters of a model with {what} are not modelled yet"
-            raise UnsupportedError(f"line {given.line}, column {given.column}: {message}", path="/training/lora")
+    problem = unmodelled_with_adapters(model.get)
+    if problem is not None:
+        given = reader.script.flags["--lora-target-modules"]
+        raise UnsupportedError(f"line {given.line}, column {given.column}: {problem}", path="/training/lora")
     unknown = [name for name in targets if name not in TARGETS]
     if unknown:
         reader.fail("--lora-target-modules", f"adapters beside {unknown[0][:40]} are not modelled", ", ".join(TARGETS))

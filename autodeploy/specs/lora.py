@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from autodeploy.specs.base import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from autodeploy.specs.model import ModelSpec
 
@@ -58,13 +58,17 @@ def adapter_params(model: ModelSpec, rank: int, targets: Iterable[str]) -> int:
     return model.num_hidden_layers * rank * sum(sizes[name] for name in targets)
 
 
-def unmodelled_with_adapters(model: ModelSpec) -> str | None:
-    """What of a model no adapters are modelled for, by name; None where they are."""
-    found = (
-        (model.is_moe, "experts"),
-        (model.is_mla, "latent attention"),
-        (model.linear_attention is not None, "linear attention"),
-        (bool(model.num_nextn_predict_layers), "multi-token prediction"),
-        (model.tie_word_embeddings, "tied embeddings"),
-    )
-    return next((name for has, name in found if has), None)
+# Fields of a model, and what of it no adapters are modelled for where they say something.
+_UNMODELLED: Final = {
+    "n_routed_experts": "experts",
+    "kv_lora_rank": "latent attention",
+    "linear_attention": "linear attention",
+    "num_nextn_predict_layers": "multi-token prediction",
+    "tie_word_embeddings": "tied embeddings",
+}
+
+
+def unmodelled_with_adapters(value_of: Callable[[str], object]) -> str | None:
+    """Why no adapters of a model are modelled yet; None where they are. value_of : a field of the model."""
+    found = next((what for field, what in _UNMODELLED.items() if value_of(field)), None)
+    return found and f"adapters of a model with {found} are not modelled yet"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError, model_validator
@@ -122,11 +123,10 @@ def _without_a_run(spec: Spec) -> list[FieldError]:
 
 def _without_adapters(spec: Spec) -> list[FieldError]:
     """Adapters of a model for which none are modelled."""
-    lora, missing = spec.training.lora, unmodelled_with_adapters(spec.model)
-    if lora is None or missing is None:
+    problem = unmodelled_with_adapters(partial(getattr, spec.model))
+    if spec.training.lora is None or problem is None:
         return []
-    hint = "leave lora out: all of the model is trained"
-    return [FieldError("/training/lora", f"adapters of a model with {missing} are not modelled yet", hint)]
+    return [FieldError("/training/lora", problem, "leave lora out: all of the model is trained")]
 
 
 def _contradicting_phases(spec: Spec) -> list[FieldError]:

@@ -33,7 +33,7 @@ from hardware_profiles import apply_overlay, cluster_topology, list_profiles, lo
 from hardware_profiles.errors import ProfileError
 
 if TYPE_CHECKING:
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import Breakdown, Plan
 
 NAME = "ascend-800t-a2"
 
@@ -57,9 +57,12 @@ def planned(tp: int) -> Plan:
 
 def step_s(tp: int, overlay: Overlay) -> float:
     """As the service asks for it: the step time alone."""
-    of = spec(tp)
-    there = of.model_copy(update={"cluster": of.cluster.model_copy(update={"overlay": overlay})})
-    return breakdown_of(there, planned(tp)).step_time_s
+    return on_cluster(spec(tp), planned(tp), overlay).step_time_s
+
+
+def on_cluster(of: Spec, plan: Plan, overlay: Overlay) -> Breakdown:
+    cluster = of.cluster.model_copy(update={"overlay": overlay})
+    return breakdown_of(of.model_copy(update={"cluster": cluster}), plan)
 
 
 def run(factor: float, tp: int = 8, truth: Overlay | None = None) -> ClusterRun:
@@ -108,9 +111,7 @@ def test_a_slow_network_is_told_from_slow_cards_by_two_runs() -> None:
 
 
 def parts_s(tp: int, overlay: Overlay) -> dict[str, float]:
-    of = spec(tp)
-    there = of.model_copy(update={"cluster": of.cluster.model_copy(update={"overlay": overlay})})
-    return predicted_parts(breakdown_of(there, planned(tp)))
+    return predicted_parts(on_cluster(spec(tp), planned(tp), overlay))
 
 
 def profiled(truth: Overlay, slower: float = 1.0) -> ClusterRun:
@@ -158,12 +159,8 @@ def _a3_run(factor: float) -> ClusterRun:
         }
     )
     plan = estimate(of)
-
-    def predict(overlay: Overlay) -> dict[str, float]:
-        cluster = of.cluster.model_copy(update={"overlay": overlay})
-        return predicted_parts(breakdown_of(of.model_copy(update={"cluster": cluster}), plan))
-
-    return ClusterRun("a3", "a3", factor * plan.step_time_s, 0.0, predict)
+    seconds = factor * plan.step_time_s
+    return ClusterRun("a3", "a3", seconds, 0.0, lambda overlay: predicted_parts(on_cluster(of, plan, overlay)))
 
 
 def test_one_outlier_among_three_configurations_hardly_counts() -> None:
