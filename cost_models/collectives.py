@@ -101,10 +101,11 @@ def leaf_exchange_factor(group: Group, tier: Tier) -> Number:
 
 
 def leaf_hop_factor(group: Group, tier: Tier) -> Number:
-    """The same of a ring's hop or a send: one of `near` neighbours sends through the uplinks."""
+    """The same of a ring's hop or a send: one of the members below a leaf sends through the uplinks of them all."""
     if group.near is None:
         return 1.0
-    crossed = np.maximum(1.0, np.asarray(tier.leaf_oversubscription) / group.near)
+    below = group.near * group.size / group.fan_out[-1]
+    crossed = np.maximum(1.0, np.asarray(tier.leaf_oversubscription) / below)
     return np.where(group.fan_out[-1] > group.near, crossed, 1.0)
 
 

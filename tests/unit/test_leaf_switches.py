@@ -70,7 +70,10 @@ def test_no_oversubscription_is_no_leaf_and_more_is_never_faster(tmp_path: Path,
     if stride * size <= 8 * LEAF_NODES:
         assert np.all(found == found[0]), "a group below one leaf pays nothing"
     else:
-        assert np.all(found[-1] > found[0])
+        slower = found[-1] > found[0]
+        # One member of a ring leaves the leaf, through the uplinks of all its members there.
+        assert slower[2] == (max(1, 8 * LEAF_NODES // stride) < 8.0)
+        assert np.all(np.delete(slower, 2))
 
 
 def test_a_group_with_one_node_a_leaf_gets_the_uplinks_share(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from hardware_profiles.profile import Profile
+from hardware_profiles.schema import TierDocument
 from tests.support.accounting.machine import Link, Numbers
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.run import Run
@@ -23,7 +25,6 @@ from tests.support.accounting.run import Run
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.inputs.machine import Machine
-    from hardware_profiles.profile import Profile
 
 DENSE: dict[str, Any] = {
     "name": "dense",
@@ -81,7 +82,10 @@ CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, i
     "supernode": ("cloudmatrix-384", 16, None, None),
     "supernodes": ("cloudmatrix-384", None, ((0, 1), (1, 1)), 16),
     "gpus": ("nvidia-h100", 16, None, None),
+    "leaves": ("ascend-800t-a2", 32, None, None),
+    "gpu_leaves": ("nvidia-h100", 16, None, None),
 }
+LEAVES = {"leaves": (2, 3.0), "gpu_leaves": (1, 1.5)}  # nodes of a leaf switch, and by how much it is narrower above
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,19 @@ def cluster(name: str, slowest: float = 1.0) -> Cluster:
     else:
         document["num_npus"] = cards
     spec = ClusterSpec.model_validate(document)
-    return Cluster(spec, profile_of(spec), ranks)
+    found = profile_of(spec)
+    return Cluster(spec, behind_leaves(found, *LEAVES[name]) if name in LEAVES else found, ranks)
+
+
+def behind_leaves(profile: Profile, nodes: int, oversubscription: float) -> Profile:
+    """The same machine with `nodes` below each leaf switch."""
+    said: dict[str, Any] = {"kind": "assumed", "source": "own"}
+    outer = profile.document.tiers[-1].model_dump() | {
+        "leaf_nodes": {"value": nodes, "unit": "nodes", **said},
+        "leaf_oversubscription": {"value": oversubscription, "unit": "ratio", **said},
+    }
+    tiers = (*profile.document.tiers[:-1], TierDocument.model_validate(outer))
+    return Profile(profile.document.model_copy(update={"tiers": tiers}))
 
 
 def numbers_of(machine: Machine, where: Cluster) -> Numbers:
@@ -121,8 +137,10 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
             float(t.latency_s),
             float(t.efficiency),
             float(t.half_size_bytes),
+            None if tier.leaf_nodes is None else tier.leaf_nodes * where.profile.ranks_per_node,
+            tier.leaf_oversubscription,
         )
-        for size, t in zip(sizes, machine.tiers, strict=True)
+        for size, t, tier in zip(sizes, machine.tiers, where.profile.tiers, strict=True)
     )
     names = (
         *("peak_flops", "hbm_bytes_per_s", "gemm_fraction", "gemm_k_half", "gemm_mn_half", "grouped_gemm"),

@@ -5,13 +5,17 @@ Written apart from the planner's own formulas, from their definitions: scalars o
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Link:
-    """One tier of the network: `instance` ranks share it, the whole cluster where None."""
+    """One tier of the network: `instance` ranks share it, the whole cluster where None.
+
+    Of the outermost tier, `leaf` ranks are below one switch, whose uplinks carry 1 / `narrower` of what they can send.
+    """
 
     instance: int | None
     bytes_per_s: float
@@ -19,6 +23,8 @@ class Link:
     latency_s: float
     efficiency: float
     half_size: float  # bytes that a rank receives in one pass while half of the rate is lost to starting
+    leaf: int | None = None
+    narrower: float = 1.0
 
     def start_s(self) -> float:
         """(s + s_half) / rate less s / rate."""
@@ -27,6 +33,25 @@ class Link:
     def home(self, rank: int) -> int:
         """Which instance a rank is in."""
         return 0 if self.instance is None else rank // self.instance
+
+    def switch(self, rank: int) -> int:
+        """Which leaf switch a rank is below."""
+        return 0 if self.leaf is None else rank // self.leaf
+
+    def above(self, members: list[int], held: int) -> float:
+        """Share of what a member receives over this tier, in pieces of `held` members, that comes through uplinks."""
+        first = members[0]
+        far = sum(self.switch(r) != self.switch(first) for r in members[held:])
+        return far / max(len(members) - held, 1)
+
+    def hop_slower(self, members: list[int]) -> float:
+        """All members send to the next one: those that leave a leaf share its uplinks, which are all its ranks'."""
+        slowest = 1.0
+        for here, there in itertools.pairwise([*members, members[0]]):
+            if self.switch(here) != self.switch(there):
+                beside = sum(self.switch(r) == self.switch(here) for r in members)
+                slowest = max(slowest, self.narrower / beside)
+        return slowest
 
 
 @dataclass(frozen=True)
@@ -181,7 +206,10 @@ class Numbers:
             pieces = spans[tier] // inside
             if pieces > 1:
                 steps = 1 if link.mesh_links else math.ceil(math.log2(pieces))
-                total += held * (pieces - 1) / self._rate(link, pieces - 1) + steps * link.latency_s + link.start_s()
+                # A tree's steps follow each other: blocks from other leaves take `narrower` times as long.
+                waits = 1 + (link.narrower - 1) * link.above(members, inside)
+                sent_s = waits * held * (pieces - 1) / self._rate(link, pieces - 1)
+                total += sent_s + steps * link.latency_s + link.start_s()
             held *= pieces
         return total + (self.comm_op_s if fixed is None else fixed)
 
@@ -191,17 +219,18 @@ class Numbers:
             return 0.0
         return 2 * self.all_gather(payload, members, 0.0) + (self.comm_op_s if fixed is None else fixed)
 
-    def send(self, payload: float, first: int, second: int) -> float:
-        """One message between two ranks, over the innermost tier that joins them."""
+    def send(self, payload: float, first: int, second: int, among: list[int]) -> float:
+        """One message between two ranks, over the innermost tier that joins them, while all of `among` send on."""
         link = next(one for one in self.links if one.home(first) == one.home(second))
-        return payload / self._rate(link, 1) + link.latency_s + link.start_s() + self.comm_op_s
+        sent_s = payload * link.hop_slower(among) / self._rate(link, 1)
+        return sent_s + link.latency_s + link.start_s() + self.comm_op_s
 
     def ring_step(self, chunk: float, members: list[int]) -> float:
         """All members pass a chunk on: the slowest hop counts."""
         if len(members) == 1:
             return 0.0
         pairs = zip(members, members[1:] + members[:1], strict=True)
-        return max(self.send(chunk, a, b) for a, b in pairs)
+        return max(self.send(chunk, a, b, members) for a, b in pairs)
 
     def _peers_s(self, received: float, peers: int, pieces: int, link: Link, loss: float, beside: int = 1) -> float:
         """Pairwise exchange with `peers` ranks of one tier, each step of which starts the links.
@@ -243,7 +272,9 @@ class Numbers:
             copies = choices * peers / (spans[-2] if deduplicate and len(spans) > 1 else size)
             if deduplicate and tier == len(self.links) - 1:
                 copies = (pieces - 1) * _reached(pieces, choices, expert_groups, picked_groups)
-            slowest = max(slowest, self._peers_s(token_bytes * copies * imbalance, peers, pieces, link, loss))
+            # Messages to all peers travel at once: ports or uplinks set the pace.
+            waits = max(1.0, link.narrower * link.above(members, inside))
+            slowest = max(slowest, self._peers_s(token_bytes * copies * imbalance * waits, peers, pieces, link, loss))
         return slowest + (self.comm_op_s if fixed is None else fixed)
 
     def two_step(
@@ -257,7 +288,9 @@ class Numbers:
         outside = len(members) // inside
         outer = 0.0
         if outside > 1:
-            outer = self._peers_s((outside - 1) * token_bytes, outside - 1, outside, self.links[-1], loss, inside)
+            last = self.links[-1]
+            waits = 1 + (last.narrower - 1) * last.above(members, inside)
+            outer = self._peers_s((outside - 1) * token_bytes * waits, outside - 1, outside, last, loss, inside)
         near = [r for r in members if self.links[-2].home(r) == self.links[-2].home(members[0])]
         inner = self.all_to_all(token_bytes, choices, near, imbalance=imbalance, fixed=0.0, loss=loss)
         return max(outer, inner) + 2 * self.comm_op_s

@@ -279,10 +279,8 @@ def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
         return 0.0
     cut = d.sequence_parallel or "scatter_gather_sends" in run.on
     tokens = d.micro_batch_size * run.seq / d.cp / (d.tp if cut else 1)
-    seconds = {
-        machine.send(2 * tokens * run.hidden_size, rank, rank + d.world // d.pp) for rank in range(d.world // d.pp)
-    }
-    return max(seconds)
+    size, pipelines = 2 * tokens * run.hidden_size, [groups_of(rank, d)["pp"] for rank in range(d.world // d.pp)]
+    return max(machine.send(size, stages[0], stages[1], stages) for stages in pipelines)
 
 
 @dataclass(frozen=True)
