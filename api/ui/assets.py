@@ -15,6 +15,23 @@ from autodeploy.figures import palette
 from autodeploy.figures.layout import plotly_js
 
 PLOTLY = "plotly.min.js"
+STYLE = "pages.css"
+SCRIPTS = "pages.js"
+# What every page loads is one file each, fetched once and kept; plotly.js is fetched when the first figure is drawn.
+_BUNDLES = {
+    STYLE: ("palette.css", "base.css", "charts.css"),
+    SCRIPTS: (
+        "axis_ticks.js",
+        "copy.js",
+        "charts.js",
+        "new.js",
+        "paste.js",
+        "progress_curve.js",
+        "progress.js",
+        "strategies.js",
+        "what_if.js",
+    ),
+}
 _MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
@@ -57,6 +74,8 @@ def asset_url(name: str) -> str:
 
 
 def _content(name: str) -> bytes | None:
+    if name in _BUNDLES:
+        return _bundle(name)
     if name == PLOTLY:
         return plotly_js().encode()
     if name == "palette.css":
@@ -64,6 +83,18 @@ def _content(name: str) -> bytes | None:
     shipped = {entry.name: entry for entry in (files("api.ui") / "static").iterdir()}
     entry = shipped.get(name)
     return entry.read_bytes() if entry is not None and entry.is_file() else None
+
+
+def _bundle(name: str) -> bytes:
+    parts = []
+    for part in _BUNDLES[name]:
+        found = asset(part)
+        if found is None:
+            raise LookupError(f"no static file {part!r}")
+        parts.append(found.content.strip())
+    text = b"\n".join(parts)
+    # In a function of their own, scripts share names with each other but with nobody else.
+    return text if name == STYLE else b'"use strict";\n(() => {\n' + text + b"\n})();\n"
 
 
 def palette_css() -> str:

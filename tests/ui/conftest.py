@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 PLANNER = "tests.quick_planner"
 START_S = 20.0
+SHOWN = """chart => {
+  if (chart.dataset.drawn) return true;
+  chart.scrollIntoView({ block: "center", behavior: "instant" });
+  return false;
+}"""
 
 
 @dataclass(frozen=True)
@@ -110,16 +115,21 @@ class Visitor:
     site_url: str
     faults: list[str] = field(default_factory=list)
 
-    def open(self, path: str) -> Page:
-        """Goes to an address of the site and waits until every chart is drawn."""
+    def open(self, path: str, *, scroll: bool = True) -> Page:
+        """Goes to an address of the site; by default scrolls through it, so that every chart is drawn."""
         self.page.goto(self.site_url + path)
-        self.wait_for_charts()
+        if scroll:
+            self.wait_for_charts()
         return self.page
 
     def wait_for_charts(self) -> None:
-        """Waits until each figure that the page brings is drawn."""
-        if self.page.locator("#charts").count():
-            self.page.wait_for_function("() => [...document.querySelectorAll('.chart')].every(c => c.dataset.drawn)")
+        """Brings each figure of the page into view, waits until it is drawn, and goes back to where the page stood."""
+        stood = self.page.evaluate("window.scrollY")
+        charts = self.page.locator(".chart").all()
+        for chart in charts:
+            self.page.wait_for_function(SHOWN, arg=chart.element_handle())
+        if charts:
+            self.page.evaluate("y => window.scrollTo({ top: y, behavior: 'instant' })", stood)
 
     def watch(self) -> None:
         """Notes console errors, uncaught exceptions and requests to anywhere else."""

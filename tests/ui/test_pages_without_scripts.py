@@ -132,8 +132,9 @@ def test_the_policy_allows_only_this_host(reader: httpx.Client, site: Site) -> N
 
 def test_assets_are_kept_for_ever_and_compressed(reader: httpx.Client, site: Site) -> None:
     page = reader.get(f"/searches/{site.stored['good']}").text
-    addresses = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
-    assert any("plotly.min.js" in address for address in addresses)
+    addresses = re.findall(r'(?:src|href|data-plotly)="(/static/[^"]+)"', page)
+    names = sorted({address.partition("?")[0] for address in addresses})
+    assert names == [f"/static/{name}" for name in ("icon.svg", "pages.css", "pages.js", "plotly.min.js")]
     for address in addresses:
         answer = reader.get(address)
         assert answer.status_code == 200

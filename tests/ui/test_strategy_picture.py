@@ -55,7 +55,7 @@ def test_the_picture_is_walked_with_the_keyboard(
 ) -> None:
     viewport = {"width": width, "height": 900}
     with visiting(chromium_browser, planned.url, color_scheme=scheme, viewport=viewport) as visitor:
-        page = visitor.open(f"/searches/{planned.stored['search']}?lang={lang}")
+        page = visitor.open(f"/searches/{planned.stored['search']}?lang={lang}", scroll=False)
         assert page.locator("#all-strategies").get_attribute("data-drawn") is None, "not read before it is in view"
         page.locator("#strategies-picture").scroll_into_view_if_needed()
         page.wait_for_selector("#all-strategies[data-drawn]")

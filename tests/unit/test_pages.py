@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 
 from api.ui import formats, new_search_form
-from api.ui.assets import PLOTLY, asset, asset_url, compressed
+from api.ui.assets import PLOTLY, SCRIPTS, STYLE, asset, asset_url, compressed
 from api.ui.languages import best_accepted, texts
 from api.ui.profile_page import profile_page
 from api.ui.rendering import json_island
@@ -263,8 +263,19 @@ def test_assets_change_their_address_with_their_content() -> None:
     plotly = asset(PLOTLY)
     assert plotly is not None
     assert len(compressed(PLOTLY)) < len(plotly.content) / 2
-    assert asset_url("base.css").startswith("/static/base.css?v=")
+    assert asset_url("pages.css").startswith("/static/pages.css?v=")
     assert asset("../routes.py") is None
     assert asset("nothing.css") is None
     with pytest.raises(LookupError):
         asset_url("nothing.css")
+
+
+def test_bundles_hold_every_script_and_style_sheet_once() -> None:
+    shipped = {entry.name: entry.read_text().strip() for entry in (files("api.ui") / "static").iterdir()}
+    scripts, style = (asset(name) for name in (SCRIPTS, STYLE))
+    assert scripts is not None
+    assert style is not None
+    for name, text in shipped.items():
+        bundle = {"js": scripts.content, "css": style.content, "svg": text.encode()}[name.rpartition(".")[2]].decode()
+        assert bundle.count(text) == 1, name
+    assert scripts.content.startswith(b'"use strict";'), "a directive holds only where it stands first"

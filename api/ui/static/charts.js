@@ -1,14 +1,28 @@
-// Draws the figures of the page in the page's colours, light or dark, with legends that can be reached by keyboard.
-"use strict";
-
+// Draws each figure when it comes near the view, in the page's colours, with a legend that can be reached by keyboard.
 (() => {
   const island = document.getElementById("charts");
-  if (!island || typeof Plotly === "undefined") return;
+  if (!island) return;
   const figures = JSON.parse(island.textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const narrow = window.matchMedia("(max-width: 640px)");
   const config = { displayModeBar: false, responsive: true, showTips: false };
   const LEGEND_PX = 40;
+  const drawn = new Map(); // element -> promise of its picture
+
+  // The library is by far the largest file: it is fetched when the first figure needs it.
+  let library = null;
+  const plotly = () =>
+    (library ??= new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = island.dataset.plotly;
+      script.addEventListener("load", () => resolve(window.Plotly));
+      script.addEventListener("error", () => {
+        library = null;
+        script.remove();
+        reject(new Error(script.src));
+      });
+      document.head.append(script);
+    }));
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const theme = () => ({
@@ -21,6 +35,26 @@
   const colourOf = (trace) => {
     const own = trace.mode === "lines" ? trace.line.color : trace.marker.color;
     return Array.isArray(own) ? own[0] : own;
+  };
+
+  const paint = async (element, figure) => {
+    const Plotly = window.Plotly ?? (await plotly());
+    await Plotly.newPlot(element, figure.data, figure.layout, config);
+    await Plotly.relayout(element, { ...theme(), ...(narrow.matches ? figure.layout.meta?.narrow : {}) });
+    element.style.minHeight = "";
+    element.dataset.drawn = "true";
+    dark.addEventListener("change", () => Plotly.relayout(element, theme()));
+    return Plotly;
+  };
+
+  // The picture of an element, drawn once; one whose library did not come is tried again when it is next asked for.
+  const draw = (element) => {
+    if (!drawn.has(element)) {
+      const picture = paint(element, figures[element.id]);
+      drawn.set(element, picture);
+      picture.catch(() => drawn.delete(element));
+    }
+    return drawn.get(element);
   };
 
   // A trace a button; pressing one hides or shows its trace.
@@ -40,10 +74,10 @@
       swatch.className = trace.mode === "lines" ? "swatch line" : "swatch";
       swatch.style.backgroundColor = colourOf(trace);
       button.append(swatch, trace.name);
-      button.addEventListener("click", () => {
+      button.addEventListener("click", async () => {
         const shown = button.getAttribute("aria-pressed") !== "true";
         button.setAttribute("aria-pressed", String(shown));
-        Plotly.restyle(element, { visible: shown }, [index]);
+        (await draw(element)).restyle(element, { visible: shown }, [index]);
       });
       list.append(document.createElement("li"));
       list.lastChild.append(button);
@@ -51,23 +85,50 @@
     element.before(list);
   };
 
-  for (const [id, figure] of Object.entries(figures)) {
-    const element = document.getElementById(id);
-    if (!element) continue;
+  const near = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (isIntersecting) draw(target).then(() => near.unobserve(target), () => {});
+      }
+    },
+    { rootMargin: "300px" },
+  );
+  const elements = Object.keys(figures).map((id) => document.getElementById(id)).filter(Boolean);
+  for (const element of elements) {
     element.hidden = false;
-    legend(element, figure);
-    Plotly.newPlot(element, figure.data, figure.layout, config).then(() => {
-      Plotly.relayout(element, { ...theme(), ...(narrow.matches ? figure.layout.meta?.narrow : {}) });
-      element.dataset.drawn = "true";
-    });
-    dark.addEventListener("change", () => Plotly.relayout(element, theme()));
+    legend(element, figures[element.id]);
+    // Its place is kept, so that nothing moves when it is drawn.
+    element.style.minHeight = `${figures[element.id].layout.height}px`;
+    near.observe(element);
   }
+
+  // On paper everything is drawn. The keys for printing wait for that; the browser's menu waits for nobody, so what
+  // can't be drawn at once is printed as the table below it.
+  const undrawn = () => elements.filter((element) => !element.dataset.drawn);
+  window.addEventListener("keydown", (event) => {
+    if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "p" || !undrawn().length) return;
+    event.preventDefault();
+    Promise.allSettled(undrawn().map(draw)).then(() => window.print());
+  });
+  let opened = [];
+  window.addEventListener("beforeprint", () => {
+    const missing = undrawn();
+    for (const element of missing) draw(element).catch(() => {});
+    if (window.Plotly) return;
+    opened = missing.map((element) => element.parentElement.querySelector("details:not([open])")).filter(Boolean);
+    for (const table of opened) table.open = true;
+  });
+  window.addEventListener("afterprint", () => {
+    for (const table of opened) table.open = false;
+    opened = [];
+  });
 
   // Buttons that look at a part of a figure, such as the start of a step.
   for (const button of document.querySelectorAll("[data-look]")) {
+    const element = document.getElementById(button.dataset.look);
     button.hidden = false;
-    button.addEventListener("click", () =>
-      Plotly.relayout(button.dataset.look, { "xaxis.range": [Number(button.dataset.from), Number(button.dataset.to)] }),
+    button.addEventListener("click", async () =>
+      (await draw(element)).relayout(element, { "xaxis.range": [Number(button.dataset.from), Number(button.dataset.to)] }),
     );
   }
 })();

@@ -1,6 +1,4 @@
 // Copies what a button names; the buttons show only where the browser lets a page copy.
-"use strict";
-
 (() => {
   if (navigator.clipboard) {
     for (const button of document.querySelectorAll("[data-copy]")) {

@@ -1,8 +1,7 @@
 // Sends the form as a spec and puts complaints beside their fields; without scripts the form posts itself.
-"use strict";
-
 (() => {
   const form = document.getElementById("fields");
+  if (!form) return;
   const summary = document.getElementById("summary");
 
   const typed = (text, kind) => {

@@ -1,6 +1,4 @@
 // Reads a pasted file while it is typed and says what was understood; nothing is stored.
-"use strict";
-
 (() => {
   const form = document.getElementById("paste");
   const text = document.getElementById("spec-text");

@@ -1,6 +1,4 @@
 // Shows a running search as it goes: server-sent events, or asking again where they do not come through.
-"use strict";
-
 (() => {
   const section = document.getElementById("progress");
   if (!section) return;

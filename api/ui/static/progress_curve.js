@@ -1,6 +1,4 @@
 // Draws the best step and the proven bound of a running search over time, and lists what rules have excluded.
-"use strict";
-
 (() => {
   const section = document.getElementById("progress");
   const figure = document.getElementById("progress-curve");
@@ -25,18 +23,9 @@
     return element;
   };
 
-  // The round number at or above span / TICKS: 1, 2 or 5 times a power of ten.
-  const stepOf = (span) => {
-    const power = 10 ** Math.floor(Math.log10(span / TICKS));
-    return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= span / TICKS * 0.999);
-  };
-
   const ticksOf = (low, high) => {
-    const step = stepOf(high - low);
-    const first = Math.ceil(low / step - 1e-9);
-    const count = Math.floor(high / step + 1e-9) - first + 1;
-    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-    return Array.from({ length: count }, (_, i) => [(first + i) * step, `${((first + i) * step).toFixed(digits)} s`]);
+    const { values, digits } = axisTicks(low, high, TICKS);
+    return values.map((value) => [value, `${value.toFixed(digits)} s`]);
   };
 
   const last = (points) => (points.length ? points[points.length - 1][1] : null);

@@ -1,6 +1,4 @@
 // All strategies of a search on a canvas: read when the picture comes into view, moved and zoomed without a library.
-"use strict";
-
 (() => {
   const box = document.getElementById("all-strategies");
   if (!box) return;
@@ -46,16 +44,6 @@
     [[view.x0, view.x1], [view.y0, view.y1]] = [range(axis("x")), range(axis("y"))];
   };
 
-  // Steps of 1, 2 or 5 times a power of ten.
-  const ticks = (low, high, count) => {
-    const rough = (high - low) / count;
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
-    const found = [];
-    for (let value = Math.ceil(low / step) * step; value <= high; value += step) found.push(value);
-    return found;
-  };
-
   const colours = () => {
     const values = [...new Set(data.points.map((point) => point[axis("colour")]))].sort((a, b) => a - b);
     if (values.length <= RAMP.length) {
@@ -93,7 +81,7 @@
     pen.fillStyle = quiet;
     const bottom = height - EDGE.bottom;
     pen.textAlign = "center";
-    for (const value of ticks(view.x0, view.x1, width < 500 ? 4 : 8)) {
+    for (const value of axisTicks(view.x0, view.x1, width < 500 ? 4 : 8).values) {
       pen.beginPath();
       pen.moveTo(atX(value), EDGE.top);
       pen.lineTo(atX(value), bottom);
@@ -102,7 +90,7 @@
     }
     pen.fillText(data.words[axis("x")], EDGE.left + inner().width / 2, height - 8);
     pen.textAlign = "right";
-    for (const value of ticks(view.y0, view.y1, 6)) {
+    for (const value of axisTicks(view.y0, view.y1, 6).values) {
       pen.beginPath();
       pen.moveTo(EDGE.left, atY(value));
       pen.lineTo(width - EDGE.right, atY(value));

@@ -1,6 +1,4 @@
 // Asks /v1/estimates as soon as a knob or a number is changed; without scripts the form posts itself.
-"use strict";
-
 (() => {
   const island = document.getElementById("what-if-data");
   const form = document.getElementById("what-if-form");

@@ -1,0 +1,100 @@
+"""Figures are drawn when they come near the view, by pointer or keyboard, and on paper; not before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from api.ui.assets import PLOTLY, SCRIPTS
+from tests.ui.conftest import visiting
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from tests.ui.conftest import Site, Visitor
+
+DRAWN = ".chart[data-drawn]"
+LOADED = "() => performance.getEntriesByType('resource').map(each => each.name)"
+PLACES = "() => [...document.querySelectorAll('.chart')].map(each => each.getBoundingClientRect().top + scrollY)"
+# Stands in for the browser's printing; what had been drawn by then is kept.
+PRINTING = (
+    "() => { window.print = () => { window.printed = document.querySelectorAll('.chart[data-drawn]').length; }; }"
+)
+
+
+def _search(site: Site) -> str:
+    return f"/searches/{site.stored['good']}?lang=en"
+
+
+def _loads(page: Page, name: str) -> bool:
+    return any(name in address for address in page.evaluate(LOADED))
+
+
+def test_nothing_is_drawn_or_fetched_before_it_is_near_the_view(visitor: Visitor, site: Site) -> None:
+    page = visitor.open(_search(site), scroll=False)
+    page.wait_for_load_state("networkidle")
+    assert _loads(page, SCRIPTS)
+    assert not _loads(page, PLOTLY)
+    assert page.locator(DRAWN).count() == 0
+    places = page.evaluate(PLACES)
+    page.locator("#chart-time").scroll_into_view_if_needed()
+    expect(page.locator("#chart-time[data-drawn]")).to_be_visible()
+    assert page.locator(f"#chart-layers{DRAWN}").count() == 0, "far below"
+    visitor.wait_for_charts()
+    assert page.locator(DRAWN).count() == len(places) == 4
+    assert page.evaluate(PLACES) == pytest.approx(places, abs=1.0), "nothing moves when a figure is drawn"
+
+
+def test_the_keyboard_brings_a_chart_into_view(visitor: Visitor, site: Site) -> None:
+    page = visitor.open(_search(site), scroll=False)
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("Boolean(document.activeElement.closest('ul.legend'))"):
+            break
+    hidden = page.locator(":focus").inner_text()
+    page.keyboard.press("Enter")
+    expect(page.locator("#chart-time[data-drawn]")).to_be_visible()
+    expect(page.locator(":focus")).to_have_attribute("aria-pressed", "false")
+    shown = "name => document.getElementById('chart-time').data.find(trace => trace.name === name).visible"
+    page.wait_for_function(f"name => ({shown})(name) === false", arg=hidden)
+
+
+def test_the_keys_for_printing_draw_everything_first(visitor: Visitor, site: Site) -> None:
+    page = visitor.open(_search(site), scroll=False)
+    page.evaluate(PRINTING)
+    page.keyboard.press("Control+p")
+    page.wait_for_function("() => window.printed !== undefined")
+    assert page.evaluate("window.printed") == page.locator(".chart").count() == 4
+
+
+def test_paper_has_pictures_or_else_their_tables(visitor: Visitor, site: Site) -> None:
+    page = visitor.open(_search(site), scroll=False)
+    table = page.locator("section", has=page.locator("#chart-layers")).locator("details")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    expect(table).to_have_attribute("open", "")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert table.get_attribute("open") is None
+    visitor.wait_for_charts()
+    page.reload()
+    page.locator("#chart-time").scroll_into_view_if_needed()
+    expect(page.locator("#chart-time[data-drawn]")).to_be_visible()
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert table.get_attribute("open") is None, "the library is there: pictures are drawn at once"
+    expect(page.locator(DRAWN)).to_have_count(4)
+
+
+def test_without_its_library_a_page_keeps_its_tables_and_tries_again(chromium_browser: Browser, site: Site) -> None:
+    with visiting(chromium_browser, site.url) as visitor:
+        visitor.page.route(f"**/{PLOTLY}*", lambda route: route.abort())
+        page = visitor.open(_search(site), scroll=False)
+        with page.expect_event("requestfailed"):
+            page.locator("#chart-time").scroll_into_view_if_needed()
+        expect(page.locator("section", has=page.locator("#chart-time")).locator("summary")).to_be_visible()
+        page.unroute(f"**/{PLOTLY}*")
+        page.evaluate("window.scrollTo(0, 0)")
+        page.locator("#chart-time").scroll_into_view_if_needed()
+        expect(page.locator("#chart-time[data-drawn]")).to_be_visible()
+        assert [fault for fault in visitor.faults if "ERR_FAILED" not in fault] == []
+        visitor.faults.clear()

@@ -1,0 +1,56 @@
+"""Pages are soon of use on a slow machine and line, and small: each on its first visit and the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from api.ui.assets import PLOTLY, SCRIPTS, STYLE
+from tests.ui.page_speed import Visit, visits
+from tests.ui.test_plan_pages import planned as planned
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.ui.conftest import Site
+
+COLD_S = 2.5
+WARM_S = 1.5
+MOST_BYTES = 60 * 1024
+TRIES = 3  # other tests may have the machine
+PAGES = (
+    "/",
+    "/new",
+    "/compare",
+    "/compare?plans={plan1},{plan2}",
+    "/profiles",
+    "/profiles/cloudmatrix-384",
+    "/accuracy",
+    "/searches/{search}",
+    "/plans/{plan1}",
+    "/plans/{plan1}/operators",
+)
+
+
+def _fastest(browser: Browser, address: str) -> tuple[Visit, Visit]:
+    tried = []
+    for _ in range(TRIES):
+        cold, warm = visits(browser, address)
+        tried.append((cold, warm))
+        if cold.useful_s <= COLD_S and warm.useful_s <= WARM_S:
+            break
+    return min((t[0] for t in tried), key=lambda v: v.useful_s), min((t[1] for t in tried), key=lambda v: v.useful_s)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_soon_of_use_and_small(chromium_browser: Browser, planned: Site, path: str) -> None:
+    cold, warm = _fastest(chromium_browser, planned.url + path.format(**planned.stored))
+    assert 0.5 < cold.useful_s <= COLD_S, "two exchanges with the server take that long on this line"
+    assert warm.useful_s <= WARM_S
+    assert 1000 < cold.document_and_css_bytes <= MOST_BYTES
+    # One style sheet and one file of scripts, and with the next visit none of them.
+    own = {address.rpartition("/")[2].partition("?")[0] for address in cold.addresses if "/static/" in address}
+    assert own - {PLOTLY} == {"icon.svg", SCRIPTS, STYLE}
+    assert warm.wire_bytes.get("Stylesheet", 0) == 0
+    assert warm.wire_bytes.get("Script", 0) == 0
