@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 AUTHOR = "name of the key that asked for it; empty without a key"
 TEAM = "whose it is: keys of this team see and change it"
+DEGREES = "degrees of the best plan (tp, pp, vpp, cp, ep, dp); null without a plan"
 STALE = "computed with an older profile than a search today would take"
 
 
@@ -104,6 +105,7 @@ class SearchItem(BaseModel):
     best_tokens_per_s_per_npu: float | None
     best_mfu: float | None
     gap: float | None
+    best_degrees: Annotated[dict[str, int] | None, Field(description=DEGREES)]
     cached: bool
     tags: tuple[str, ...]
     note: str

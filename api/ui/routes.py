@@ -26,7 +26,7 @@ router = APIRouter(include_in_schema=False)
 
 STATUSES = ("queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed")
 FILTERS = ("model", "profile", "status", "tag", "author", "team")
-# The table of past searches: text of the title, what it sorts by, and whether it is a number.
+# The table of past searches: text of the title, what it sorts by, if anything, and whether it is a number.
 COLUMNS = (
     ("model", "model", False),
     ("cluster", "profile", False),
@@ -35,9 +35,12 @@ COLUMNS = (
     ("batch", "global_batch_size", True),
     ("status", "status", False),
     ("step", "best_step_time_s", True),
+    ("layout", None, False),
     ("throughput", "best_tokens_per_s_per_npu", True),
     ("mfu", "best_mfu", True),
     ("gap", "gap", True),
+    ("author", None, False),
+    ("team", None, False),
     ("created", "created_at", False),
 )
 FOR_EVER = "public, max-age=31536000, immutable"
@@ -64,6 +67,9 @@ def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> H
         rows, following = views.searches(where, after or None, sort)
     except SpecError:  # the search to continue after is gone
         rows, following = views.searches(where, None, sort)
+    named = {"author"} if any(row.author for row in rows) else set()
+    if views.sees_all_teams:
+        named.add("team")
     return render(
         request,
         "searches.html",
@@ -74,7 +80,8 @@ def searches(request: Request, views: ViewsOfApp, after: str | None = None) -> H
         filter_query=query | {"sort": None if sort == NEWEST else sort},
         plain_query=query,
         sort=sort,
-        columns=COLUMNS,
+        columns=[column for column in COLUMNS if column[0] not in {"author", "team"} or column[0] in named],
+        named=named,
         filtered=any(query.values()),
         statuses=STATUSES,
         all_teams=views.sees_all_teams,

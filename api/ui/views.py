@@ -13,6 +13,7 @@ from api.ui.profile_page import ProfilePage, profile_page
 from api.ui.strategy_picture import MOST
 from autodeploy.errors import FieldError, NotFoundError, SpecError
 from autodeploy.exporters.registry import formats_of
+from autodeploy.figures.labels import short_degrees
 from autodeploy.importers.amounts import card_count
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.slips import slips
@@ -84,6 +85,7 @@ class SearchRow:
     tokens_per_s_per_npu: float | None
     mfu: float | None
     gap: float | None
+    layout: str
     stale: bool
     best_plan_id: str | None
     tags: tuple[str, ...]
@@ -356,6 +358,7 @@ def _row(item: SearchSummary) -> SearchRow:
         tokens_per_s_per_npu=item.best_tokens_per_s_per_npu,
         mfu=item.best_mfu,
         gap=item.gap,
+        layout=short_degrees(item.best_degrees) if item.best_degrees else "",
         stale=item.stale,
         best_plan_id=item.best_plan_id,
         tags=item.tags,

@@ -63,6 +63,7 @@ class SearchItem:
     note: str
     author: str = ""
     team: str = "default"
+    best_degrees: dict[str, int] | None = None
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> SearchItem:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from autodeploy.reports.texts import reference_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.strategy import Strategy
 
@@ -169,18 +171,18 @@ WORDS: dict[Language, dict[str, str]] = {
 }
 
 
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
+
+
 def layout(strategy: Strategy) -> str:
     """Parallel degrees in short form, such as `TP2 PP8 VPP4 EP64 DP48`; VPP, CP, EP, ETP of 1 are left out."""
-    degrees = [
-        ("TP", strategy.tp),
-        ("PP", strategy.pp),
-        ("VPP", strategy.vpp),
-        ("CP", strategy.cp),
-        ("EP", strategy.ep),
-        ("ETP", strategy.etp or 1),
-        ("DP", strategy.dp or 1),
-    ]
-    return " ".join(f"{name}{value}" for name, value in degrees if value > 1 or name in {"TP", "PP", "DP"})
+    return short_degrees({name: getattr(strategy, name) for name in DEGREES})
+
+
+def short_degrees(degrees: Mapping[str, int | None]) -> str:
+    """As `layout`, of degrees by their names in a strategy; one that is not set is 1."""
+    values = [(name.upper(), degrees.get(name) or 1) for name in DEGREES]
+    return " ".join(f"{name}{value}" for name, value in values if value > 1 or name in {"TP", "PP", "DP"})
 
 
 def plan_label(plan: Plan, lang: Language) -> str:

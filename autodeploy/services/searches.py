@@ -341,8 +341,10 @@ class SearchService:
                 rows = sorted_page(session, LIST_COLUMNS, where, sort, limit=limit + 1, after=after)
             shown = rows[:limit]
             tags = Searches(session).tags([row.id for row in shown]) if shown else {}
-            stale = self._freshness.stale_ids(session, [_resting(row) for row in shown if row.num_plans])
-        items = tuple(_summary(row, tags[row.id], row.id in stale) for row in shown)
+            planned = [row for row in shown if row.num_plans]
+            degrees = Plans(session).best_degrees([row.id for row in planned]) if planned else {}
+            stale = self._freshness.stale_ids(session, [_resting(row) for row in planned])
+        items = tuple(_summary(row, tags[row.id], degrees.get(row.id), row.id in stale) for row in shown)
         return SearchPage(items, has_more=len(rows) > limit)
 
     def events(self, search_id: str, after: int = 0) -> Sequence[Event]:
@@ -469,12 +471,13 @@ class SearchService:
             searches.delete(search_id)
 
 
-def _summary(row: Any, tags: tuple[str, ...], stale: bool) -> SearchSummary:
+def _summary(row: Any, tags: tuple[str, ...], degrees: dict[str, int] | None, stale: bool) -> SearchSummary:
     values = dict(row._mapping)
     inner = {"model_name", "cached_from", "profile_hash", "spec_hash", "num_overlays", "overlays_at"}
     return SearchSummary(
         **{key: value for key, value in values.items() if key not in inner},
         model=values["model_name"],
+        best_degrees=degrees,
         cached=values["cached_from"] is not None,
         tags=tags,
         stale=stale,

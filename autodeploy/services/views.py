@@ -10,6 +10,7 @@ from autodeploy.specs.planset import FINISHED
 from autodeploy.store.key_tables import DEFAULT_TEAM
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from autodeploy.services.queue_outlook import QueuePlace
@@ -84,6 +85,7 @@ class SearchSummary:
     best_tokens_per_s_per_npu: float | None
     best_mfu: float | None
     gap: float | None
+    best_degrees: Mapping[str, int] | None
     cached: bool
     tags: tuple[str, ...]
     note: str

@@ -30,6 +30,10 @@ NEWEST = (
     .order_by(PlanRow.search_id.desc())
     .limit(1)
 )
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp")
+BEST_DEGREES = select(PlanRow.search_id, *(getattr(PlanRow, name) for name in DEGREES)).where(
+    PlanRow.search_id.in_(bindparam("search_ids", expanding=True)), PlanRow.position == 0
+)
 NEWEST_OF_TEAM = NEWEST.where(SearchRow.team == bindparam("team"))
 
 
@@ -47,6 +51,11 @@ class Plans:
     def texts(self, search_id: str) -> tuple[str, ...]:
         """The plans of a search in their order, as JSON text."""
         return tuple(self.session.scalars(TEXTS, {"search_id": search_id}))
+
+    def best_degrees(self, search_ids: Sequence[str]) -> dict[str, dict[str, int]]:
+        """The parallel degrees of the best plan of each of these searches that has one; no document is read."""
+        found = self.session.execute(BEST_DEGREES, {"search_ids": search_ids})
+        return {search_id: dict(zip(DEGREES, degrees, strict=True)) for search_id, *degrees in found}
 
     def newest(self, plan_id: str, *, team: str | None = None) -> Any | None:
         """The plan with that id, of the newest search that found it: `document` as text, and columns of the search.

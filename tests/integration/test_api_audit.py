@@ -131,10 +131,13 @@ async def test_what_pages_change_is_noted_alike(site: Site) -> None:
     assert f"/searches/{search_id}" in listed
     assert 'name="author" value="vision-writer"' in listed
     assert 'name="team"' not in listed
+    assert 'data-t="By"' in listed, "a column says who asked"
+    assert 'data-t="Team"' not in listed
     for query, is_there in (("team=vision", True), ("team=speech", False), ("author=speech-writer", False)):
         listed = (await client.get(f"/?{query}", headers=site.by("root"))).text
         assert (f"/searches/{search_id}" in listed) is is_there, query
         assert 'name="team"' in listed
+        assert ('data-t="Team"' in listed) is is_there
 
 
 async def test_wrong_keys_are_slowed_down(site: Site) -> None:
