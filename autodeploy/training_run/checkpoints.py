@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.specs.lora import adapter_params
 from autodeploy.specs.run import RunSpec
 from autodeploy.stack.checkpoints import CheckpointFormat, checkpoint_format, refuse_beside_copies
 from cost_models.goodput import WEIGHT_BYTES, checkpoint_bytes, checkpoint_read_bytes
@@ -46,9 +47,17 @@ def refuse_unsaved(spec: Spec, vendor: str | None) -> None:
 
 
 def saved_bytes(spec: Spec, plan: Plan) -> float:
-    """Bytes of one checkpoint of a plan: `cost_models.goodput.checkpoint_bytes`."""
+    """Bytes of one checkpoint of a plan: `cost_models.goodput.checkpoint_bytes`.
+
+    Beside adapters, the frozen model's weights are saved too, without states. Source: MindSpeed-LLM
+    training/checkpointing.py, which leaves them out only under --lora-ckpt-filter.
+    """
     optimizer = OptimizerFormat.of(frozenset(plan.strategy.features))
-    return float(checkpoint_bytes(spec.model.total_params(include_mtp=True), optimizer=optimizer))
+    params, lora = spec.model.total_params(include_mtp=True), spec.training.lora
+    if lora is None:
+        return float(checkpoint_bytes(params, optimizer=optimizer))
+    trained = adapter_params(spec.model, lora.rank, lora.target_modules)
+    return float(WEIGHT_BYTES * params + checkpoint_bytes(trained, optimizer=optimizer))
 
 
 def read_bytes(spec: Spec, plan: Plan) -> float:

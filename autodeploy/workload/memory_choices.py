@@ -32,6 +32,9 @@ EVERYTHING = "*"  # all tensors but the layer's input; all operators and forward
 _EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
 _EXPERT_TENSORS = ("expert_in", "expert_up_out", *_EXPERT_ACTIVATION)
 _SHARED = ("shared_up_out", "shared_activation_out")
+_MLP_ADAPTERS = tuple(
+    f"lora_{matrix}_{part}" for matrix in ("mlp_up_proj", "mlp_down_proj") for part in ("down", "up", "merge", "add")
+)
 
 CHOICES: dict[str, MemoryChoice] = {
     choice.name: choice
@@ -85,9 +88,9 @@ CHOICES: dict[str, MemoryChoice] = {
         MemoryChoice(
             "mlp",
             "recompute",
-            ("mlp_up_out", "mlp_activation_out"),
-            ("mlp_up_proj", "mlp_activation", "mlp_down_proj"),
-            ("mlp_gather", "mlp_scatter", "mlp_reduce"),
+            ("mlp_up_out", "mlp_activation_out", "lora_mlp_up_proj_inner", "lora_mlp_down_proj_inner"),
+            ("mlp_up_proj", "mlp_activation", "mlp_down_proj", *_MLP_ADAPTERS),
+            ("mlp_gather", "mlp_scatter", "mlp_reduce", "lora_mlp_down_proj_scatter", "lora_mlp_down_proj_reduce"),
         ),
         MemoryChoice(
             "moe",

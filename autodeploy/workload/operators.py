@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 OperatorKind = Literal["gemm", "grouped_gemm", "attention", "vector", "movement"]
 MATRIX_KINDS = frozenset({"gemm", "grouped_gemm"})
 Window = Literal["attention", "mlp"]
+EVERY_PASS = (1.0, 1.0, 1.0)
 ExchangeKind = Literal["gather", "scatter", "reduce", "dispatch", "combine", "ring", "heads"]
 
 
@@ -41,7 +42,8 @@ class Operator:
     gradient_bytes : moved by the product that makes it, for an element of the weight's gradient; None: it is written.
     wide : stays in 16 bits where linear layers run in 8.
     as_it_is : its bytes are of FP32 numbers or integers, whatever format the run computes in.
-    frozen : its weight is not trained: the gradient of its input alone is made.
+    passes : how often each product of a matrix multiplication runs: forward, gradient of its input, gradient of its
+        weight, which a frozen one has none of.
     """
 
     name: str
@@ -68,7 +70,7 @@ class Operator:
     fused: bool = True
     wide: bool = False
     as_it_is: bool = False
-    frozen: bool = False
+    passes: tuple[Floats | float, Floats | float, Floats | float] = EVERY_PASS
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -15,6 +18,7 @@ from autodeploy.specs.lora import TARGETS, LoraSpec, adapter_params
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.strategy import Strategy
+from autodeploy.training_run.checkpoints import saved_bytes
 from autodeploy.workload.flops import forward_flops_per_token, step_flops_per_token
 from autodeploy.workload.layers import embedding_table, head_table, layer_table
 from autodeploy.workload.operators import OperatorFeatures
@@ -63,7 +67,7 @@ def test_the_model_is_frozen_whole() -> None:
     ):
         assert frozen.frozen_params == whole.dense_params
         named = {op.name for op in whole.operators if op.kind == "gemm"}
-        assert all(op.frozen == (op.name in named) for op in frozen.operators if op.kind == "gemm")
+        assert all((op.passes == (1.0, 1.0, 0.0)) == (op.name in named) for op in frozen.operators if op.kind == "gemm")
     assert embedding_table(model, shard(), LORA).dense_params == 0.0
 
 
@@ -75,12 +79,38 @@ def test_inputs_of_matrices_without_an_adapter_are_not_kept() -> None:
     assert kept["lora_qkv_proj_inner"] == 2 * 4096 * 16
 
 
-def test_inputs_are_gathered_again_beside_adapters_alone() -> None:
-    on = OperatorFeatures(lora_rank=16, lora_targets=("linear_fc1",))
-    table = layer_table(load_preset("qwen3-32b"), shard(tp=8), on, ("dense", None))
-    again = {e.name: float(np.max(e.backward_count)) for e in table.exchanges if e.name.endswith("_regather")}
-    assert again["attention_regather"] == 0.0
-    assert again["mlp_regather"] == 1.0
+def passes_of(name: str, *, tp: int, sequence_parallel: bool) -> dict[str, list[float]]:
+    on = OperatorFeatures(lora_rank=16, lora_targets=TARGETS)
+    where = shard(tp=tp, sp=sequence_parallel)
+    table = layer_table(load_preset("qwen3-32b"), where, on, ("dense", None))
+    found = {op.name.removeprefix(f"lora_{name}_"): op.passes for op in table.operators if f"lora_{name}" in op.name}
+    return {part: [float(np.max(each)) for each in passes] for part, passes in found.items() if part != "add"}
+
+
+def test_a_merged_weight_takes_the_products_that_it_saves() -> None:
+    # cc_lora_forward.py: columns with sequence parallelism merge in both passes, rows forward alone.
+    columns = passes_of("mlp_up_proj", tp=8, sequence_parallel=True)
+    assert columns == {"down": [1, 0, 1], "up": [0, 1, 1], "merge": [1, 0, 0], "merge_again": [0, 1, 0]}
+    rows = passes_of("mlp_down_proj", tp=8, sequence_parallel=True)
+    assert rows["down"] == [1, 1, 1]
+    assert (rows["up"], rows["up_gradient"]) == ([0, 0, 1], [0, 1, 0])
+    assert (rows["merge"], rows["merge_again"]) == ([1, 0, 0], [0, 0, 0])
+    # Without it, columns merge in the backward pass alone, rows never.
+    assert passes_of("mlp_up_proj", tp=8, sequence_parallel=False)["merge"] == [0, 0, 0]
+    assert passes_of("mlp_up_proj", tp=8, sequence_parallel=False)["merge_again"] == [0, 1, 0]
+    assert passes_of("mlp_down_proj", tp=8, sequence_parallel=False)["merge"] == [0, 0, 0]
+    # One rank: 4,096 tokens are fewer than 5,120 columns of the input.
+    assert passes_of("mlp_up_proj", tp=1, sequence_parallel=False)["merge"] == [0, 0, 0]
+
+
+def test_the_inner_width_travels_instead_of_the_input() -> None:
+    table = layer_table(load_preset("qwen3-32b"), shard(tp=8), LORA, ("dense", None))
+    runs = {e.name: (float(np.max(e.forward_count)), float(np.max(e.backward_count))) for e in table.exchanges}
+    assert all(runs[name] == (0, 0) for name in runs if name.endswith("_regather"))
+    assert runs["lora_mlp_up_proj_inner_gather"] == runs["lora_mlp_up_proj_gradient_scatter"] == (0, 1)
+    assert runs["lora_mlp_down_proj_scatter"] == (1, 0)
+    inner = {e.name: float(np.max(e.message_bytes)) for e in table.exchanges if e.name.startswith("lora_")}
+    assert set(inner.values()) == {2 * 4096 * 16}
 
 
 def test_frozen_weights_take_a_third_less_work() -> None:
@@ -119,6 +149,13 @@ def test_sweep_and_estimate_agree_with_adapters(tp: int, pp: int) -> None:
     assert swept.step_time_s[0] == pytest.approx(found.step_time_s, rel=1e-9)
     assert swept.memory_bytes[0] == pytest.approx(np.max(found.allocator_bytes), rel=1e-9)
     assert swept.least_bytes[0] > 2.0 * 32.7e9 / (tp * pp)  # the frozen weights are there
+
+
+def test_a_checkpoint_has_the_frozen_weights_too_and_states_of_adapters_alone() -> None:
+    spec = parse_spec(document(lora={"rank": 16}))
+    plan: Any = SimpleNamespace(strategy=Strategy(tp=8))
+    adapters = 16 * 64 * sum(IN_AND_OUT.values())
+    assert saved_bytes(spec, plan) == 2 * spec.model.total_params() + 14 * adapters
 
 
 def test_fine_tuning_of_all_parameters_is_a_step_of_pre_training() -> None:

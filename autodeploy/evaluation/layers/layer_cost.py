@@ -275,7 +275,10 @@ def launches(op: Operator, *, backward: bool) -> Floats | float:
     given = op.issued_backward if backward else op.issued
     if given is not None:
         return given
-    return op.launches * (2.0 if backward and op.kind in MATRIX_KINDS and not op.frozen else 1.0)
+    if op.kind not in MATRIX_KINDS:
+        return op.launches
+    forward, of_input, of_weight = op.passes
+    return op.launches * (of_input + of_weight if backward else forward)
 
 
 def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> Floats:

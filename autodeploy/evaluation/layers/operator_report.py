@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from autodeploy.workload.operators import LayerTable, Operator
     from cost_models.compute import ComputeRates
 
-PASSES = 3.0  # of a matrix multiplication: forward, and the gradients of its input and of its weight
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorUse:
@@ -110,7 +108,7 @@ def _tables(context: Context, one: Candidates) -> Iterator[tuple[LayerTable, flo
 
 
 def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float]:
-    """FLOPs, bytes and the least seconds of both passes.
+    """FLOPs, bytes and the least seconds of all passes.
 
     A matrix multiplication does at least 2 m n k FLOPs a pass at peak, or moves both operands and the result once.
     """
@@ -119,7 +117,8 @@ def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float]
     if op.kind in MATRIX_KINDS:
         m, n, k, g = (at(np.asarray(value), 0) for value in (op.rows, op.columns, op.depth, op.groups))
         flops, moved = 2.0 * m * n * k * g, own.element_bytes * (m * k + k * n + m * n) * g
-        return PASSES * flops, PASSES * moved, PASSES * max(flops / peak, moved / bandwidth)
+        passes = sum(at(np.asarray(often), 0) for often in op.passes)
+        return passes * flops, passes * moved, passes * max(flops / peak, moved / bandwidth)
     if op.kind == "attention":
         flops = at(np.asarray(op.flops), 0) + at(np.asarray(op.backward_flops), 0)
         return flops, 0.0, flops / peak

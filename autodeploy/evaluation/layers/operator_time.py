@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.workload.operators import EVERY_PASS
 from cost_models import compute
 from cost_models.compute import cast_s
 
@@ -73,7 +74,7 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
                 compute.movement_s(size, op.launches, rates, whole_rows=op.whole_rows) for size in moved
             )
         times = (forward, backward, np.zeros(1))
-    if op.frozen:
-        times = (times[0], times[1], np.zeros(1))
+    if op.passes is not EVERY_PASS:
+        times = (times[0] * op.passes[0], times[1] * op.passes[1], times[2] * op.passes[2])
     slower = machine.software_factor * (machine.routing_factor if op.routes else 1.0)
     return OperatorTime(*(np.asarray(t * slower) for t in times))

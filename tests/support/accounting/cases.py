@@ -75,6 +75,13 @@ SWITCHES = (
     *("replicated_dispatch", "fsdp", "whole_vocabulary", "unfused_expert_accumulation"),
     *("fused_router", "async_permutation", "fused_expert_accumulation"),
 )
+# Matrices that may have adapters, as frameworks name them -> their products.
+TARGETS = {
+    "linear_qkv": "qkv_proj",
+    "linear_proj": "attention_out_proj",
+    "linear_fc1": "mlp_up_proj",
+    "linear_fc2": "mlp_down_proj",
+}
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {
     "node": ("ascend-800t-a2", 8, None, None),
@@ -201,10 +208,14 @@ def case_of(
     norm_precision: str = "bf16",
     network: float = 1.0,
     precision: str = "bf16",
+    adapters: tuple[int, tuple[str, ...]] | None = None,
 ) -> Case:
     """The same run for the planner and for the accounting, on a network of `network` times the profile's bandwidth."""
+    rank, targets = adapters or (0, ())
+    tuned = {"kind": "sft", "lora": {"rank": rank, "target_modules": targets}} if adapters else {}
     training = TrainingSpec.model_validate(
         {
+            **tuned,
             "seq_length": seq,
             "global_batch_size": 64,
             "routing_imbalance": imbalance,
@@ -234,6 +245,8 @@ def case_of(
         weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
         group_launches=0.0 if context.machine.vendor == "huawei" else 0.5,
         copies_heads=context.machine.vendor == "huawei",
+        lora_rank=rank,
+        lora_targets=tuple(TARGETS[name] for name in targets),
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)
 
@@ -297,8 +310,14 @@ def cases(draw: st.DrawFn) -> Case:
     on = draw(st.sets(st.sampled_from(SWITCHES)))
     if draw(st.integers(0, 3)):
         on |= {"flash_attention", "grouped_gemm"}
+    model, adapters = draw(models()), None
+    if model["name"] == "dense" and draw(st.booleans()):
+        model |= {"tie_word_embeddings": False, "num_nextn_predict_layers": 0}
+        on = on - {"fsdp"}
+        chosen = [name for name in TARGETS if draw(st.booleans())]
+        adapters = (draw(st.sampled_from([8, 64])), tuple(chosen or TARGETS))
     return case_of(
-        draw(models()),
+        model,
         cluster(name, draw(st.sampled_from([1.0, 1.0, 1.1]))),
         frozenset(on),
         seq=draw(st.sampled_from([2048, 8192])),
@@ -309,6 +328,7 @@ def cases(draw: st.DrawFn) -> Case:
         precision=draw(st.sampled_from(["bf16", "bf16", "fp16"])),
         # A slow network leaves exposed what computation hides on a fast one.
         network=draw(st.sampled_from([1.0, 1.0, 0.1, 0.01])),
+        adapters=adapters,
     )
 
 

@@ -16,15 +16,24 @@ def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int
     """Token embedding, cut by vocabulary; partial rows are summed over the tensor-parallel ranks."""
     a = Account(run, d, machine, groups)
     elements = a.tokens * run.hidden_size
-    a.vector("embedding", "mlp", 4 * elements, 8 * elements, moves=True)
+    frozen = bool(run.lora_rank)
+    back = 0 if frozen else 8 * elements
+    a.vector("embedding", "mlp", 4 * elements, back, moves=True, calls=(1, 0) if frozen else None)
     a.keep("token_ids", 8 * a.tokens)
     reduced = machine.all_gather(2 * elements, groups["tp"])
     cut = vocabulary_ranks(run, d)
     many = 1 if cut > 1 else 0
-    a.message("embedding_reduce", "tp", reduced, many, many)
+    a.message("embedding_reduce", "tp", reduced, many, 0 if frozen else many)
     a.dense_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / cut
+    _freeze(a)
     a.close()
     return a
+
+
+def _freeze(a: Account) -> None:
+    """Pieces beside the layers have no adapters."""
+    if a.run.lora_rank:
+        a.frozen_params, a.dense_params = a.dense_params, 0.0
 
 
 def vocabulary_ranks(run: Run, d: Degrees) -> int:
@@ -57,7 +66,8 @@ def _head(a: Account) -> None:
     m, n, k = a.shapes["output_proj"]
     a.message("head_gather", "tp", gather, sp, 0, hide_forward=chunked(a, head.busy[0], (m, n, k), (m * n,)))
     # Backward as any multiplication cut by columns: the input again, then its gradient, where ranks hold parts of it.
-    a.message("head_regather", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[1]))
+    again = 0 if r.lora_rank else sp
+    a.message("head_regather", "tp", gather, 0, again, hide_backward=behind(a, head.busy[1]))
     if cut > 1:
         a.message("head_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[2]))
     plain = 1 if not a.d.sequence_parallel and cut > 1 else 0
@@ -75,6 +85,7 @@ def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -
     cut = vocabulary_ranks(run, d)
     a.dense_params = (run.vocab_size * run.hidden_size / cut if own else 0) + run.hidden_size
     a.copied_params = a.dense_params - run.hidden_size if run.tie_word_embeddings else 0.0
+    _freeze(a)
     a.close()
     return a
 

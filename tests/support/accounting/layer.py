@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.support.accounting.adapters import add_adapters
 from tests.support.accounting.feed_forward import add_mixture, add_mlp, shared_width
 from tests.support.accounting.lanes import beside_cubes, restart
 from tests.support.accounting.uneven_experts import grown, uneven
@@ -81,6 +82,7 @@ class Account:
     combine: float = 0.0
     on_tiers: dict[str, list[float]] = field(default_factory=dict)  # dispatch, combine if one tier alone took time
     dense_params: float = 0.0
+    frozen_params: float = 0.0
     expert_params: float = 0.0
     loss_beside: float = 0.0  # while the loss runs
     loss_done: float = 0.0  # what it kept
@@ -161,6 +163,8 @@ class Account:
         self.shapes[name] = (m, n, k)
         result = self.summed() if weighted else 2
         times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups, result=result))
+        if weighted and self.run.lora_rank:
+            times, calls = (*times[:2], 0.0), (launches, launches)
         self._operator(name, window, times, times, *(calls or (launches, 2 * launches)))
 
     def experts(self, name: str, groups: float, m: float, n: float, k: float) -> None:
@@ -339,6 +343,7 @@ def add_layer(a: Account, index: int) -> None:
         both = 2 * a.local * a.run.hidden_size
         a.vector("hidden_dropout", "mlp", 5 * both, 5 * both, 2)
         a.keep("dropout_masks", both)
+    add_adapters(a)
     # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue unless that is off;
     # then a 16-bit product and an FP32 sum come in. A compiled graph has no FP16 sums.
     if a.run.precision == "fp16" and "graph_mode" not in a.run.on:
@@ -349,6 +354,8 @@ def add_layer(a: Account, index: int) -> None:
     # joined or each its own.
     own = a.run.group_launches or "grouped_gemm" not in a.run.on
     hooks = 2 + 2 + (1 + 2 * (a.run.n_routed_experts / a.d.ep if own else 1) if moe else 2)
+    if a.run.lora_rank:
+        hooks = 2 * len(a.run.lora_targets)
     added = each * a.dense_params + of_experts * a.expert_params
     a.vector("gradient_accumulation", "mlp", 0, added, 0, calls=(0, hooks))
 
@@ -452,7 +459,9 @@ def _latent_messages(a: Account, size: float) -> None:
 
 
 def behind(a: Account, seconds: float) -> Hide:
-    """A collective beside a gradient takes longer, and only what is left of it shows."""
+    """A collective beside a gradient takes longer, and only what is left of it shows; whole where there is none."""
+    if not seconds:
+        return lambda t: t
     return lambda t: max(0.0, a.machine.contention * t - seconds)
 
 
@@ -523,13 +532,15 @@ def _chunks(a: Account, shape: tuple[float, float, float]) -> int:
     return 4 if "coc" in a.run.on else 1
 
 
-def chunked(a: Account, work: float, shape: tuple[float, float, float], copied: tuple[float, ...] = ()) -> Hide:
+def chunked(
+    a: Account, work: float, shape: tuple[float, float, float], copied: tuple[float, ...] = (), *, of: str = ""
+) -> Hide:
     """A message beside the pieces of a product of this shape; CoC copies so many elements before or after.
 
     Each piece fills the cores with its own tiles, and its message is one of its own. Shapes that lose stay whole.
     """
     c = _chunks(a, shape)
-    if c == 1:
+    if c == 1 or of in a.run.lora_targets:  # products with an adapter run in kernels of their own
         return lambda t: t
     m, n, k = shape
     whole, piece = (a.machine.rounds(rows, n, k) for rows in (m, m / c))
@@ -552,14 +563,15 @@ def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_in
     head, tail = a.operators[first], a.operators[last]
     m, n, k = a.shapes[first]
     if gathers_input:
-        hide = chunked(a, head.busy[0], (m, n, k), (m * n,))
+        hide = chunked(a, head.busy[0], (m, n, k), (m * n,), of=first)
         a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=hide)
-        a.message(f"{window}_regather", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[1]))
+        again = 0 if a.run.lora_rank else sp
+        a.message(f"{window}_regather", "tp", gather, 0, again, hide_backward=behind(a, head.busy[1]))
         a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[2]))
         a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, head.busy[2]))
     m, n, k = a.shapes[last]
-    out = chunked(a, tail.busy[0], (m, n, k), (m * k,))
-    back = chunked(a, tail.busy[1], (m, k, n), (m * k, m * n))
+    out = chunked(a, tail.busy[0], (m, n, k), (m * k,), of=last)
+    back = chunked(a, tail.busy[1], (m, k, n), (m * k, m * n), of=last)
     a.message(f"{window}_scatter", "tp", gather, sp, 0, hide_forward=out)
     a.message(f"{window}_gradient_gather", "tp", gather, 0, sp, hide_backward=back)
-    a.message(f"{window}_reduce", "tp", reduce, plain, 0, hide_forward=chunked(a, tail.busy[0], (m, n, k)))
+    a.message(f"{window}_reduce", "tp", reduce, plain, 0, hide_forward=chunked(a, tail.busy[0], (m, n, k), of=last))

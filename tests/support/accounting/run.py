@@ -44,6 +44,8 @@ class Run:
     weighted_activation: bool = False  # experts keep their activation before and after the routing weights
     group_launches: float = 0.0  # calls of the host for each expert inside a grouped multiplication
     copies_heads: bool = False  # slices of the joined projection are copied out
+    lora_rank: int = 0  # of adapters beside a frozen model
+    lora_targets: tuple[str, ...] = ()  # products that have one
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -61,9 +61,13 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
     ),
     "moe_zero_memory_level1": (EXPERT_ROWS, (*SORTING, "expert_up_proj", "expert_activation"), EXPERT_MESSAGES),
     "mlp": (
-        ("mlp_up_out", "mlp_activation_out"),
-        ("mlp_up_proj", "mlp_activation", "mlp_down_proj"),
-        ("mlp_gather", "mlp_scatter", "mlp_reduce"),
+        ("mlp_up_out", "mlp_activation_out", "lora_mlp_up_proj_inner", "lora_mlp_down_proj_inner"),
+        (
+            *("mlp_up_proj", "mlp_activation", "mlp_down_proj"),
+            *("lora_mlp_up_proj_down", "lora_mlp_up_proj_up", "lora_mlp_up_proj_merge", "lora_mlp_up_proj_add"),
+            *("lora_mlp_down_proj_down", "lora_mlp_down_proj_up", "lora_mlp_down_proj_merge", "lora_mlp_down_proj_add"),
+        ),
+        ("mlp_gather", "mlp_scatter", "mlp_reduce", "lora_mlp_down_proj_scatter", "lora_mlp_down_proj_reduce"),
     ),
     "moe": (
         ("router_logits", "unpermute_in", *EXPERT_ROWS, "shared_up_out", "shared_activation_out"),
@@ -461,6 +465,7 @@ def _memory(
     kinds = dict.fromkeys(("weights", "gradients", "optimizer"), 0.0)
     moments = 0.0
     for a, n in stage.all():
+        kinds["weights"] += n * a.frozen_params * 2
         for name, params in (("dense", a.dense_params), ("edp", a.expert_params)):
             everything = "fsdp" in run.on
             shards = len(a.groups[name]) if run.distributed_optimizer or everything else 1

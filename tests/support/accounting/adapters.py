@@ -1,0 +1,84 @@
+"""Adapters beside frozen products in the accounting: MindSpeed-LLM's fused kernels, one pass after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.support.accounting.layer import Account
+
+# Product -> its input, kept for its adapter alone; those cut by rows give partial sums.
+INPUTS = {"qkv_proj": "attention_norm_out", "mlp_up_proj": "mlp_norm_out", "mlp_down_proj": "mlp_activation_out"}
+BY_ROWS = ("attention_out_proj", "mlp_down_proj")
+
+
+def add_adapters(a: Account) -> None:
+    """What adapters of the run's targets add to a layer; parameters so far are frozen."""
+    if not a.run.lora_rank:
+        return
+    a.frozen_params, a.dense_params = a.dense_params, 0.0
+    for product, tensor in INPUTS.items():
+        if product not in a.run.lora_targets:
+            a.kept[tensor] = a.among[tensor] = 0.0
+    for product in a.run.lora_targets:
+        _adapter(a, product, a.run.lora_rank, rows=product in BY_ROWS)
+
+
+def _adapter(a: Account, product: str, r: float, *, rows: bool) -> None:
+    window = a.operators[product].window
+    tokens, out, width = a.shapes[product]
+    own, ranks = a.local, len(a.groups["tp"])
+    t, weight = a.machine.gemm, a.summed()
+
+    def gemm(part: str, forward: float, of_input: float, of_weight: float, calls: tuple[int, int]) -> None:
+        times = (forward, of_input, of_weight)
+        a._operator(f"lora_{product}_{part}", window, times, times, *calls)
+
+    # W + B A first, where that saves work: on one rank by its shape, on several as the kernels are written.
+    if ranks == 1:
+        merges = merges_back = tokens >= width
+    elif a.d.sequence_parallel:
+        merges, merges_back = True, not rows
+    else:
+        merges, merges_back = False, not rows
+    down = tokens if rows else own
+    gemm(
+        "down",
+        t(down, r, width),
+        0.0 if merges_back else t(down, width, r),
+        t(width, r, down, result=weight),
+        (1, 1 if merges_back else 2),
+    )
+    # Partial sums of a product cut by rows are reduced before they go up; the gradient that comes back is whole.
+    up = own if rows else tokens
+    forward = 0.0 if merges else t(up, out, r)
+    of_weight = t(r, out, up, result=weight)
+    if rows:
+        gemm("up", forward, 0.0, of_weight, (0 if merges else 1, 1))
+        gemm("up_gradient", 0.0, t(tokens, r, out), 0.0, (0, 1))
+    else:
+        gemm("up", forward, t(tokens, r, out), of_weight, (0 if merges else 1, 2))
+    merge = t(out, width, r)
+    gemm("merge", merge if merges else 0.0, 0.0, 0.0, (1 if merges else 0, 0))
+    gemm("merge_again", 0.0, merge if merges_back else 0.0, 0.0, (0, 1 if merges_back else 0))
+    summed = out * width if merges else up * out
+    summed_back = out * width if merges_back else tokens * width
+    a.vector(f"lora_{product}_add", window, (2 + 2 + 2) * summed, (2 + 2 + 2) * summed_back)
+    a.keep(f"lora_{product}_inner", 2 * own * r)
+    a.dense_params += r * (width + out)
+    _messages(a, product, 2 * tokens * r, rows=rows)
+
+
+def _messages(a: Account, product: str, inner: float, *, rows: bool) -> None:
+    tp = a.groups["tp"]
+    several = len(tp) > 1
+    sp, plain = (1 if several and a.d.sequence_parallel is cut else 0 for cut in (True, False))
+    gather, reduce = a.machine.all_gather(inner, tp), a.machine.all_reduce(inner, tp)
+    name = f"lora_{product}"
+    if rows:
+        a.message(f"{name}_scatter", "tp", gather, sp, 0)
+        a.message(f"{name}_reduce", "tp", reduce, plain, 0)
+        return
+    a.message(f"{name}_inner_gather", "tp", gather, 0, sp)
+    a.message(f"{name}_gradient_scatter", "tp", gather, 0, sp)
+    a.message(f"{name}_gradient_reduce", "tp", reduce, 0, plain)
