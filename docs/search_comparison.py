@@ -33,7 +33,7 @@ from docs.schema_tables import table
 from docs.search_pictures import fate_bars, schedules
 
 if TYPE_CHECKING:
-    from autodeploy.solver.inner.evaluate import Incumbent
+    from autodeploy.solver.inner.solution import InnerPlan
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.frontier import Frontier
 
@@ -74,7 +74,7 @@ class Case:
         """The plan, if there is one."""
         return self.frontier.best[0] if self.frontier.best else None
 
-    def greedy(self) -> Incumbent | None:
+    def greedy(self) -> InnerPlan | None:
         """The best template of the plan's candidate under the greedy's choices, stages free to differ."""
         if self.best is None:
             return None
@@ -180,17 +180,16 @@ def pictures(case: Case) -> dict[str, str]:
             y_max=max(case.gaps),
         )
         found["search_gap"] = svg(chart)
-    problem = None if case.best is None else case.best.problem
-    layout, applied = (None, None) if case.best is None else (case.best.solution.layout, case.best.solution.applied)
-    if problem is not None and layout is not None and applied is not None:
+    if case.best is not None:
+        problem, plan = case.best.problem, case.best.plan
         free = replace(problem, uniform_options=False)
         sizes = to_layout(problem, templates(problem))
         # The template whose stages differ least is the even one.
         even = sizes[int(np.argmin(sizes.sum(axis=(2, 3)).std(axis=1)))]
         other = greedy(Evaluator(free), even[None])
-        rows = {"plan": (layout, applied)}
+        rows = {"plan": plan}
         if other is not None:
-            rows["even layout, greedy choices"] = (other.layout, other.applied)
+            rows["even layout, greedy choices"] = other
         found["search_schedules"] = schedules(f"{case.name}: the plan against an even layout", problem, rows)
     return found
 

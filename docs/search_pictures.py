@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from autodeploy.evaluation.stages.inner_problem import chunk_times
 from autodeploy.solver.inner.evaluate import Evaluator
 from cost_models.schedule import simulate
 from cost_models.schedule.orders import NONE
@@ -13,7 +14,8 @@ from cost_models.schedule.orders import NONE
 if TYPE_CHECKING:
     import numpy as np
 
-    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem
+    from autodeploy.solver.inner.solution import InnerPlan
 
 WIDTH, LEFT, RIGHT = 760, 220, 90
 COLOURS = {"forward": "#3a6fb7", "backward": "#d97a3a", "pair": "#4c9a7a"}
@@ -48,12 +50,12 @@ def fate_bars(title: str, counts: dict[str, int]) -> str:
     return _frame(44 + 20 * len(rows), title, body)
 
 
-def schedules(title: str, problem: InnerProblem, rows: dict[str, tuple[Ints, Ints]]) -> str:
-    """Slots of every stage by name of a plan (layout [pp, vpp, classes], applied [pp, options]), on one time axis."""
+def schedules(title: str, problem: InnerProblem, rows: dict[str, InnerPlan]) -> str:
+    """Slots of every stage by name of a plan, on one time axis."""
     evaluator = Evaluator(problem)
     found = {}
-    for name, (layout, applied) in rows.items():
-        times = evaluator.times(layout[None], applied[None])
+    for name, plan in rows.items():
+        times = chunk_times(problem, plan.layout[None], plan.applied[None])
         line = simulate(
             evaluator.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends, keep_times=True
         )

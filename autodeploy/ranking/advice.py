@@ -263,12 +263,10 @@ class Adviser:
 
 def _identity(solved: Solved) -> tuple[object, ...]:
     """What makes a plan of a candidate another one: where its layers are and what they recompute or swap."""
-    layout, applied = solved.solution.layout, solved.solution.applied
-    assert layout is not None
-    assert applied is not None
+    applied = solved.plan.applied
     used = [
         (option.name, option.layer_class, applied[:, number].tobytes())
         for number, option in enumerate(solved.problem.options)
         if applied[:, number].any()
     ]
-    return solved.index, layout.tobytes(), tuple(sorted(used))
+    return solved.index, solved.plan.layout.tobytes(), tuple(sorted(used))

@@ -18,6 +18,6 @@ if TYPE_CHECKING:
 def place(candidate: Candidates, context: Context, spec: Spec, identity: Identity) -> Plan | None:
     """The plan of one candidate with its layers, recomputation and swap solved quickly; None where nothing fits."""
     solved = solve_candidate(candidate, resolved(context, candidate), 0, None)
-    if solved.solution.layout is None:
+    if solved.solution.plan is None:
         return None
     return plans_of_solved([solved], spec, identity)[0].model_copy(update={"rank": 1})

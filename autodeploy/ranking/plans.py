@@ -180,12 +180,10 @@ def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity) -> 
 
 def layout_of_solved(solved: Solved) -> Layout:
     """Where the layers of a candidate's plan are, and what they recompute or swap."""
-    assert solved.solution.layout is not None
-    assert solved.solution.applied is not None
-    problem, applied = solved.problem, solved.solution.applied
+    problem, applied = solved.problem, solved.plan.applied
     used = frozenset(option.name for number, option in enumerate(problem.options) if applied[:, number].any())
     read = with_choices(problem, solved.classes, solved.candidate, solved.context, 0, used)
-    return layout_of_solution(problem, solved.solution.layout, applied, read)
+    return layout_of_solution(problem, solved.plan.layout, applied, read)
 
 
 def plan_of(

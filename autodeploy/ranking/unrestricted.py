@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.solver.effort import Budget
-    from autodeploy.solver.inner.solution import InnerSolution
+    from autodeploy.solver.inner.solution import InnerPlan
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.specs.spec import Spec
@@ -63,10 +63,10 @@ def price_of_target(
     hopeful = np.flatnonzero(np.isfinite(swept.repaired_s) & (swept.bound_s < best))
     hopeful = hopeful[np.argsort(swept.repaired_s[hopeful], kind="stable")][:QUICK]
     solved = [solve_candidate(found.take(slice(i, i + 1)), context, int(i), should_cancel) for i in hopeful]
-    fitting = [s for s in solved if s.solution.layout is not None]
+    fitting = [s for s in solved if s.solution.plan is not None]
     if fitting:
         first = min(fitting, key=lambda s: (s.solution.step_s, s.index))
-        best = min(best, _in_earnest(first, first.solution, budget, should_cancel))
+        best = min(best, _in_earnest(first, first.plan, budget, should_cancel))
     own = frontier.incumbent_s
     assert own is not None
     return Unrestricted(best_step_time_s=best, price_pct=100.0 * (own / best - 1.0))
@@ -75,30 +75,22 @@ def price_of_target(
 def _freed(known: Solved, context: Context, budget: Budget, should_cancel: Callable[[], bool] | None) -> float:
     """Step time of the target's own best strategy with every memory choice, starting from the plan that it has."""
     solved = solve_candidate(known.candidate, context, 0, should_cancel)
-    layout, applied = known.solution.layout, known.solution.applied
-    assert layout is not None
-    assert applied is not None
     places = {(option.name, option.layer_class): n for n, option in enumerate(solved.problem.options)}
     moved = np.zeros((solved.problem.pp, len(places)), dtype=np.int64)
     for number, option in enumerate(known.problem.options):
         place = places.get((option.name, option.layer_class))
         if place is not None:
-            moved[:, place] = applied[:, number]
-        elif applied[:, number].any():
+            moved[:, place] = known.plan.applied[:, number]
+        elif known.plan.applied[:, number].any():
             return math.inf  # it recomputes whole layers, which the freer problem can do without
-    return _in_earnest(solved, replace(solved.solution, layout=layout, applied=moved), budget, should_cancel)
+    return _in_earnest(solved, replace(known.plan, applied=moved), budget, should_cancel)
 
 
-def _in_earnest(
-    solved: Solved, start: InnerSolution, budget: Budget, should_cancel: Callable[[], bool] | None
-) -> float:
+def _in_earnest(solved: Solved, start: InnerPlan, budget: Budget, should_cancel: Callable[[], bool] | None) -> float:
     """Step time after a thorough search from a plan, with the same memory options on every stage."""
-    assert start.layout is not None
-    assert start.applied is not None
     even = replace(solved.problem, uniform_options=True)
-    better = solve(even, effort=budget.effort, hint=(start.layout, start.applied), should_cancel=should_cancel)
-    found = [s.step_s for s in (solved.solution, better) if s.layout is not None]
-    return min(found, default=math.inf)
+    better = solve(even, effort=budget.effort, hint=start, should_cancel=should_cancel)
+    return min(solved.solution.step_s, better.step_s)
 
 
 def _forbidden(spec: Spec, profile: Profile, choice: FeatureChoice, context: Context) -> Candidates:

@@ -260,7 +260,7 @@ def test_one_model_over_all_axes_and_time_has_the_optimum_of_the_two_levels(prep
     costs_s = np.zeros(len(everything))
     for place, number in enumerate(numbers):
         solution = solve_candidate(legal.take(slice(place, place + 1)), context, place, None).solution
-        costs_s[number] = solution.step_s if solution.layout is not None else math.inf
+        costs_s[number] = solution.step_s if solution.plan is not None else math.inf
     budget = Budget(quick=10**6, slots=math.inf, refined=0, effort=FAST)
     levels = best_first(SearchRequest(legal, sweep(legal, context), lambda _: context, 1, 0.0, budget))
     one = fastest_of_one_model(model_of(prepared), everything, costs_s)

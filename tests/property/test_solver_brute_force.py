@@ -136,15 +136,16 @@ def test_solver_matches_brute_force(block: int) -> None:
         assert relax_bound(problem) <= truth * (1 + 1e-9), seed
         assert solution.bound_s <= truth * (1 + 1e-9), seed
         if not np.isfinite(truth):
-            assert solution.layout is None, seed
+            assert solution.plan is None, seed
             continue
         assert solution.status != "infeasible", seed
-        if solution.layout is None:
+        if solution.plan is None:
             continue
-        assert solution.applied is not None
         assert solution.step_s >= truth * (1 - 1e-9), seed
-        assert (stage_bytes(problem, solution.layout[None], solution.applied[None]) <= problem.limit_bytes).all()
-        assert legal_options(problem, solution.layout[None], solution.applied[None]).all(), seed
+        assert (
+            stage_bytes(problem, solution.plan.layout[None], solution.plan.applied[None]) <= problem.limit_bytes
+        ).all()
+        assert legal_options(problem, solution.plan.layout[None], solution.plan.applied[None]).all(), seed
         if solution.status == "optimal":
             proven += 1
             assert solution.step_s == pytest.approx(truth, rel=2e-6), seed
@@ -170,8 +171,8 @@ def test_one_stage_with_pairs_is_never_faster_than_its_bound() -> None:
         )
         truth, solution = best_step_s(problem), solve(problem)
         assert solution.bound_s <= truth * (1 + 1e-9), seed
-        assert (solution.layout is None) == (not np.isfinite(truth)), seed
-        compared += bool(np.isfinite(truth) and solution.applied is not None and solution.applied.any())
+        assert (solution.plan is None) == (not np.isfinite(truth)), seed
+        compared += bool(np.isfinite(truth) and solution.plan is not None and solution.plan.applied.any())
         proven += bool(np.isfinite(truth) and solution.status == "optimal" and solution.step_s <= truth * (1 + 2e-6))
     assert compared >= 20, "memory is short"
     assert proven >= 50

@@ -60,8 +60,8 @@ def test_two_processes_find_what_one_finds(case: str, monkeypatch: pytest.Monkey
     for one, other in zip(alone.best, both.best, strict=True):
         assert one.solution.step_s == other.solution.step_s
         assert one.solution.bound_s == other.solution.bound_s
-        np.testing.assert_array_equal(one.solution.layout, other.solution.layout)
-        np.testing.assert_array_equal(one.solution.applied, other.solution.applied)
+        np.testing.assert_array_equal(one.solution.plan.layout, other.solution.plan.layout)
+        np.testing.assert_array_equal(one.solution.plan.applied, other.solution.plan.applied)
 
 
 def test_a_planset_is_the_same_from_one_process_and_from_two(monkeypatch: pytest.MonkeyPatch) -> None:

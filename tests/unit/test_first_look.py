@@ -57,13 +57,13 @@ def test_a_look_is_a_legal_plan_that_fits_near_the_best(schedule: str, vpp: int,
     case = problem(schedule, vpp, limit, uniform=uniform)
     best = solve(case, effort=DEFAULT)
     look = best_template(case)
-    if look.layout is None or look.applied is None:
-        assert best.layout is None or limit < 18.0
+    if look.plan is None:
+        assert best.plan is None or limit < 18.0
         return
-    assert fits(case, look.layout[None], look.applied[None])[0]
-    assert legal_options(case, look.layout[None], look.applied[None])[0]
-    assert look.layout.sum(axis=(0, 1)).tolist() == [24]
-    assert look.step_s == Evaluator(case).incumbent(look.layout, look.applied).step_s
+    assert fits(case, look.plan.layout[None], look.plan.applied[None])[0]
+    assert legal_options(case, look.plan.layout[None], look.plan.applied[None])[0]
+    assert look.plan.layout.sum(axis=(0, 1)).tolist() == [24]
+    assert look.step_s == Evaluator(case).plan(look.plan.layout, look.plan.applied).step_s
     # Where memory is short a whole search moves layers between chunks.
     assert best.bound_s <= look.step_s <= (1.15 if limit <= 18.0 and vpp > 1 else 1.06) * best.step_s
     assert look.bound_s == 0.0, "nothing is proven of it"
@@ -72,27 +72,25 @@ def test_a_look_is_a_legal_plan_that_fits_near_the_best(schedule: str, vpp: int,
 def test_stages_choose_for_themselves_where_they_may() -> None:
     # 1F1B holds four micro batches on the first stage and one on the last.
     free, even = (best_template(problem("1f1b", 1, 13.0, uniform=uniform)) for uniform in (False, True))
-    assert free.applied is not None
-    assert len(np.unique(free.applied, axis=0)) > 1
+    assert len(np.unique(free.plan.applied, axis=0)) > 1
     assert free.step_s < even.step_s
 
 
 def test_whole_layers_are_recomputed_beside_cheaper_choices_on_no_more_than_it_takes() -> None:
     case = problem("1f1b", 1, 13.0)
     look = best_template(case)
-    assert look.layout is not None
-    assert look.applied is not None
-    first, layers = look.applied[0], int(look.layout[0].sum())
+    assert look.plan is not None
+    first, layers = look.plan.applied[0], int(look.plan.layout[0].sum())
     assert 0 < first[3] < layers, "some of its layers"
     assert first[:3].any(), "the others save what is cheap"
-    less = look.applied.copy()
+    less = look.plan.applied.copy()
     less[0, 3] -= 1
-    assert not fits(case, look.layout[None], less[None])[0]
+    assert not fits(case, look.plan.layout[None], less[None])[0]
 
 
 def test_nothing_is_said_where_no_template_fits() -> None:
     look = best_template(problem("1f1b", 1, 2.0))
-    assert look.layout is None
+    assert look.plan is None
     assert look.step_s == float("inf")
 
 

@@ -38,7 +38,7 @@ def problem(schedule: str = "1f1b", vpp: int = 1) -> InnerProblem:
 @pytest.mark.parametrize(("schedule", "vpp"), [("1f1b", 1), ("interleaved", 3)])
 def test_chunks_of_neighbours_choose_the_same_plan(monkeypatch, schedule: str, vpp: int) -> None:
     given = problem(schedule, vpp)
-    start = Evaluator(given).incumbent(*_plan(given))
+    start = Evaluator(given).plan(*_plan(given))
     whole = improve(Evaluator(given), StageChoices(given), start, 8, lambda: False)
     monkeypatch.setattr(local_search, "CHUNK", 500)
     in_chunks = improve(Evaluator(given), StageChoices(given), start, 8, lambda: False)

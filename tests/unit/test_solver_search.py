@@ -57,11 +57,10 @@ def test_one_chunk_a_stage_is_proven_optimal() -> None:
     solution = solve(problem())
     assert solution.status == "optimal"
     assert solution.gap <= 1e-6
-    assert solution.layout is not None
-    assert solution.applied is not None
-    assert solution.layout.sum(axis=(0, 1)).tolist() == [2, 11]
-    assert (stage_bytes(problem(), solution.layout[None], solution.applied[None]) <= 30.0).all()
-    assert legal_options(problem(), solution.layout[None], solution.applied[None]).all()
+    assert solution.plan is not None
+    assert solution.plan.layout.sum(axis=(0, 1)).tolist() == [2, 11]
+    assert (stage_bytes(problem(), solution.plan.layout[None], solution.plan.applied[None]) <= 30.0).all()
+    assert legal_options(problem(), solution.plan.layout[None], solution.plan.applied[None]).all()
 
 
 def test_the_greedy_is_never_better() -> None:
@@ -81,7 +80,7 @@ def test_the_greedy_is_never_better() -> None:
 def test_what_cannot_fit_names_the_stage_and_the_bytes() -> None:
     solution = solve(problem(limit_bytes=12.0))
     assert solution.status == "infeasible"
-    assert solution.layout is None
+    assert solution.plan is None
     assert solution.binding_stage is not None
     assert solution.missing_bytes > 0.0
     assert relax_bound(problem(limit_bytes=12.0)) == float("inf")
@@ -95,11 +94,10 @@ def test_more_memory_never_hurts() -> None:
 def test_uniform_options_are_all_or_nothing() -> None:
     case = problem(uniform_options=True, limit_bytes=27.0)
     solution = solve(case)
-    assert solution.layout is not None
-    assert solution.applied is not None
-    totals = solution.layout.sum(axis=1)[:, 1]
+    assert solution.plan is not None
+    totals = solution.plan.layout.sum(axis=1)[:, 1]
     for index in range(len(OPTIONS)):
-        assert solution.applied[:, index].tolist() in ([0, 0, 0, 0], totals.tolist())
+        assert solution.plan.applied[:, index].tolist() in ([0, 0, 0, 0], totals.tolist())
     assert solution.step_s >= solve(problem(limit_bytes=27.0)).step_s * (1 - 1e-9)
 
 
@@ -110,20 +108,20 @@ def test_two_chunks_a_stage(schedule: str) -> None:
         case = replace(case, pieces=(replace(HEAD, stage=0, chunk=1),))
     solution = solve(case, effort=FAST)
     assert solution.status in ("optimal", "feasible")
-    assert solution.layout is not None
-    assert (solution.layout.sum(axis=2) >= 1).all()
+    assert solution.plan is not None
+    assert (solution.plan.layout.sum(axis=2) >= 1).all()
     assert solution.bound_s <= solution.step_s
     assert relax_bound(case) <= solution.bound_s * (1 + 1e-12)
-    sizes = to_sizes(case, solution.layout)
-    assert (to_layout(case, sizes[None])[0] == solution.layout).all(), "layers follow the model's order"
+    sizes = to_sizes(case, solution.plan.layout)
+    assert (to_layout(case, sizes[None])[0] == solution.plan.layout).all(), "layers follow the model's order"
 
 
 def test_equal_calls_give_equal_answers() -> None:
     case = problem(schedule="interleaved", vpp=2, limit_bytes=34.0)
     first, second = solve(case, effort=FAST), solve(case, effort=FAST)
-    assert first.layout is not None
-    assert second.layout is not None
-    assert (first.layout == second.layout).all()
+    assert first.plan is not None
+    assert second.plan is not None
+    assert (first.plan.layout == second.plan.layout).all()
     assert (first.step_s, first.bound_s) == (second.step_s, second.bound_s)
     # The last bits of CP-SAT's deterministic seconds differ from run to run on a busy machine.
     assert first.deterministic_work == pytest.approx(second.deterministic_work, rel=1e-12)
@@ -132,7 +130,7 @@ def test_equal_calls_give_equal_answers() -> None:
 def test_cancel_returns_the_incumbent_at_once() -> None:
     def cancelled() -> None:
         solution = solve(problem(schedule="interleaved", vpp=2), effort=DEFAULT, should_cancel=lambda: True)
-        assert solution.layout is not None
+        assert solution.plan is not None
         assert solution.status in ("cancelled", "optimal")
 
     assert least_cpu_s(cancelled, limit_s=1.0) < 1.0
@@ -146,9 +144,8 @@ def test_a_known_better_plan_ends_the_search() -> None:
 
 def test_a_hint_is_taken() -> None:
     best = solve(problem())
-    assert best.layout is not None
-    assert best.applied is not None
-    again = solve(problem(), effort=replace(FAST, moves=0, rounds=0), hint=(best.layout, best.applied))
+    assert best.plan is not None
+    again = solve(problem(), effort=replace(FAST, moves=0, rounds=0), hint=best.plan)
     assert again.step_s <= best.step_s
 
 
@@ -163,8 +160,8 @@ def test_without_time_for_the_program_counts_are_proposed(monkeypatch: pytest.Mo
     monkeypatch.setattr("autodeploy.solver.cp_sat.stage_program.BUDGET", 0.0)
     proposed = [solve(problem(limit_bytes=limit)) for limit in limits]
     for best, found in zip(exact, proposed, strict=True):
-        assert (found.layout is None) == (best.layout is None)
-        if best.layout is not None:
+        assert (found.plan is None) == (best.plan is None)
+        if best.plan is not None:
             assert found.bound_s <= best.step_s * (1.0 + 1e-9)
             assert best.step_s * (1.0 - 1e-9) <= found.step_s <= best.step_s * 1.10
     assert any(found.status == "feasible" for found in proposed), "the program was not needed"
@@ -189,9 +186,8 @@ def test_a_deep_stage_with_many_rivals_is_solved_without_listing_its_counts() ->
     )
     assert least_cpu_s(lambda: solve(deep), limit_s=5.0, tries=1) < 5.0
     solution = solve(deep)
-    assert solution.layout is not None
-    assert solution.applied is not None
-    assert solution.applied.any()
+    assert solution.plan is not None
+    assert solution.plan.applied.any()
     assert solution.status == "optimal"
 
 

@@ -39,7 +39,7 @@ def best_template(problem: InnerProblem) -> InnerSolution:
         evaluator = Evaluator(problem)
         found = evaluator.fastest(evaluator.timed(layout, applied), np.arange(len(layout))) if len(layout) else None
         best = None if found is None else found[1]
-    return InnerSolution.of("pruned" if best is None else "feasible", best)
+    return InnerSolution("pruned" if best is None else "feasible", best)
 
 
 def _by_stage(problem: InnerProblem, masks: Ints, low: Floats, layouts: Ints) -> tuple[Ints, Ints]:

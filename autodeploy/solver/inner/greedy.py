@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
-    from autodeploy.solver.inner.evaluate import Evaluator, Incumbent
+    from autodeploy.solver.inner.evaluate import Evaluator
+    from autodeploy.solver.inner.solution import InnerPlan
 
 
 def greedy_options(problem: InnerProblem, layout: Ints) -> Ints | None:
@@ -46,19 +47,19 @@ def greedy_options(problem: InnerProblem, layout: Ints) -> Ints | None:
     return applied
 
 
-def greedy(evaluator: Evaluator, layouts: Ints) -> Incumbent | None:
+def greedy(evaluator: Evaluator, layouts: Ints) -> InnerPlan | None:
     """The best layout [n, pp, vpp, classes] under the greedy's options: the baseline to compare with."""
-    best: Incumbent | None = None
+    best: InnerPlan | None = None
     for layout in layouts:
         applied = greedy_options(evaluator.problem, layout)
         if applied is not None and fits(evaluator.problem, layout[None], applied[None])[0]:
-            plan = evaluator.incumbent(layout, applied)
+            plan = evaluator.plan(layout, applied)
             if best is None or plan.step_s < best.step_s:
                 best = plan
     return best
 
 
-def polish(evaluator: Evaluator, plan: Incumbent) -> Incumbent:
+def polish(evaluator: Evaluator, plan: InnerPlan) -> InnerPlan:
     """Drop what memory doesn't need, dearest first; then let stages share settings where the schedule doesn't mind."""
     problem = evaluator.problem
     if problem.uniform_options or not plan.applied.any():
@@ -70,7 +71,7 @@ def polish(evaluator: Evaluator, plan: Incumbent) -> Incumbent:
     )
     for stage in range(problem.pp):
         drop_excess(problem, plan.layout, applied, stage, order)
-    slim = evaluator.incumbent(plan.layout, applied)
+    slim = evaluator.plan(plan.layout, applied)
     return _share_settings(evaluator, slim if slim.step_s <= plan.step_s else plan)
 
 
@@ -89,7 +90,7 @@ def one_fits(problem: InnerProblem, layout: Ints, applied: Ints, stage: int) -> 
     return bool(stage_fits(problem, layout[None], applied[None])[0, stage])
 
 
-def _share_settings(evaluator: Evaluator, plan: Incumbent) -> Incumbent:
+def _share_settings(evaluator: Evaluator, plan: InnerPlan) -> InnerPlan:
     """Give a stage the setting that most other stages have, if the step stays as fast."""
     settings, counts = np.unique(plan.applied, axis=0, return_counts=True)
     best, problem = plan, evaluator.problem
@@ -103,7 +104,7 @@ def _share_settings(evaluator: Evaluator, plan: Incumbent) -> Incumbent:
                 continue
             before, after = (len(np.unique(a, axis=0)) for a in (best.applied, applied))
             if after < before:
-                plan = evaluator.incumbent(best.layout, applied)
+                plan = evaluator.plan(best.layout, applied)
                 if plan.step_s <= best.step_s:
                     best = plan
     return best

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.stages.inner_problem import Floats, Ints
-    from autodeploy.solver.inner.evaluate import Evaluator, Incumbent
+    from autodeploy.solver.inner.evaluate import Evaluator
+    from autodeploy.solver.inner.solution import InnerPlan
     from autodeploy.solver.inner.stage_choices import StageChoices
 
 BATCH: Final = 64
@@ -27,7 +28,7 @@ CHUNK: Final = 4_000_000
 
 def best_of(
     evaluator: Evaluator, choices: StageChoices, sizes: Ints, below_s: float, stop: Callable[[], bool] | None = None
-) -> Incumbent | None:
+) -> InnerPlan | None:
     """The fastest of some layouts [n, parts] that fits and is faster than below_s; ties go to the first.
 
     Layouts come in the order of their closed form without options, which no choice of options can beat; at most MOST of
@@ -43,12 +44,12 @@ def _best_of(
     sizes_of: Callable[[Ints], Ints],
     below_s: float,
     stop: Callable[[], bool],
-) -> Incumbent | None:
+) -> InnerPlan | None:
     """`best_of` layouts that are made when they are looked at: [rows, parts] of row numbers below count."""
     problem = evaluator.problem
     bare = _bare_s(evaluator, count, sizes_of, stop)
     order = np.argsort(bare, kind="stable")[:MOST]
-    best: Incumbent | None = None
+    best: InnerPlan | None = None
     for start in range(0, len(order), BATCH):
         rows = order[start : start + BATCH]
         rows = rows[bare[rows] < below_s]
@@ -80,8 +81,8 @@ def _bare_s(evaluator: Evaluator, count: int, sizes_of: Callable[[Ints], Ints], 
 
 
 def improve(
-    evaluator: Evaluator, choices: StageChoices, start: Incumbent, most: int, stop: Callable[[], bool]
-) -> Incumbent:
+    evaluator: Evaluator, choices: StageChoices, start: InnerPlan, most: int, stop: Callable[[], bool]
+) -> InnerPlan:
     """Steepest descent over single-layer moves, at most `most` of them."""
     best = start
     for _ in range(most):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
     from autodeploy.solver.cp_sat.model import Proposal
     from autodeploy.solver.effort import Effort
-    from autodeploy.solver.inner.evaluate import Evaluator, Incumbent
+    from autodeploy.solver.inner.evaluate import Evaluator
+    from autodeploy.solver.inner.solution import InnerPlan
     from autodeploy.solver.inner.stage_choices import StageChoices
     from cost_models.schedule import SchedulePath
 
@@ -38,7 +39,7 @@ class Search:
     seed: int
     should_cancel: Callable[[], bool] | None
     target_s: float  # nothing at or above this is of use
-    best: Incumbent | None = None
+    best: InnerPlan | None = None
     bound_s: float = 0.0
     relaxation: str = RELAXATION
     proven_empty: bool = False
@@ -49,7 +50,7 @@ class Search:
         """Whether the caller wants the search to end."""
         return self.should_cancel is not None and self.should_cancel()
 
-    def take(self, plan: Incumbent | None) -> None:
+    def take(self, plan: InnerPlan | None) -> None:
         """Keep a plan if it is the fastest so far."""
         if plan is not None and (self.best is None or plan.step_s < self.best.step_s):
             self.best = plan
@@ -121,7 +122,7 @@ def _close_gap(state: Search) -> None:
         if not ok[0]:
             # No options make the proposal fit, or none were found: only its cut without options is of use.
             applied = np.zeros_like(applied)
-        plan = state.evaluator.incumbent(layout, applied[0])
+        plan = state.evaluator.plan(layout, applied[0])
         if ok[0] and plan.step_s < state.best.step_s:
             state.take(plan)
             state.take(improve(state.evaluator, state.choices, plan, 1, state.cancelled))

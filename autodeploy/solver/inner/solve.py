@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,7 @@ from autodeploy.solver.inner.layouts import (
 )
 from autodeploy.solver.inner.memory_options import legal_options
 from autodeploy.solver.inner.search import Search, search
-from autodeploy.solver.inner.solution import OPTIMAL_GAP, InnerSolution, Status
+from autodeploy.solver.inner.solution import OPTIMAL_GAP, InnerPlan, InnerSolution, Status
 from autodeploy.solver.inner.stage_choices import StageChoices, fits
 from autodeploy.solver.inner.uniform import search_uniform
 
@@ -37,7 +36,7 @@ def solve(
     *,
     effort: Effort = DEFAULT,
     upper_bound_s: float | None = None,
-    hint: tuple[Ints, Ints] | None = None,
+    hint: InnerPlan | None = None,
     should_cancel: Callable[[], bool] | None = None,
     seed: int = 0,
 ) -> InnerSolution:
@@ -47,7 +46,7 @@ def solve(
     ----------
     upper_bound_s : step time of a plan already known; the search stops once it can't do better ("pruned" when it has
         no plan of its own by then).
-    hint : a layout [pp, vpp, classes] and option counts [pp, options] to start from; ignored where they don't fit.
+    hint : a plan to start from, whatever its time is said to be; ignored where it doesn't fit.
     should_cancel : polled at least every 0.1 s; the best plan so far is returned.
 
     The same arguments give the same solution, bit for bit.
@@ -63,9 +62,10 @@ def solve(
     )
     start = starts(problem)
     if hint is not None:
-        start = np.concatenate([start, to_sizes(problem, hint[0])[None]])
-        if fits(problem, hint[0][None], hint[1][None])[0] and legal_options(problem, hint[0][None], hint[1][None])[0]:
-            state.take(state.evaluator.incumbent(*hint))
+        start = np.concatenate([start, to_sizes(problem, hint.layout)[None]])
+        layout, applied = hint.layout[None], hint.applied[None]
+        if fits(problem, layout, applied)[0] and legal_options(problem, layout, applied)[0]:
+            state.take(state.evaluator.plan(hint.layout, hint.applied))
     if problem.uniform_options and problem.options:
         search_uniform(state, start)
     else:
@@ -95,12 +95,9 @@ def _answer(state: Search, start: Ints) -> InnerSolution:
     if best is None:
         status: Status = "infeasible" if state.proven_empty else "cancelled" if state.cancelled() else "pruned"
         bound_s = float("inf") if state.proven_empty else state.bound_s
-        found = InnerSolution.of(status, None, bound_s, state.relaxation, state.work)
-        if not state.proven_empty:
-            return found
-        stage, missing = binding_stage(problem)
-        return replace(found, binding_stage=stage, missing_bytes=missing)
+        lacking = binding_stage(problem) if state.proven_empty else (None, 0.0)
+        return InnerSolution(status, None, bound_s, state.relaxation, state.work, *lacking)
     bound_s = min(state.bound_s, best.step_s)
     proven = bound_s >= best.step_s * (1.0 - OPTIMAL_GAP)
     status = "optimal" if proven else "cancelled" if state.cancelled() else "feasible"
-    return InnerSolution.of(status, best, bound_s, state.relaxation, state.work)
+    return InnerSolution(status, best, bound_s, state.relaxation, state.work)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
-    from autodeploy.solver.inner.evaluate import Incumbent
     from autodeploy.solver.inner.search import Search
+    from autodeploy.solver.inner.solution import InnerPlan
 
 MOST_TEMPLATE_ROWS = 2048
 FIRST, BATCH = 8, 64
@@ -89,7 +89,7 @@ def quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> Non
         return
     plans = state.evaluator.timed(layout[ok], applied[ok])
     best_s = np.inf if state.best is None else state.best.step_s
-    found: tuple[int, Incumbent] | None = None
+    found: tuple[int, InnerPlan] | None = None
     order = np.argsort(plans.least_s, kind="stable")
     for some in np.split(order, range(FIRST, len(order), BATCH)):
         if plans.least_s[some[0]] >= best_s or state.cancelled():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.solver.outer.candidate import refining
 from autodeploy.solver.outer.candidate_solver import CandidateSolver
 from autodeploy.solver.outer.companion import Companion
 from autodeploy.solver.outer.frontier import Frontier
@@ -16,9 +17,7 @@ from autodeploy.solver.outer.quick_plans import QuickPlans
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
-    from autodeploy.solver.effort import Budget, Effort
-    from autodeploy.solver.outer.candidate import Solved
+    from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.request import SearchRequest
 
 OPENING, BOUNDS, ESTIMATES, FIRST, PATHS = 0.15, 0.15, 0.15, 0.1, 0.2
@@ -126,42 +125,28 @@ def _refine(
     quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
     rough = [solved for solved in quick[: budget.refined] if solved.index not in refined]
     # Every other one is the companion's.
+    how = {solved.index: refining(solved, budget.effort, counts=budget.narrow <= 0.0) for solved in rough}
     begun = {
-        solved.index: open_.beside.begin(CandidateSolver.refined, solved.index, *_question(solved, budget))
+        solved.index: open_.beside.begin(CandidateSolver.plan, solved.index, how[solved.index])
         for solved in rough[1::2]
     }
     for solved in rough:
+        index = solved.index
         if open_.cancelled():
             return
-        if solved.index in begun:
-            answer = begun[solved.index].result()
-        else:
-            answer = open_.here.refined(solved.index, *_question(solved, budget))
+        answer = begun[index].result() if index in begun else open_.here.plan(index, how[index])
         if answer is None:
             return
         problem, better = answer
-        refined.add(solved.index)
-        bound = max(better.bound_s, solved.solution.bound_s)
-        keep = solved
-        if better.layout is not None and better.step_s <= solved.solution.step_s:
-            keep = replace(solved, problem=problem, solution=better)
-        step_s = keep.solution.step_s
-        earnest = replace(keep, solution=replace(keep.solution, bound_s=min(bound, step_s)))
-        frontier.best[frontier.best.index(solved)] = earnest
-        open_.raise_to(solved.index, earnest.solution.bound_s)
+        refined.add(index)
+        bound_s = max(better.bound_s, solved.solution.bound_s)
+        keep = replace(solved, problem=problem, solution=better) if better.step_s <= solved.solution.step_s else solved
+        bound_s = min(bound_s, keep.solution.step_s)
+        frontier.best[frontier.best.index(solved)] = replace(keep, solution=replace(keep.solution, bound_s=bound_s))
+        open_.raise_to(index, bound_s)
         frontier.work += better.deterministic_work
         frontier.best.sort(key=lambda s: (s.solution.step_s, s.index))
-        report(earnest.index)
-
-
-def _question(solved: Solved, budget: Budget) -> tuple[InnerProblem, Effort, tuple[Ints, Ints]]:
-    assert solved.solution.layout is not None
-    assert solved.solution.applied is not None
-    effort = budget.effort
-    if solved.problem.vpp > 1 and budget.narrow > 0.0:
-        # A short master of layer counts proves less than paths do, and proposes nothing better than the local search.
-        effort = replace(effort, rounds=0)
-    return solved.problem, effort, (solved.solution.layout, solved.solution.applied)
+        report(index)
 
 
 def _raise_bounds(frontier: Frontier, open_: OpenBounds) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import InnerProblem
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.solver.effort import Effort
-    from autodeploy.solver.inner.solution import InnerSolution
+    from autodeploy.solver.inner.solution import InnerPlan, InnerSolution
     from autodeploy.strategies.candidates import Candidates
-    from cost_models.arrays import Ints
 
     Quick = tuple[InnerProblem, InnerSolution]
 
@@ -44,10 +43,24 @@ class Solved:
     solution: InnerSolution
     units: UnitCosts | None = None
 
+    @property
+    def plan(self) -> InnerPlan:
+        """Its plan, which it must have."""
+        assert self.solution.plan is not None
+        return self.solution.plan
+
     @cached_property
     def classes(self) -> StepClasses:
         """Costs of its layers, for the estimate."""
         return CandidatePlans(self.candidate, self.context, None, self.units).classes
+
+
+def refining(solved: Solved, effort: Effort, *, counts: bool) -> Callable[[CandidatePlans], Quick]:
+    """What solves a candidate's problem in earnest from its plan. counts: with masters of layer counts too."""
+    if solved.problem.vpp > 1 and not counts:
+        # A short master of layer counts proves less than paths do, and proposes nothing better than the local search.
+        effort = replace(effort, rounds=0)
+    return partial(CandidatePlans.refined, problem=solved.problem, effort=effort, hint=solved.plan)
 
 
 def solve_candidate(
@@ -58,7 +71,12 @@ def solve_candidate(
 
 
 class CandidatePlans:
-    """Plans of one candidate, each a problem with a solution. units: costs of its cut of tensors, where known."""
+    """Plans of one candidate, each a problem with a solution.
+
+    Parameters
+    ----------
+    units : costs of its cut of tensors, where known.
+    """
 
     def __init__(
         self,
@@ -77,12 +95,9 @@ class CandidatePlans:
         return step_classes(units, self.candidate, self.context)
 
     @cached_property
-    def _choices(self) -> frozenset[str]:
+    def choices(self) -> frozenset[str]:
+        """Memory choices that it may use."""
         return memory_choices(self.candidate, self.context)
-
-    def solved(self, index: int, plan: Quick) -> Solved:
-        """The candidate with one of its plans."""
-        return Solved(index, self.candidate, self.context, *plan, self.units)
 
     def template(self) -> Quick:
         """The fastest template, in a fraction of the time of a quick plan, and mostly within 2 % of it.
@@ -92,10 +107,10 @@ class CandidatePlans:
         Without a layout where no template fits, which proves nothing.
         """
         found: list[Quick] = []
-        for problem in self._problems():
+        for problem in self.problems():
             found.append((problem, best_template(problem)))
-            unsure = _waits_for_swaps if problem.uniform_options else _swaps
-            if found[-1][1].layout is not None and not unsure(*found[-1]):
+            unsure, plan = _waits_for_swaps if problem.uniform_options else _swaps, found[-1][1].plan
+            if plan is not None and not unsure(problem, plan):
                 break
         return min(found, key=lambda each: each[1].step_s)
 
@@ -103,20 +118,20 @@ class CandidatePlans:
         """Solved quickly: without recomputing whole layers if that fits and swaps nothing, else with it, and the faster
         of both: a swap that waits may cost more than a layer that runs again.
         """
-        problems = self._problems()
+        problems = self.problems()
         problem = next(problems)
         solution = _solve_quickly(problem, self._should_cancel)
-        settled = solution.layout is not None and not _swaps(problem, solution)
-        if settled or solution.status == "cancelled" or WHOLE not in self._choices:
+        settled = solution.plan is not None and not _swaps(problem, solution.plan)
+        if settled or solution.status == "cancelled" or WHOLE not in self.choices:
             return problem, solution
         # A quick search that found no layout has not always proven that there is none.
         whole = next(problems)
         tried = [_solve_quickly(whole, self._should_cancel)]
-        if solution.layout is not None and not whole.uniform_options:
+        if solution.plan is not None and not whole.uniform_options:
             tried.append(solve(whole, effort=QUICK, should_cancel=self._should_cancel))
         found = min(tried, key=lambda each: each.step_s)
         bound_s = min(solution.bound_s, *(each.bound_s for each in tried))
-        if solution.layout is not None and solution.step_s < found.step_s:
+        if solution.plan is not None and solution.step_s < found.step_s:
             return problem, replace(solution, bound_s=bound_s)
         return whole, replace(found, bound_s=bound_s)
 
@@ -127,21 +142,22 @@ class CandidatePlans:
         """
         found = [
             (problem, solve(problem, effort=effort, upper_bound_s=enough_s, should_cancel=self._should_cancel))
-            for problem in self._problems()
+            for problem in self.problems()
         ]
         problem, solution = min(found, key=lambda each: each[1].step_s)
         return problem, replace(solution, bound_s=min(each.bound_s for _, each in found))
 
-    def refined(self, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> Quick:
-        """A quick plan's problem solved in earnest from it (hint: its layout and applied choices).
+    def refined(self, problem: InnerProblem, effort: Effort, hint: InnerPlan) -> Quick:
+        """A quick plan's problem solved in earnest from it.
 
         Where the plan swaps, or recomputes whole layers, the other menu of memory choices may hold a faster one.
         """
         solution = solve(problem, effort=effort, hint=hint, should_cancel=self._should_cancel)
         whole = any(option.name == WHOLE for option in problem.options)
-        if solution.status == "cancelled" or not (whole or _swaps(problem, solution)) or WHOLE not in self._choices:
+        unsure = whole or (solution.plan is not None and _swaps(problem, solution.plan))
+        if solution.status == "cancelled" or not unsure or WHOLE not in self.choices:
             return problem, solution
-        other = self._problem(self._choices - {WHOLE} if whole else self._choices)
+        other = self._problem(self.choices - {WHOLE} if whole else self.choices)
         rival = solve(other, effort=effort, upper_bound_s=solution.step_s, should_cancel=self._should_cancel)
         bound_s = min(solution.bound_s, rival.bound_s)
         if rival.step_s < solution.step_s:
@@ -154,24 +170,20 @@ class CandidatePlans:
             return self._built
         return with_choices(self._built, self.classes, self.candidate, self.context, 0, choices, menu=True)
 
-    def _problems(self) -> Iterator[InnerProblem]:
+    def problems(self) -> Iterator[InnerProblem]:
         """Without recomputing whole layers and, where that is allowed, with it."""
-        return (self._problem(choices) for choices in reversed(menus(self._choices)))
+        return (self._problem(choices) for choices in reversed(menus(self.choices)))
 
 
-def _swaps(problem: InnerProblem, solution: InnerSolution) -> bool:
+def _swaps(problem: InnerProblem, plan: InnerPlan) -> bool:
     """Whether a plan swaps what layers keep."""
-    if solution.applied is None:
-        return False
-    counts = solution.applied.sum(axis=0)
+    counts = plan.applied.sum(axis=0)
     return any(option.kind == "swap" and count > 0 for option, count in zip(problem.options, counts, strict=True))
 
 
-def _waits_for_swaps(problem: InnerProblem, solution: InnerSolution) -> bool:
+def _waits_for_swaps(problem: InnerProblem, plan: InnerPlan) -> bool:
     """Whether passes of a plan wait for what it swaps."""
-    if solution.layout is None or solution.applied is None or not _swaps(problem, solution):
-        return False
-    return bool(chunk_times(problem, solution.layout[None], solution.applied[None]).exposed_swap_s.any())
+    return bool(chunk_times(problem, plan.layout[None], plan.applied[None]).exposed_swap_s.any())
 
 
 def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | None) -> InnerSolution:
@@ -184,6 +196,6 @@ def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | No
     if problem.uniform_options:
         return solution
     free = relax_bound(problem)
-    if solution.layout is None and np.isfinite(free):
+    if solution.plan is None and np.isfinite(free):
         return solve(problem, effort=QUICK, should_cancel=should_cancel)
     return replace(solution, bound_s=min(solution.bound_s, free))

@@ -11,11 +11,10 @@ from autodeploy.solver.outer.candidate import CandidatePlans, Solved
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
-    from autodeploy.solver.effort import Effort
     from autodeploy.solver.outer.candidate import Quick
     from autodeploy.solver.outer.companion import Begun, Companion
     from autodeploy.solver.outer.request import SearchRequest
+    from cost_models.arrays import Floats, Ints
 
 
 class CandidateSolver:
@@ -46,27 +45,15 @@ class CandidateSolver:
 
     def solved(self, index: int, plan: Quick) -> Solved:
         """A candidate with a plan of it, whoever made it."""
-        return self._plans(index).solved(index, plan)
+        of = self.plans(index)
+        return Solved(index, of.candidate, of.context, *plan, of.units)
 
-    def template_plan(self, index: int) -> Quick:
-        """A candidate's fastest template."""
-        return self._plans(index).template()
+    def plan(self, index: int, how: Callable[[CandidatePlans], Quick]) -> Quick:
+        """One of a candidate's plans."""
+        return how(self.plans(index))
 
-    def quick_plan(self, index: int) -> Quick:
-        """A candidate's problem, solved quickly."""
-        return self._plans(index).quick()
-
-    def earnest_plan(self, index: int, effort: Effort, enough_s: float) -> Quick:
-        """A candidate's problem, solved in earnest."""
-        return self._plans(index).earnest(effort, enough_s)
-
-    def refined(self, index: int, problem: InnerProblem, effort: Effort, hint: tuple[Ints, Ints]) -> Quick:
-        """A candidate's problem solved in earnest, from a plan that is known; with other memory choices too where that
-        may be faster.
-        """
-        return self._plans(index).refined(problem, effort, hint)
-
-    def _plans(self, index: int) -> CandidatePlans:
+    def plans(self, index: int) -> CandidatePlans:
+        """What makes plans of a candidate: the last one's is kept."""
         if self._last is None or self._last[0] != index:
             row = slice(index, index + 1)
             candidate, context = self._candidates.take(row), self._contexts(index)
@@ -90,7 +77,7 @@ class PlansAhead:
         self,
         here: CandidateSolver,
         beside: Companion[CandidateSolver],
-        how: Callable[[CandidateSolver, int], Quick] = CandidateSolver.quick_plan,
+        how: Callable[[CandidatePlans], Quick] = CandidatePlans.quick,
         *,
         loaded: bool = False,
     ) -> None:
@@ -104,18 +91,18 @@ class PlansAhead:
         if self._first or not self._beside.beside:
             # The first plan loads compiled code, which a process made after it has too.
             self._first = False
-            return self._how(self._here, index)
+            return self._here.plan(index, self._how)
         while index not in self._made:
             self._collect()
             wanted = [each for each in (index, *soon) if each not in self._made and each not in self._begun]
             mine = wanted[:1]
             for other in wanted[1 : 1 + WAITING - len(self._begun)]:
-                self._begun[other] = self._beside.begin(self._how, other)
+                self._begun[other] = self._beside.begin(CandidateSolver.plan, other, self._how)
             if mine:
-                self._made[mine[0]] = self._how(self._here, mine[0])
+                self._made[mine[0]] = self._here.plan(mine[0], self._how)
             elif index in self._begun:
                 # Nothing else is left to do meanwhile; when the search is cancelled the plan says so.
-                self._made[index] = self._begun.pop(index).result() or self._how(self._here, index)
+                self._made[index] = self._begun.pop(index).result() or self._here.plan(index, self._how)
         return self._made.pop(index)
 
     def _collect(self) -> None:

@@ -16,12 +16,11 @@ import numpy as np
 from autodeploy.evaluation.stages.build_problem import build_problem
 from autodeploy.evaluation.stages.inner_problem import stage_bytes
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
-from autodeploy.evaluation.stages.step_classes import step_classes
 from autodeploy.solver.bounds.problem_bound import relax_bound
 from autodeploy.solver.effort import QUICK
-from autodeploy.solver.inner.memory_options import memory_choices, menus
+from autodeploy.solver.inner.memory_options import menus
 from autodeploy.solver.inner.solve import solve
-from autodeploy.solver.outer.candidate import Solved
+from autodeploy.solver.outer.candidate import refining
 from autodeploy.solver.outer.candidate_solver import CandidateSolver, PlansAhead
 from autodeploy.solver.outer.companion import Companion
 from autodeploy.solver.outer.frontier import Frontier
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem
-    from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.evaluation.sweep.sweep import Sweep
     from autodeploy.solver.effort import Effort
-    from autodeploy.solver.inner.solution import InnerSolution
+    from autodeploy.solver.inner.solution import InnerPlan, InnerSolution
+    from autodeploy.solver.outer.candidate import CandidatePlans, Solved
     from autodeploy.solver.outer.request import SearchRequest
     from autodeploy.strategies.candidates import Candidates
 
@@ -51,9 +50,9 @@ def least_memory(request: SearchRequest) -> Frontier:
 
     The search ends when no open candidate could take less than the best by more than `gap`, or the budget ends.
     """
-    candidates, swept, contexts, costs = request.candidates, request.swept, request.contexts, request.costs
-    frontier, outer, top_k, budget = Frontier(), request.outer, request.top_k, request.budget
-    bounds = _sweeps_bytes(candidates, swept, contexts)
+    here, swept, outer = CandidateSolver(request), request.swept, request.outer
+    top_k, budget = request.top_k, request.budget
+    frontier, bounds = Frontier(), _sweeps_bytes(request.candidates, swept, request.contexts)
     order = np.lexsort((swept.repaired_s, bounds))
     waiting: list[tuple[float, float, int]] = []  # bounded by their stages: what to solve next, the least first
     found: dict[int, tuple[float, Solved]] = {}
@@ -69,16 +68,15 @@ def least_memory(request: SearchRequest) -> Frontier:
             break
         known = bool(waiting) and waiting[0][0] <= unseen
         index = heapq.heappop(waiting)[2] if known else int(order[bounded])
-        context, one = contexts(index), candidates.take(slice(index, index + 1))
-        classes = step_classes(costs.of(slice(index, index + 1)), one, context)
+        plans = here.plans(index)
         if not known:
             bounded += 1
-            bounds[index] = max(low, _relaxed_bytes(classes, one, context))
+            bounds[index] = max(low, _relaxed_bytes(plans))
             if math.isfinite(bounds[index]):
                 heapq.heappush(waiting, (float(bounds[index]), float(swept.repaired_s[index]), index))
             continue
         frontier.solved += 1
-        solved = _least_plan(classes, one, context, index, low, request.should_cancel)
+        solved = _least_plan(here, index, low, request.should_cancel)
         if solved is not None:
             size = card_bytes(solved)
             if size < found.get(int(outer[index]), (math.inf,))[0]:
@@ -94,9 +92,7 @@ def least_memory(request: SearchRequest) -> Frontier:
 
 def card_bytes(solved: Solved) -> float:
     """Bytes on the card of the fullest stage of a plan."""
-    assert solved.solution.layout is not None
-    assert solved.solution.applied is not None
-    return _on_card(solved.problem, solved.context, _held_bytes(solved.problem, solved.solution))
+    return _on_card(solved.problem, solved.context, _held_bytes(solved.problem, solved.plan))
 
 
 def _proven(bounds: Floats) -> float | None:
@@ -123,19 +119,17 @@ def _on_card(problem: InnerProblem, context: Context, held_bytes: float) -> floa
     return context.limit_bytes - (problem.limit_bytes - held_bytes) * (1.0 + context.machine.fragmentation)
 
 
-def _held_bytes(problem: InnerProblem, solution: InnerSolution) -> float:
-    assert solution.layout is not None
-    assert solution.applied is not None
-    return float(stage_bytes(problem, solution.layout[None], solution.applied[None]).max())
+def _held_bytes(problem: InnerProblem, plan: InnerPlan) -> float:
+    return float(stage_bytes(problem, plan.layout[None], plan.applied[None]).max())
 
 
-def _relaxed_bytes(classes: StepClasses, candidate: Candidates, context: Context) -> float:
+def _relaxed_bytes(plans: CandidatePlans) -> float:
     """No layout and no choice takes less on the card; inf where none fits at all."""
     problems = [
-        build_problem(classes, candidate, context, 0, choices=choices, menu=False)
-        for choices in menus(memory_choices(candidate, context))
+        build_problem(plans.classes, plans.candidate, plans.context, 0, choices=choices, menu=False)
+        for choices in menus(plans.choices)
     ]
-    return min(_on_card(problem, context, _least_room(problem)) for problem in problems)
+    return min(_on_card(problem, plans.context, _least_room(problem)) for problem in problems)
 
 
 def _least_room(problem: InnerProblem) -> float:
@@ -154,25 +148,16 @@ def _least_room(problem: InnerProblem) -> float:
 
 
 def _least_plan(
-    classes: StepClasses,
-    candidate: Candidates,
-    context: Context,
-    index: int,
-    low_bytes: float,
-    should_cancel: Callable[[], bool] | None,
+    here: CandidateSolver, index: int, low_bytes: float, should_cancel: Callable[[], bool] | None
 ) -> Solved | None:
     """A candidate's plan with least memory, with and without recomputing whole layers; None where none was found."""
-    best = None
-    for choices in menus(memory_choices(candidate, context)):
-        problem = build_problem(classes, candidate, context, 0, choices=choices)
-        room = problem.limit_bytes - (context.limit_bytes - low_bytes) / (1.0 + context.machine.fragmentation)
-        solution = _squeezed(problem, max(0.0, room), should_cancel)
-        if solution is None:
-            continue
-        solved = Solved(index, candidate, context, problem, solution)
-        if best is None or card_bytes(solved) < card_bytes(best):
-            best = solved
-    return best
+    plans, found = here.plans(index), []
+    less = (plans.context.limit_bytes - low_bytes) / (1.0 + plans.context.machine.fragmentation)
+    for problem in reversed([*plans.problems()]):
+        solution = _squeezed(problem, max(0.0, problem.limit_bytes - less), should_cancel)
+        if solution is not None:
+            found.append(here.solved(index, (problem, solution)))
+    return min(found, key=card_bytes, default=None)
 
 
 def _squeezed(
@@ -180,18 +165,18 @@ def _squeezed(
 ) -> InnerSolution | None:
     """The fastest plan found under the least limit that has one, between low_bytes and the problem's."""
     best = solve(problem, effort=QUICK, should_cancel=should_cancel)
-    if best.layout is None:
+    if best.plan is None:
         return None
-    high = _held_bytes(problem, best)
+    high = _held_bytes(problem, best.plan)
     for _ in range(ROUNDS):
         if high - low_bytes <= CLOSE * high or (should_cancel is not None and should_cancel()):
             break
         middle = 0.5 * (low_bytes + high)
         tried = solve(replace(problem, limit_bytes=middle), effort=QUICK, should_cancel=should_cancel)
-        if tried.layout is None:
+        if tried.plan is None:
             low_bytes = middle
         else:
-            best, high = tried, _held_bytes(problem, tried)
+            best, high = tried, _held_bytes(problem, tried.plan)
     return replace(best, bound_s=0.0)  # nothing is proven of its time
 
 
@@ -221,7 +206,7 @@ class RoomyPlans:
                 if self._request.cancelled():
                     break
                 plan = ahead.plan(index, longest[place + 1 : place + 1 + SOON])
-                if plan[1].layout is not None:
+                if plan[1].plan is not None:
                     found[index] = replace(self._here.solved(index, plan), context=self._request.contexts(index))
         return [found[index] for index in indices if index in found]
 
@@ -232,15 +217,8 @@ class RoomyPlans:
 
     def refined(self, solved: Solved, effort: Effort) -> Solved:
         """A plan solved in earnest from what it is; itself where that finds nothing faster."""
-        assert solved.solution.layout is not None
-        assert solved.solution.applied is not None
-        hint = (solved.solution.layout, solved.solution.applied)
-        if solved.problem.vpp > 1:
-            effort = replace(effort, rounds=0)  # masters of layer counts propose nothing better than the local search
-        problem, better = self._here.refined(solved.index, solved.problem, effort, hint)
-        if better.layout is None or better.step_s >= solved.solution.step_s:
-            return solved
-        return replace(solved, problem=problem, solution=better)
+        problem, better = self._here.plan(solved.index, refining(solved, effort, counts=False))
+        return replace(solved, problem=problem, solution=better) if better.step_s < solved.solution.step_s else solved
 
     def card_bytes(self, solved: Solved) -> float:
         """`card_bytes` of a plan that was made here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from autodeploy.solver.bounds.outer_bound import shapes_of
 from autodeploy.solver.bounds.tuple_bounds import PER_SECOND
+from autodeploy.solver.outer.candidate import CandidatePlans
 from autodeploy.solver.outer.candidate_solver import CandidateSolver
 
 if TYPE_CHECKING:
@@ -214,8 +216,9 @@ class OpenBounds:
         if by_bound[0] in known or len(known) >= budget.earnest:
             return ()
         here, *others = [each for each in by_bound if each not in known and self.bounds_s[each] < enough_s][:2]
-        begun = [self.beside.begin(CandidateSolver.earnest_plan, each, budget.effort, enough_s) for each in others]
-        plans = [(here, self.here.earnest_plan(here, budget.effort, enough_s))]
+        earnest = partial(CandidatePlans.earnest, effort=budget.effort, enough_s=enough_s)
+        begun = [self.beside.begin(CandidateSolver.plan, each, earnest) for each in others]
+        plans = [(here, self.here.plan(here, earnest))]
         plans += [(other, plan) for other, each in zip(others, begun, strict=True) if (plan := each.result())]
         found = []
         for index, plan in plans:

@@ -10,7 +10,6 @@ import numpy as np
 from autodeploy.solver.inner.evaluate import Evaluator
 from autodeploy.solver.inner.layouts import neighbours, templates, to_layout, to_sizes
 from autodeploy.solver.inner.local_search import MOST
-from autodeploy.solver.inner.solution import InnerSolution
 from autodeploy.solver.inner.stage_choices import StageChoices
 from autodeploy.solver.inner.uniform import undominated_sets
 
@@ -42,9 +41,7 @@ def with_placements(best: Sequence[Solved], count: int, should_cancel: Callable[
 
 def _others(solved: Solved, count: int, below_s: float) -> list[Solved]:
     """At most `count` other plans of a candidate that are faster than below_s."""
-    own, problem = solved.solution, solved.problem
-    assert own.layout is not None
-    assert own.applied is not None
+    own, problem = solved.plan, solved.problem
     evaluator, size = Evaluator(problem), to_sizes(problem, own.layout)
     moved = np.unique(np.concatenate([neighbours(problem, size), templates(problem)]), axis=0)
     layouts, applied = [], []
@@ -64,9 +61,9 @@ def _others(solved: Solved, count: int, below_s: float) -> list[Solved]:
             break
         if key not in seen:
             seen.add(key)
-            plan = evaluator.incumbent(layout[row], option[row])
-            bound_s = min(own.bound_s, plan.step_s)
-            other = InnerSolution.of("feasible", plan, bound_s, own.relaxation, own.deterministic_work)
+            plan = evaluator.plan(layout[row], option[row])
+            bound_s = min(solved.solution.bound_s, plan.step_s)
+            other = replace(solved.solution, status="feasible", plan=plan, bound_s=bound_s)
             found.append(replace(solved, solution=other))
     return found
 

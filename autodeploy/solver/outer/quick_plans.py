@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.solver.outer.candidate_solver import CandidateSolver, PlansAhead
+from autodeploy.solver.outer.candidate import CandidatePlans
+from autodeploy.solver.outer.candidate_solver import PlansAhead
 from autodeploy.strategies.tree import MODE_AXES
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class QuickPlans:
         self._full: set[int] = set()  # candidates whose quick plan is made
         self._every_way: set[int] = set()  # outer tuples that were looked at in all ways to keep their states
         self._slots = 0.0
-        self._looks = PlansAhead(open_.here, open_.beside, CandidateSolver.template_plan)
+        self._looks = PlansAhead(open_.here, open_.beside, CandidatePlans.template)
         self._plans = PlansAhead(open_.here, open_.beside)
 
     def left(self, kept: float = 0.0) -> bool:
@@ -135,7 +136,7 @@ class QuickPlans:
                     self._in_full(one, ())
 
     def _fits(self, number: int) -> bool:
-        return any(one.solution.layout is not None for one in self._solved[number])
+        return any(one.solution.plan is not None for one in self._solved[number])
 
     def _hopeful(self, one: Solved) -> bool:
         """Whether a candidate without a plan that fits is worth more work."""
@@ -259,7 +260,7 @@ class QuickPlans:
         # Where nothing had to be recomputed, a way to keep optimizer states that takes no less without is no faster.
         bare_s = self.swept.step_time_s
         settled = any(
-            one.solution.applied is not None and not one.solution.applied.any() and bare_s[one.index] <= bare_s[index]
+            one.solution.plan is not None and not one.plan.applied.any() and bare_s[one.index] <= bare_s[index]
             for one in others
         )
         return settled or self.open.bounds_s[index] >= min(best, self._kth_s())
@@ -268,7 +269,7 @@ class QuickPlans:
         """Whether a candidate is not worth a plan before other outer tuples have one."""
         if not others:
             return False
-        if any(one.solution.layout is not None for one in others):
+        if any(one.solution.plan is not None for one in others):
             return True
         # None of them fits: one whose states take no less won't either.
         return bool(self.swept.least_bytes[index] >= min(self.swept.least_bytes[one.index] for one in others))
@@ -290,7 +291,7 @@ class QuickPlans:
 
     def _keep(self, solved: Solved) -> None:
         """Keep a solved candidate if it is the best of its outer tuple."""
-        if solved.solution.layout is None:
+        if solved.solution.plan is None:
             return
         kept: dict[int, Solved] = {}
         for each in sorted([*self.frontier.best, solved], key=lambda s: (s.solution.step_s, s.index)):
