@@ -34,7 +34,7 @@ def synchronisation(
     tiers: tuple[Tier, ...],
     *,
     distributed_optimizer: bool,
-    gradient_bytes: float,
+    gradient_bytes: Number,
     weight_bytes: float = 2.0,
     operations: Number = 1.0,
     fixed_s: Number = 0.0,

@@ -73,8 +73,13 @@ class OptimizerFormat:
         8-bit copy of each weight and its transpose, kept over the micro batches of a step (Transformer Engine,
         module/base.py, get_weight_workspace); with fp8_weights (--fp8-param-gather) the weight itself is the first of
         them. torchtitan casts weights anew in each product.
+
+        torch_fsdp2 shards FP32 parameters, gathers them in 16 bits and holds reduced gradients as FP32 shards, whatever
+        they were reduced in. Source: PyTorch, torch.distributed.fsdp, MixedPrecisionPolicy and foreach_reduce.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
+        if "torch_fsdp2" in features:  # FP32 shards are the parameters: 16-bit ones live as long as they are gathered
+            return cls(master=0.0, weights=4.0)
         if precision == "fp32":  # no copy in another format: parameters, gradients and moments are FP32
             return cls(master=0.0, weights=4.0)
         half = precision == "fp16" and "graph_mode" not in features

@@ -281,7 +281,9 @@ class Views:
 
     def export_formats(self, plan: Plan) -> tuple[str, ...]:
         """What a plan can be exported to."""
-        return formats_of(plan.strategy.schedule, post_trains=plan.strategy.rl is not None)
+        strategy = plan.strategy
+        parts = strategy.tp * strategy.pp
+        return formats_of(strategy.schedule, post_trains=strategy.rl is not None, parts=parts)
 
     def rehearsals(self, plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
         """On how many nodes the plan can be rehearsed, as `?rehearse=` takes it; none where its profile is gone."""

@@ -29,7 +29,7 @@ AREAS = (
 
 
 # Keys of a variant that hold lists.
-VARIANT_LISTS = ("keys", "unless", "needs", "gives_way_to")
+VARIANT_LISTS = ("keys", "unless", "needs", "gives_way_to", "models")
 
 
 class Stack(Protocol):
@@ -70,8 +70,10 @@ class Variant:
         dotted path: the first is written, all are read. unless : components that the release must not have, or flags
         that it must not register, with a value after a blank where only that is meant. needs : features that this
         component asks for beside it. gives_way_to : features that this component refuses beside it.
+        models : kinds of model that it has it for, as `Feature.model` names them; empty: all.
         when : strategies that the component can launch it with.
-        reason : why there is neither flag nor key. marked : no flag says that it is on, so the file's comment does.
+        always : the component has it on, whatever is asked for.
+    reason : why there is neither flag nor key. marked : no flag says that it is on, so the file's comment does.
     """
 
     component: str
@@ -81,9 +83,11 @@ class Variant:
     unless: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     gives_way_to: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     when: str = ""
     reason: str = ""
     marked: bool = False
+    always: bool = False
 
     def fits(self, stack: Stack) -> bool:
         """Whether a release has the component and registers every flag with the values written, and the key."""

@@ -25,6 +25,7 @@ class Framework:
     graph_mode : it compiles the step: fixed sizes, no host beside it.
     pipelined_exchange : the two steps of a hierarchical All-to-All run at the same time.
     recomputes_in_waits : what is recomputed may run while the backward pass waits for an exchange.
+    shards_alone : it cuts a model by sharding, sequences and experts alone: tp and pp are 1.
     post_trains : it launches post-training by reinforcement learning, and no pre-training.
     generates_beside : generation can run on cards of its own, in turn with training or beside it.
     generation_precisions : of linear layers, in which it generates; empty: any.
@@ -39,6 +40,7 @@ class Framework:
     graph_mode: bool = False
     pipelined_exchange: bool = True
     recomputes_in_waits: bool = False
+    shards_alone: bool = False
     post_trains: bool = False
     generates_beside: bool = True
     generation_precisions: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ FRAMEWORKS: dict[str, Framework] = {
             "MindSpeed-LLM",
             runs_as=("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"),
         ),
+        Framework("mindspeed-llm-fsdp2", "MindSpeed-LLM FSDP2", configured_by="file", shards_alone=True),
         Framework("megatron", "Megatron-LM"),
         Framework(
             "mindformers",

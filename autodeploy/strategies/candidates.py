@@ -54,6 +54,7 @@ class Candidates:
     reuse_fp32_param: Bools
     swap_optimizer: Bools
     virtual_optimizer: Bools
+    keep_gathered: Bools
 
     def __len__(self) -> int:
         return int(self.tp.shape[0])

@@ -95,10 +95,12 @@ class _Chooser:
 
         for name, feature in FEATURES.items():
             switch = asked.get(name, "auto")
-            reason = self._why_not(feature)
-            if switch == "off":
+            reason, always = self._why_not(feature), self._is_always_on(feature)
+            if switch == "off" and always:
+                refuse(name, f"{self.search.target} always has it", "leave it at auto, or plan for another target")
+            elif switch == "off":
                 reasons[name] = "switched off"
-            elif switch == "auto" and reason is None and feature.only_asked:
+            elif switch == "auto" and reason is None and feature.only_asked and not always:
                 reasons[name] = feature.only_asked
             elif reason is None:
                 on.add(name)
@@ -152,7 +154,14 @@ class _Chooser:
         return None if self.release is None else feature.variant(self.release)
 
     def _is_launchable(self, feature: Feature) -> bool:
-        return self.release is None or feature.variant(self.release) is not None
+        if self.release is None:
+            return True
+        variant = feature.variant(self.release)
+        return variant is not None and all(_KINDS[kind](self.model) for kind in variant.models)
+
+    def _is_always_on(self, feature: Feature) -> bool:
+        variant = self._variant(feature)
+        return variant is not None and variant.always
 
     def _hint(self, feature: Feature) -> str:
         return "leave it at auto" if self._is_launchable(feature) else "search.target any plans with it"

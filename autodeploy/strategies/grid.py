@@ -150,7 +150,7 @@ def _ways(space: Space) -> Columns:
 def _cuts(space: Space, moe: bool) -> Columns:
     """Every cut of tensors and experts that is spelled in one way only."""
     choices = context_choices(space.cp_algo)
-    mode, choice, tp, cp, ep, size, dispatcher = _product(
+    mode, choice, tp, cp, ep, size, dispatcher, keep = _product(
         [
             range(len(space.etp_modes)),
             range(len(choices)),
@@ -159,14 +159,15 @@ def _cuts(space: Space, moe: bool) -> Columns:
             space.ep,
             space.micro_batch_size,
             space.moe_dispatcher,
+            space.keep_gathered,
         ]
     )
     algo, degree = (np.array(column, dtype=np.int64)[choice] for column in zip(*choices, strict=True))
     hybrid = algo == CP_ALGOS.index("hybrid")
-    keep = np.where(hybrid, cp > degree, cp > 1) | ((choice == 0) & (cp == 1))  # cp 1 once, under the first algorithm
-    keep &= (np.array([name == "whole" for name in space.etp_modes])[mode] & (tp == 1)) == 0
-    keep &= (ep > 1) | (dispatcher == space.moe_dispatcher[0])
-    keep &= (tp > 1) | (dispatcher != DISPATCHERS.index("alltoall_seq"))
+    spelled = np.where(hybrid, cp > degree, cp > 1) | ((choice == 0) & (cp == 1))  # cp 1 once
+    spelled &= (np.array([name == "whole" for name in space.etp_modes])[mode] & (tp == 1)) == 0
+    spelled &= (ep > 1) | (dispatcher == space.moe_dispatcher[0])
+    spelled &= (tp > 1) | (dispatcher != DISPATCHERS.index("alltoall_seq"))
     cut = moe & np.array([name == "as_tp" for name in space.etp_modes])[mode]
     split = np.where(hybrid, degree, np.where(algo == CP_ALGOS.index("ulysses"), cp, 1))
     columns = {
@@ -179,8 +180,9 @@ def _cuts(space: Space, moe: bool) -> Columns:
         "micro_batch_size": size,
         "moe_dispatcher": dispatcher,
         "sequence_parallel": tp > 1,
+        "keep_gathered": keep > 0,
     }
-    return {name: values[keep] for name, values in columns.items()}
+    return {name: values[spelled] for name, values in columns.items()}
 
 
 def context_choices(algorithms: Sequence[int]) -> list[tuple[int, int]]:

@@ -34,6 +34,7 @@ KNOBS: tuple[Knob, ...] = (
     *(_degree(name) for name in ("ep", "etp", "micro_batch_size")),
     Knob("schedule", ("schedule",)),
     Knob("moe_dispatcher", ("moe_dispatcher",), matters_with="ep"),
+    Knob("keep_gathered", ("keep_gathered",)),
     Knob("optimizer_memory", ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")),
 )
 

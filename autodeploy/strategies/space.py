@@ -35,6 +35,7 @@ class Space:
     moe_dispatcher: Sequence[int]
     etp_modes: Sequence[str]
     memory_modes: Sequence[str]
+    keep_gathered: Sequence[int] = (0,)
 
 
 def divisors(number: int) -> list[int]:
@@ -84,6 +85,7 @@ def default_space(
         moe_dispatcher=dispatchers,
         etp_modes=("whole", "as_tp") if model.is_moe else ("as_tp",),
         memory_modes=memory,
+        keep_gathered=(0, 1) if features.get("keep_gathered", "off") != "off" else (0,),
     )
 
 

@@ -24,6 +24,7 @@ from autodeploy.stack.flag_tables import COLUMNS, FLAG, RegisteredFlag
 from autodeploy.stack.releases import Release, releases
 from tests.launch_check.checkouts import checkouts
 from tests.launch_check.frameworks import Frameworks
+from tests.launch_check.fsdp2_keys import COMPONENT, fsdp2_keys
 from tests.launch_check.mindformers_keys import mindformers_keys
 from tests.launch_check.rl_keys import mindspeed_rl_keys, override_keys, verl_keys
 
@@ -135,6 +136,8 @@ def write_table(release: Release, git_dirs: Mapping[str, str], into: pathlib.Pat
     commits = {name: part.commit for name, part in release.components.items()}
     if "mindformers" in commits:
         count = table_text(mindformers_keys(git_dirs["mindformers"], commits["mindformers"]), path)
+    elif COMPONENT in commits:
+        count = table_text(fsdp2_keys(git_dirs[COMPONENT], commits[COMPONENT]), path)
     else:
         parsers = {name: commit for name, commit in commits.items() if name not in POST_TRAINING}
         with tempfile.TemporaryDirectory() as folder:
@@ -154,6 +157,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--into", type=pathlib.Path, default=INTO)
     given = parser.parse_args(argv)
     git_dirs = {name: path for name in GIT_DIRS if (path := getattr(given, name.replace("-", "_")))}
+    if "mindspeed-llm" in git_dirs:  # one repository has both backends
+        git_dirs[COMPONENT] = git_dirs["mindspeed-llm"]
     bad = 0
     for release in releases():
         if given.release and release.name not in given.release:

@@ -46,6 +46,7 @@ spaces = st.builds(
     memory_modes=st.sampled_from(
         [("",), ("", "reuse_fp32_param"), ("", "reuse_fp32_param", "swap_optimizer", "virtual_optimizer")]
     ),
+    keep_gathered=st.sampled_from([(0,), (0, 1)]),
 )
 
 
@@ -131,7 +132,7 @@ def test_rules_of_a_mode_at_several_levels_are_all_counted(monkeypatch: pytest.M
 def check_levels(tree: CandidateTree, by_replicas: bool) -> None:
     """Parents share the axes of their level with what hangs from them, and nothing is there twice."""
     assert len(np.unique(rows(tree.candidates()), axis=0)) == len(tree)
-    for axis in ("tp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "moe_dispatcher"):
+    for axis in ("tp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "moe_dispatcher", "keep_gathered"):
         assert np.array_equal(getattr(tree.cuts, axis)[tree.cut_of], getattr(tree.placed, axis))
     assert len(tree.cuts) == (len(tree.placed) if by_replicas else len(np.unique(tree.cut_of)))
 
@@ -163,6 +164,7 @@ def test_a_space_is_every_combination_that_exists() -> None:
         moe_dispatcher=[0, 1],
         etp_modes=("whole", "as_tp"),
         memory_modes=("", "swap_optimizer"),
+        keep_gathered=(0, 1),
     )
     found = set(map(tuple, rows(grid_of(space, world=16, global_batch=32, moe=True).whole().candidates()).tolist()))
     assert found == set(combinations(space))
@@ -185,7 +187,7 @@ def combinations(space: Space) -> list[tuple[int, ...]]:
                                     dp = 16 // (tp * cp * pp)
                                     cut = (tp, pp, vpp, cp, algo, ulysses, ep, etp, dp, 1, 32 // dp)
                                     way = (SCHEDULES.index(schedule), dispatcher, int(tp > 1))
-                                    made += [(*cut, *way, 0, swap, 0) for swap in (0, 1)]
+                                    made += [(*cut, *way, 0, swap, 0, keep) for swap in (0, 1) for keep in (0, 1)]
     return made
 
 
@@ -207,7 +209,7 @@ def test_an_empty_grid_is_judged(target: str) -> None:
 
 def test_cuts_differ_by_replicas_only_where_these_count() -> None:
     ones = {f.name: np.ones(4, dtype=np.int64) for f in fields(Candidates)}
-    flags = ("sequence_parallel", *MODE_AXES)
+    flags = ("sequence_parallel", "keep_gathered", *MODE_AXES)
     columns = ones | {name: np.zeros(4, dtype=np.bool_) for name in flags} | {"schedule": np.zeros(4, dtype=np.int64)}
     some = Candidates(**columns | {"tp": np.array([1, 1, 2, 2]), "dp": np.array([8, 4, 4, 4])})
     assert distinct_cuts(some)[1].tolist() == [0, 0, 1, 1]

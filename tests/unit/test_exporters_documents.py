@@ -26,6 +26,7 @@ from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.releases import release_named
 from tests import factories, quick_planner
 from tests.support.rl_plans import CASES, rl_plan_set
+from tests.support.sharded_plans import sharded_plan_set
 
 
 def test_json_is_a_plan_set_with_this_plan_alone():
@@ -62,6 +63,8 @@ def test_every_format_has_a_file_name_and_a_media_type(to):
     launches = FORMATS[to].launches
     if launches and FRAMEWORKS[launches].post_trains:
         plan_set, _ = rl_plan_set(CASES["dense"], to)
+    elif launches and FRAMEWORKS[launches].shards_alone:
+        plan_set = sharded_plan_set(launches)
     else:
         plan_set = factories.plan_set(5)
     artefact = exported(plan_set, plan_set.plans[-1], to)
@@ -70,7 +73,7 @@ def test_every_format_has_a_file_name_and_a_media_type(to):
     assert "/" in artefact.media_type
     assert artefact.text.endswith("\n")
     assert plan_set.plans[-1].plan_id in artefact.text
-    assert factories.ENGINE_VERSION in artefact.text
+    assert plan_set.search.engine_version in artefact.text
 
 
 def test_a_format_of_the_pipeline_needs_a_timeline():

@@ -80,6 +80,7 @@ def arbitrary(count: int = 4000) -> Candidates:
         reuse_fp32_param=draw.random(count) < 0.5,
         swap_optimizer=draw.random(count) < 0.5,
         virtual_optimizer=draw.random(count) < 0.5,
+        keep_gathered=draw.random(count) < 0.1,
     )
 
 
@@ -95,6 +96,7 @@ def one(**axes: int | bool | str) -> Candidates:
             "moe_dispatcher": "alltoall",
         },
         **{"sequence_parallel": True, "reuse_fp32_param": False, "swap_optimizer": False, "virtual_optimizer": False},
+        **{"keep_gathered": False},
         **axes,
     }
     for axis, values in (("schedule", SCHEDULES), ("cp_algo", CP_ALGOS), ("moe_dispatcher", DISPATCHERS)):

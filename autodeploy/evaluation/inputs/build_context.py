@@ -127,7 +127,7 @@ def operator_features(
         capacity_factor=model.capacity_factor,
         accumulation_bytes=_accumulation_bytes(training, features, apart=plain_sums_apart(features)),
         expert_accumulation_bytes=_accumulation_bytes(training, features, apart=expert_sums_apart(features)),
-        added_bytes=ADDED_BYTES,
+        added_bytes=None if "torch_fsdp2" in features else ADDED_BYTES,
         weighted_activation=ascend and "graph_mode" not in features,
         keeps_gathered="graph_mode" in features,
         norm_bytes=4.0 if training.norm_precision == "fp32" and not full else 2.0,
@@ -207,8 +207,10 @@ def _accumulation_bytes(training: TrainingSpec, features: frozenset[str], *, apa
     For BF16 MindSpeed (matmul_add, on by default), NVIDIA's kernels and compiled graphs add into the FP32 sum in the
     product's epilogue. Without that, an operator of its own reads the 16-bit product and the sum and writes the sum:
     2 + 4 + 4 bytes with an FP32 sum, 4 + 4 + 4 where the product is FP32 too, 2 + 2 + 2 in FP16 runs, whose sums have
-    16 bits.
+    16 bits. FSDP2 adds up reduced shards, of which there is next to nothing.
     """
+    if "torch_fsdp2" in features:
+        return 0.0
     if training.precision == "fp16" and "graph_mode" not in features:
         return 6.0
     unfused = 12.0 if training.precision == "fp32" else 6.0 if "bf16_gradients" in features else 10.0
@@ -274,7 +276,7 @@ def spec_context(
         slowest_device_factor=cluster.slowest_device_factor,
         limit_bytes=_limit_bytes(device, spec.search),
         host_bytes_per_device=_host_bytes_per_device(profile, spec.search),
-        gradient_bytes=2.0 if training.precision == "fp16" else OptimizerFormat.of(mechanisms(features)).gradient,
+        gradient_bytes=_reduced_bytes(mechanisms(features), training.precision),
         distributed_optimizer=distributed_optimizer,
         deduplicate="deduplicated_dispatch" in features,
         packs=packs,
@@ -284,6 +286,13 @@ def spec_context(
         family=profile.family if cluster.profile in shipped_profiles() else f"{profile.family}{OWN}",
         facts=_facts(spec, profile, features, world, batch, shards_states=distributed_optimizer),
     )
+
+
+def _reduced_bytes(features: frozenset[str], precision: str) -> float:
+    """Bytes of one gradient element on its way to the other replicas."""
+    if "torch_fsdp2" in features:
+        return 2.0 if "bf16_gradients" in features else 4.0
+    return 2.0 if precision == "fp16" else OptimizerFormat.of(features).gradient
 
 
 def choice_context(

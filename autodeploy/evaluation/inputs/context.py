@@ -103,6 +103,16 @@ class Context:
         return "fsdp" in self.mechanisms
 
     @property
+    def each_parameter_sharded(self) -> bool:
+        """Whether shards are FP32 ones of each parameter (PyTorch FSDP2), cast and copied as they are gathered."""
+        return "torch_fsdp2" in self.mechanisms
+
+    @property
+    def prefetched_units(self) -> float:
+        """Units whose weights are gathered ahead of the one at work."""
+        return float(launch_values(self.features, "torch_fsdp2")["prefetch"])
+
+    @property
     def splits_states(self) -> bool:
         """Whether data-parallel ranks share the optimizer's states."""
         return self.distributed_optimizer or self.fsdp
@@ -165,12 +175,17 @@ class Context:
         tp, replicas = candidates.tp.astype(np.float64), (candidates.cp * candidates.dp).astype(np.float64)
         holders = (candidates.etp * candidates.ep).astype(np.float64)
         reduce = "overlap_grad_reduce" in self.mechanisms
+        apart = self.each_parameter_sharded & (candidates.ep > 1)  # experts are a unit of their own then
         return Sharded(
-            self.machine.group(tp, replicas),
-            self.machine.group(holders, np.maximum(1.0, self.world / (holders * candidates.pp))),
-            self.gradient_bytes,
-            reduce and "overlap_param_gather" in self.mechanisms,
-            reduce,
+            dense=self.machine.group(tp, replicas),
+            expert=self.machine.group(holders, np.maximum(1.0, self.world / (holders * candidates.pp))),
+            gradient_bytes=self.gradient_bytes,
+            expert_gradient_bytes=np.where(apart, self.optimizer.gradient, self.gradient_bytes),
+            overlap_gather=reduce and "overlap_param_gather" in self.mechanisms,
+            overlap_reduce=reduce,
+            keeps_gathered=candidates.keep_gathered,
+            copies=1.0 if self.each_parameter_sharded else 0.0,
+            expert_copies=np.where(apart, 2.0, 1.0) if self.each_parameter_sharded else np.zeros(1),
         )
 
     def levels_experts(self, candidates: Candidates) -> Bools:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.expert_balance import ExpertBalance
     from cost_models.all_to_all import ExpertGroups
-    from cost_models.arrays import Bools
+    from cost_models.arrays import Bools, Floats
     from cost_models.collectives import Group
 
 FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(len(DISPATCHERS))
@@ -23,14 +23,20 @@ FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(len(DISPATCHERS))
 class Sharded:
     """Fully sharded data parallelism: the ranks that share dense and expert parameters, and what runs beside work.
 
-    gradient_bytes : of one gradient element in the reduction.
+    gradient_bytes : of one gradient element in the reduction; expert_gradient_bytes : of an expert's [n].
+    keeps_gathered : weights stay whole from the forward to the backward pass [n].
+    copies, expert_copies : of weights out of what is gathered, and of gradients into what is reduced [n].
     """
 
     dense: Group
     expert: Group
     gradient_bytes: float
+    expert_gradient_bytes: Floats
     overlap_gather: bool
     overlap_reduce: bool
+    keeps_gathered: Bools
+    copies: float
+    expert_copies: Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from autodeploy.evaluation.layers.exchanges import CORE, HOT, ExchangeTimes, Lay
 from autodeploy.evaluation.layers.lanes import beside_matrix_work_s
 from autodeploy.evaluation.layers.operator_time import OperatorTime, operator_time
 from autodeploy.evaluation.layers.pair_windows import Pairing, halves
+from autodeploy.evaluation.layers.sharded_passes import sharded_s
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from autodeploy.workload.operators import MATRIX_KINDS
-from cost_models.data_parallel import sharded_pass_s, synchronisation
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 from cost_models.swap import beyond_own_layer_s
 
@@ -197,41 +197,13 @@ def _phase(layer: LayerInputs, times: LayerTimes, *, backward: bool) -> PhaseCos
         busy = busy - beside_matrix_work_s(times.busiest, exchanged, backward=backward)
     ep, ep_imbalance = exchanged.exposed_ep(backward=backward)
     tp, cp = exchanged.exposed_tp(backward=backward), exchanged.exposed_cp(backward=backward)
-    dp = _sharded_s(layer, busy, backward=backward)
+    dp = sharded_s(layer, busy, backward=backward)
     device = busy + ep + ep_imbalance + tp + cp + dp
     exposed = _host_s(layer, times, device, backward=backward)
     zero = np.zeros_like(device)
     uneven = busy - mean + ep_imbalance
     parts = (mean, uneven, tp, ep, cp, dp, exposed)
     return PhaseCost(*(np.asarray(part + zero) for part in parts))
-
-
-def _sharded_s(layer: LayerInputs, work_s: Floats, *, backward: bool) -> Floats:
-    """Seconds of a pass in which sharded parameters are gathered or their gradients reduced, and nothing hides it."""
-    table, machine, sharded = layer.table, layer.machine, layer.features.sharded
-    if sharded is None:
-        return np.zeros(1)
-    gather, reduce = np.zeros(1), np.zeros(1)
-    for params, group in ((table.dense_params, sharded.dense), (table.expert_params, sharded.expert)):
-        sync = synchronisation(
-            params,
-            group,
-            machine.tiers,
-            distributed_optimizer=True,
-            gradient_bytes=sharded.gradient_bytes,
-            weight_bytes=machine.rates.element_bytes,
-            operations=np.where(np.asarray(params) > 0.0, 1.0, 0.0),
-            fixed_s=machine.comm_op_s,
-        )
-        gather, reduce = gather + sync.gather_s, reduce + sync.reduce_s
-    return sharded_pass_s(
-        gather,
-        reduce if backward else 0.0,
-        work_s * machine.overlap,
-        overlap_gather=sharded.overlap_gather,
-        overlap_reduce=sharded.overlap_reduce,
-        contention=machine.contention,
-    )
 
 
 def _host_s(layer: LayerInputs, times: LayerTimes, device_s: Floats, *, backward: bool) -> Floats:

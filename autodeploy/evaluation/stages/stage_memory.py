@@ -148,13 +148,20 @@ def workspace_bytes(
     return np.asarray(layer + gathered)
 
 
-def gathered_bytes(largest_params: Floats, context: Context) -> Floats:
-    """Bytes of sharded parameters that are whole for a moment [n]: 16-bit weights of the layer at work and of the next
-    one, and the gradient of one until it is reduced. Source: Megatron-LM custom_fsdp, double buffers of units.
+def gathered_bytes(largest_params: Floats, context: Context, keeps_gathered: Bools | bool = False) -> Floats:
+    """Bytes of sharded parameters that are whole for a moment [n]: 16-bit weights of the layer at work and of those
+    gathered ahead of it, where they don't stay, and the gradient of one until it is reduced.
+
+    Source: Megatron-LM custom_fsdp, double buffers of units; PyTorch FSDP2 gathers `prefetch` units ahead and copies a
+    unit's gradient into the reduction's buffer.
     """
     if not context.fsdp:
         return np.zeros(1)
-    return np.asarray((2.0 * context.optimizer.weights + context.gradient_bytes) * largest_params)
+    if not context.each_parameter_sharded:
+        return np.asarray((2.0 * context.optimizer.weights + context.gradient_bytes) * largest_params)
+    element = context.operators.element_bytes
+    whole = np.where(keeps_gathered, 0.0, (1.0 + context.prefetched_units) * element)
+    return np.asarray((whole + element + context.gradient_bytes) * largest_params)
 
 
 def stage_buffers(
@@ -173,7 +180,7 @@ def stage_buffers(
     loss = LossBytes(at(head.workspace_bytes, index) * ends, at(head.passing_bytes, index) * ends)
     workspace = workspace_bytes(
         np.full(pp, widest),
-        gathered_bytes(np.asarray(largest), context),
+        gathered_bytes(np.asarray(largest), context, bool(candidates.keep_gathered[index])),
         recomputes_layers=recomputes_layers,
         pairs=kinds.schedule(schedule).pairs,
         loss=loss,

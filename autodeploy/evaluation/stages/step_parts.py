@@ -147,8 +147,9 @@ def _rates(candidates: Candidates, context: Context, shards: Floats) -> StateRat
         virtual_optimizer=virtual,
         fused="unfused_optimizer" not in context.mechanisms,
     )
+    kept = np.where(candidates.keep_gathered, context.operators.element_bytes, 0.0)
     return StateRates(
-        weights=each.weights,
+        weights=np.asarray(each.weights + kept),
         gradients=each.gradients,
         optimizer=each.optimizer,
         adam=np.where(swap | virtual, 0.0, form.moments / split),

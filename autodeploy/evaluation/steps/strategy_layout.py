@@ -76,6 +76,7 @@ def candidate_of(
         reuse_fp32_param=one(strategy.reuse_fp32_param or "reuse_fp32_param" in strategy.features),
         swap_optimizer=one(strategy.swap_optimizer or "swap_optimizer" in strategy.features),
         virtual_optimizer=one("virtual_optimizer" in strategy.features),
+        keep_gathered=one("keep_gathered" in strategy.features),
     )
 
 

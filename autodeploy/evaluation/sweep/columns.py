@@ -17,7 +17,7 @@ from autodeploy.evaluation.stages.step_classes import embedding_copy_params, exp
 from autodeploy.evaluation.stages.step_parts import ParameterGroups, migration_of, state_rates, synchronised_of
 from autodeploy.evaluation.sweep.cut_tables import MEMORY_COLUMNS, WORK_PARTS, cut_tables
 from autodeploy.strategies.tree import distinct, with_mode
-from cost_models.arrays import Floats, Ints
+from cost_models.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +110,7 @@ class _Placements:
             known = moves.get(members[0][0]) if len(members) == 1 else None
             found |= self._after_pipeline({name: found[name, number] for name in _PARAMETERS}, number, known)
         found |= self._pieces(pieces)
-        return found | _totals(found, self.counts, pieces, self.context)
+        return found | _totals(found, self.counts, pieces, self.context, self.tree.placed.keep_gathered)
 
     def _over_layers(self, found: dict[Key, Floats]) -> None:
         """Bytes of layers as of one of the layers of their stage: the busiest ranks of layers are not the same."""
@@ -239,7 +239,7 @@ def _moves(
 def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:
     """Placements that differ in who holds parameters: one of each, and which of them each placement is."""
     cuts, placed = tree.cuts, tree.placed
-    _, cut = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp])
+    _, cut = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp, cuts.keep_gathered])
     return distinct([cut[tree.cut_of], placed.pp, placed.dp])
 
 
@@ -266,7 +266,11 @@ def _mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
 
 
 def _totals(
-    base: Mapping[Key, Floats], counts: Sequence[int], pieces: Mapping[str, Mapping[str, Floats]], context: Context
+    base: Mapping[Key, Floats],
+    counts: Sequence[int],
+    pieces: Mapping[str, Mapping[str, Floats]],
+    context: Context,
+    keeps_gathered: Bools,
 ) -> dict[Key, Floats]:
     """Sums and extremes over the whole model."""
     layers = range(len(counts))
@@ -289,7 +293,7 @@ def _totals(
     }
     units = [base["dense_params", n] + base["expert_params", n] for n in layers]
     largest = np.max([*units, base["unit_params", "pieces"]], axis=0)
-    found["gathered_bytes", "all"] = np.broadcast_to(gathered_bytes(largest, context), largest.shape)
+    found["gathered_bytes", "all"] = np.broadcast_to(gathered_bytes(largest, context, keeps_gathered), largest.shape)
     layer = alone / sum(counts)
     found["layers", FIRST_PIECE] = base["alone_s", FIRST_PIECE] / layer
     found["layers", LAST_PIECES] = base["alone_s", LAST_PIECES] / layer

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.search import SearchSpec
     from autodeploy.strategies.rules import Rule
+    from autodeploy.strategies.space import Space
 
 AXES: Final = tuple(f.name for f in fields(Candidates))
 FILTERED: Final = ("dp", "etp")  # pins on what follows from other axes
@@ -79,7 +80,7 @@ class LegalityModel:
         )
         left = {axis: values_left(search, axis, getattr(default, axis)) for axis in RESTRICTED}
         space = {axis: sorted({*getattr(default, axis), *left[axis]}) for axis in RESTRICTED}
-        self.domains = _domains(space, default.memory_modes, context, also)
+        self.domains = _domains(space, default, context, also)
         self.axes = {
             name: self.model.new_int_var_from_domain(cp_model.Domain.from_values(values), name)
             for name, values in self.domains.items()
@@ -229,7 +230,7 @@ class LegalityModel:
 
 
 def _candidates(columns: Mapping[str, npt.NDArray[np.int64]]) -> Candidates:
-    flags = {"sequence_parallel", *OPTIMIZER_MEMORY}
+    flags = {"sequence_parallel", "keep_gathered", *OPTIMIZER_MEMORY}
     typed: dict[str, Any] = {n: c.astype(np.bool_) if n in flags else c for n, c in columns.items()}
     return Candidates(**typed)
 
@@ -251,7 +252,7 @@ def _turned(knob: Knob, current: Candidates, values: Mapping[str, int]) -> int:
 
 
 def _domains(
-    space: dict[str, list[int]], memory_modes: Sequence[str], context: Context, also: Candidates | None
+    space: dict[str, list[int]], default: Space, context: Context, also: Candidates | None
 ) -> dict[str, list[int]]:
     """Values of every axis: of the space and of the candidate looked at too, and what follows from them."""
     extra = {axis: [] if also is None else [int(getattr(also, axis)[0])] for axis in AXES}
@@ -267,7 +268,8 @@ def _domains(
         "etp": sorted({*whole, *extra["etp"]}),
         "ulysses": sorted({1, *found["cp"], *HYBRID_DEGREES, *extra["ulysses"]}),
         "sequence_parallel": [0, 1],
-        **{name: [0, 1] if name in memory_modes or extra[name] == [1] else [0] for name in OPTIMIZER_MEMORY},
+        "keep_gathered": sorted({*default.keep_gathered, *extra["keep_gathered"]}),
+        **{name: [0, 1] if name in default.memory_modes or extra[name] == [1] else [0] for name in OPTIMIZER_MEMORY},
     }
     return {axis: found[axis] for axis in AXES}
 

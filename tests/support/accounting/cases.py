@@ -73,7 +73,7 @@ SWITCHES = (
     *("ascendp_mm", "vector_sort", "cube_vector_parallel", "host_reorder", "host_core_binding"),
     *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
     *("replicated_dispatch", "fsdp", "whole_vocabulary", "unfused_expert_accumulation"),
-    *("fused_router", "async_permutation", "fused_expert_accumulation"),
+    *("fused_router", "async_permutation", "fused_expert_accumulation", "torch_fsdp2", "bf16_gradients"),
 )
 # Matrices that may have adapters, as frameworks name them -> their products.
 TARGETS = {
@@ -241,7 +241,7 @@ def case_of(
         norm_bytes=4.0 if norm_precision == "fp32" else 2.0,
         distributed_optimizer=distributed_optimizer,
         precision=precision,
-        gradient_bytes=2.0 if precision == "fp16" or "quantized_optimizer" in on else 4.0,
+        gradient_bytes=_reduced_in(on, precision),
         weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
         group_launches=0.0 if context.machine.vendor == "huawei" else 0.5,
         copies_heads=context.machine.vendor == "huawei",
@@ -249,6 +249,12 @@ def case_of(
         lora_targets=tuple(TARGETS[name] for name in targets),
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)
+
+
+def _reduced_in(on: frozenset[str], precision: str) -> float:
+    """Bytes of a gradient while replicas sum it; FSDP2's reduce_dtype is FP32 unless it is said."""
+    short = {"bf16_gradients"} if "torch_fsdp2" in on else {"bf16_gradients", "quantized_optimizer"}
+    return 2.0 if on & short or ("torch_fsdp2" not in on and precision == "fp16") else 4.0
 
 
 def candidates_of(degrees: list[Degrees]) -> Candidates:
@@ -273,6 +279,7 @@ def candidates_of(degrees: list[Degrees]) -> Candidates:
         "reuse_fp32_param": [d.reuse_fp32 for d in degrees],
         "swap_optimizer": [d.swap_optimizer for d in degrees],
         "virtual_optimizer": [d.virtual_optimizer for d in degrees],
+        "keep_gathered": [d.keep_gathered for d in degrees],
     }
     return Candidates(**{name: np.asarray(values) for name, values in columns.items()})
 
@@ -310,12 +317,16 @@ def cases(draw: st.DrawFn) -> Case:
     on = draw(st.sets(st.sampled_from(SWITCHES)))
     if draw(st.integers(0, 3)):
         on |= {"flash_attention", "grouped_gemm"}
+    if "torch_fsdp2" in on or not draw(st.integers(0, 5)):
+        on |= {"torch_fsdp2", "fsdp"}
     model, adapters = draw(models()), None
     if model["name"] == "dense" and draw(st.booleans()):
         model |= {"tie_word_embeddings": False, "num_nextn_predict_layers": 0}
-        on = on - {"fsdp"}
+        on = on - {"fsdp", "torch_fsdp2"}
         chosen = [name for name in TARGETS if draw(st.booleans())]
         adapters = (draw(st.sampled_from([8, 64])), tuple(chosen or TARGETS))
+    if "torch_fsdp2" not in on:
+        on = on - {"bf16_gradients"}
     return case_of(
         model,
         cluster(name, draw(st.sampled_from([1.0, 1.0, 1.1]))),
@@ -385,6 +396,7 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
         reuse_fp32=(reuse := draw(st.booleans())),
         swap_optimizer=(swap := not reuse and draw(st.booleans())),
         virtual_optimizer=not reuse and not swap and draw(st.booleans()),
+        keep_gathered="torch_fsdp2" in case.run.on and pp == 1 and draw(st.booleans()),
     )
 
 

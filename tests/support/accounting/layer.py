@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.accounting.adapters import add_adapters
 from tests.support.accounting.feed_forward import add_mixture, add_mlp, shared_width
 from tests.support.accounting.lanes import beside_cubes, restart
+from tests.support.accounting.sharded import sharded
 from tests.support.accounting.uneven_experts import grown, uneven
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class Account:
 
     def adds_apart(self, experts: bool) -> bool:
         """Whether an operator of its own adds a gradient to its sum; experts' products may have a word of their own."""
+        if "torch_fsdp2" in self.run.on:  # shards are added up, after they were reduced
+            return False
         plain = "unfused_gradient_accumulation" in self.run.on
         if not experts:
             return plain
@@ -131,6 +134,7 @@ class Account:
         """Bytes that a product moves for an element of a weight's gradient: 8 where it adds into an FP32 sum."""
         apart = self.adds_apart(experts)
         apart |= self.run.precision == "fp16" and "graph_mode" not in self.run.on
+        apart |= "torch_fsdp2" in self.run.on
         return 2 if apart else 8
 
     @property
@@ -290,21 +294,6 @@ class Account:
         return work - lanes[0] + lanes[1]
 
 
-def sharded(a: Account, work: float, *, backward: bool) -> float:
-    """Parameters arrive for each pass, gradients leave after the backward one; work hides what overlaps."""
-    if "fsdp" not in a.run.on:
-        return 0.0
-    here = ((a.dense_params - a.copied_params, a.groups["dense"]), (a.expert_params, a.groups["edp"]))
-    gather = sum(a.machine.all_gather(2 * params, ranks) for params, ranks in here if params)
-    reduce = sum(a.machine.all_gather(a.run.gradient_bytes * params, ranks) for params, ranks in here if params)
-    beside_reduce = "overlap_grad_reduce" in a.run.on
-    beside_gather = beside_reduce and "overlap_param_gather" in a.run.on
-    alone = beside = 0.0
-    for seconds, overlaps in ((gather, beside_gather), (reduce if backward else 0.0, beside_reduce)):
-        alone, beside = (alone, beside + seconds) if overlaps else (alone + seconds, beside)
-    return alone + min(beside, max(0.0, a.machine.contention * beside - a.machine.overlap * work))
-
-
 # -- parts of a layer ----------------------------------------------------------------------------------------
 
 
@@ -346,7 +335,7 @@ def add_layer(a: Account, index: int) -> None:
     add_adapters(a)
     # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue unless that is off;
     # then a 16-bit product and an FP32 sum come in. A compiled graph has no FP16 sums.
-    if a.run.precision == "fp16" and "graph_mode" not in a.run.on:
+    if a.run.precision == "fp16" and not {"graph_mode", "torch_fsdp2"} & a.run.on:
         each = of_experts = 2 + 2 + 2
     else:
         each, of_experts = (2 + 4 + 4 if a.adds_apart(experts) else 0 for experts in (False, True))

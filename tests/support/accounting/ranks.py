@@ -26,6 +26,7 @@ class Degrees:
     reuse_fp32: bool = False
     swap_optimizer: bool = False
     virtual_optimizer: bool = False
+    keep_gathered: bool = False
 
     @property
     def dp(self) -> int:

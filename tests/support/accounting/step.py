@@ -429,6 +429,8 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             # BF16 moments become FP32 and back: both copies are written, read, written and read.
             casts = 4 * 8 if "o2_optimizer" in run.on and "quantized_optimizer" not in run.on else 0
             kernel = gradient + 2 * (master + copy + adam) + casts + 2
+            if "torch_fsdp2" in run.on:  # the weight itself is read and written
+                kernel = gradient + 2 * adam + 2 * 4
             if "unfused_optimizer" in run.on:
                 # 11 operators with one operand, 5 with two, 3 assignments, one cast.
                 kernel = 11 * (4 + 4) + 5 * (4 + 4 + 4) + 3 * (4 + 4) + (2 + 4)
@@ -446,6 +448,8 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
 
 def _state_sizes(run: Run) -> tuple[int, int, int, int]:
     """Bytes a parameter of the accumulated gradient, of the master copy, of both moments, of the gradient in FP32."""
+    if "torch_fsdp2" in run.on:  # the shard that is gathered is the master
+        return 4, 0, 8, 0
     quantized = "quantized_optimizer" in run.on
     scaled = run.precision == "fp16" and "graph_mode" not in run.on
     moments = 2 if quantized else 4 if "o2_optimizer" in run.on else 8
@@ -469,7 +473,9 @@ def _memory(
         for name, params in (("dense", a.dense_params), ("edp", a.expert_params)):
             everything = "fsdp" in run.on
             shards = len(a.groups[name]) if run.distributed_optimizer or everything else 1
-            kinds["weights"] += n * params * 2 / (shards if everything else 1)
+            each = 4 if "torch_fsdp2" in run.on else 2
+            kinds["weights"] += n * params * each / (shards if everything else 1)
+            kinds["weights"] += n * params * 2 if d.keep_gathered else 0
             # A compiled step without a pipeline splits a gradient as soon as it exists.
             split = shards if everything or ("graph_mode" in run.on and d.pp == 1) else 1
             gradient, master, adam, copy = _state_sizes(run)
@@ -498,7 +504,9 @@ def _memory(
     if "fsdp" in run.on:
         # The unit at work and the next one are whole, and a gradient until it is reduced.
         unit = max(n * (a.dense_params + a.expert_params) for s in stages for a, n in s.all())
-        workspace += (2 + 2 + run.gradient_bytes) * unit
+        # Or it stays whole; FSDP2 has the gradient once more, as it comes and as it is reduced.
+        whole = 0 if d.keep_gathered else 2 + 2
+        workspace += (whole + (2 if "torch_fsdp2" in run.on else 0) + run.gradient_bytes) * unit
     static = sum(kinds.values())
     allocator = static + activations + workspace
     step.allocator.append(allocator)

@@ -1,0 +1,203 @@
+"""A plan as the YAML of MindSpeed-LLM's FSDP2 backend, `train_fsdp2.py FILE`: sections of its argument classes.
+
+Weights, data and output are the user's, and given on the command line, which wins over the file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.exporters.artefact import Artefact, provenance_line
+from autodeploy.exporters.launch_arguments import Launch, plain_launch
+from autodeploy.exporters.launch_script import mark
+from autodeploy.exporters.memory_arguments import recomputed_layers
+from autodeploy.exporters.release_check import release_lines
+from autodeploy.exporters.target_release import profile_of
+from autodeploy.exporters.yaml_text import yaml_text
+from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.specs.presets import preset_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.planset import Plan, PlanSet
+
+TARGET = "mindspeed-llm-fsdp2"
+# Classes of its own, by what the model's name begins with; others are transformers' (models/model_registry.py).
+MODEL_IDS = (
+    ("qwen3-next", "qwen3_next"),
+    ("qwen3", "qwen3"),
+    ("gpt-oss", "gpt_oss"),
+    ("minimax-m2", "minimax_m27"),
+    ("step-3.5", "step35"),
+    ("glm-5", "glm52"),
+)
+OF_EXPERTS = {"qwen3": "qwen3_moe"}
+LAYERS, EXPERTS = "model.layers.{*}", "model.layers.{*}.mlp.experts"
+UNITS = (LAYERS, "model.embed_tokens", "lm_head")
+PRECISIONS = ("bf16", "fp16", "fp32")
+
+
+def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The YAML; its comments say how it is started, and what it can't say."""
+    launch = plain_launch(plan_set, plan, TARGET)
+    document = configuration(launch)
+    release = launch.arguments.release
+    for path, values in _values(document):
+        known = release.keys.get(path)
+        fault = f"it has no {path}" if known is None else known.fault(values)
+        if fault is not None:
+            raise UnsupportedError(f"{release.title} can't launch this plan: {fault}", path="/to")
+    preset = preset_of(launch.spec.model)
+    marks = [line.removeprefix("# ") + (f" preset={preset}" if preset else "") for line in mark(launch)]
+    name = f"mindspeed_llm_fsdp2_{plan.plan_id}.yaml"
+    comments = [provenance_line(plan_set, plan), *marks, *release_lines(release), *_start(launch, name)]
+    comments += [f"Note: {note}" for note in launch.arguments.notes]
+    return Artefact(yaml_text(document, comments), "application/yaml", name, tuple(launch.arguments.notes))
+
+
+def configuration(launch: Launch) -> dict[str, Any]:
+    """The sections, in the backend's own order.
+
+    Raises
+    ------
+    UnsupportedError
+        for what the backend does not have: pipelines, tensor parallelism, other exchanges, other models of experts.
+    """
+    spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
+    _refuse(launch)
+    training: dict[str, Any] = {
+        "stage": "pt",
+        "optimizer": "adamw" if "unfused_optimizer" in strategy.features else "fused_adamw",
+        "per_device_train_batch_size": strategy.micro_batch_size,
+        "gradient_accumulation_steps": plan.micro_batches,
+        "deterministic": spec.search.deterministic_training,
+        "log_throughput": True,
+    }
+    if spec.training.tokens is not None:
+        batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
+        training["max_steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
+    launch.arguments.note("learning rate and its schedule are the backend's defaults: set them as --training.lr")
+    return {
+        "model": _model(launch),
+        "data": {"cutoff_len": spec.training.seq_length, "data_manager_type": "mg"},
+        "parallel": _parallel(launch),
+        "training": training,
+        "optimization": _optimization(launch),
+    }
+
+
+def model_id_of(model: ModelSpec) -> str | None:
+    """The backend's own class for a model; None where it runs transformers'."""
+    name = model.name.lower()
+    found = next((id_ for start, id_ in MODEL_IDS if name.startswith(start)), None)
+    return OF_EXPERTS.get(found, found) if found and model.is_moe else found
+
+
+def _model(launch: Launch) -> dict[str, Any]:
+    model_id = model_id_of(launch.spec.model)
+    if model_id is None:
+        launch.arguments.note("the backend has no model of its own of this kind: transformers' runs without fusions")
+    return {
+        **({"model_id": model_id} if model_id else {}),
+        "train_from_scratch": True,
+        "init_model_with_meta_device": True,
+    }
+
+
+def _refuse(launch: Launch) -> None:
+    strategy, model, precision = launch.plan.strategy, launch.spec.model, launch.spec.training.precision
+    sequences = strategy.cp == 1 or strategy.cp_algo != "hybrid"
+    for met, path, fault in (
+        (strategy.pp == 1, "pp", "the FSDP2 backend has no pipeline"),
+        (strategy.tp == 1, "tp", "fsdp_size is the number of ranks, which leaves tp 1"),
+        (sequences, "cp_algo", "cp_type is ulysses, ring or kvallgather"),
+        (strategy.ep == 1 or strategy.moe_dispatcher == "alltoall", "moe_dispatcher", "ep_dispatcher is an All-to-All"),
+        (not strategy.swap_optimizer and not strategy.swap, "swap", "the FSDP2 backend swaps nothing to the host"),
+    ):
+        if not met:
+            raise UnsupportedError(fault, path=f"/strategy/{path}", hint=f"plan with search.target: {TARGET}")
+    if precision not in PRECISIONS:
+        raise UnsupportedError(f"{precision} can't be exported to {TARGET} yet", path="/training/precision")
+    if model.is_moe and model_id_of(model) is None:
+        known = ", ".join(sorted({OF_EXPERTS.get(id_, id_) for _, id_ in MODEL_IDS}))
+        raise UnsupportedError(
+            f"the FSDP2 backend has no model of experts for {model.name[:60]}", path="/model", hint=f"one of {known}"
+        )
+
+
+def _parallel(launch: Launch) -> dict[str, Any]:
+    strategy, model = launch.plan.strategy, launch.spec.model
+    features, precision = strategy.features, launch.spec.training.precision
+    found: dict[str, Any] = {
+        "fsdp_size": launch.ranks,
+        "fsdp_modules": list(UNITS),
+        "fsdp_implementation": "native",
+        "reshard_after_forward": "keep_gathered" not in features,
+        "num_to_forward_prefetch": 1,
+        "num_to_backward_prefetch": 1,
+        "param_dtype": precision,
+        "reduce_dtype": "bf16" if "bf16_gradients" in features else "fp32",
+        "cp_size": strategy.cp,
+        "cp_type": strategy.cp_algo or "ulysses",
+    }
+    if model.is_moe:
+        found |= {
+            "ep_size": strategy.ep,
+            "ep_fsdp_size": launch.ranks // strategy.ep if strategy.ep > 1 else 1,
+            "ep_modules": [EXPERTS],
+            "ep_fsdp_modules": [EXPERTS],
+            "ep_dispatcher": "fused" if "fused_operators" in features else "eager",
+        }
+    recomputed = _recomputed(launch)
+    return found | {"recompute": bool(recomputed), "recompute_modules": recomputed or [LAYERS]}
+
+
+def _recomputed(launch: Launch) -> list[str]:
+    """Patterns of the layers that are recomputed whole: the first ones of each class, as the plan counts them."""
+    strategy, model = launch.plan.strategy, launch.spec.model
+    layers = model.num_hidden_layers
+    counts = recomputed_layers(strategy, 1, layers)
+    for name in counts.keys() - {"full"}:
+        launch.arguments.note(f"the FSDP2 backend has no key that recomputes {name} alone")
+    whole = counts.get("full", [0])[0]
+    if whole in {0, layers}:
+        return [LAYERS] if whole else []
+    per_stage = strategy.recompute.per_stage or ({"full": whole},)
+    first = {"dense": 0, "moe": model.first_k_dense_replace if model.is_moe else 0}
+    found = []
+    for text, count in per_stage[0].items():
+        start = first.get(ChoiceKey.of(text).layer_class or "dense", 0)
+        found += [f"model.layers.{{{start}-{start + count - 1}}}"] if count else []
+    return found
+
+
+def _optimization(launch: Launch) -> dict[str, Any]:
+    features = launch.plan.strategy.features
+    found = {
+        "use_flash_attn": "flash_attention" in features,
+        "use_fused_rmsnorm": "fused_rmsnorm" in features,
+        "use_fused_rotary_pos_emb": "unfused_rotary" not in features,
+    }
+    return found | ({"moe_grouped_gemm": "grouped_gemm" in features} if launch.spec.model.is_moe else {})
+
+
+def _start(launch: Launch, name: str) -> list[str]:
+    profile = profile_of(launch.spec)
+    each = min(profile.ranks_per_node, launch.ranks) if profile else 8
+    nodes = max(1, launch.ranks // each)
+    return [
+        f"Start it in the MindSpeed-LLM directory on every node, after `source examples/fsdp2/env_config.sh`: torchrun "
+        f"--nproc_per_node {each} --nnodes {nodes} --node_rank NODE_RANK --master_addr MASTER_ADDR --master_port 6000 "
+        f"train_fsdp2.py {name} --model.model_name_or_path MODEL_DIR --data.dataset DATA --training.output_dir OUTPUT"
+    ]
+
+
+def _values(document: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Every key by its path, with its values as the parser reads them."""
+    for section, keys in document.items():
+        for key, value in keys.items():
+            listed = value if isinstance(value, list) else [value]
+            yield f"{section}.{key}", [str(each) for each in listed]
