@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.lane_report import lane_report
 from autodeploy.evaluation.layers.operator_time import operator_time
 from autodeploy.evaluation.layers.unit_costs import sharding_of
+from autodeploy.ranking.lane_report import lane_report
 from autodeploy.workload.layers import layer_kinds, layer_table
 from cost_models.schedule import operation_order, simulate
 

@@ -1,19 +1,31 @@
-"""Where the time of a plan goes, down to operators, as a document."""
+"""Where the time of a plan goes, down to the operators and exchanges of each kind of layer, as a document.
+
+Times are those that the plan's estimate rests on: the operators of a layer add up to its `compute_s`, but for what runs
+beside matrix work.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.layers.operator_report import layer_uses
+from autodeploy.evaluation.layers.exchanges import LayerInputs, OneExchange, group_name
+from autodeploy.evaluation.layers.lanes import beside_matrix_work_s
+from autodeploy.evaluation.layers.layer_cost import layer_times
+from autodeploy.evaluation.layers.unit_costs import layer_inputs
 from autodeploy.specs.operators import ExchangeRow, LayerOperators, OperatorReport, OperatorRow
 from autodeploy.workload.layers import layer_kinds
+from autodeploy.workload.operators import MATRIX_KINDS
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.layers.operator_report import ExchangeUse, LayerUse, OperatorUse
+    from autodeploy.evaluation.layers.operator_time import OperatorTime
     from autodeploy.specs.planset import Plan
     from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.operators import Operator
+    from cost_models.compute import ComputeRates
 
 
 def operator_report(plan: Plan, candidate: Candidates, context: Context) -> OperatorReport:
@@ -31,50 +43,81 @@ def operator_report(plan: Plan, candidate: Candidates, context: Context) -> Oper
         peak_flops=at(rates.peak_flops, 0),
         hbm_bytes_per_s=at(rates.hbm_bytes_per_s, 0),
         layers=tuple(
-            _layer(use, runs * use.count / (pp if number < kinds else 1))
-            for number, use in enumerate(layer_uses(candidate, context, 0))
+            _layer(layer, count, runs * count / (pp if number < kinds else 1))
+            for number, (layer, count) in enumerate(layer_inputs(context, candidate))
         ),
     )
 
 
-def _layer(use: LayerUse, runs: float) -> LayerOperators:
+def _layer(layer: LayerInputs, count: float, runs: float) -> LayerOperators:
+    """A kind of layer, of which the model has `count` and the stage runs `runs` in a step."""
+    times = layer_times(layer)
+    beside = 0.0
+    if layer.features.vector_parallel:
+        beside = sum(at(beside_matrix_work_s(times.even, times.exchanged, backward=b), 0) for b in (False, True))
+    rows = [(op, times.even[op.name], times.busiest[op.name]) for op in layer.table.operators]
+    exchanges = [_exchange(one, layer, runs) for one in times.exchanged.each]
     return LayerOperators(
-        name=use.name,
-        layers=use.count,
-        operators=tuple(_operator(each, runs) for each in use.operators),
-        exchanges=tuple(_exchange(each, runs) for each in use.exchanges),
-        beside_s=use.beside_s,
+        name=layer.table.name,
+        layers=count,
+        operators=tuple(_operator(*row, layer.machine.rates, runs) for row in rows),
+        exchanges=tuple(row for row in exchanges if row.ranks > 1 and row.forward_count + row.backward_count > 0.0),
+        beside_s=beside,
     )
 
 
-def _operator(use: OperatorUse, runs: float) -> OperatorRow:
-    forward, backward = at(use.even.forward_s, 0), at(use.even.backward_s, 0)
-    whole = forward + backward
-    busiest = at(use.busiest.forward_s, 0) + at(use.busiest.backward_s, 0)
+def _operator(op: Operator, even: OperatorTime, busiest: OperatorTime, rates: ComputeRates, runs: float) -> OperatorRow:
+    forward, backward = at(even.forward_s, 0), at(even.backward_s, 0)
+    whole, longest = forward + backward, at(busiest.forward_s, 0) + at(busiest.backward_s, 0)
+    flops, moved_bytes, roofline_s = _least_work(op, rates)
     return OperatorRow(
-        name=use.op.name,
-        kind=use.op.kind,
+        name=op.name,
+        kind=op.kind,
         forward_s=forward,
         backward_s=backward,
-        uneven_s=busiest - whole,
-        flops=use.flops,
-        moved_bytes=use.moved_bytes,
-        roofline_s=use.roofline_s,
-        roofline_pct=100.0 * use.roofline_s / whole if whole > 0.0 else 0.0,
-        step_s=runs * busiest,
+        uneven_s=longest - whole,
+        flops=flops,
+        moved_bytes=moved_bytes,
+        roofline_s=roofline_s,
+        roofline_pct=100.0 * roofline_s / whole if whole > 0.0 else 0.0,
+        step_s=runs * longest,
     )
 
 
-def _exchange(use: ExchangeUse, runs: float) -> ExchangeRow:
-    exchange, once = use.one.exchange, at(use.one.once_s, 0)
+def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float]:
+    """FLOPs, bytes and the least seconds of all passes.
+
+    A matrix multiplication does at least 2 m n k FLOPs a pass at peak, or moves both operands and the result once.
+    """
+    own = rates.wide() if op.wide or op.kind == "attention" else rates
+    peak, bandwidth = at(np.asarray(own.peak_flops), 0), at(np.asarray(own.hbm_bytes_per_s), 0)
+    if op.kind in MATRIX_KINDS:
+        m, n, k, g = (at(np.asarray(value), 0) for value in (op.rows, op.columns, op.depth, op.groups))
+        flops, moved = 2.0 * m * n * k * g, own.element_bytes * (m * k + k * n + m * n) * g
+        passes = sum(at(np.asarray(often), 0) for often in op.passes)
+        return passes * flops, passes * moved, passes * max(flops / peak, moved / bandwidth)
+    if op.kind == "attention":
+        flops = at(np.asarray(op.flops), 0) + at(np.asarray(op.backward_flops), 0)
+        return flops, 0.0, flops / peak
+    moved = at(np.asarray(op.forward_bytes), 0) + at(np.asarray(op.backward_bytes), 0)
+    return 0.0, moved, moved / bandwidth
+
+
+def _exchange(one: OneExchange, layer: LayerInputs, runs: float) -> ExchangeRow:
+    """An exchange with the ranks of its group and the outermost tier that it spans.
+
+    Its message: of one; of a dispatch or combine with every copy of its tokens.
+    """
+    exchange, groups, group = one.exchange, layer.groups, group_name(one.exchange)
     counts = at(exchange.forward_count, 0), at(exchange.backward_count, 0)
-    exposed = at(use.one.exposed_forward_s, 0) + at(use.one.exposed_backward_s, 0)
-    whole, message = once * sum(counts), use.message_bytes
+    once, exposed = at(one.once_s, 0), at(one.exposed_forward_s, 0) + at(one.exposed_backward_s, 0)
+    copies = layer.table.choices_per_token if exchange.kind in {"dispatch", "combine"} else 1.0
+    whole, message = once * sum(counts), copies * at(exchange.message_bytes, 0)
     return ExchangeRow(
         name=exchange.name,
-        group=use.group,
-        ranks=use.ranks,
-        tier=use.tier,
+        group=group,
+        ranks=round(at(getattr(groups, group).size, 0)),
+        tier=layer.machine.tiers[int(at(groups.outermost[group], 0))].name,
         message_bytes=message,
         once_s=once,
         forward_count=counts[0],

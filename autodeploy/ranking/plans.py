@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.measured_mfu import highest_mfu
-from autodeploy.evaluation.layers.lane_report import lane_report
 from autodeploy.evaluation.stages.build_problem import with_choices
 from autodeploy.evaluation.steps.estimate import Estimate, Layout, applied_array, estimate_layout
-from autodeploy.evaluation.steps.memory_menu import memory_menu
 from autodeploy.ranking.assumptions import assumptions_of, expert_imbalance
 from autodeploy.ranking.features_in_use import features_in_use
 from autodeploy.ranking.fit_probability import memory_spread_of, p_fits
 from autodeploy.ranking.headroom import headroom
+from autodeploy.ranking.lane_report import lane_report
+from autodeploy.ranking.memory_menu import memory_menu
 from autodeploy.ranking.rescaled_plan import rescaled
 from autodeploy.ranking.uncertainty import interval, slopes_of
 from autodeploy.ranking.unproven import evidence_for
 from autodeploy.specs.choice_key import ChoiceKey
-from autodeploy.specs.planset import Breakdown, Hidden, HostLine, MemoryItem, Operators, Plan, Stage, StageMemory
+from autodeploy.specs.planset import Breakdown, Hidden, HostLine, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.strategies.candidates import CP_ALGOS, Candidates, concatenate
@@ -261,7 +261,7 @@ def plan_of_estimate(
             event_ms=1e3 * lanes.event_s,
             free_share=estimate.breakdown["host_bound_s"] / step,
         ),
-        memory_menu=_menu(classes, context, layout),
+        memory_menu=memory_menu(classes, context, 0, layout),
         stages=_stages(estimate, layout, context),
         uncertainty=interval(step, candidate, context, slopes),
         assumptions=assumptions_of(candidate, context),
@@ -280,21 +280,6 @@ def _provenance(context: Context) -> Kind:
 def fits(estimate: Estimate, context: Context) -> bool:
     """Whether every stage stays within the memory limit."""
     return bool(np.max(estimate.card_bytes) <= context.limit_bytes * (1.0 + 1e-9))
-
-
-def _menu(classes: StepClasses, context: Context, layout: Layout) -> tuple[MemoryItem, ...]:
-    return tuple(
-        MemoryItem(
-            layers=item.layers,
-            choice=item.choice,
-            kind=item.kind,
-            saved_gib=item.saved_bytes / GIB,
-            added_ms=1e3 * item.added_s,
-            gib_per_ms=item.saved_bytes / GIB / (1e3 * item.added_s) if item.added_s > 0.0 else None,
-            used_layers=item.used_layers,
-        )
-        for item in memory_menu(classes, context, 0, layout)
-    )
 
 
 def _stages(estimate: Estimate, layout: Layout, context: Context) -> tuple[Stage, ...]:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.layers.lane_report import lane_report
 from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.step_classes import step_classes
 from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
-from autodeploy.evaluation.steps.memory_menu import memory_menu
+from autodeploy.ranking.lane_report import lane_report
+from autodeploy.ranking.memory_menu import memory_menu
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.workload.memory_choices import CHOICES
 from tests.support.accounting.cases import (
@@ -200,7 +200,7 @@ def test_the_lanes_of_a_layer_and_its_menu() -> None:
     layers = template_layers(tuple(c.count for c in classes.layers), 1, 1, np.asarray([[8]]))
     menu = memory_menu(classes, case.context, 0, Layout(layers, {ChoiceKey("norm"): np.asarray([3])}))
     assert {item.choice for item in menu if item.layers == "moe"} >= {"full", "norm", "swap_layer_input", "permute"}
-    seconds_a_byte = [item.added_s / item.saved_bytes for item in menu if item.layers == "moe"]
+    seconds_a_byte = [item.added_ms / item.saved_gib for item in menu if item.layers == "moe"]
     assert seconds_a_byte == sorted(seconds_a_byte)
     # The first layers of the stage use it: one dense layer, then two with experts.
     assert {item.layers: item.used_layers for item in menu if item.choice == "norm"} == {"dense": 1, "moe": 2}

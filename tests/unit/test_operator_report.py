@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from autodeploy.cli.main import app
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.layers.operator_report import layer_uses
 from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, lowered, operators
@@ -62,17 +61,16 @@ def test_operators_and_exchanges_add_up_to_the_parts_of_a_layer(name: str) -> No
     spec = spec_of(name)
     context, candidate = lowered(spec, estimate(spec))
     costs = unit_costs(context, candidate)
-    uses = layer_uses(candidate, context, 0)
+    layers = reported(name).layers
     pieces = [*costs.layers, costs.embedding, costs.head, *([costs.mtp] if costs.mtp is not None else [])]
-    assert [use.name for use in uses[: len(costs.layers)]] == [cost.name for cost in costs.layers]
-    for use, cost in zip(uses, pieces, strict=True):
-        even = sum(at(each.even.forward_s, 0) + at(each.even.backward_s, 0) for each in use.operators)
+    assert [layer.name for layer in layers[: len(costs.layers)]] == [cost.name for cost in costs.layers]
+    for layer, cost in zip(layers, pieces, strict=True):
+        even = sum(row.forward_s + row.backward_s for row in layer.operators)
         compute = at(cost.forward.compute_s, 0) + at(cost.backward.compute_s, 0)
-        assert even - use.beside_s == pytest.approx(compute, rel=1e-9)
+        assert even - layer.beside_s == pytest.approx(compute, rel=1e-9)
         exposed = {group: 0.0 for group in ("tp", "ep")}
-        for each in use.exchanges:
-            lane = "tp" if each.group == "tp" else "ep"
-            exposed[lane] += at(each.one.exposed_forward_s, 0) + at(each.one.exposed_backward_s, 0)
+        for each in layer.exchanges:
+            exposed["tp" if each.group == "tp" else "ep"] += each.exposed_s
         tp = at(cost.forward.exposed_tp_s, 0) + at(cost.backward.exposed_tp_s, 0)
         assert exposed["tp"] == pytest.approx(tp, rel=1e-9, abs=1e-12)
 

@@ -117,16 +117,16 @@ class _Batch:
         groups = Groups.of(shard, context.machine)
         return cls(context, candidates, shard, context.exchange_features(candidates), groups, Prices())
 
-    def cost(
+    def inputs(
         self, table: LayerTable, features: ExchangeFeatures | None = None, cut: Sharding | None = None
-    ) -> LayerCost:
+    ) -> LayerInputs:
         features, shard = features or self.exchange, cut or self.shard
-        return layer_cost(LayerInputs(table, shard, self.context.machine, features, self.groups, self.prices))
+        return LayerInputs(table, shard, self.context.machine, features, self.groups, self.prices)
 
-    def even_cost(self, table: Callable[[ModelSpec, Sharding, OperatorFeatures], LayerTable]) -> LayerCost:
+    def piece(self, table: Callable[[ModelSpec, Sharding, OperatorFeatures], LayerTable]) -> LayerInputs:
         """Of a piece without experts."""
         even = replace(self.exchange, balance=even_balance(len(self.candidates)))
-        return self.cost(table(self.context.model, self.shard, self.context.operators), even)
+        return self.inputs(table(self.context.model, self.shard, self.context.operators), even)
 
     def tables(self, *, experts: bool, cut: Sharding | None = None) -> dict[int, LayerTable]:
         """Of kinds of layers with or without experts, and of the prediction module, by their place."""
@@ -150,6 +150,19 @@ def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = 
         then priced once for all ways to cut experts.
     """
     return _levelled(_unlevelled(context, candidates, one_machine), context)
+
+
+def layer_inputs(context: Context, candidates: Candidates) -> list[tuple[LayerInputs, float]]:
+    """What formulas read of every kind of layer, then of embedding, head and prediction modules, and how many of each
+    the model has.
+    """
+    batch, model = _Batch.of(context, candidates), context.model
+    tables = batch.tables(experts=False) | batch.tables(experts=True)
+    found = [(batch.inputs(tables[place]), float(count)) for place, (_, count) in enumerate(layer_kinds(model))]
+    found += [(batch.piece(table), 1.0) for table in (embedding_table, head_table)]
+    if MODULE in tables:
+        found.append((batch.inputs(tables[MODULE]), float(model.num_nextn_predict_layers)))
+    return found
 
 
 def tensor_bytes(context: Context, candidates: Candidates) -> dict[str, dict[str, Floats]]:
@@ -208,10 +221,10 @@ def _unlevelled(context: Context, candidates: Candidates, one_machine: bool) -> 
         one_machine,
         whole,
         tables,
-        {n: of_all(few.cost(table)) for n, table in few.tables(experts=False).items()}
-        | {n: whole.cost(table) for n, table in tables.items()},
-        of_all(few.even_cost(embedding_table)),
-        of_all(few.even_cost(head_table)),
+        {n: of_all(layer_cost(few.inputs(table))) for n, table in few.tables(experts=False).items()}
+        | {n: layer_cost(whole.inputs(table)) for n, table in tables.items()},
+        of_all(layer_cost(few.piece(embedding_table))),
+        of_all(layer_cost(few.piece(head_table))),
     )
 
 
@@ -250,7 +263,7 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
     if "expert_migration" in context.mechanisms and plain.tables:
         balance = migrated_balance(context.loads, context.expert_ranks(candidates))
         features = replace(exchange, balance=chosen(context.levels_experts(candidates), balance, exchange.balance))
-        return {}, {n: batch.cost(table, features) for n, table in plain.tables.items()}
+        return {}, {n: layer_cost(batch.inputs(table, features)) for n, table in plain.tables.items()}
     return {}, {}
 
 
@@ -262,7 +275,8 @@ def _with_copies(
     balance = routed_balance(context.loads, context.expert_ranks(batch.candidates), may_copy)
     routed, copied = replace(exchange, balance=balance), replace(shard, hot_experts=balance.hot_experts)
     tables = batch.tables(experts=True, cut=copied)
-    return {n: _faster(batch.cost(table, routed, copied), plain[n], exchange) for n, table in tables.items()}
+    costs = {n: layer_cost(batch.inputs(table, routed, copied)) for n, table in tables.items()}
+    return {n: _faster(cost, plain[n], exchange) for n, cost in costs.items()}
 
 
 def _alone(cost: LayerCost) -> LayerCost:

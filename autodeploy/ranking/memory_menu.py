@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.entries import at
 from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.specs.planset import MemoryItem
 from autodeploy.workload.memory_choices import CHOICES
+from cost_models.hbm import GIB
 from cost_models.swap import exposed_swap_s
 
 if TYPE_CHECKING:
@@ -18,33 +20,29 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.steps.estimate import Layout
 
 
-@dataclass(frozen=True, slots=True)
-class MenuItem:
-    """One choice on one class of layers.
+def memory_menu(classes: StepClasses, context: Context, index: int, layout: Layout) -> tuple[MemoryItem, ...]:
+    """All choices of every layer class, those that free most bytes a second first, and how many layers use them.
 
-    saved_bytes : freed per layer and micro batch in flight. added_s : per layer and micro batch; of a swap, what its
-    transfers take from device memory and what the passes of the same layer do not hide. used_layers : of the plan.
+    Of a swap what its transfers take from device memory counts, and what the passes of the same layer do not hide.
     """
-
-    layers: str
-    choice: str
-    kind: Literal["recompute", "swap"]
-    saved_bytes: float
-    added_s: float
-    used_layers: int
-
-
-def memory_menu(classes: StepClasses, context: Context, index: int, layout: Layout) -> list[MenuItem]:
-    """All choices of every layer class, those that free most bytes a second first."""
     found = []
     for number, step in enumerate(classes.layers):
         for name, cost in step.cost.choices.items():
             saved = at(cost.saved_bytes, index)
-            if saved > 0.0:
-                added = at(cost.recompute_s, index) + _exposed_s(step, at(cost.swap_bytes, index), context, index)
-                used = _used(layout, name, step.name, number)
-                found.append(MenuItem(step.name, name, CHOICES[name].kind, saved, added, used))
-    return sorted(found, key=lambda item: (item.layers, item.added_s / item.saved_bytes, item.choice))
+            if saved <= 0.0:
+                continue
+            added = at(cost.recompute_s, index) + _exposed_s(step, at(cost.swap_bytes, index), context, index)
+            item = MemoryItem(
+                layers=step.name,
+                choice=name,
+                kind=CHOICES[name].kind,
+                saved_gib=saved / GIB,
+                added_ms=1e3 * added,
+                gib_per_ms=saved / GIB / (1e3 * added) if added > 0.0 else None,
+                used_layers=_used(layout, name, step.name, number),
+            )
+            found.append(((step.name, added / saved, name), item))
+    return tuple(item for _, item in sorted(found, key=itemgetter(0)))
 
 
 def _exposed_s(step: StepClass, swap_bytes: float, context: Context, index: int) -> float:

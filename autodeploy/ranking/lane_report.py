@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.layers.exchanges import Groups, LayerInputs
 from autodeploy.evaluation.layers.lanes import VECTOR_LANE, beside_matrix_work_s
 from autodeploy.evaluation.layers.layer_cost import issued, layer_times, synchronisation_s
-from autodeploy.evaluation.layers.unit_costs import sharding_of
-from autodeploy.workload.layers import layer_kinds, layer_table
+from autodeploy.evaluation.layers.unit_costs import layer_inputs
+from autodeploy.workload.layers import layer_kinds
 from cost_models.host_bound import exposed_host_s, issue_s
 
 if TYPE_CHECKING:
@@ -55,15 +54,12 @@ def class_of(name: str, kind: str) -> str:
 
 def lane_report(candidates: Candidates, context: Context, index: int) -> LaneReport:
     """The lanes of candidate `index`, from the tables and times that its estimate rests on."""
-    one = candidates.take(np.asarray([index]))
-    shard, features = sharding_of(one, context.seq_length), context.exchange_features(one)
-    groups = Groups.of(shard, context.machine)
     seconds = dict.fromkeys(CLASSES, 0.0)
     hidden = synchronisations = event = 0.0
     calls = {False: 0.0, True: 0.0}
-    for kind, count in layer_kinds(context.model):
-        table = layer_table(context.model, shard, context.operators, kind)
-        layer = LayerInputs(table, shard, context.machine, features, groups)
+    priced = layer_inputs(context, candidates.take(np.asarray([index])))[: len(layer_kinds(context.model))]
+    for layer, count in priced:
+        table, features = layer.table, layer.features
         found = layer_times(layer)
         times, exchanged = found.busiest, found.exchanged
         for op in table.operators:
@@ -80,7 +76,7 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
             restart, queued = synchronisation_s(layer, found)
             event = max(event, _event_s(context, waits, restart, queued) / waits)
     total, layers = sum(seconds.values()), context.model.num_hidden_layers
-    each = 0.0 if features.compiled else at(issue_s(1.0, context.machine.host.issue_s, 0.0, 0.0), 0)
+    each = 0.0 if priced[0][0].features.compiled else at(issue_s(1.0, context.machine.host.issue_s, 0.0, 0.0), 0)
     return LaneReport(
         shares={name: value / total for name, value in seconds.items()},
         sorting_hidden=hidden / seconds["sorting"] if seconds["sorting"] > 0.0 else 0.0,
