@@ -36,6 +36,7 @@ from api.threads import prepare_threads
 from api.throttle import LoginThrottle
 from api.ui import login
 from api.ui import routes as ui
+from api.ui.warm_up import make_ready
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.services import open_services
 from autodeploy.settings import Settings, load_settings
@@ -54,7 +55,11 @@ best one is proven to be. Errors are `application/problem+json` (RFC 9457).
 
 
 def create_app(
-    settings: Settings | None = None, *, planner: str = PLANNER, database: Database | None = None
+    settings: Settings | None = None,
+    *,
+    planner: str = PLANNER,
+    database: Database | None = None,
+    ready_first: bool = False,
 ) -> FastAPI:
     """The service: API, pages, and the runner of searches.
 
@@ -63,6 +68,7 @@ def create_app(
     settings : by default from the environment.
     planner : the module with the planner's functions.
     database : as in `open_services`.
+    ready_first : whether everything that a first request would wait for is made ready before the server listens.
     """
     settings = settings if settings is not None else load_settings()
 
@@ -72,6 +78,8 @@ def create_app(
         opened = open_services(settings, with_runner=True, planner=planner, database=database)
         services = await run_in_threadpool(opened.__enter__)
         app.state.services = services
+        if ready_first:
+            await run_in_threadpool(make_ready, services)
         app.state.following = Following(services.searches, app.state.stopping)
         app.state.metrics = Metrics(services)
         # What is there now stays; collecting it again and again would hold everybody up for a tenth of a second.

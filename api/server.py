@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import ipaddress
 import signal
 import socket
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from api.app import create_app
 from api.connections import connection_class, make_room
-from api.ui.warm_up import warm_up
 from autodeploy.errors import AutoDeployError
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.logs import configure_logging
 from autodeploy.store.migrate import ready_database
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from fastapi import FastAPI
@@ -26,15 +26,19 @@ if TYPE_CHECKING:
     from autodeploy.settings import Settings
 
 
-WARM_UP_AFTER_S = 5.0  # searches that waited for the server go first
-
-
 class _Server(uvicorn.Server):
     """Tells the app at once that it should stop: streams and waits end, so that requests can drain."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, when_ready: Callable[[str], None]) -> None:
         super().__init__(config)
         self._app = app
+        self._when_ready = when_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            self._when_ready(address_of(self._app.state.settings, port))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._app.state.stopping.set()
@@ -55,6 +59,21 @@ def _refuse_taken_address(settings: Settings) -> None:
         ) from error
 
 
+def address_of(settings: Settings, port: int) -> str:
+    """Where a browser on this machine finds the pages."""
+    host = settings.host
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        pass  # a name
+    else:
+        if number.is_unspecified:
+            host = "127.0.0.1"
+        elif number.version == 6:
+            host = f"[{host}]"
+    return f"http://{host}:{port}{settings.path_prefix}/"
+
+
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """How uvicorn serves the app."""
     return uvicorn.Config(
@@ -71,8 +90,14 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )
 
 
-def serve(settings: Settings, *, planner: str = PLANNER) -> None:
+def serve(
+    settings: Settings, *, planner: str = PLANNER, when_ready: Callable[[str], None] = lambda _address: None
+) -> None:
     """Serves until the process is told to stop; then requests drain and running searches go back to the queue.
+
+    Parameters
+    ----------
+    when_ready : called with the address of the pages, once requests are answered.
 
     Raises
     ------
@@ -88,12 +113,9 @@ def serve(settings: Settings, *, planner: str = PLANNER) -> None:
     try:
         configure_logging(settings)
         make_room(settings)
-        app = create_app(settings, planner=planner, database=database)
-        warming = threading.Timer(WARM_UP_AFTER_S, warm_up, args=(planner,))
-        warming.daemon = True
-        warming.start()
+        app = create_app(settings, planner=planner, database=database, ready_first=True)
         # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        _Server(server_config(app, settings), app).run()
+        _Server(server_config(app, settings), app, when_ready).run()
     finally:
         database.close()

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from fastapi import Request
 
 Answer = TypeVar("Answer")
+Parameters = ParamSpec("Parameters")
 THREADS = 4
 SLOW_THREADS = 16
 # Submissions wait for each other in the database anyway; there they would hold the threads that readers need.
@@ -47,6 +48,17 @@ async def run_slowly(request: Request, function: Callable[..., Answer], *args: o
     """What takes a second or waits for another process runs where no quick request waits behind it."""
     places: Places = request.app.state.places
     return await anyio.to_thread.run_sync(partial(function, *args, **kwargs), limiter=places.slow)
+
+
+def slowly(page: Callable[Parameters, Answer]) -> Callable[Parameters, Awaitable[Answer]]:
+    """An endpoint of pages that `run_slowly` runs; it takes the request as its argument of that name."""
+
+    @wraps(page)
+    async def answer(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Answer:
+        request = cast("Request", kwargs["request"])
+        return await run_slowly(request, partial(page, *args, **kwargs))
+
+    return answer
 
 
 async def run_submission(request: Request, function: Callable[[], Answer]) -> Answer:

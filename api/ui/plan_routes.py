@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
+from api.threads import slowly
 from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
 from api.ui.from_here import changed_by, script_from, searched_from
 from api.ui.languages import language_of, texts
@@ -53,12 +54,14 @@ GROUPS = ("search", "strategy", "time", "breakdown", "stages")
 
 
 @router.get("/plans/{plan_id}")
+@slowly
 def plan(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse:
     """One plan: its pipeline, its groups on the nodes, and what could be otherwise."""
     return _plan_page(request, plan_id, views)
 
 
 @router.get("/plans/{plan_id}/knobs")
+@slowly
 def knobs(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
     """Values of the what-if box that the target can't launch, each with the rules that it breaks."""
     try:
@@ -77,6 +80,7 @@ def knobs(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
 
 
 @router.get("/plans/{plan_id}/operators")
+@slowly
 def operators(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse:
     """Where the time of a plan goes, down to the operators of each kind of layer."""
     try:
@@ -112,6 +116,7 @@ def search_from_here(request: Request, plan_id: str, values: FormValues, views: 
 
 
 @router.post("/plans/{plan_id}/script")
+@slowly
 def script(request: Request, plan_id: str, values: FormValues, views: ViewsOfApp) -> Response:
     """The launch file of the strategy as the what-if box changed it."""
     if is_foreign(request):
@@ -127,6 +132,7 @@ def script(request: Request, plan_id: str, values: FormValues, views: ViewsOfApp
 
 
 @router.post("/plans/{plan_id}/{box}")
+@slowly
 def ask(request: Request, plan_id: str, box: str, values: FormValues, views: ViewsOfApp) -> HTMLResponse:
     """Answers one of the boxes of a plan's page: what-if, why-not or ablation."""
     if is_foreign(request):
@@ -137,6 +143,7 @@ def ask(request: Request, plan_id: str, box: str, values: FormValues, views: Vie
 
 
 @router.get("/compare")
+@slowly
 def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | None, Query()] = None) -> HTMLResponse:
     """Two to five plans, only where they differ."""
     given = [name.strip() for item in plans or () for name in item.split(",")]
@@ -176,6 +183,7 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
 
 
 @router.get("/searches/{search_id}/strategies")
+@slowly
 def strategies(request: Request, search_id: str, views: ViewsOfApp) -> Response:
     """The points of the picture of all strategies, made on demand: the plans, and others at their bounds."""
     try:

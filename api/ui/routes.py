@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from api.threads import slowly
 from api.ui import new_search_form
 from api.ui.accuracy_page import accuracy_context
 from api.ui.assets import asset, compressed
@@ -99,6 +100,7 @@ def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
 
 
 @router.post("/searches/{search_id}/scaling")
+@slowly
 def scaling(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
     """The search with its scaling table, which takes a few short searches."""
     if is_foreign(request):

@@ -1,22 +1,45 @@
-"""What the first reader of each page would wait for, made ready while the server starts."""
+"""What the first reader of each page would wait for, made ready before the server listens."""
 
 from __future__ import annotations
 
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from api.ui.assets import PLOTLY, SCRIPTS, STYLE, compressed
 from api.ui.languages import LANGUAGES, texts
 from api.ui.rendering import ENVIRONMENT
-from autodeploy.jobs.planning import load_planner
+from autodeploy.calibration.accuracy_points import shipped_points
+from autodeploy.figures.layout import plotly_style_ids
 from autodeploy.reports.translation import sentences
+from autodeploy.services.calls import SMALL
 from autodeploy.specs.spec import parse_spec
-from autodeploy.specs.strategy import Strategy
 from autodeploy.strategies.rules import load_rules
 from hardware_profiles import list_profiles, load_profile
 
+if TYPE_CHECKING:
+    from autodeploy.services import Services
 
-def warm_up(planner: str) -> None:
-    """Reads templates, texts, rules and profiles; simulates one small pipeline, which loads the compiled loops.
+READY_LIMIT_S = 20.0
 
-    Some two seconds of work, all of it kept for the life of the process.
+
+def make_ready(services: Services) -> None:
+    """Reads templates, texts, rules and profiles, while the processes that compute for requests start beside.
+
+    Some two seconds of work on two cores, all of it kept for the life of the server. Who asked in these seconds would
+    wait for all of it at once, or be refused because too many wait. Where a machine is so busy that it takes long, the
+    processes go on beside the first requests.
     """
+    end_s = time.monotonic() + READY_LIMIT_S
+    starting = threading.Thread(target=services.make_ready, daemon=True)
+    starting.start()
+    warm_up()
+    services.planner.check_space(parse_spec(SMALL))  # as each submission does
+    starting.join(max(0.0, end_s - time.monotonic()))
+
+
+def warm_up() -> None:
+    """What pages read, whichever planner computes."""
     for name in list_profiles():
         load_profile(name)
     load_rules()
@@ -25,11 +48,7 @@ def warm_up(planner: str) -> None:
     for lang in LANGUAGES:
         texts(lang)
     sentences()
-    spec = parse_spec(
-        {
-            "model": "qwen3-0.6b",
-            "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
-            "training": {"seq_length": 4096, "global_batch_size": 16},
-        }
-    )
-    load_planner(planner).timeline(spec, Strategy(pp=2))
+    shipped_points()
+    plotly_style_ids()
+    for name in (STYLE, SCRIPTS, PLOTLY):
+        compressed(name)

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from autodeploy.cli.options import Lang, Tongue, spoken
+
 app = typer.Typer()
 
 
@@ -15,10 +17,21 @@ def serve(
         str | None, typer.Option(help="address to listen on; default: AUTODEPLOY_HOST or 127.0.0.1")
     ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="default: AUTODEPLOY_PORT or 8000")] = None,
+    lang: Lang = Tongue.EN,
 ) -> None:
-    """Serve the API and the pages until Ctrl-C."""
+    """Serve the API and the pages until Ctrl-C. The log goes to stderr; stdout says where to open the pages."""
+    from importlib.metadata import version
+
+    _say("serve_starts", version=version("autodeploy"))
     from api.server import serve as run
     from autodeploy.settings import load_settings
 
     changes = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
-    run(load_settings(**changes))
+    run(load_settings(**changes), when_ready=lambda address: _say("serve_ready", address=address))
+
+
+def _say(key: str, **values: object) -> None:
+    """A line to the person who started the server; the log is for those who keep it running."""
+    from autodeploy.reports.command_texts import command_text
+
+    typer.echo(command_text(spoken(), key, **values))

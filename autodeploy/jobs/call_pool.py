@@ -7,9 +7,11 @@ anyone. A call has a time limit, and only so many wait.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
+log = logging.getLogger(__name__)
+
 # Calls that may wait for a process, for each there is.
 WAITING = 8
 
 
 class CallPool:
-    """`settings.call_processes` processes, each made when it is first needed and again after it died."""
+    """`settings.call_processes` processes, each made by `make_ready` or when first needed, and again after it died."""
 
     def __init__(self, settings: Settings, planner: str) -> None:
         self.tally = CallTally()
@@ -55,6 +59,28 @@ class CallPool:
     def waiting(self) -> int:
         """Calls that wait for a process."""
         return self._turns.waiting
+
+    def make_ready(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Has every process made and run the function once, so that no caller waits for that.
+
+        Calls that come meanwhile wait for their turn. A process that does not come up is left to the next call, which
+        says so.
+        """
+        held = threading.Barrier(len(self._processes))
+
+        def first() -> None:
+            try:
+                with self._turns.turn("", self._limit_s) as process:
+                    held.wait(self._limit_s)  # each has another one
+                    process.run(self._limit_s, function, *args, **kwargs)
+            except Exception as error:
+                log.warning("a process for predictions did not get ready: %r", error)
+
+        starting = [threading.Thread(target=first, daemon=True) for _ in self._processes]
+        for thread in starting:
+            thread.start()
+        for thread in starting:
+            thread.join()
 
     def call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """`call_of` nobody in particular."""
@@ -137,7 +163,7 @@ class _CallProcess:
                 max_workers=1,
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=pool_process.prepare,
-                initargs=(self._planner, self._memory_bytes),
+                initargs=(self._planner, self._memory_bytes, pool_process.CALL_NICENESS),
             )
             self._pid = self._pool.submit(pool_process.process_id).result(limit_s)
         return self._pool

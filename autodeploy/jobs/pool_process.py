@@ -34,8 +34,9 @@ SINGLE_THREADED = {
         "NUMEXPR_NUM_THREADS",
     )
 } | {"MALLOC_ARENA_MAX": "2"}  # an arena for each thread would count against the memory limit, used or not
-# A search takes every core it gets; whoever answers requests on this machine comes first.
+# A search takes every core it gets: whoever answers requests on this machine comes first, then what they wait for.
 NICENESS = 10
+CALL_NICENESS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,11 @@ class Job:
     heartbeat_s: float
 
 
-def prepare(planner: str, memory_bytes: int) -> None:
+def prepare(planner: str, memory_bytes: int, niceness: int = NICENESS) -> None:
     """Runs once in each new process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then stops this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.nice(NICENESS)
+    os.nice(niceness)
     limit_memory(memory_bytes)
     threading.Thread(target=_die_with_parent, name="die-with-parent", daemon=True).start()
     load_planner(planner)

@@ -13,6 +13,15 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "note": ("note: {text}", "注意：{text}"),
     "doubt": ("to be checked: {text}", "请核对：{text}"),
     "planning": ("planning", "规划中"),
+    # serve
+    "serve_starts": (
+        "AutoDeploy {version} starts; this takes a few seconds",
+        "AutoDeploy {version} 正在启动，需要几秒钟",
+    ),
+    "serve_ready": (
+        "Ready: open {address} in a browser; Ctrl-C stops",
+        "已就绪：请在浏览器中打开 {address}；按 Ctrl-C 停止",
+    ),
     "no_live_worker": (
         "the service has no live worker: the search waits until one is there",
         "服务没有存活的工作进程：搜索要等到有工作进程才会开始",

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.jobs.planning import load_planner
+from autodeploy.specs.spec import parse_spec
+from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,11 +22,27 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.strategy_bounds import StrategyBounds
     from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
     from autodeploy.store.runs import RunTexts, SearchTexts
+
+
+SMALL = {
+    "model": "qwen3-0.6b",
+    "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
+    "training": {"seq_length": 4096, "global_batch_size": 16},
+}
+FEW = 10
+
+
+def make_ready(planner: str) -> None:
+    """Answers what is asked most for a small model: rules and profiles are read, compiled loops are loaded."""
+    spec, asked = parse_spec(SMALL), load_planner(planner)
+    spec = spec.model_copy(update={"strategy": Strategy(pp=2)})
+    asked.operators(spec, asked.estimate(spec))
+    asked.timeline(spec, Strategy(pp=2))
+    asked.strategy_bounds(spec.model_copy(update={"strategy": None}), FEW)
 
 
 def estimate(planner: str, spec: Spec) -> Plan:

@@ -97,6 +97,11 @@ class Services:
         """Who did what."""
         return AuditLog(self.database)
 
+    def make_ready(self) -> None:
+        """Starts the processes that compute for requests, so that the first of these waits for none."""
+        if self.call_pool is not None:
+            self.call_pool.make_ready(calls.make_ready, self.planner_module)
+
     def estimate(self, spec: Spec) -> Plan:
         """Predicts the one strategy of the spec; nothing is stored.
 

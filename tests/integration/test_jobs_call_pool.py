@@ -24,6 +24,17 @@ def refuse() -> None:
     raise SpecError("no such thing", path="/strategy/tp", hint="another")
 
 
+_SEEN: list[int] = []
+
+
+def remember() -> None:
+    _SEEN.append(os.getpid())
+
+
+def remembered() -> bool:
+    return [os.getpid()] == _SEEN
+
+
 def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
@@ -45,6 +56,20 @@ def test_answers_and_errors_come_back(pool):
     with pytest.raises(SpecError) as caught:
         pool.call(refuse)
     assert [(e.path, e.hint) for e in caught.value.errors] == [("/strategy/tp", "another")]
+
+
+def test_processes_are_made_ready_before_the_first_call():
+    pool = CallPool(quick_settings("sqlite:///unused.db", call_processes=2), QUICK)
+    try:
+        pool.make_ready(remember)
+        assert (pool.in_use, pool.waiting) == (0, 0)
+        began_s = time.monotonic()
+        assert pool.call(remembered)
+        assert time.monotonic() - began_s < 1.0, "neither made nor prepared by this call"
+        pool.make_ready(refuse)  # logged; the processes are there all the same
+        assert pool.call(double, 21) == 42
+    finally:
+        pool.close()
 
 
 def test_a_process_that_dies_is_made_again(pool):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from api.ui.rendering import ENVIRONMENT
 from api.ui.warm_up import warm_up
-from autodeploy.jobs.planning import PLANNER
 from autodeploy.reports.translation import sentences
 from autodeploy.strategies.rules import read_rules
 
 
 def test_every_page_rule_and_sentence_is_read_ahead() -> None:
-    warm_up(PLANNER)
+    warm_up()
     assert ENVIRONMENT.cache is not None
     compiled = {name for _, name in ENVIRONMENT.cache}
     assert {"search.html", "plan.html", "searches.html", "new.html"} <= compiled

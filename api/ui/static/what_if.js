@@ -143,7 +143,8 @@
     faults.textContent = `${answer.dataset.failed}: ${errors.join("; ") || body.detail}`;
   };
 
-  const ask = async () => {
+  // A server that has too much to do is asked again a little later.
+  const ask = async (tries = 3) => {
     const number = ++asked;
     const response = await fetch(`${document.body.dataset.root}/v1/estimates`, {
       method: "POST",
@@ -156,6 +157,10 @@
     });
     const body = await response.json();
     if (number !== asked) return; // a later turn was faster
+    if (response.status === 503 && tries > 1) {
+      window.setTimeout(() => number === asked && ask(tries - 1), 1000 * (Number(response.headers.get("Retry-After")) || 1));
+      return;
+    }
     if (response.ok) show(body);
     else refuse(body);
     answer.dataset.answered = number;
