@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_document
+from autodeploy.importers.import_document import import_file
 from docs.schema_tables import code, table
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def read_script(path: Path, root: Path) -> Read:
     """How one file is understood."""
     name = path.relative_to(root).as_posix()
     try:
-        imported = import_document(path.read_text(encoding="utf-8", errors="replace"), path.name)
+        imported = import_file(path)
     except SpecError as error:
         return Read(name, 0, 0, 0, (), str(error.errors[0].message))
     notes = imported.diagnostics

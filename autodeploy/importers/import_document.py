@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import MAX_BYTES, load_json, load_yaml, read_text
+from autodeploy.importers.fsdp2_script import import_fsdp2_script, is_fsdp2_script
+from autodeploy.importers.fsdp2_yaml import import_fsdp2, is_fsdp2
 from autodeploy.importers.hf_config import read_hf_config
 from autodeploy.importers.imported import UNNAMED, Imported
 from autodeploy.importers.megatron_script import import_launch_script
@@ -64,6 +66,8 @@ def import_document(
     suffix = Path(filename or "").suffix.lower()
     if is_script(text, suffix) and is_verl(text):
         return import_verl(text, variables, name, base_dir).with_doubts()
+    if is_script(text, suffix) and is_fsdp2_script(text):
+        return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
     if is_script(text, suffix):
         return import_launch_script(text, variables, name, _stem(filename)).with_doubts()
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
@@ -94,6 +98,8 @@ def _of_mapping(
         return _of_plan_set(document)
     if is_mindspeed_rl(document):
         return import_mindspeed_rl(document, text, name, _stem(filename), base_dir).with_doubts()
+    if is_fsdp2(document):
+        return import_fsdp2(document, text, name, _stem(filename), base_dir).with_doubts()
     refuse_other_configuration(document)
     if is_mindformers(document):
         return import_mindformers(document, text, name, _stem(filename)).with_doubts()

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 
 UNNAMED = "imported model"
 SHOWN_UNKNOWN = 20
-Kind = Literal["spec", "plan-set", "hf-config", "launch-script", "mindformers-yaml", "mindspeed-rl-yaml", "verl-script"]
+Kind = Literal[
+    "spec",
+    "plan-set",
+    "hf-config",
+    "launch-script",
+    "mindformers-yaml",
+    "mindspeed-rl-yaml",
+    "verl-script",
+    "mindspeed-llm-fsdp2-yaml",
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,13 @@ def refuse_next_chip(script: LaunchScript, text: str, name: str) -> None:
         if given is not None and given.text.strip().lower() in formats:
             _refuse(f"{flag} {given.text.strip()}", f"line {given.line}, column {given.column}: ")
     for word in (name, *_LOG.findall(text)):
-        if _NAMED.search(word):
-            _refuse(word[:120])
+        refuse_name(word)
+
+
+def refuse_name(word: str) -> None:
+    """Refuses a launch whose file or log of this name says the Ascend 950."""
+    if _NAMED.search(word):
+        _refuse(word[:120])
 
 
 def _refuse(by: str, place: str = "") -> None:

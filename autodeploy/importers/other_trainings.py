@@ -88,7 +88,7 @@ PROGRAMS: dict[str, str] = {
     "pretrain_deepseek4.py": "training of DeepSeek-V4's compressed attention",
 }
 _RL_SECTIONS = ("rl_config", "actor_config", "actor_rollout_ref", "generate_config")
-_FSDP2_KEYS = frozenset({"fsdp_size", "fsdp_modules", "ep_fsdp_size", "ep_fsdp_modules", "cp_fsdp_mode"})
+_FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backends than MindSpeed-LLM's
 
 
 def refuse_other_training(script: LaunchScript) -> None:
@@ -128,7 +128,7 @@ def refuse_program(words: Iterable[str]) -> None:
 
 
 def refuse_other_configuration(document: Mapping[str, Any]) -> None:
-    """Refuses configurations of other trainings: FSDP2 of MindSpeed-LLM, reinforcement learning, LLaMA-Factory.
+    """Refuses configurations of other trainings: other FSDP2, reinforcement learning, LLaMA-Factory.
 
     Raises
     ------

@@ -26,10 +26,15 @@ _TYPES = {"int": "int", "float": "float", "bool": "bool", "str": "str"}
 
 def fsdp2_keys(git_dir: str, ref: str) -> list[RegisteredFlag]:
     """Every field of the argument classes by section, as their parser takes it."""
-    show = ["git", "-C", git_dir, "show", f"{ref}:{ARGUMENTS}"]
-    module = ast.parse(subprocess.run(show, check=True, capture_output=True, text=True).stdout)
+    module = ast.parse(source_text(git_dir, ref))
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
     return [key for section, name in SECTIONS.items() for key in _fields(section, classes[name])]
+
+
+def source_text(git_dir: str, ref: str) -> str:
+    """The module of the argument classes at a commit."""
+    show = ["git", "-C", git_dir, "show", f"{ref}:{ARGUMENTS}"]
+    return subprocess.run(show, check=True, capture_output=True, text=True).stdout
 
 
 def _fields(section: str, node: ast.ClassDef) -> Iterator[RegisteredFlag]:

@@ -53,15 +53,9 @@ def test_continued_pre_training_is_read() -> None:
     )
 
 
-def test_an_fsdp2_script_has_no_shape_and_is_named() -> None:
-    with pytest.raises(UnsupportedError, match=r"training with FSDP2 \(train_fsdp2.py\)"):
-        import_document("torchrun --nproc_per_node 8 train_fsdp2.py qwen.yaml --parallel.fsdp_size 8\n", "a.sh")
-
-
 @pytest.mark.parametrize(
     ("document", "path", "named"),
     [
-        ("model: {model_id: qwen}\nparallel: {fsdp_size: 8}\n", "/parallel/fsdp_size", "training with FSDP2"),
         ("model: {model_id: qwen}\ntraining: {stage: sft}\n", "/training/stage", "supervised fine-tuning"),
         ("actor_rollout_ref: {model: {path: x}}\n", "/actor_rollout_ref", "reinforcement learning"),
         ("rl_config: {n: 8}\nactor_config: {lr: 1}\n", "/rl_config", "reinforcement learning"),

@@ -1,0 +1,100 @@
+"""The strategy of a launch of MindSpeed-LLM's FSDP2 backend: degrees, units, recompute and what is switched on."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.importers.key_reader import KeyReader
+
+MUON: Final = "muon"
+# What FSDP2 always does, and what transformers' attention is on this chip.
+ALWAYS: Final = ("fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather", "flash_attention")
+CP_ALGORITHMS: Final = {"ulysses": "ulysses", "ring": "ring", "kvallgather": "ring"}
+BATCH: Final = 8  # per_device_train_batch_size, where the file has none
+_LAYERS: Final = re.compile(r"model\.layers\.(?:\{\*\}|\{(\d+)-(\d+)\})")
+
+
+def read_strategy(reader: KeyReader, model: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
+    """The `strategy` of a spec. ranks : of the launch, where they are known."""
+    moe = "n_routed_experts" in model
+    batch = reader.number("/strategy/micro_batch_size", "training.per_device_train_batch_size", least=1)
+    if batch is None:
+        reader.log.default("/strategy/micro_batch_size", BATCH, "the backend's default")
+    strategy: dict[str, Any] = {
+        "tp": reader.number("/strategy/tp", "parallel.tp_size", least=1) or 1,
+        "cp": reader.number("/strategy/cp", "parallel.cp_size", least=1) or 1,
+        "micro_batch_size": batch or BATCH,
+        "fsdp": True,
+        "distributed_optimizer": True,
+    }
+    if strategy["cp"] > 1:
+        strategy["cp_algo"] = _context(reader)
+    strategy |= _experts(reader, ranks) if moe else {}
+    features = {*ALWAYS, *_switches(reader, moe=moe, ep=int(strategy.get("ep", 1)))}
+    strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]))
+    return strategy | {"features": sorted(features)}
+
+
+def _context(reader: KeyReader) -> str:
+    given = reader.take("/strategy/cp_algo", "parallel.cp_type") or "ulysses"
+    if given not in CP_ALGORITHMS:
+        reader.fail("parallel.cp_type", f"{str(given)[:40]!r} is not an algorithm", ", ".join(CP_ALGORITHMS))
+    if CP_ALGORITHMS[given] != given:
+        reader.log.unmodelled("/parallel/cp_type", given, "gathered keys and values are predicted as a ring")
+    return CP_ALGORITHMS[given]
+
+
+def _experts(reader: KeyReader, ranks: int | None) -> dict[str, Any]:
+    """Whole experts over ep ranks, sharded over the others: ep x ep_fsdp are all ranks."""
+    ep = reader.number("/strategy/ep", "parallel.ep_size", least=1) or 1
+    shards = reader.number("/strategy/ep", "parallel.ep_fsdp_size", least=1) or 1
+    if ep > 1 and ranks is not None and ep * shards != ranks:
+        reason = f"ep_size x ep_fsdp_size are not the {ranks} ranks: predicted as if they were"
+        reader.log.contradict("/parallel/ep_fsdp_size", "/strategy/ep", shards, reason)
+    dispatcher = reader.take("/strategy/moe_dispatcher", "parallel.ep_dispatcher") or "eager"
+    if dispatcher == "mc2":
+        reason = "the exchange fused with its products is predicted as an All-to-All"
+        reader.log.unmodelled("/parallel/ep_dispatcher", dispatcher, reason)
+    return {"ep": ep, "etp": 1, "moe_dispatcher": "alltoall"}
+
+
+def _switches(reader: KeyReader, *, moe: bool, ep: int) -> set[str]:
+    """Features and facts of the run; the backend's own models alone have its fused operators."""
+    own = reader.raw("model.model_id") is not None
+    found = {"keep_gathered"} if reader.take("/strategy/features", "parallel.reshard_after_forward") is False else set()
+    if reader.take("/strategy/features", "parallel.reduce_dtype") in ("bf16", "fp16"):
+        found.add("bf16_gradients")
+    norm = reader.switch("/strategy/features", "optimization.use_fused_rmsnorm")
+    rotary = reader.switch("/strategy/features", "optimization.use_fused_rotary_pos_emb")
+    grouped = reader.switch("/strategy/features", "optimization.moe_grouped_gemm")
+    reader.switch("/strategy/features", "optimization.use_flash_attn")
+    found |= {"fused_rmsnorm"} if own and norm else set()
+    found |= set() if own and rotary else {"unfused_rotary"}
+    if moe and own and grouped:
+        found |= {"grouped_gemm", "fused_swiglu"}
+        fused = reader.raw("parallel.ep_dispatcher") == "fused" or ep == 1
+        found |= {"fused_operators"} if fused else set()
+    return found
+
+
+def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
+    """Whole layers by pattern: all of them, or as many as ranges name."""
+    patterns = reader.take("/strategy/recompute", "parallel.recompute_modules")
+    if not reader.switch("/strategy/recompute", "parallel.recompute"):
+        return {"granularity": "none"}
+    count = 0
+    for pattern in patterns if isinstance(patterns, list) else ["model.layers.{*}"]:
+        match = _LAYERS.fullmatch(str(pattern))
+        if match is None:
+            reader.log.unmodelled("/parallel/recompute_modules", pattern, "parts of layers are not recomputed alone")
+        elif match[1] is None:
+            count = layers
+        else:
+            count += max(0, min(int(match[2]), layers - 1) - int(match[1]) + 1)
+    if not count:
+        return {"granularity": "none"}
+    return {"granularity": "full"} | ({"num_layers": min(count, layers)} if count < layers else {})
