@@ -22,7 +22,7 @@ REWRITTEN_KINDS = frozenset({"attention", "gemm", "grouped_gemm", "movement"})
 def operator_seconds(predicted: Predicted) -> dict[str, float]:
     """Seconds of one micro batch through all layers, forward and backward, by kind of operator; experts balanced."""
     context, candidate = predicted.context, predicted.candidate
-    shard = sharding_of(candidate, context.seq_length)
+    shard = sharding_of(candidate, context)
     seconds: dict[str, float] = {}
     for kind, count in layer_kinds(context.model):
         for op in layer_table(context.model, shard, context.operators, kind).operators:

@@ -102,7 +102,7 @@ class ProfileUses:
 
 def uses_of(context: Context, candidate: Candidates) -> frozenset[Use]:
     """Every operator shape, both passes, and every message of one strategy (a batch of one)."""
-    shard = sharding_of(candidate, context.seq_length)
+    shard = sharding_of(candidate, context)
     model = context.model
     tables = [layer_table(model, shard, context.operators, kind) for kind, _ in layer_kinds(model)]
     tables += [embedding_table(model, shard, context.operators), head_table(model, shard, context.operators)]

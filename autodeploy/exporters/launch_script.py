@@ -92,7 +92,7 @@ def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bo
 
 
 def _trainer(launch: Launch, *, adapts: bool) -> str:
-    if launch.spec.training.kind == "sft":
+    if launch.spec.training.kind in {"sft", "dpo"}:
         return TRAINER
     return ADAPTED_TRAINER if adapts else "pretrain_gpt.py"
 
@@ -188,7 +188,7 @@ def _variables(launch: Launch) -> str:
     lines += [f'{name}="${{{name}:-{value}}}"\n' for name, value in told.items()]
     tokens = launch.spec.training.tokens
     if tokens is not None:
-        iterations = math.ceil(tokens / (launch.variables["GBS"] * launch.spec.training.seq_length))
+        iterations = math.ceil(tokens / (launch.variables["GBS"] * launch.spec.training.sample_tokens))
         lines.append(f'TRAIN_ITERS="${{TRAIN_ITERS:-{iterations}}}"  # {tokens:.4g} tokens\n')
     if ASKED_FOR_BALANCING in launch.arguments.variables():
         lines.append(f'{ASKED_FOR_BALANCING}="${{{ASKED_FOR_BALANCING}:-aux_loss}}"\n')

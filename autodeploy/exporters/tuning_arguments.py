@@ -1,10 +1,11 @@
-"""Fine-tuning in MindSpeed-LLM's flags: its stage and data, packed documents, adapters."""
+"""Fine-tuning in MindSpeed-LLM's flags: its stage and data, packed documents, adapters, pairs and their loss."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.specs.dpo import DpoSpec
 
 if TYPE_CHECKING:
     from autodeploy.exporters.arguments import LaunchArguments
@@ -22,13 +23,15 @@ def refuse_tuning(arguments: LaunchArguments, spec: Spec) -> None:
     UnsupportedError
         where the spec fine-tunes.
     """
-    if spec.training.kind == "sft":
+    if spec.training.kind in {"sft", "dpo"}:
         message = f"fine-tuning can't be exported to {arguments.target} yet"
         raise UnsupportedError(message, path="/training/kind", hint="mindspeed-llm")
 
 
 def add_tuning(arguments: LaunchArguments, spec: Spec) -> None:
-    """TUNE_ARGS of supervised fine-tuning; nothing of pre-training. Source: MindSpeed-LLM features_manager/finetune.
+    """TUNE_ARGS of fine-tuning under supervision or by preferences; nothing of pre-training.
+
+    Source: MindSpeed-LLM features_manager/finetune and features_manager/dpo.
 
     Raises
     ------
@@ -36,14 +39,20 @@ def add_tuning(arguments: LaunchArguments, spec: Spec) -> None:
         when the framework's parser has no stage of fine-tuning.
     """
     training = spec.training
-    if training.kind != "sft":
+    if training.kind not in {"sft", "dpo"}:
         return
-    if not arguments.knows("--stage", "sft"):
+    if not arguments.knows("--stage", training.kind):
         refuse_tuning(arguments, spec)
     add = arguments.add
     add(_BLOCK, "--finetune")
-    add(_BLOCK, "--stage", "sft")
+    add(_BLOCK, "--stage", training.kind)
     add(_BLOCK, "--is-instruction-dataset")
+    if training.kind == "dpo":
+        loss = training.dpo or DpoSpec()
+        add(_BLOCK, "--is-pairwise-dataset")
+        add(_BLOCK, "--dpo-beta", loss.beta)
+        add(_BLOCK, "--dpo-loss-type", loss.loss)
+        arguments.note("the reference model is that of --load, unless --ref-model names another")
     add(_BLOCK, "--prompt-type", "default")
     arguments.note("--prompt-type: that of your chat template")
     if training.sequence_length_histogram is not None:

@@ -1,10 +1,11 @@
-"""Supervised fine-tuning in MindSpeed-LLM's flags: its stage, and adapters."""
+"""Fine-tuning in MindSpeed-LLM's flags: its stage, the loss over pairs, and adapters."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.specs.dpo import unmodelled_with_reference
 from autodeploy.specs.lora import TARGETS, unmodelled_with_adapters
 
 if TYPE_CHECKING:
@@ -26,10 +27,13 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
         with line and column where adapters are of a model for which none are modelled (UnsupportedError), or beside
         other matrices than are modelled.
     """
-    if reader.text("--stage", "/training/kind") is None:
+    stage = reader.text("--stage", "/training/kind")
+    if stage is None:
         return {}
     reader.switch("--is-instruction-dataset", "/training/kind")
-    found: dict[str, Any] = {"kind": "sft"}
+    found: dict[str, Any] = {"kind": stage.strip().lower()}
+    if found["kind"] == "dpo":
+        found |= _read_pairs(reader, model)
     targets = reader.words("--lora-target-modules", "/training/lora/target_modules")
     if not targets:
         reader.ignore(("--lora-r", "--lora-alpha", "--lora-fusion"), "no --lora-target-modules: there are no adapters")
@@ -50,3 +54,25 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     if not reader.switch("--lora-fusion", "/training/lora"):
         reader.log.default("/training/lora", "fused", "predicted as with --lora-fusion")
     return found | {"lora": sizes | {"target_modules": list(targets)}}
+
+
+def _read_pairs(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss over pairs. A global batch counts pairs.
+
+    Raises
+    ------
+    UnsupportedError
+        with line and column for a model beside which no reference is modelled.
+    """
+    problem = unmodelled_with_reference(model.get)
+    if problem is not None:
+        given = reader.script.flags["--stage"]
+        raise UnsupportedError(f"line {given.line}, column {given.column}: {problem}", path="/training/kind")
+    reader.switch("--is-pairwise-dataset", "/training/kind")
+    reader.text("--ref-model", "/training/dpo")
+    told = {
+        "beta": reader.decimal("--dpo-beta", "/training/dpo/beta"),
+        "loss": reader.text("--dpo-loss-type", "/training/dpo/loss"),
+    }
+    loss = {field: value for field, value in told.items() if value is not None}
+    return {"dpo": loss} if loss else {}

@@ -22,10 +22,6 @@ FLAGS: dict[str, str] = {
     "--lu-lora-final-layer-index": LORA,
     "--qlora": LORA,
     "--qlora-save-dequantize": LORA,
-    "--is-pairwise-dataset": DPO,
-    "--dpo-beta": DPO,
-    "--dpo-loss-type": DPO,
-    "--ref-model": DPO,
     "--perform-rl-step": RL,
     "--grpo-group-size": RL,
     "--sft": SFT,
@@ -40,7 +36,7 @@ FLAGS: dict[str, str] = {
     "--auto-settings": "a search of MindSpeed for settings",
     "--layerwise-disaggregated-training": "layerwise disaggregated training",
 }
-# Read in supervised fine-tuning; elsewhere they too say what the launch does.
+# Read in fine-tuning, those of pairs in preference tuning; elsewhere they too say what the launch does.
 TUNING_FLAGS: dict[str, str] = {
     "--lora-r": LORA,
     "--lora-alpha": LORA,
@@ -48,6 +44,10 @@ TUNING_FLAGS: dict[str, str] = {
     "--lora-fusion": LORA,
     "--is-instruction-dataset": SFT,
 }
+PREFERENCE_FLAGS: dict[str, str] = dict.fromkeys(
+    ("--is-pairwise-dataset", "--dpo-beta", "--dpo-loss-type", "--ref-model"), DPO
+)
+READ_STAGES = frozenset({"sft", "dpo"})
 TUNING_PROGRAM = "posttrain_gpt.py"
 # Entry points of MindSpeed-LLM, MindSpeed-RL, Megatron-LM and verl that do something else.
 PROGRAMS: dict[str, str] = {
@@ -92,7 +92,7 @@ _FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backend
 
 
 def refuse_other_training(script: LaunchScript) -> None:
-    """Refuses a launch that neither pre-trains nor fine-tunes under supervision.
+    """Refuses a launch that neither pre-trains nor fine-tunes, under supervision or by preferences.
 
     Raises
     ------
@@ -100,13 +100,14 @@ def refuse_other_training(script: LaunchScript) -> None:
         with the place and the name of what it does.
     """
     stage = script.flags.get("--stage")
-    tunes = stage is not None and stage.text.strip().lower() == "sft"
-    for flag, what in (FLAGS if tunes else TUNING_FLAGS | FLAGS).items():
+    word = "" if stage is None else stage.text.strip().lower()
+    tunes = word in READ_STAGES
+    elsewhere = ({} if tunes else TUNING_FLAGS) | ({} if word == "dpo" else PREFERENCE_FLAGS)
+    for flag, what in (elsewhere | FLAGS).items():
         if flag in script.flags:
             given = script.flags[flag]
             raise refused(what, flag, f"line {given.line}, column {given.column}: ")
     if stage is not None and not tunes:
-        word = stage.text.strip().lower()
         what = STAGES.get(word) or (RL if word.startswith(("ray_", "trl_")) or "ppo" in word else "fine-tuning")
         raise refused(what, f"--stage {stage.text[:40]}", f"line {stage.line}, column {stage.column}: ")
     if not (tunes and script.program.rpartition("/")[2] == TUNING_PROGRAM):

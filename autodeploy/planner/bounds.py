@@ -93,9 +93,10 @@ def _on_card_gib(searched: Searched, chosen: Ints, allocator_bytes: Floats) -> F
 def _mfu_of_a_second(context: Context) -> float:
     """The MFU of a step that takes a second."""
     ranks = context.num_npus * context.machine.devices_per_npu
-    tokens = context.global_batch * context.seq_length / ranks
+    tokens = context.global_batch * context.sample_tokens / ranks
     peak = context.machine.peak_flops
-    return mfu(context.model, context.seq_length, tokens, peak, adapter_params=context.adapter_params)
+    adapters, reference = context.adapter_params, context.operators.reference
+    return mfu(context.model, context.seq_length, tokens, peak, adapter_params=adapters, reference=reference)
 
 
 def _bound(searched: Searched, index: int, least_gib: float, ratio: float, mfu_of_a_second: float) -> StrategyBound:

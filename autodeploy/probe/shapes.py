@@ -85,7 +85,7 @@ def fitting(ranks: int, stride: int, world: int) -> tuple[int, int]:
 
 def measurements_of(context: Context, candidate: Candidates, wanted: Wanted) -> None:
     """Adds what one plan computes and sends; `candidate` is a batch of one."""
-    shard, model, on = sharding_of(candidate, context.seq_length), context.model, context.operators
+    shard, model, on = sharding_of(candidate, context), context.model, context.operators
     micro_batches = float(candidate.micro_batches[0])
     tables = [(layer_table(model, shard, on, kind), kind[1], float(n)) for kind, n in layer_kinds(model)]
     tables += [(embedding_table(model, shard, on), None, 1.0), (head_table(model, shard, on), None, 1.0)]

@@ -65,7 +65,7 @@ def _rate(step_s: Floats, context: Context) -> float:
     """Tokens per second and card of the fastest candidate."""
     if not len(step_s) or not np.isfinite(step_s).any():
         return 0.0
-    return context.global_batch * context.seq_length / float(np.min(step_s)) / context.num_npus
+    return context.global_batch * context.sample_tokens / float(np.min(step_s)) / context.num_npus
 
 
 def best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:

@@ -215,7 +215,7 @@ def plan_of_estimate(
     """Everything a user reads about one strategy; `slopes`: see `ranking.uncertainty.slopes_of`."""
     step = estimate.step_time_s
     lanes = lane_report(candidate, context, 0)
-    tokens = context.global_batch * context.seq_length / step
+    tokens = context.global_batch * context.sample_tokens / step
     ranks = context.num_npus * context.machine.devices_per_npu
     peak = context.machine.peak_flops
     per_die = "die" if context.machine.devices_per_npu > 1 else "card"
@@ -224,7 +224,8 @@ def plan_of_estimate(
     peak_bytes = float(np.max(estimate.card_bytes))
     spread = memory_spread_of(candidate, context)
     breakdown = Breakdown(**estimate.breakdown)
-    share = mfu(context.model, context.seq_length, tokens / ranks, peak, adapter_params=context.adapter_params)
+    adapters, reference = context.adapter_params, context.operators.reference
+    share = mfu(context.model, context.seq_length, tokens / ranks, peak, adapter_params=adapters, reference=reference)
     plan = Plan(
         rank=0,
         plan_id=plan_id(identity, strategy),

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.covariance import Covariance
 
-ADAPTERS = "lora"  # beside a frozen model, which no record trained
+# What no record trained: adapters beside a frozen model, and a policy beside its reference.
+ADAPTERS, PREFERENCES = "lora", "dpo"
 Z_ONE_IN_FIVE = 0.8416  # of a normal distribution, one-sided
 DECIMALS = 6  # of a sensitivity, which finite differences know to about as many; + 0.0 makes -0.0 plain
 
@@ -41,6 +42,7 @@ def run_of(candidate: Candidates, context: Context, *, features: bool = True) ->
     if features:
         used |= unmeasured_types(context.model)
         used |= {ADAPTERS} if context.adapter_params else set()
+        used |= {PREFERENCES} if context.operators.reference else set()
     return {
         "moe": context.model.is_moe,
         "ranks": context.world,

@@ -81,7 +81,7 @@ def measured_step_s(run: MeasuredRun, spec: Spec, plan: Plan) -> float | None:
     """Seconds of a measured step; from throughput where no time was given."""
     if run.step_time_s is not None or run.tokens_per_s_per_npu is None:
         return run.step_time_s
-    return batch_of(plan) * spec.training.seq_length / run.tokens_per_s_per_npu / plan.num_npus_used
+    return batch_of(plan) * spec.training.sample_tokens / run.tokens_per_s_per_npu / plan.num_npus_used
 
 
 def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:

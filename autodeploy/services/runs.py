@@ -17,6 +17,7 @@ from autodeploy.services.run_views import ClusterView, ReestimatedPlan, RunOutco
 from autodeploy.specs.fresh_overlay import changed
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec, canonical_json
+from autodeploy.specs.training import TrainingSpec
 from autodeploy.store.clock import new_run_id, utc_now
 from autodeploy.store.key_tables import DEFAULT_TEAM
 from autodeploy.store.planset_rows import read_plan
@@ -320,7 +321,7 @@ def _view(row: RunRow) -> RunView:
         profile_hash=row.profile_hash,
         engine_version=row.engine_version,
         plan=plan,
-        tokens_per_step=float(batch_of(plan)) * row.spec["training"]["seq_length"],
+        tokens_per_step=float(batch_of(plan)) * TrainingSpec.model_validate(row.spec["training"]).sample_tokens,
         note=row.note,
         author=row.author,
         team=row.team,

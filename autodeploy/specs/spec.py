@@ -14,6 +14,7 @@ from autodeploy.errors import FieldError, SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.doubts import Doubts
+from autodeploy.specs.dpo import unmodelled_with_reference
 from autodeploy.specs.lora import unmodelled_with_adapters
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
@@ -97,7 +98,8 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
         errors += [e for e in field_errors(error, model=Spec) if not (known_bad_model and e.path.startswith("/model"))]
     errors += _unknown_features(document)
     if not errors:
-        errors += _without_adapters(spec) or _without_a_run(spec) or _contradicting_phases(spec) or rl_faults(spec)
+        errors += _without_adapters(spec) or _without_reference(spec) or _without_a_run(spec)
+        errors = errors or _contradicting_phases(spec) or rl_faults(spec)
     if errors:
         raise SpecError(errors=tuple(errors))
     return _told_of_robust(spec, document)
@@ -127,6 +129,14 @@ def _without_adapters(spec: Spec) -> list[FieldError]:
     if spec.training.lora is None or problem is None:
         return []
     return [FieldError("/training/lora", problem, "leave lora out: all of the model is trained")]
+
+
+def _without_reference(spec: Spec) -> list[FieldError]:
+    """Preference tuning of a model for which no reference is modelled."""
+    problem = unmodelled_with_reference(partial(getattr, spec.model))
+    if spec.training.kind != "dpo" or problem is None:
+        return []
+    return [FieldError("/training/kind", problem, "sft of that model is")]
 
 
 def _contradicting_phases(spec: Spec) -> list[FieldError]:

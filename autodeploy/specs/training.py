@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.dpo import DpoSpec
 from autodeploy.specs.lora import LoraSpec
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
 from autodeploy.specs.rl import RlTraining
@@ -52,7 +53,7 @@ def _as_batch(value: Any) -> Any:
         ) from None
 
 
-TrainingKind = Literal["pretrain", "sft", "rl_post_training"]
+TrainingKind = Literal["pretrain", "sft", "dpo", "rl_post_training"]
 # What a spec of reinforcement learning does not say: it follows from what a step generates.
 FROM_RL = ("seq_length", "global_batch_size")
 
@@ -84,7 +85,14 @@ class TrainingSpec(Document):
     lora: Annotated[
         LoraSpec | None,
         Field(
-            description="of sft: adapters are trained, the model is frozen; absent: all of it is trained",
+            description="of sft and dpo: adapters are trained, the model is frozen; absent: all of it is trained",
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
+    dpo: Annotated[
+        DpoSpec | None,
+        Field(
+            description="of dpo: the loss over pairs of a chosen and a rejected sequence; absent: its defaults",
             exclude_if=lambda value: value is None,
         ),
     ] = None
@@ -148,7 +156,7 @@ class TrainingSpec(Document):
         kind = info.data.get("kind")
         if value is None and kind == "rl_post_training":
             raise ValueError("rl_post_training needs what a step generates | rl: {prompts_per_step: 512, ...}")
-        if value is not None and kind in {"pretrain", "sft"}:
+        if value is not None and kind in {"pretrain", "sft", "dpo"}:
             raise ValueError(f"{kind} generates nothing | kind: rl_post_training, or leave rl out")
         return value
 
@@ -156,8 +164,16 @@ class TrainingSpec(Document):
     @classmethod
     def _of_fine_tuning(cls, value: LoraSpec | None, info: ValidationInfo) -> LoraSpec | None:
         kind = info.data.get("kind")
-        if value is not None and kind not in {"sft", None}:
-            raise ValueError(f"adapters are not modelled in {kind} | kind: sft, or leave lora out")
+        if value is not None and kind not in {"sft", "dpo", None}:
+            raise ValueError(f"adapters are not modelled in {kind} | kind: sft or dpo, or leave lora out")
+        return value
+
+    @field_validator("dpo")
+    @classmethod
+    def _of_preferences(cls, value: DpoSpec | None, info: ValidationInfo) -> DpoSpec | None:
+        kind = info.data.get("kind")
+        if value is not None and kind not in {"dpo", None}:
+            raise ValueError(f"{kind} compares no pairs | kind: dpo, or leave dpo out")
         return value
 
     @field_validator(*FROM_RL, mode="before")
@@ -183,6 +199,8 @@ class TrainingSpec(Document):
     ) -> dict[str, float] | None:
         if value is not None and info.data.get("kind") == "rl_post_training":
             raise ValueError("lengths follow from rl | rl.response_length: {histogram: ...}")
+        if value is not None and info.data.get("kind") == "dpo":
+            raise ValueError("packed pairs are not modelled yet | leave it out: sequences are full")
         return value
 
     @model_serializer(mode="wrap")
@@ -221,6 +239,12 @@ class TrainingSpec(Document):
         return self
 
     @model_validator(mode="after")
+    def _pairs_in_16_bits(self) -> Self:
+        if self.kind == "dpo" and self.precision not in {"bf16", "fp16"}:
+            raise ValueError(f"a reference model in {self.precision} is not modelled yet | precision: bf16")
+        return self
+
+    @model_validator(mode="after")
     def _peak_is_the_larger(self) -> Self:
         sustained, peak = self.imbalance, self.imbalance_peak
         if peak.at_ep == sustained.at_ep and peak.value < sustained.value:
@@ -228,6 +252,11 @@ class TrainingSpec(Document):
                 f"routing_imbalance_peak {peak.value} is below the sustained routing_imbalance {sustained.value}"
             )
         return self
+
+    @property
+    def sample_tokens(self) -> int:
+        """Tokens of one of the global batch: a sequence, or a pair of them."""
+        return self.seq_length * (2 if self.kind == "dpo" else 1)
 
     @property
     def imbalance(self) -> StatedImbalance:

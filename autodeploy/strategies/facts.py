@@ -37,6 +37,7 @@ def facts_of(
     precision: str = "bf16",
     shards_states: bool = True,
     trains_adapters: bool = False,
+    compares_pairs: bool = False,
     release: Release | None = None,
 ) -> dict[str, Any]:
     """Names and values that rules may read.
@@ -48,7 +49,7 @@ def facts_of(
     exact_numerics : sums in the order of the plain model only. deterministic : the same sums in every run.
     asked : features that the spec switches on, not merely leaves at auto: a strategy has to use them.
     precision : number format of the run. shards_states : replicas share optimizer states.
-    trains_adapters : beside a frozen model.
+    trains_adapters : beside a frozen model. compares_pairs : of sequences, beside a reference model.
     release : what the plan is launched with; None launches everything.
     """
     known = mechanisms(features)
@@ -71,6 +72,7 @@ def facts_of(
         "fp16": precision == "fp16",
         "shards_states": shards_states,
         "trains_adapters": trains_adapters,
+        "compares_pairs": compares_pairs,
         "linear_heads": 0 if model.linear_attention is None else model.linear_attention.num_key_heads,
         "sparse_attention": model.sparse_attention is not None,
         "dense_layers": model.first_k_dense_replace if model.is_moe else 0,

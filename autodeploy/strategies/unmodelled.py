@@ -23,7 +23,7 @@ def refuse_unmodelled(spec: Spec) -> None:
     found = [
         (
             "/training/kind",
-            training.kind not in {"pretrain", "sft"},
+            training.kind not in {"pretrain", "sft", "dpo"},
             f"this question about {training.kind}",
             "plan, estimate and check read such specs",
         ),

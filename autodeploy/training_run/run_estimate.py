@@ -147,6 +147,7 @@ def _phase(spec: Spec, phase: PhaseStretches, plan: Plan, step_of: StepOf, *, ow
     """
     strategy = plan.strategy
     share = strategy.micro_batch_size * (strategy.dp or 1)
+    sequences = spec.training.sample_tokens // spec.training.seq_length
     steps = seconds = peak_gib = 0.0
     batches: list[int] = []
     problem: str | None = None
@@ -160,7 +161,7 @@ def _phase(spec: Spec, phase: PhaseStretches, plan: Plan, step_of: StepOf, *, ow
         step = Step(plan.step_time_s, plan.peak_memory_gib) if same else step_of(plan, phase.seq_length, batch)
         peak_gib = max(peak_gib, step.peak_memory_gib)
         batches.append(batch)
-        count = stretch.tokens / (batch * phase.seq_length)
+        count = stretch.tokens / (batch * phase.seq_length * sequences)
         steps, seconds = steps + count, seconds + count * step.step_time_s
         problem = step.problem
         if problem is None and step.peak_memory_gib > plan.memory_limit_gib * (1.0 + MIB_TOLERANCE):

@@ -88,7 +88,7 @@ class _Table:
 
     def __init__(self, spec: Spec, planner: WhatIfPlanner, needed: float) -> None:
         self._spec, self._planner, self.needed = spec, planner, needed
-        self._batch = spec.training.global_batch_size.value * spec.training.seq_length
+        self._batch = spec.training.global_batch_size.value * spec.training.sample_tokens
         self._level = level_of(spec)
         self._estimates: dict[int, float] = {}
         self.plans: dict[int, Plan | None] = {}

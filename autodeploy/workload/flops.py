@@ -47,14 +47,20 @@ def forward_flops_per_token(model: ModelSpec, seq_length: int, *, causal: bool =
 
 
 def step_flops_per_token(
-    model: ModelSpec, seq_length: int, *, causal: bool = True, adapter_params: int | None = None
+    model: ModelSpec,
+    seq_length: int,
+    *,
+    causal: bool = True,
+    adapter_params: int | None = None,
+    reference: bool = False,
 ) -> float:
     """FLOPs of a step for one token: forward once, backward twice.
 
     adapter_params : parameters of adapters beside a frozen model; None where all of it is trained. A frozen weight has
-    no gradient, 2 FLOPs less; a parameter of an adapter takes 6.
+    no gradient, 2 FLOPs less; a parameter of an adapter takes 6. reference : a frozen copy of the model reads it too.
     """
-    whole = 3.0 * forward_flops_per_token(model, seq_length, causal=causal)
+    passes = 4.0 if reference else 3.0
+    whole = passes * forward_flops_per_token(model, seq_length, causal=causal)
     if adapter_params is None:
         return whole
     frozen = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
@@ -70,7 +76,8 @@ def mfu(
     *,
     causal: bool = True,
     adapter_params: int | None = None,
+    reference: bool = False,
 ) -> float:
     """Share of the peak that model FLOPs reach, as of `step_flops_per_token`."""
-    flops = step_flops_per_token(model, seq_length, causal=causal, adapter_params=adapter_params)
+    flops = step_flops_per_token(model, seq_length, causal=causal, adapter_params=adapter_params, reference=reference)
     return flops * tokens_per_s_per_rank / peak_flops

@@ -24,6 +24,7 @@ from autodeploy.workload.operators import (
     Window,
     accumulating,
 )
+from autodeploy.workload.reference_model import LOSS_MOVED_BYTES, LOSS_OPERATORS, LOSS_REDUCED_BYTES, with_reference
 from autodeploy.workload.tensor_parallel import column_exchanges, cut_and_whole
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def layer_table(
         replayed_synchronisations=replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
     )
-    return in_format(with_adapters(table, shard, on), on.element_bytes)
+    return in_format(with_reference(with_adapters(table, shard, on), on), on.element_bytes)
 
 
 def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: Floats | float) -> Operator:
@@ -232,7 +233,7 @@ def embedding_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures | No
     kind_reduce = Exchange("embedding_reduce", "scatter", "mlp", np.asarray(2.0 * elements), multiple, multiple)
     ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens), as_it_is=True)
     table = LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params))
-    return in_format(frozen_piece(table, on), on.element_bytes)
+    return in_format(with_reference(frozen_piece(table, on), on), on.element_bytes)
 
 
 def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
@@ -244,11 +245,14 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     overwrite; the 16-bit logits, and after it their 16-bit gradient, are there beside it only while it runs. Fused
     kernels work in place on the 16-bit logits. Tied weights are the embedding's: a pipeline that keeps them apart adds
     a copy. A whole head makes whole 16-bit logits on every rank, and needs their whole gradient when the loss is done
-    with its share of them. Source: Megatron-LM tensor_parallel/cross_entropy.py.
+    with its share of them. Source: Megatron-LM tensor_parallel/cross_entropy.py. Preference tuning has its own
+    loss (`reference_model`).
     """
     h, tokens, cut = model.hidden_size, shard.tokens, vocabulary_cut(shard, on)
     vocab, logits = model.vocab_size / cut, tokens * model.vocab_size / shard.tp
     forward, backward = (22.0, 12.0) if on.fused_cross_entropy else (38.0, 14.0)
+    if on.reference:
+        forward, backward = LOSS_MOVED_BYTES
     operators = (
         Operator("output_proj", "gemm", "mlp", rows=tokens, columns=vocab, depth=h, wide=True),
         Operator(
@@ -257,7 +261,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
             "mlp",
             forward_bytes=forward * logits,
             backward_bytes=backward * logits,
-            launches=8.0,
+            launches=LOSS_OPERATORS if on.reference else 8.0,
             as_it_is=True,
         ),
         Operator(
@@ -277,13 +281,14 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     if on.whole_vocabulary:  # every rank has the whole gradient of its input
         exchanges = [exchange for exchange in exchanges if exchange.kind == "gather"]
     once = np.where(shard.tp > 1, 1.0, 0.0)
-    loss = Exchange("loss_reduce", "reduce", "mlp", np.asarray(12.0 * tokens), once, 0.0, as_it_is=True)
+    reduced = np.asarray((LOSS_REDUCED_BYTES if on.reference else 12.0) * tokens)
+    loss = Exchange("loss_reduce", "reduce", "mlp", reduced, once, 0.0, as_it_is=True)
     params = np.asarray(model.head_params / cut + h)
     none, kept = np.zeros_like(params), tensors[1].kept_bytes
     beside = np.asarray(on.loss_bytes * logits)
     summed = accumulating(operators, on)
     table = LayerTable("head", summed, tensors, (*exchanges, loss), params, none, beside, kept)
-    return in_format(frozen_piece(table, on), on.element_bytes)
+    return in_format(with_reference(frozen_piece(table, on), on), on.element_bytes)
 
 
 def last_kind(model: ModelSpec) -> LayerKind:

@@ -194,6 +194,7 @@ class OperatorFeatures:
     documents: float = 1.0  # of a sequence, where documents are packed
     lora_rank: int = 0  # of adapters beside a frozen model; 0: all of it is trained
     lora_targets: tuple[str, ...] = ()  # matrices that have one
+    reference: bool = False  # a frozen copy of the model reads every sequence, too (preference tuning)
 
 
 def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[Operator, ...]:

@@ -23,7 +23,7 @@ FLAGS = (
         ("pretrain_gpt.py", "--lora-r 16 --lora-target-modules linear_qkv", "LoRA (--lora-r)"),
         ("posttrain_gpt.py", "--stage sft --qlora", "LoRA (--qlora)"),
         ("posttrain_gpt.py", "--lora-r 16", "LoRA (--lora-r)"),
-        ("posttrain_gpt.py", "--stage dpo", "preference tuning (DPO) (--stage dpo)"),
+        ("posttrain_gpt.py", "--stage sft --is-pairwise-dataset", "preference tuning (DPO) (--is-pairwise-dataset)"),
         ("posttrain_gpt.py", "--stage ray_grpo", "reinforcement learning (--stage ray_grpo)"),
         ("posttrain_gpt.py", "", "fine-tuning (posttrain_gpt.py)"),
         ("pretrain_gpt.py", "--finetune --is-instruction-dataset", "supervised fine-tuning (--is-instruction-dataset)"),

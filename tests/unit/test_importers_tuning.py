@@ -55,6 +55,26 @@ def test_adapters_beside_other_matrices_are_refused_with_their_place() -> None:
     assert "尚未建模" in translated(caught.value.errors[0].message, "zh")
 
 
+def pairs(flags: str) -> dict[str, Any]:
+    script = f"torchrun --nproc_per_node 8 posttrain_gpt.py {FLAGS} {flags}".replace("--stage sft", "--stage dpo")
+    found = import_document(script, "a.sh").document["training"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_preference_tuning_with_its_loss_and_adapters() -> None:
+    loss = "--is-pairwise-dataset --dpo-beta 0.3 --dpo-loss-type ipo --ref-model there"
+    found = pairs(f"{loss} --lora-target-modules linear_qkv")
+    assert (found["kind"], found["dpo"]) == ("dpo", {"beta": 0.3, "loss": "ipo"})
+    assert found["lora"]["rank"] == 16
+    assert "dpo" not in pairs("--is-pairwise-dataset")
+
+
+def test_models_beside_which_no_reference_is_modelled() -> None:
+    with pytest.raises(UnsupportedError, match="preference tuning of a model with experts"):
+        pairs("--is-pairwise-dataset --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128")
+
+
 @pytest.mark.parametrize(
     ("flags", "what"),
     [("--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128", "experts")],

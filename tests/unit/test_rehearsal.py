@@ -46,7 +46,7 @@ def rehearsed(name: str, nodes: str) -> Rehearsal:
 def tables(spec: Spec, plan: Plan) -> dict[str, LayerTable]:
     """The table of every kind of layer."""
     context, candidate = planner.lowered(spec, plan)
-    shard = sharding_of(candidate, context.seq_length)
+    shard = sharding_of(candidate, context)
     found = [layer_table(context.model, shard, context.operators, kind) for kind, _ in layer_kinds(context.model)]
     return {table.name: table for table in found}
 

@@ -149,6 +149,7 @@ def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
             "fp16": strict,
             "shards_states": release in {None, shares},
             "trains_adapters": release in few[:2],
+            "compares_pairs": strict,
         }
         asked = frozenset(features)
         attention = {"windowed": strict, "sparse_attention": strict, "linear_heads": 12 if strict else 0}

@@ -18,6 +18,7 @@ from autodeploy.stack.features import FEATURES, expand, launch_values, mechanism
 from autodeploy.stack.gradient_sums import expert_sums_apart, plain_sums_apart
 from autodeploy.strategies.facts import facts_of
 from autodeploy.workload.operators import OperatorFeatures
+from autodeploy.workload.reference_model import LOSS_BESIDE_BYTES, LOSS_KEPT_BYTES
 from cost_models.compute import ADDED_BYTES
 from cost_models.hbm import GIB, SOFTMAX_STATS_BYTES, OptimizerFormat
 from hardware_profiles.errors import ProfileError as BadProfile
@@ -110,6 +111,8 @@ def operator_features(
     ascend, features = vendor == "huawei", mechanisms(features)
     full = training.precision == "fp32"  # norms have nothing to cast
     kept, beside = loss_bytes(features, full=full)
+    if training.kind == "dpo":
+        kept, beside = LOSS_KEPT_BYTES, LOSS_BESIDE_BYTES
     return OperatorFeatures(
         flash_attention="flash_attention" in features,
         fused_swiglu="fused_swiglu" in features,
@@ -145,6 +148,7 @@ def operator_features(
         attention_dropout="dropout" in features,
         lora_rank=0 if training.lora is None else training.lora.rank,
         lora_targets=() if training.lora is None else training.lora.target_modules,
+        reference=training.kind == "dpo",
     )
 
 
@@ -241,6 +245,9 @@ def spec_context(
         if the device has no peak for the precision, or the cluster's geometry is not possible.
     """
     model, cluster, training = spec.model, spec.cluster, spec.training
+    if training.kind == "dpo" and "fsdp" in mechanisms(features):
+        message = "a reference model beside sharded parameters (fsdp) is not modelled yet"
+        raise UnsupportedError(message, path="/training/kind", hint="leave fsdp off")
     if training.lora is not None and "fsdp" in mechanisms(features):
         message = "adapters beside a frozen model that is sharded (fsdp) are not modelled yet"
         raise UnsupportedError(message, path="/training/lora", hint="leave fsdp off")
@@ -373,5 +380,6 @@ def _facts(
         precision=spec.training.precision,
         shards_states=shards_states,
         trains_adapters=spec.training.lora is not None,
+        compares_pairs=spec.training.kind == "dpo",
         release=spec.search.release(profile.vendor),
     )

@@ -16,6 +16,7 @@ from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES, launch_values, mechanisms
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.strategies.rules import values_of
+from autodeploy.workload.reference_model import SEQUENCES_OF_A_PAIR
 from cost_models.all_to_all import ExpertGroups
 from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
@@ -88,6 +89,16 @@ class Context:
     def graph_mode(self) -> bool:
         """Whether the framework compiles the step: without a pipeline it splits each gradient as soon as it exists."""
         return "graph_mode" in self.features or self.framework.graph_mode
+
+    @property
+    def sequences_per_sample(self) -> int:
+        """Sequences that one of the global batch is: two where a chosen and a rejected one are compared."""
+        return SEQUENCES_OF_A_PAIR if self.operators.reference else 1
+
+    @property
+    def sample_tokens(self) -> int:
+        """Tokens of one of the global batch."""
+        return self.seq_length * self.sequences_per_sample
 
     @property
     def adapter_params(self) -> int | None:

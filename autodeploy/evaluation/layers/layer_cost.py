@@ -16,6 +16,7 @@ from autodeploy.evaluation.layers.pair_windows import Pairing, halves
 from autodeploy.evaluation.layers.sharded_passes import sharded_s
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from autodeploy.workload.operators import MATRIX_KINDS
+from autodeploy.workload.reference_model import REFERENCE
 from cost_models.host_bound import exposed_host_s, issue_s, restart_s
 from cost_models.swap import beyond_own_layer_s
 
@@ -299,7 +300,8 @@ def _choices(
     preprocess, with its device-to-host copy, a second time.
     """
     table, machine, features, zero = layer.table, layer.machine, layer.features, layer.zero
-    busiest, exchanged = times.busiest, times.exchanged
+    exchanged = times.exchanged
+    busiest = {name: time for name, time in times.busiest.items() if not name.startswith(REFERENCE)}
     again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
     found = {}
@@ -320,8 +322,8 @@ def _choices(
         work = _replayed_work(choice, busiest)
         replayed = zero + work - np.minimum(work, waits(choice, work))
         for name, seconds in exchanged.forward_s.items():
-            if name in HOT:
-                continue  # the backward pass has the weights there anyway
+            if name in HOT or name.startswith(REFERENCE):
+                continue  # the backward pass has the weights there anyway, and replays nothing of a reference
             if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
                 replayed = replayed + seconds
         host = zero + (again if PERMUTES in choice.replays else 0.0)
@@ -337,7 +339,7 @@ def _own_layer_s(layer: LayerInputs, swapped: Floats, times: dict[str, OperatorT
     It leaves beside attention itself and what follows, and comes back beside the backward pass of what follows. A pair
     has another micro batch's pass in between.
     """
-    after = [op.name for op in layer.table.operators if op.window != "attention"]
+    after = [op.name for op in layer.table.operators if op.window != "attention" and op.name in times]
     core = [CORE] if CORE in times else []
     out = sum((times[name].forward_s for name in (*core, *after)), np.zeros(1))
     back = sum((times[name].backward_s for name in after), np.zeros(1))

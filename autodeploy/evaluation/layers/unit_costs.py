@@ -85,18 +85,18 @@ def _names(value: object) -> tuple[str, ...]:
     return _NAMES[kind]
 
 
-def sharding_of(candidates: Candidates, seq_length: float) -> Sharding:
-    """The cuts of a batch of candidates as float arrays."""
+def sharding_of(candidates: Candidates, context: Context) -> Sharding:
+    """The cuts of a batch of candidates as float arrays; a micro batch counts its sequences."""
     return Sharding(
         tp=candidates.tp.astype(np.float64),
         cp=candidates.cp.astype(np.float64),
         ulysses=candidates.ulysses.astype(np.float64),
         ep=candidates.ep.astype(np.float64),
         etp=candidates.etp.astype(np.float64),
-        micro_batch_size=candidates.micro_batch_size.astype(np.float64),
+        micro_batch_size=candidates.micro_batch_size.astype(np.float64) * context.sequences_per_sample,
         sequence_parallel=candidates.sequence_parallel,
         gathers_tokens=candidates.moe_dispatcher == ALL_GATHER,
-        seq_length=float(seq_length),
+        seq_length=float(context.seq_length),
     )
 
 
@@ -113,7 +113,7 @@ class _Batch:
 
     @classmethod
     def of(cls, context: Context, candidates: Candidates) -> _Batch:
-        shard = sharding_of(candidates, context.seq_length)
+        shard = sharding_of(candidates, context)
         groups = Groups.of(shard, context.machine)
         return cls(context, candidates, shard, context.exchange_features(candidates), groups, Prices())
 

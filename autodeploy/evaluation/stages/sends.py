@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.strategies.tree import distinct
+from autodeploy.workload.reference_model import SENT_OF_A_SEQUENCE
 from cost_models.collectives import leaf_hop_factor, point_to_point_s
 
 if TYPE_CHECKING:
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def p2p_bytes(candidates: Candidates, context: Context) -> Floats:
-    """Bytes of one micro batch's activations that a rank sends to the next stage [n]: 2 n h in 16 bits."""
-    tokens = candidates.micro_batch_size * (context.seq_length / candidates.cp)
+    """Bytes of one micro batch's activations that a rank sends to the next stage [n]: 2 n h in 16 bits a model."""
+    tokens = candidates.micro_batch_size * (context.sample_tokens / candidates.cp)
+    if context.operators.reference:
+        tokens = tokens * SENT_OF_A_SEQUENCE
     parts = np.where(candidates.sequence_parallel | context.cuts_sends, candidates.tp, 1)
     return np.asarray(context.operators.element_bytes * tokens * context.model.hidden_size / parts)
 

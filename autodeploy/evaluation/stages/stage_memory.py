@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inputs.expert_balance import worst_imbalance
+from autodeploy.workload.reference_model import SENT_OF_A_SEQUENCE
 from cost_models.hbm import MIB, communicator_bytes
 from cost_models.schedule import kinds, model_parts
 
@@ -71,7 +72,7 @@ def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools,
     size, the default buffer. Source of the messages: MindSpeed hccl_adaptive_func.py.
     """
     c, model = candidates, context.model
-    tokens = c.micro_batch_size * context.seq_length / c.cp
+    tokens = c.micro_batch_size * context.sample_tokens / c.cp
     element = context.operators.element_bytes
     hidden = element * tokens * model.hidden_size
     cut = hidden / np.where(c.sequence_parallel, c.tp, 1)
@@ -87,7 +88,7 @@ def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools,
         (c.dp > 1, None),
         (c.cp * c.dp > 1, None),
         (c.tp > 1, hidden),
-        *[(c.pp > 1, cut)] * 3,
+        *[(c.pp > 1, cut * (SENT_OF_A_SEQUENCE if context.operators.reference else 1))] * 3,
         (c.cp > 1, context_message),
         (c.tp * c.pp > 1, small),
         (c.ep > 1, routed),

@@ -209,10 +209,12 @@ def case_of(
     network: float = 1.0,
     precision: str = "bf16",
     adapters: tuple[int, tuple[str, ...]] | None = None,
+    pairs: bool = False,
 ) -> Case:
     """The same run for the planner and for the accounting, on a network of `network` times the profile's bandwidth."""
     rank, targets = adapters or (0, ())
-    tuned = {"kind": "sft", "lora": {"rank": rank, "target_modules": targets}} if adapters else {}
+    tuned: dict[str, Any] = {"kind": "dpo" if pairs else "sft" if adapters else "pretrain"}
+    tuned |= {"lora": {"rank": rank, "target_modules": targets}} if adapters else {}
     training = TrainingSpec.model_validate(
         {
             **tuned,
@@ -245,6 +247,7 @@ def case_of(
         weighted_activation="graph_mode" not in on and context.machine.vendor == "huawei",
         group_launches=0.0 if context.machine.vendor == "huawei" else 0.5,
         copies_heads=context.machine.vendor == "huawei",
+        pairs=pairs,
         lora_rank=rank,
         lora_targets=tuple(TARGETS[name] for name in targets),
     )
@@ -319,12 +322,14 @@ def cases(draw: st.DrawFn) -> Case:
         on |= {"flash_attention", "grouped_gemm"}
     if "torch_fsdp2" in on or not draw(st.integers(0, 5)):
         on |= {"torch_fsdp2", "fsdp"}
-    model, adapters = draw(models()), None
+    model, adapters, pairs = draw(models()), None, False
     if model["name"] == "dense" and draw(st.booleans()):
         model |= {"tie_word_embeddings": False, "num_nextn_predict_layers": 0}
         on = on - {"fsdp", "torch_fsdp2"}
         chosen = [name for name in TARGETS if draw(st.booleans())]
-        adapters = (draw(st.sampled_from([8, 64])), tuple(chosen or TARGETS))
+        pairs = draw(st.booleans())
+        if not pairs or draw(st.booleans()):
+            adapters = (draw(st.sampled_from([8, 64])), tuple(chosen or TARGETS))
     if "torch_fsdp2" not in on:
         on = on - {"bf16_gradients"}
     return case_of(
@@ -340,6 +345,7 @@ def cases(draw: st.DrawFn) -> Case:
         # A slow network leaves exposed what computation hides on a fast one.
         network=draw(st.sampled_from([1.0, 1.0, 0.1, 0.01])),
         adapters=adapters,
+        pairs=pairs,
     )
 
 
@@ -362,7 +368,7 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
     ulysses = draw(st.sampled_from([u for u in _powers(cp) if model["num_attention_heads"] % (u * tp) == 0]))
     etp = draw(st.sampled_from([1, tp])) if moe else 1
     ep = draw(st.sampled_from(_powers(min(16, world // (pp * etp))))) if moe else 1
-    if "fsdp" in case.run.on:  # paired passes have no place to gather parameters
+    if "fsdp" in case.run.on or case.run.pairs:  # paired passes have no place to gather parameters
         schedules = tuple(s for s in schedules if s in ("1f1b", "interleaved"))
     schedule = draw(st.sampled_from([s for s in schedules if s != "adaptive_pipe" or ep > 1]))
     vpp = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.accounting.layer import Account, add_layer, behind, chunked
+from tests.support.accounting.layer import Account, add_layer, add_reference, behind, chunked
 
 if TYPE_CHECKING:
     from tests.support.accounting.machine import Numbers
@@ -26,6 +26,7 @@ def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int
     a.message("embedding_reduce", "tp", reduced, many, 0 if frozen else many)
     a.dense_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / cut
     _freeze(a)
+    add_reference(a)
     a.close()
     return a
 
@@ -53,11 +54,16 @@ def _head(a: Account) -> None:
     cast, once, twice = 2 + 4, 4, 4 + 4
     unfused = (cast + once + twice + twice + once + twice, twice + cast)
     forward, backward = (22, 12) if "fused_cross_entropy" in r.on else unfused
-    a.vector("cross_entropy", "mlp", forward * logits, backward * logits, 8)
+    if r.pairs:  # joined FP32 logits of both models, then a log-softmax of plain operators
+        joined, differences = (2 + 4) + (2 + 2) + (4 + 4), twice + twice
+        forward, backward = joined + 2 * once + 2 * twice + differences, 4 + 3 * 12 + 8 + 6
+    a.vector("cross_entropy", "mlp", forward * logits, backward * logits, 12 if r.pairs else 8)
     a.vector("final_norm", "mlp", 4 * a.local * h, 6 * a.local * h)
     a.keep("final_norm_out", 4 * a.local * h)
     # An FP32 cast, and 16 bits before it and after it; in graph mode an FP32 log-softmax and an FP32 one-hot label.
     kept, beside = (4 + 4, 0) if "graph_mode" in r.on else (4, 2)
+    if r.pairs:
+        kept, beside = 2 * 4 + 4, 2 * 4
     a.keep("logits", kept * logits)
     a.loss_beside, a.loss_done = beside * logits, kept * logits
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
@@ -73,7 +79,8 @@ def _head(a: Account) -> None:
     plain = 1 if not a.d.sequence_parallel and cut > 1 else 0
     returned = machine.all_reduce(2 * a.tokens * h, tp)
     a.message("head_gradient_reduce", "tp", returned, 0, plain, hide_backward=behind(a, head.busy[2]))
-    a.message("loss_reduce", "tp", machine.all_reduce(12 * a.tokens, tp), 1 if len(tp) > 1 else 0, 0)
+    summed = machine.all_reduce((8 if r.pairs else 12) * a.tokens, tp)
+    a.message("loss_reduce", "tp", summed, 1 if len(tp) > 1 else 0, 0)
 
 
 def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -> Account:
@@ -86,6 +93,7 @@ def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -
     a.dense_params = (run.vocab_size * run.hidden_size / cut if own else 0) + run.hidden_size
     a.copied_params = a.dense_params - run.hidden_size if run.tie_word_embeddings else 0.0
     _freeze(a)
+    add_reference(a)
     a.close()
     return a
 

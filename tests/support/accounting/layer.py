@@ -140,7 +140,7 @@ class Account:
     @property
     def tokens(self) -> float:
         """Rows of a tensor-parallel multiplication."""
-        return self.d.micro_batch_size * self.run.seq / self.d.cp
+        return self.d.micro_batch_size * self.run.sequences * self.run.seq / self.d.cp
 
     @property
     def local(self) -> float:
@@ -223,6 +223,9 @@ class Account:
         self.launched[name] = forward
         self.issued[0] += forward
         self.issued[1] += backward
+        if self.run.pairs and name != "gradient_accumulation":  # the reference does it once more, forward alone
+            self.operators[f"reference_{name}"] = Operator(window, (even[0], 0.0, 0.0), (busy[0], 0.0, 0.0))
+            self.issued[0] += forward
 
     def work(self, *, backward: int, where: Callable[[str, str], bool]) -> float:
         """Seconds of the operators that `where` (name, window) picks: 0 forward, 1 input, 2 weight gradients."""
@@ -251,7 +254,12 @@ class Account:
         if seconds > 0:  # a group of one rank exchanges nothing
             self.issued[0] += forward
             self.issued[1] += backward
-        for part, count, hide in ((self.forward, forward, hide_forward), (self.backward, backward, hide_backward)):
+        passes = [(self.forward, forward, hide_forward), (self.backward, backward, hide_backward)]
+        if self.run.pairs and forward:
+            self.forward.tp += hide_forward(seconds) * forward * (lane == "tp")
+            self.forward.cp += hide_forward(seconds) * forward * (lane == "cp")
+            self.issued[0] += forward if seconds > 0 else 0
+        for part, count, hide in passes:
             self.hidden[name, 0 if part is self.forward else 1] = (busy - hide(busy)) * count
             if lane == "ep" and part is self.backward and self.replays_in_waits:
                 self.backward_wait += hide(busy) * count
@@ -301,8 +309,15 @@ def transformer_layer(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     """One layer, from its first norm to its last residual."""
     a = Account(run, d, machine, groups)
     add_layer(a, index)
+    add_reference(a)
     a.close()
     return a
+
+
+def add_reference(a: Account) -> None:
+    """The weights of the frozen copy, where there is one."""
+    if a.run.pairs:
+        a.frozen_params += a.frozen_params + a.dense_params
 
 
 def add_layer(a: Account, index: int) -> None:
@@ -460,8 +475,8 @@ def _core(a: Account, heads: float, window: int | None) -> None:
     if a.d.ulysses > 1:  # once as the kernel left it, once as the projection takes it
         a.keep("attention_out_exchanged", 2 * a.tokens * heads * r.value)
     if "flash_attention" not in r.on:
-        scores = a.d.micro_batch_size * heads / a.d.cp * s * s
-        pairs = a.d.micro_batch_size * heads / a.d.cp
+        pairs = a.d.micro_batch_size * r.sequences * heads / a.d.cp
+        scores = pairs * s * s
         a.gemm("scores", "attention", s, s, r.qk, groups=pairs, weighted=False)
         each = 9 if "dropout" in r.on else 4
         a.vector("softmax_dropout", "attention", each * scores, (each + 4) * scores, 2)

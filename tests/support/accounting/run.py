@@ -44,6 +44,7 @@ class Run:
     weighted_activation: bool = False  # experts keep their activation before and after the routing weights
     group_launches: float = 0.0  # calls of the host for each expert inside a grouped multiplication
     copies_heads: bool = False  # slices of the joined projection are copied out
+    pairs: bool = False  # of sequences, which a frozen copy of the model reads, too
     lora_rank: int = 0  # of adapters beside a frozen model
     lora_targets: tuple[str, ...] = ()  # products that have one
 
@@ -51,6 +52,11 @@ class Run:
         if name.startswith("_"):
             raise AttributeError(name)
         return self.model.get(name)
+
+    @property
+    def sequences(self) -> int:
+        """Of one of the global batch."""
+        return 2 if self.pairs else 1
 
     @property
     def gates(self) -> int:

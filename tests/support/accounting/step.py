@@ -238,11 +238,12 @@ def _again_s(a: Account, name: str) -> float:
         if name == "swap_attention" and a.d.schedule not in PAIRING:
             # Copied out until the layer ends; copied in from where its backward pass begins to where attention's does.
             transfer = size / a.machine.host_link_bytes_per_s
+            own = _own(a)
             for way in ((0,), (1, 2)):
-                whole = sum(o.busy[n] for o in a.operators.values() for n in way)
+                whole = sum(o.busy[n] for o in own.values() for n in way)
                 window = sum(
                     o.busy[n]
-                    for name_, o in a.operators.items()
+                    for name_, o in own.items()
                     for n in way
                     if o.window != "attention" or (n == 0 and name_ == "core_attention")
                 )
@@ -250,7 +251,7 @@ def _again_s(a: Account, name: str) -> float:
         return seconds
     wait = a.backward_wait
     if name == "full":
-        work = sum(o.busy[0] for o in a.operators.values())
+        work = sum(o.busy[0] for o in _own(a).values())
         # Copied weights come once for all that the backward pass does.
         return max(0.0, work - wait) + sum(t for name, t in a.forward_messages.items() if name != "hot_weights")
     _, operators, messages = RECOMPUTE[name]
@@ -259,6 +260,11 @@ def _again_s(a: Account, name: str) -> float:
     rivals = sum(_work(a, ops) for other, (_, ops, _) in RECOMPUTE.items() if _freed(a, other) > 0)
     hidden = min(work, wait * work / rivals) if rivals else 0.0
     return work - hidden + sum(a.forward_messages.get(m, 0.0) for m in messages)
+
+
+def _own(a: Account) -> dict[str, layers.Operator]:
+    """Operators of the model itself, not of the copy that it is compared with."""
+    return {name: o for name, o in a.operators.items() if not name.startswith("reference_")}
 
 
 def _waits_again_s(a: Account, name: str) -> float:
@@ -283,6 +289,7 @@ def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
         return 0.0
     cut = d.sequence_parallel or "scatter_gather_sends" in run.on
     tokens = d.micro_batch_size * run.seq / d.cp / (d.tp if cut else 1)
+    tokens *= 2 * 2 if run.pairs else 1  # chosen and rejected, of both models
     size, pipelines = 2 * tokens * run.hidden_size, [groups_of(rank, d)["pp"] for rank in range(d.world // d.pp)]
     return max(machine.send(size, stages[0], stages[1], stages) for stages in pipelines)
 
@@ -525,7 +532,7 @@ def _memory(
 
 def _buffers(run: Run, d: Degrees, machine: Numbers) -> float:
     """A send and a receive buffer for each group of more than one rank that a rank is in, the world's always."""
-    tokens = d.micro_batch_size * run.seq / d.cp
+    tokens = d.micro_batch_size * run.sequences * run.seq / d.cp
     whole = 2 * tokens * run.hidden_size
     mine = whole / (d.tp if d.sequence_parallel else 1)
     around = whole / d.tp if d.ulysses > 1 else 0
@@ -536,7 +543,7 @@ def _buffers(run: Run, d: Degrees, machine: Numbers) -> float:
     most = run.capacity_factor or (uneven(run, d, run.peak_imbalance) if run.num_experts_per_tok else 1.0)
     rows = mine * (run.num_experts_per_tok or 0) * most
     groups: list[tuple[int, float | None]] = [
-        *[(2, None), (d.dp, None), (d.dp * d.cp, None), (d.tp, whole), (d.pp, mine), (d.pp, mine), (d.pp, mine)],
+        *[(2, None), (d.dp, None), (d.dp * d.cp, None), (d.tp, whole), *[(d.pp, mine * run.sequences)] * 3],
         *[(d.cp, around), (d.tp * d.pp, 10 * 2**20), (d.ep, rows), (d.ep, None), (d.etp, whole)],
     ]
     default = [machine.communicator_bytes for size, _ in groups if size > 1]
