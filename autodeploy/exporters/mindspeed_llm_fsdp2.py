@@ -17,6 +17,7 @@ from autodeploy.exporters.target_release import profile_of
 from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.presets import preset_of
+from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,6 +36,7 @@ MODEL_IDS = (
     ("glm-5", "glm52"),
 )
 OF_EXPERTS = {"qwen3": "qwen3_moe"}
+WHOLE_LOSS = (None, "gpt_oss", "step35", "glm52")  # whose forward takes no loss_ctx
 LAYERS, EXPERTS = "model.layers.{*}", "model.layers.{*}.mlp.experts"
 UNITS = (LAYERS, "model.embed_tokens", "lm_head")
 PRECISIONS = ("bf16", "fp16", "fp32")
@@ -176,11 +178,16 @@ def _recomputed(launch: Launch) -> list[str]:
 
 def _optimization(launch: Launch) -> dict[str, Any]:
     features = launch.plan.strategy.features
-    found = {
+    found: dict[str, Any] = {
         "use_flash_attn": "flash_attention" in features,
         "use_fused_rmsnorm": "fused_rmsnorm" in features,
         "use_fused_rotary_pos_emb": "unfused_rotary" not in features,
     }
+    if "chunked_loss" in features:
+        if model_id_of(launch.spec.model) in WHOLE_LOSS:
+            launch.arguments.note("the backend's model takes no loss in chunks: logits take more memory than planned")
+        else:
+            found["chunk_loss_size"] = int(FEATURES["chunked_loss"].values["chunk_tokens"])
     return found | ({"moe_grouped_gemm": "grouped_gemm" in features} if launch.spec.model.is_moe else {})
 
 

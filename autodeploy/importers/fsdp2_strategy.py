@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from autodeploy.stack.features import FEATURES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -12,7 +14,9 @@ if TYPE_CHECKING:
 
 MUON: Final = "muon"
 # What FSDP2 always does, and what transformers' attention is on this chip.
-ALWAYS: Final = ("fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather", "flash_attention")
+ALWAYS: Final = (
+    *("fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather", "flash_attention", "transformers_loss"),
+)
 CP_ALGORITHMS: Final = {"ulysses": "ulysses", "ring": "ring", "kvallgather": "ring"}
 BATCH: Final = 8  # per_device_train_batch_size, where the file has none
 _LAYERS: Final = re.compile(r"model\.layers\.(?:\{\*\}|\{(\d+)-(\d+)\})")
@@ -73,6 +77,12 @@ def _switches(reader: KeyReader, *, moe: bool, ep: int) -> set[str]:
     grouped = reader.switch("/strategy/features", "optimization.moe_grouped_gemm")
     reader.switch("/strategy/features", "optimization.use_flash_attn")
     found |= {"fused_rmsnorm"} if own and norm else set()
+    chunk = reader.number("/strategy/features", "optimization.chunk_loss_size", least=0)
+    if chunk and reader.raw("training.stage") == "pt":
+        found.add("chunked_loss")
+        if chunk != int(FEATURES["chunked_loss"].values["chunk_tokens"]):
+            planned = int(FEATURES["chunked_loss"].values["chunk_tokens"])
+            reader.log.unmodelled("/optimization/chunk_loss_size", chunk, f"chunks are predicted with {planned} tokens")
     found |= set() if own and rotary else {"unfused_rotary"}
     if moe and own and grouped:
         found |= {"grouped_gemm", "fused_swiglu"}

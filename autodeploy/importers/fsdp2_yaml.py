@@ -38,7 +38,6 @@ UNMODELLED: Final = {
     "parallel.num_to_backward_prefetch": (1, "units gathered ahead are predicted as one"),
     "parallel.enable_chunk_batch": (False, "batches cut in chunks are predicted whole"),
     "parallel.fsdp_implementation": ("native", "FSDP2 of fsdp_turbo is predicted as PyTorch's"),
-    "optimization.chunk_loss_size": (0, "a loss in chunks is predicted whole"),
     "data.packing": (False, "packed documents are predicted as full sequences"),
     "data.neat_packing": (False, "packed documents are predicted as full sequences"),
     "data.reset_attention_mask": (False, "packed documents are predicted as full sequences"),

@@ -247,6 +247,10 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     a copy. A whole head makes whole 16-bit logits on every rank, and needs their whole gradient when the loss is done
     with its share of them. Source: Megatron-LM tensor_parallel/cross_entropy.py. Preference tuning has its own
     loss (`reference_model`).
+
+    A loss in chunks has the logits of one chunk at a time, and their gradients too: it keeps the 16-bit gradients of
+    its input and of the weight, the latter once more as a chunk adds to it. Source: MindSpeed-LLM @c77308a1,
+    mindspeed_llm/fsdp2/features/chunkloss.py.
     """
     h, tokens, cut = model.hidden_size, shard.tokens, vocabulary_cut(shard, on)
     vocab, logits = model.vocab_size / cut, tokens * model.vocab_size / shard.tp
@@ -272,9 +276,14 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
             backward_bytes=6.0 * shard.local_tokens * h,
         ),
     )
+    kept, beside = on.logit_bytes * logits, on.loss_bytes * logits
+    if on.loss_chunk:
+        at_once = logits * np.minimum(1.0, on.loss_chunk / tokens)
+        beside = (on.logit_bytes + on.loss_bytes) * at_once + 2.0 * vocab * h
+        kept = 2.0 * (tokens + vocab) * h
     tensors = (
         Tensor("final_norm_out", np.asarray(4.0 * shard.local_tokens * h)),
-        Tensor("logits", np.asarray(on.logit_bytes * logits), as_it_is=True),
+        Tensor("logits", np.asarray(kept), as_it_is=True),
         Tensor("whole_logits", np.asarray(2.0 * tokens * vocab * (cut < shard.tp))),
     )
     exchanges = column_exchanges(shard, "head", "mlp", np.asarray(2.0 * tokens * h), "output_proj")
@@ -284,10 +293,9 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     reduced = np.asarray((LOSS_REDUCED_BYTES if on.reference else 12.0) * tokens)
     loss = Exchange("loss_reduce", "reduce", "mlp", reduced, once, 0.0, as_it_is=True)
     params = np.asarray(model.head_params / cut + h)
-    none, kept = np.zeros_like(params), tensors[1].kept_bytes
-    beside = np.asarray(on.loss_bytes * logits)
+    none, passing = np.zeros_like(params), tensors[1].kept_bytes
     summed = accumulating(operators, on)
-    table = LayerTable("head", summed, tensors, (*exchanges, loss), params, none, beside, kept)
+    table = LayerTable("head", summed, tensors, (*exchanges, loss), params, none, np.asarray(beside), passing)
     return in_format(with_reference(frozen_piece(table, on), on), on.element_bytes)
 
 

@@ -181,6 +181,7 @@ class OperatorFeatures:
     weighted_activation: bool = False  # routing weights are applied to the experts' activation, which is kept twice
     logit_bytes: float = 4.0  # kept of a logit for the backward pass: the FP32 softmax; other losses differ
     loss_bytes: float = 2.0  # of a logit beyond it while the loss runs: the 16-bit logits, or their 16-bit gradient
+    loss_chunk: float = 0.0  # tokens of which the loss is computed at a time, gradients with it; 0: all
     fused_rotary: bool = True
     whole_vocabulary: bool = False  # every tensor-parallel rank holds embedding and head whole
     replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts

@@ -137,6 +137,7 @@ def operator_features(
         element_bytes=4.0 if full else 2.0,
         logit_bytes=kept,
         loss_bytes=beside,
+        loss_chunk=_loss_chunk(features),
         whole_vocabulary="whole_vocabulary" in features,
         replicated_dispatch="replicated_dispatch" in features,
         copies_heads=ascend,
@@ -150,6 +151,11 @@ def operator_features(
         lora_targets=() if training.lora is None else training.lora.target_modules,
         reference=training.kind == "dpo",
     )
+
+
+def _loss_chunk(features: frozenset[str]) -> float:
+    """Tokens of which the loss is computed at a time; 0: all of a micro batch."""
+    return float(launch_values(features, "chunked_loss")["chunk_tokens"]) if "chunked_loss" in features else 0.0
 
 
 def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str]) -> Loads:

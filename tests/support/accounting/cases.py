@@ -74,6 +74,7 @@ SWITCHES = (
     *("unfused_gradient_accumulation", "unfused_rotary", "unfused_optimizer", "fused_cross_entropy"),
     *("replicated_dispatch", "fsdp", "whole_vocabulary", "unfused_expert_accumulation"),
     *("fused_router", "async_permutation", "fused_expert_accumulation", "torch_fsdp2", "bf16_gradients"),
+    "chunked_loss",
 )
 # Matrices that may have adapters, as frameworks name them -> their products.
 TARGETS = {
@@ -325,7 +326,7 @@ def cases(draw: st.DrawFn) -> Case:
     model, adapters, pairs = draw(models()), None, False
     if model["name"] == "dense" and draw(st.booleans()):
         model |= {"tie_word_embeddings": False, "num_nextn_predict_layers": 0}
-        on = on - {"fsdp", "torch_fsdp2"}
+        on = on - {"fsdp", "torch_fsdp2", "chunked_loss"}
         chosen = [name for name in TARGETS if draw(st.booleans())]
         pairs = draw(st.booleans())
         if not pairs or draw(st.booleans()):

@@ -64,8 +64,14 @@ def _head(a: Account) -> None:
     kept, beside = (4 + 4, 0) if "graph_mode" in r.on else (4, 2)
     if r.pairs:
         kept, beside = 2 * 4 + 4, 2 * 4
-    a.keep("logits", kept * logits)
-    a.loss_beside, a.loss_done = beside * logits, kept * logits
+    done = kept * logits
+    loss = beside * logits
+    if "chunked_loss" in r.on:
+        # 1024 tokens' logits at a time; gradients of input and weight stay, a chunk's own of the weight come and go.
+        loss = (kept + beside) * min(1024, a.tokens) * r.vocab_size / a.d.tp + 2 * vocab * h
+        done = 2 * a.tokens * h + 2 * vocab * h
+    a.keep("logits", done)
+    a.loss_beside, a.loss_done = loss, done
     sp = 1 if a.d.sequence_parallel and len(tp) > 1 else 0
     head = a.operators["output_proj"]
     gather = machine.all_gather(2 * a.tokens * h, tp)
