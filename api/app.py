@@ -36,6 +36,7 @@ from api.threads import prepare_threads
 from api.throttle import LoginThrottle
 from api.ui import login
 from api.ui import routes as ui
+from api.ui.error_page import as_page
 from api.ui.warm_up import make_ready
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.services import open_services
@@ -125,7 +126,7 @@ def create_app(
         app.include_router(module.router)
     for pages in (ui, login):
         app.include_router(pages.router, include_in_schema=False)
-    problems.install(app)
+    problems.install(app, as_page)
     openapi.install(app, with_keys=settings.auth == "keys")
     if settings.path_prefix:
         refuse_own_paths(app, settings.path_prefix)

@@ -32,9 +32,9 @@ from autodeploy.specs.validation import pointer
 from autodeploy.store.database import DATABASE_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from fastapi import FastAPI, Request
+    from fastapi import FastAPI, Request, Response
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:autodeploy:problem:"
@@ -125,14 +125,18 @@ def problem_response(
     return JSONResponse(problem.model_dump(), status, about, media_type=MEDIA_TYPE)
 
 
-def install(app: FastAPI) -> None:
-    """Makes every error of the app a problem document."""
-    app.add_exception_handler(AutoDeployError, on_autodeploy_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
+def install(app: FastAPI, show: Callable[[Request, JSONResponse], Response]) -> None:
+    """Makes every error of the app a problem document, which `show` may dress for who asked."""
+
+    def handle(kind: type[Exception], problem_of: Callable[[Request, Exception], JSONResponse]) -> None:
+        app.add_exception_handler(kind, lambda request, error: show(request, problem_of(request, error)))
+
+    handle(AutoDeployError, on_autodeploy_error)
+    handle(RequestValidationError, _on_validation_error)
+    handle(HTTPException, _on_http_exception)
     for kind in set(DATABASE_ERRORS) - {StorageFullError}:
-        app.add_exception_handler(kind, on_database_error)
-    app.add_exception_handler(Exception, on_unexpected)
+        handle(kind, on_database_error)
+    handle(Exception, on_unexpected)
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:

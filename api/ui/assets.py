@@ -28,6 +28,7 @@ _BUNDLES = {
         "paste.js",
         "progress_curve.js",
         "progress.js",
+        "searches.js",
         "strategies.js",
         "what_if.js",
     ),

@@ -42,14 +42,17 @@ from autodeploy.reports.operator_table import (
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import choices, plan_lines
 from autodeploy.services.comparisons import MOST
+from autodeploy.services.searches import NEWEST
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.spec import Spec
+from autodeploy.store.searches import SearchFilter
 from hardware_profiles import ProfileError
 
 if TYPE_CHECKING:
-    from api.ui.views import Views
+    from api.ui.views import SearchRow, Views
 
 router = APIRouter(include_in_schema=False)
+OFFERED = 12
 GROUPS = ("search", "strategy", "time", "breakdown", "stages")
 
 
@@ -171,6 +174,7 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
         comparison=comparison,
         problem=problem,
         wanted=wanted,
+        offered=[] if comparison else _newest_plans(views),
         shown=shown,
         bars=bars,
         bar_parts=list(dict.fromkeys((share.key, share.name) for _, _, shares in bars for share in shares)),
@@ -180,6 +184,13 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
         groups=[(group, [row for row in shown if row[0].group == group]) for group in GROUPS],
         title_of=lambda row: names.get(row.field) or row_title(row, lang),
     )
+
+
+def _newest_plans(views: Views) -> list[SearchRow]:
+    """Searches whose best plans may be chosen for a comparison, newest first, each plan once."""
+    rows, _ = views.searches(SearchFilter(), None, NEWEST)
+    found = {row.best_plan_id: row for row in reversed(rows) if row.best_plan_id}
+    return list(reversed(found.values()))[:OFFERED]
 
 
 @router.get("/searches/{search_id}/strategies")

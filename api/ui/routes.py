@@ -184,13 +184,19 @@ def profiles(request: Request, views: ViewsOfApp) -> HTMLResponse:
     return render(request, "profiles.html", profiles=views.profiles())
 
 
+@router.get("/hardware")
+def hardware(request: Request) -> RedirectResponse:
+    """What the pages call hardware is found under its name too."""
+    return see(request, "/profiles", status=308)
+
+
 @router.get("/profiles/{name}")
 def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
     """Every number of a hardware profile."""
     try:
         found = views.profile(name)
     except NotFoundError as error:
-        return not_found(request, error)
+        return not_found(request, error, error.hint)
     return render(request, "profile.html", profile=found)
 
 
@@ -256,14 +262,16 @@ def form_page(
     )
 
 
-def see(request: Request, path: str) -> RedirectResponse:
+def see(request: Request, path: str, *, status: int = 303) -> RedirectResponse:
     kept = requested_language(request)
-    return RedirectResponse(path + (f"?lang={kept}" if kept else ""), status_code=303)
+    return RedirectResponse(path + (f"?lang={kept}" if kept else ""), status_code=status)
 
 
-def not_found(request: Request, error: NotFoundError) -> HTMLResponse:
+def not_found(request: Request, error: NotFoundError, hint: str = "") -> HTMLResponse:
+    """The page that says so; by default with what may have become of searches and plans."""
     known = texts(language_of(request))
-    return _error(request, 404, known["error.not_found_title"], str(error) or known["error.not_found"])
+    message = str(error) or known["error.not_found"]
+    return _error(request, 404, known["error.not_found_title"], message, hint or known["error.not_found_hint"])
 
 
 def refused(request: Request) -> HTMLResponse:
@@ -271,6 +279,6 @@ def refused(request: Request) -> HTMLResponse:
     return _error(request, 403, known["error.foreign_title"], known["error.foreign"])
 
 
-def _error(request: Request, status: int, title: str, message: str) -> HTMLResponse:
-    context: dict[str, Any] = {"title": title, "message": message}
+def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:
+    context: dict[str, Any] = {"title": title, "message": message, "hint": hint}
     return render(request, "error.html", status=status, **context)

@@ -25,6 +25,7 @@ from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.specs.presets import list_presets
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.validation import did_you_mean
 from autodeploy.stack.frameworks import launchers
 from autodeploy.store.clock import iso
 from hardware_profiles import ProfileError, list_profiles, load_profile
@@ -272,7 +273,8 @@ class Views:
             when there is none of that name.
         """
         if name not in list_profiles():
-            raise NotFoundError(f"there is no hardware profile {name[:100]!r}")
+            hint = did_you_mean(name[:100], list_profiles())
+            raise NotFoundError(f"there is no hardware profile {name[:100]!r}", hint=hint)
         return profile_page(load_profile(name).document.model_dump(mode="json"))
 
     def profile_title(self, name: str) -> str:

@@ -59,6 +59,10 @@ def _in_model_order(plan: Plan) -> Iterator[tuple[int, int, int]]:
                 yield stage, chunk, layers[chunk]
 
 
+ROW_PX, LOW_ROW_PX = 24, 13
+MANY_STAGES = 12
+
+
 def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Language = "en") -> Figure:
     """A row for each stage, the model's layers from left to right; what else a stage holds stands at its name.
 
@@ -67,6 +71,7 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
     dense_layers : numbers, from 0, of the layers without routed experts.
     """
     words = WORDS[lang]
+    row_px = ROW_PX if len(plan.stages) <= MANY_STAGES else LOW_ROW_PX
     names = [_stage_name(index, stage.holds, words["stage"]) for index, stage in enumerate(plan.stages)]
     runs = layer_runs(plan, dense_layers)
     traces = []
@@ -95,10 +100,17 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
         traces,
         x_title=words["layer"],
         y_title="",
-        height_px=130 + 24 * max(1, len(names)),
+        height_px=130 + row_px * max(1, len(names)),
         barmode="overlay",
         bargap=0.18,
-        yaxis={"type": "category", "categoryorder": "array", "categoryarray": names, "autorange": "reversed"},
+        yaxis={
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": names,
+            "autorange": "reversed",
+            "dtick": 1,
+            "tickfont": {"size": min(12, row_px - 2)},
+        },
         showlegend=True,
         meta={"narrow": {"yaxis.tickvals": names, "yaxis.ticktext": [str(index) for index in range(len(names))]}},
     )

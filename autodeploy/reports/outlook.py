@@ -68,6 +68,8 @@ def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:
     same_cards = len({point.num_npus for point in points}) == 1
     shown = points if len(points) <= MOST_POINTS else (*points[: MOST_POINTS - 1], points[-1])
     text = say(lang, "semicolon").join(_point(point, lang, same_cards=same_cards) for point in shown)
+    if len(shown) < len(points):
+        return say(lang, "pareto_some", count=len(points), shown=len(shown), points=text)
     return say(lang, "pareto", count=len(points), points=text)
 
 

@@ -49,22 +49,29 @@ def _total(run: TrainingRun, lang: Language) -> str:
         text = say(lang, "run_steps_part", trained=possible, tokens=tokens, days=days(trained))
     if run.days is None or run.npu_hours is None or run.goodput is None:
         return text
-    text += say(lang, "semicolon") + say(
-        lang,
-        "run_total",
-        days=days(run.days),
-        card_hours=quantity(run.npu_hours),
-        goodput=percent(run.goodput),
-    )
+    total = {"card_hours": quantity(run.npu_hours), "goodput": percent(run.goodput)}
+    if days(run.days) == days(trained):  # the same number again would say nothing
+        added = say(lang, "run_total_near", added=duration(86_400.0 * (run.days - trained)), **total)
+    else:
+        added = say(lang, "run_total", days=days(run.days), **total)
+    text += say(lang, "semicolon") + added
     lost = say(
         lang,
         "run_lost",
         checkpoint=percent((run.checkpoint_days or 0.0) / run.days),
         lost=percent((run.lost_work_days or 0.0) / run.days),
         restart=percent((run.restart_days or 0.0) / run.days),
-        failures=f"{run.failures or 0.0:,.0f}",
+        failures=failures(run.failures or 0.0, lang),
     )
     return text + say(lang, "semicolon") + lost
+
+
+def failures(expected: float, lang: Language) -> str:
+    """68 failures, 1 failure, hardly a failure."""
+    count = round(expected)
+    if count == 0:
+        return say(lang, "failures_none")
+    return say(lang, "failures_one") if count == 1 else say(lang, "failures_many", count=f"{count:,}")
 
 
 def _phase(number: int, phase: RunPhase, lang: Language) -> str:

@@ -187,10 +187,17 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "with checkpoints and failures {days} days, {card_hours} card-hours, goodput {goodput} %",
         "计入检查点与故障共 {days} 天，{card_hours} 卡时，有效训练占比 {goodput} %",
     ),
-    "run_lost": (
-        "lost: checkpoints {checkpoint} %, repeated work {lost} %, restarts {restart} % ({failures} failures)",
-        "损失：检查点 {checkpoint} %，重复训练 {lost} %，重启 {restart} %（{failures} 次故障）",
+    "run_total_near": (
+        "checkpoints and failures add {added}, {card_hours} card-hours, goodput {goodput} %",
+        "检查点与故障另需 {added}，{card_hours} 卡时，有效训练占比 {goodput} %",
     ),
+    "run_lost": (
+        "lost: checkpoints {checkpoint} %, repeated work {lost} %, restarts {restart} % ({failures})",
+        "损失：检查点 {checkpoint} %，重复训练 {lost} %，重启 {restart} %（{failures}）",
+    ),
+    "failures_none": ("hardly a failure", "几乎没有故障"),
+    "failures_one": ("1 failure", "1 次故障"),
+    "failures_many": ("{count} failures", "{count} 次故障"),
     "run_checkpoint": (
         "a checkpoint of {size} every {interval} stops training for {pause}; a failure every {failure}, "
         "{restart} until the next step",
@@ -248,6 +255,10 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "pareto": (
         "{count} plans that none beats in time, memory and cards at once: {points}",
         "{count} 个方案在时间、内存、卡数上互不支配：{points}",
+    ),
+    "pareto_some": (
+        "{count} plans that none beats in time, memory and cards at once, {shown} of them: {points}",
+        "{count} 个方案在时间、内存、卡数上互不支配，其中 {shown} 个：{points}",
     ),
     "hidden": ("{share} % hidden", "掩盖 {share} %"),
     "tie": ("≈ #{rank}", "≈ #{rank}"),

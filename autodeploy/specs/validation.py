@@ -26,10 +26,14 @@ def pointer(location: Iterable[int | str]) -> str:
     return "".join(f"/{part}" for part in parts)
 
 
+LEAST_BEGUN = 3
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint that names the closest known spelling, or all of them when there are few."""
+    """A hint that names the closest spellings, those that the name begins first, or all when there are few."""
     known = sorted(known)
-    close = get_close_matches(name, known, n=3, cutoff=0.6)
+    begun = [each for each in known if len(name) >= LEAST_BEGUN and each.lower().startswith(name.lower())]
+    close = list(dict.fromkeys((*begun, *get_close_matches(name, known, n=3, cutoff=0.6))))[:3]
     if close:
         return "did you mean " + " or ".join(close) + "?"
     return "known: " + ", ".join(known) if len(known) <= 20 else ""

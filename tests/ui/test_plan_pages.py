@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from api.app import create_app
+from api.ui.languages import texts
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.settings import Settings
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
+    from autodeploy.figures.labels import Language
     from autodeploy.services import Services
 
 FILES = Path(__file__).parents[1] / "launch_files"
@@ -352,3 +354,23 @@ def test_a_pasted_configuration_begins_a_search(site: Site) -> None:
         assert path.status_code == 422
     found = site.services.searches.get(answer.headers["location"].removeprefix("/searches/")).plan_set
     assert found.search.spec["model"]["hidden_size"] == 4096
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_an_empty_comparison_offers_the_newest_plans(chromium_browser: Browser, site: Site, lang: Language) -> None:
+    says = texts(lang)
+    with visiting(chromium_browser, site.url) as visitor:
+        page = visitor.open(f"/compare?lang={lang}")
+        boxes = page.locator("input[name='plans'][type='checkbox']")
+        assert boxes.count() >= 2
+        assert page.locator("input[name='plans'][type='checkbox']:checked").count() == 2
+        page.get_by_role("button", name=says["compare.chosen"]).click()
+        page.wait_for_url(re.compile(r"/compare\?.*plans=p_\w+.*plans=p_\w+"))
+        assert page.locator("thead th").count() == 3
+        assert page.evaluate("document.documentElement.lang").startswith(lang)
+
+
+def test_an_empty_comparison_without_plans_says_what_it_is_for(empty_site: Site) -> None:
+    page = httpx.get(f"{empty_site.url}/compare?lang=en").text
+    assert "can be compared here" in page
+    assert "checkbox" not in page

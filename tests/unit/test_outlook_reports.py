@@ -53,6 +53,10 @@ def test_what_none_beats_is_named() -> None:
     third = found.pareto[2]
     assert third.rank is None
     assert f"TP{third.strategy.tp} PP{third.strategy.pp}" in line
+    many = pareto_line(found.model_copy(update={"pareto": found.pareto * 3}), "en")
+    assert many is not None
+    assert many.startswith("9 plans that none beats in time, memory and cards at once, 4 of them: ")
+    assert many.count(";") == 3, "as many as it says"
     alone = found.model_copy(update={"pareto": found.pareto[:1]})
     assert pareto_line(alone, "en") is None
 

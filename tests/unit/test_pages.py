@@ -278,4 +278,6 @@ def test_bundles_hold_every_script_and_style_sheet_once() -> None:
     for name, text in shipped.items():
         bundle = {"js": scripts.content, "css": style.content, "svg": text.encode()}[name.rpartition(".")[2]].decode()
         assert bundle.count(text) == 1, name
+    templates = files("api.ui") / "templates"
+    assert not [t.name for t in templates.iterdir() if t.name != "base.html" and "<script src=" in t.read_text()]
     assert scripts.content.startswith(b'"use strict";'), "a directive holds only where it stands first"

@@ -1,6 +1,4 @@
 // Filters of the list under names that the reader gives; they are kept in this browser alone.
-"use strict";
-
 (() => {
   const box = document.getElementById("saved-filters");
   if (!box) return;
