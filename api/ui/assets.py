@@ -30,6 +30,7 @@ _BUNDLES = {
         "progress.js",
         "searches.js",
         "strategies.js",
+        "timeline.js",
         "what_if.js",
     ),
 }

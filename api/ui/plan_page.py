@@ -9,6 +9,7 @@ from api.ui.conditions import conditions_of, grade_of, memory_by_grade
 from api.ui.languages import texts
 from api.ui.rl_page import rl_charts, rl_context
 from api.ui.search_page import axes, expected, step_shares
+from api.ui.timeline_picture import stage_rows
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.figures.palette import PART_COLOURS
@@ -154,31 +155,11 @@ def devices_per_node(profile: str) -> int | None:
     return int(known.npus_per_node * known.devices_per_npu)
 
 
-LOOK_SLOTS = 24  # slots of a stage at the start or the end of a step, as many as can be told apart
-
-
-def looks(timeline: PipelineTimeline | None) -> tuple[tuple[str, float, float], ...]:
-    """Parts of a step worth looking at: name, from and to in s; none of a step that is short enough as a whole."""
-    if timeline is None:
-        return ()
-    share = LOOK_SLOTS / max(1.0, len(timeline.slots) / timeline.pp)
-    if share > 0.5:
-        return ()
-    whole_s, part_s = timeline.step_time_s, share * timeline.makespan_s
-    return (
-        ("start", 0.0, round(part_s, 4)),
-        ("end", round(whole_s - part_s, 4), round(whole_s, 4)),
-        ("whole", 0.0, round(whole_s, 4)),
-    )
-
-
 def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Language) -> dict[str, Any]:
     """Everything that the template of a plan reads but the answers of its boxes."""
     strategy, spec = view.plan.strategy, view.plan_set.search.spec
     per_node = devices_per_node(spec["cluster"]["profile"])
     drawn = rl_charts(view.plan, lang)
-    if timeline is not None:
-        drawn["chart-timeline"] = figures.pipeline_timeline(timeline, lang)
     if per_node is not None:
         drawn["chart-groups"] = figures.groups_on_nodes(strategy, per_node, lang)
     estimated = {name: value for name, value in spec.items() if name != "strategy"}
@@ -191,7 +172,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "layout": figures.labels.layout(strategy),
         "schedule": schedule(strategy.schedule).title_in(lang),
         "timeline": timeline,
-        "looks": looks(timeline),
+        "stage_rows": () if timeline is None else stage_rows(timeline),
         "expected": expected(view.plan),
         "rescaled": None if view.plan.rescaled is None else rescaled_words(view.plan.rescaled, lang),
         "goal": goal_line(view.plan, lang),

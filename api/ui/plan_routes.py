@@ -19,12 +19,13 @@ from api.ui.plan_page import (
     plan_context,
     stated_strategy,
 )
-from api.ui.rendering import render
+from api.ui.rendering import data, render
 from api.ui.routes import ViewsOfApp, form_page, not_found, refused, see
 from api.ui.run_page import run_page
 from api.ui.script_diff import script_diffs
 from api.ui.search_page import spec_text, step_shares
 from api.ui.strategy_picture import picture
+from api.ui.timeline_picture import timeline_picture
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import MEMORY, PARTS
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
@@ -80,6 +81,19 @@ def knobs(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
         if rules:
             found.setdefault(name, {})[value] = "; ".join(translated(rule, lang) for rule in rules)
     return JSONResponse(found)
+
+
+@router.get("/plans/{plan_id}/timeline")
+def timeline(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
+    """The slots of the plan's simulated pipeline, for the page's picture of them."""
+    try:
+        found = views.timeline(views.plan(plan_id))
+    except NotFoundError as error:
+        return not_found(request, error)
+    lang = language_of(request)
+    if found is None:
+        return JSONResponse({"error": texts(lang)["plan.no_timeline"]}, 422)
+    return data(request, timeline_picture(found, lang))
 
 
 @router.get("/plans/{plan_id}/operators")
@@ -204,7 +218,7 @@ def strategies(request: Request, search_id: str, views: ViewsOfApp) -> Response:
         return not_found(request, error)
     except (SpecError, ProfileError) as error:
         return JSONResponse({"error": translated(str(error), language_of(request))}, 422)
-    return JSONResponse(found)
+    return data(request, found)
 
 
 @router.post("/searches/{search_id}/notes")

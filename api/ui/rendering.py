@@ -6,10 +6,10 @@ import gzip
 import json
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -38,6 +38,7 @@ HEADERS = {
     "Vary": "Accept-Language, Accept-Encoding",
     "Cache-Control": "no-cache",
 }
+R = TypeVar("R", bound=Response)
 
 
 def json_island(value: Any) -> Markup:
@@ -103,9 +104,18 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
         }
         | {"session_of": getattr(getattr(request.state, "principal", None), "name", "")}
     )
-    headers = HEADERS | {"Content-Language": lang}
-    if "gzip" not in request.headers.get("accept-encoding", ""):
-        return HTMLResponse(html, status_code=status, headers=headers)
-    # No page holds a secret that its length could give away.
-    body = gzip.compress(html.encode(), compresslevel=5, mtime=0)
-    return HTMLResponse(body, status_code=status, headers=headers | {"Content-Encoding": "gzip"})
+    return _compressed(request, HTMLResponse(html, status_code=status, headers=HEADERS | {"Content-Language": lang}))
+
+
+def data(request: Request, value: Any) -> JSONResponse:
+    """What a script of a page asks for, as JSON."""
+    return _compressed(request, JSONResponse(value, headers={"Cache-Control": "no-cache", "Vary": HEADERS["Vary"]}))
+
+
+def _compressed(request: Request, answer: R) -> R:
+    """No page holds a secret that its length could give away."""
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        answer.body = gzip.compress(bytes(answer.body), compresslevel=5, mtime=0)
+        answer.headers["Content-Encoding"] = "gzip"
+        answer.headers["Content-Length"] = str(len(answer.body))
+    return answer

@@ -72,6 +72,7 @@ def _event(slot: Slot) -> dict[str, Any]:
         "ts": slot.start_s * MICROSECONDS,
         "dur": (slot.end_s - slot.start_s) * MICROSECONDS,
         "cname": COLOURS[slot.kind],
+        "args": {"compute_s": slot.compute_s, "communication_s": slot.communication_s, "host_s": slot.host_s},
     }
 
 

@@ -4,7 +4,6 @@ from autodeploy.figures import labels
 from autodeploy.figures.groups_on_nodes import group_spans, groups_on_nodes
 from autodeploy.figures.layers_on_stages import layers_on_stages
 from autodeploy.figures.layout import figure_json
-from autodeploy.figures.pipeline_timeline import pipeline_timeline
 from autodeploy.figures.rl_charts import batch_over_time, phases_timeline
 from autodeploy.figures.stage_memory import stage_memory
 from autodeploy.figures.step_time import step_time_breakdown
@@ -18,7 +17,6 @@ __all__ = [
     "labels",
     "layers_on_stages",
     "phases_timeline",
-    "pipeline_timeline",
     "stage_memory",
     "step_time_breakdown",
     "time_and_memory",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 MOST_NODES = 64
+LABEL_PX = 18  # that a node's number needs
 CELL = 0.94  # of a device's width
 _FIRST, _LAST = (0xC9, 0xDC, 0xF3), (0x2A, 0x55, 0x8F)  # red, green and blue of the first and the last stage
 
@@ -81,6 +82,7 @@ def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = 
     ranks = range(min(world, MOST_NODES * devices_per_node))
     places = [place_of(rank, strategy) for rank in ranks]
     nodes = -(-len(ranks) // devices_per_node)
+    row_px = 18 if nodes <= 16 else 9
     stages = []
     for stage in range(places[-1].pp + 1):
         held = [rank for rank in ranks if places[rank].pp == stage]
@@ -100,10 +102,10 @@ def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = 
         stages,
         x_title=words["device"],
         y_title=words["node"],
-        height_px=120 + (18 if nodes <= 16 else 9) * max(4, nodes),
+        height_px=120 + row_px * max(4, nodes),
         barmode="overlay",
         bargap=0.12,
-        yaxis={"autorange": "reversed", "dtick": max(1, nodes // 16)},
+        yaxis={"autorange": "reversed", "dtick": -(-LABEL_PX // row_px)},
         xaxis={
             "tickvals": [device + CELL / 2 for device in range(devices_per_node)],
             "ticktext": [str(device) for device in range(devices_per_node)],

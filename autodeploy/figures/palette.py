@@ -56,7 +56,15 @@ LAYER_INK: dict[str, str] = {"dense": "#1b2430", "moe": "#ffffff"}
 SLOT_COLOURS: dict[str, str] = {"forward": "#93b8e4", "backward": "#3f74b8", "pair": "#7c62b3", "after": "#84b676"}
 
 REST = "rgba(128, 134, 144, 0.22)"
-"""Slots of a long step that are not drawn one by one."""
+"""What is there beside what is told."""
+
+LANE_COLOURS: dict[str, str] = {
+    "compute": PART_COLOURS["compute_s"],
+    "communication": PART_COLOURS["exposed_ep_s"],
+    "host": PART_COLOURS["host_bound_s"],
+    "bubble": PART_COLOURS["pipeline_bubble_s"],
+}
+"""What fills a slot of the pipeline, and what is between slots."""
 
 FATE_COLOURS: dict[str, str] = {
     "rejected": "#a3a9b3",

@@ -64,16 +64,22 @@ def at_level(plan: Plan, found: Rescaled | None) -> Plan:
     return rescaled(plan, found) if plan.rescaled is None else plan
 
 
+SLOT_TIMES = ("start_s", "end_s", "compute_s", "communication_s", "host_s")
+
+
 def rescaled_timeline(timeline: PipelineTimeline, found: Rescaled | None) -> PipelineTimeline:
     """The timeline with every instant multiplied by the ratio."""
     if found is None:
         return timeline
     slots = (
-        slot.model_copy(update={"start_s": found.ratio * slot.start_s, "end_s": found.ratio * slot.end_s})
+        slot.model_copy(update={name: found.ratio * getattr(slot, name) for name in SLOT_TIMES})
         for slot in timeline.slots
     )
+    stages = (
+        stage.model_copy(update={name: found.ratio * seconds for name, seconds in stage}) for stage in timeline.stages
+    )
     times = {"makespan_s": found.ratio * timeline.makespan_s, "step_time_s": found.ratio * timeline.step_time_s}
-    return timeline.model_copy(update={**times, "slots": tuple(slots)})
+    return timeline.model_copy(update={**times, "slots": tuple(slots), "stages": tuple(stages)})
 
 
 def slower_than_measured(plans: Sequence[Plan], found: Rescaled | None) -> tuple[str, ...]:

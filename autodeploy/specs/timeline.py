@@ -14,7 +14,8 @@ SlotKind = Literal["forward", "backward", "pair"]
 class Slot(Document):
     """What one device does without a pause: a forward, a backward, or a fused pair of both.
 
-    Micro batches and chunks (virtual stages) count from 0; seconds count from the step's first forward.
+    Micro batches and chunks (virtual stages) count from 0; seconds count from the step's first forward. `compute_s`,
+    `communication_s` (what no work hides) and `host_s` (waiting for the host or its link) add up to its length.
     """
 
     stage: Annotated[int, Field(ge=0)]
@@ -25,10 +26,22 @@ class Slot(Document):
     forward_chunk: int | None = None
     backward_micro_batch: int | None = None
     backward_chunk: int | None = None
+    compute_s: Annotated[float, Field(ge=0)] = 0.0
+    communication_s: Annotated[float, Field(ge=0)] = 0.0
+    host_s: Annotated[float, Field(ge=0)] = 0.0
+
+
+class StageTime(Document):
+    """What one device does between the step's first forward and its last backward: slots by lane, and gaps."""
+
+    compute_s: Annotated[float, Field(ge=0)]
+    communication_s: Annotated[float, Field(ge=0)]
+    host_s: Annotated[float, Field(ge=0)]
+    idle_s: Annotated[float, Field(ge=0)]
 
 
 class PipelineTimeline(Document):
-    """All slots of a step, by stage and time; what is left out of a very long one is counted.
+    """All slots of a step, by stage and time; what is left out of a very long one is counted, and part of `stages`.
 
     After `makespan_s` the pipeline is empty; the rest of the step is gradient reduction and the optimizer.
     """
@@ -40,3 +53,4 @@ class PipelineTimeline(Document):
     step_time_s: Annotated[float, Field(ge=0)]
     slots: tuple[Slot, ...]
     slots_left_out: Annotated[int, Field(ge=0)] = 0
+    stages: tuple[StageTime, ...] = ()

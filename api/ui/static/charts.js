@@ -122,13 +122,4 @@
     for (const table of opened) table.open = false;
     opened = [];
   });
-
-  // Buttons that look at a part of a figure, such as the start of a step.
-  for (const button of document.querySelectorAll("[data-look]")) {
-    const element = document.getElementById(button.dataset.look);
-    button.hidden = false;
-    button.addEventListener("click", async () =>
-      (await draw(element)).relayout(element, { "xaxis.range": [Number(button.dataset.from), Number(button.dataset.to)] }),
-    );
-  }
 })();

@@ -146,15 +146,22 @@ class InnerProblem:
 class ChunkTimes:
     """Times of one micro batch in every chunk [n, pp, vpp], and what a fused pair hides [n, pp, vpp, vpp].
 
-    hidden_exchange_s: the part of hidden_pair_s that is expert communication; the rest is the host or its link.
+    swap_out_s, swap_in_s: what swaps add to the forward and to the backward pass. hidden_exchange_s: the part of
+    hidden_pair_s that is expert communication; the rest is the host or its link.
     """
 
     forward_s: Floats
     backward_s: Floats
-    exposed_swap_s: Floats
+    swap_out_s: Floats
+    swap_in_s: Floats
     hidden_pair_s: Floats
     hidden_exchange_s: Floats
     sends: Sends
+
+    @property
+    def exposed_swap_s(self) -> Floats:
+        """What swaps add to both passes."""
+        return self.swap_out_s + self.swap_in_s
 
 
 def fill_chunks(applied: Ints, layers: Ints) -> Ints:
@@ -188,12 +195,12 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
     back = exposed_swap_s(swapped, problem.host_link_bytes_per_s, backward)
     hidden = np.zeros((*forward.shape, problem.vpp))
     if not problem.pairs:
-        return ChunkTimes(forward + out, backward + back, out + back, hidden, hidden, Sends(problem.p2p_s))
+        return ChunkTimes(forward + out, backward + back, out, back, hidden, hidden, Sends(problem.p2p_s))
     pairs = layer_pairs(problem)
     tables = (each[..., None] for each in (pairs.hidden_s, pairs.exchange_s, pairs.first_s))
     hidden, exchange = pair_chunks(np.array(layout, order="C"), *tables)
     beside_swaps(hidden, forward, backward, out, back, transfer_s(swapped, problem.host_link_bytes_per_s))
-    return ChunkTimes(forward + out, backward + back, out + back, hidden, exchange, _sends(problem, layout))
+    return ChunkTimes(forward + out, backward + back, out, back, hidden, exchange, _sends(problem, layout))
 
 
 def layer_pairs(problem: InnerProblem) -> LayerPairs:

@@ -141,7 +141,7 @@ def _without_backward(times: ChunkTimes) -> ChunkTimes:
     """The same chunks where no backward pass follows, so that none is paired and nothing hides."""
     nothing = np.zeros_like(times.hidden_pair_s)
     zero = np.zeros_like(times.backward_s)
-    return ChunkTimes(times.forward_s, zero, np.zeros_like(zero), nothing, nothing, Sends(times.sends.p2p_s))
+    return ChunkTimes(times.forward_s, zero, zero, zero, nothing, nothing, Sends(times.sends.p2p_s))
 
 
 def _holds(problem: InnerProblem) -> tuple[tuple[str, ...], ...]:
