@@ -36,6 +36,7 @@ REQUIRED = (
 )
 _ASKED = re.compile(r'^: "\$\{(\w+):\?', re.MULTILINE)
 FIXED_SEGMENTS = ("expandable_segments:True", "expandable_segments:False")  # as profiles have it; where they are fixed
+LEAST_SHARE = 1e-6  # of documents, that a comment tells
 _MARKABLE = re.compile(r"[\w./+-]+")
 # The trainer of Megatron-LM knows no Ascend device; MindSpeed adapts it when it is imported first.
 ADAPTED_TRAINER = "pretrain_gpt_ascend.py"
@@ -110,7 +111,9 @@ def flags_text(plan_set: PlanSet, launch: Launch) -> str:
 
 
 def mark(launch: Launch) -> list[str]:
-    """The comment that names what no flag can to whoever reads the file back: cluster, model, features without a flag.
+    """The comment that names what no flag can to whoever reads the file back.
+
+    Cluster, what of the model has no flag, lengths of packed documents, features without a flag.
 
     A profile that is a path is no name: it is left out.
     """
@@ -120,6 +123,8 @@ def mark(launch: Launch) -> list[str]:
         values = {"cluster": cluster.profile, "device": cluster.device, "num_npus": str(launch.plan.num_npus_used)}
     values["release"] = launch.arguments.release.name
     values |= {name: getattr(launch.spec.model, name) for name in launch.arguments.unsaid}
+    lengths = launch.spec.training.sequence_length_histogram or {}
+    values["lengths"] = "+".join(f"{length}/{share:f}" for length, share in lengths.items() if share >= LEAST_SHARE)
     values["features"] = "+".join(features_without_flags(launch.plan.strategy, launch.arguments.release))
     given = [f"{name}={value}" for name, value in values.items() if value]
     return ["# autodeploy: " + " ".join(given)] if given else []

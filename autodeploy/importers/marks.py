@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MARK = re.compile(r"^# autodeploy:((?: [a-z_]+=[\w./+-]+)+)\s*$", re.MULTILINE)
 _PLAN = re.compile(r"^#.*\bplan (p_[a-z2-7]{8})\b", re.MULTILINE)
+_LENGTH = re.compile(r"([1-9]\d{0,8})/(\d{1,15}(?:\.\d{1,17})?)")
 _USES = frozenset({"exactly", "at_most"})
 # What of a model some releases have no flag for: field -> the values that a mark may say.
 _MODEL: dict[str, frozenset[str]] = {
@@ -25,7 +26,7 @@ _MODEL: dict[str, frozenset[str]] = {
 
 
 def take_marks(text: str, spec: dict[str, Any], strategy: dict[str, Any], log: DiagnosticsLog) -> None:
-    """Puts the marked features into the strategy, and the marked cluster and model into the spec; notes each."""
+    """Puts marked features into the strategy, marked cluster, model and lengths into the spec; notes each."""
     if features := _marked_features(text):
         log.take("# autodeploy:", "/strategy/features", " ".join(features), "they have no flag")
         strategy["features"] = sorted({*strategy["features"], *features})
@@ -33,6 +34,9 @@ def take_marks(text: str, spec: dict[str, Any], strategy: dict[str, Any], log: D
         if value in _MODEL.get(name, ()):
             log.take("# autodeploy:", f"/model/{name}", value)
             spec["model"][name] = value
+    if lengths := marked_lengths(text):
+        log.take("# autodeploy:", "/training/sequence_length_histogram", len(lengths), "lengths of documents")
+        spec["training"]["sequence_length_histogram"] = lengths
     cluster = marked_cluster(text)
     if cluster is not None:
         log.take("# autodeploy:", "/cluster", cluster["profile"])
@@ -52,6 +56,17 @@ def marked_cluster(text: str) -> dict[str, Any] | None:
     if marks.get("use") in _USES:
         cluster["use"] = marks["use"]
     return cluster
+
+
+def marked_lengths(text: str) -> dict[str, float]:
+    """Lengths of packed documents and their shares, `lengths=512/0.5+2048/0.5`; none where a part is no such pair."""
+    found = {}
+    for part in _marks(text).get("lengths", "").split("+"):
+        pair = _LENGTH.fullmatch(part)
+        if pair is None:
+            return {}
+        found[pair[1]] = float(pair[2])
+    return found
 
 
 def marked_preset(text: str) -> str | None:

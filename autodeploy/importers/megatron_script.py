@@ -15,11 +15,14 @@ from autodeploy.importers.megatron_strategy import ALLOCATORS, ASYNC_PERMUTATION
 from autodeploy.importers.megatron_tuning import read_tuning
 from autodeploy.importers.next_chip import refuse_next_chip
 from autodeploy.importers.other_trainings import refuse_other_training
+from autodeploy.specs.dpo import SEQUENCES_OF_A_PAIR
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+PACKED = ("--reset-attention-mask", "--reset-position-ids", "--neat-pack")  # modelled where lengths are told
 
 
 def import_launch_script(
@@ -49,6 +52,8 @@ def import_launch_script(
     ranks = _ranks(reader, strategy)
     document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks, model)}
     take_marks(text, document, strategy, reader.log)
+    if "sequence_length_histogram" in document["training"]:
+        reader.ignore(PACKED, "packed documents are modelled by their lengths")
     release = release_of_marks(text)
     patched = release is not None and FEATURES["async_permutation"].variant(release) is not None
     if patched and reader.has(ASYNC_PERMUTATION) and strategy.get("moe_dispatcher") == "allgather":
@@ -136,6 +141,8 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
     if total and sequence:
         training["tokens"] = float(total * sequence)
     training |= read_tuning(reader, model)
+    if training.get("kind") == "dpo" and "tokens" in training:
+        training["tokens"] *= SEQUENCES_OF_A_PAIR
     recipe = read_training_recipe(reader)
     return training | ({"recipe": recipe} if recipe else {})
 

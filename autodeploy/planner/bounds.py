@@ -14,7 +14,6 @@ from autodeploy.solver.outer.frontier import outer_tuples
 from autodeploy.solver.search_space import search_space
 from autodeploy.specs.strategy_bounds import StrategyBound, StrategyBounds
 from autodeploy.strategies.tree import distinct
-from autodeploy.workload.flops import mfu
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
@@ -94,9 +93,7 @@ def _mfu_of_a_second(context: Context) -> float:
     """The MFU of a step that takes a second."""
     ranks = context.num_npus * context.machine.devices_per_npu
     tokens = context.global_batch * context.sample_tokens / ranks
-    peak = context.machine.peak_flops
-    adapters, reference = context.adapter_params, context.operators.reference
-    return mfu(context.model, context.seq_length, tokens, peak, adapter_params=adapters, reference=reference)
+    return context.mfu(tokens)
 
 
 def _bound(searched: Searched, index: int, least_gib: float, ratio: float, mfu_of_a_second: float) -> StrategyBound:

@@ -26,7 +26,7 @@ from autodeploy.specs.planset import Breakdown, Hidden, HostLine, Operators, Pla
 from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.strategies.candidates import CP_ALGOS, Candidates, concatenate
-from autodeploy.workload.flops import CONVENTION, mfu
+from autodeploy.workload.flops import CONVENTION
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
 from cost_models.hbm import GIB
 from hardware_profiles.quantities import weakest
@@ -224,8 +224,7 @@ def plan_of_estimate(
     peak_bytes = float(np.max(estimate.card_bytes))
     spread = memory_spread_of(candidate, context)
     breakdown = Breakdown(**estimate.breakdown)
-    adapters, reference = context.adapter_params, context.operators.reference
-    share = mfu(context.model, context.seq_length, tokens / ranks, peak, adapter_params=adapters, reference=reference)
+    share = context.mfu(tokens / ranks)
     plan = Plan(
         rank=0,
         plan_id=plan_id(identity, strategy),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 DpoLoss = Literal["sigmoid", "hinge", "ipo"]
 DEFAULT_BETA: Final = 0.1
+SEQUENCES_OF_A_PAIR: Final = 2  # a chosen one and a rejected one
 
 
 class DpoSpec(Document):

@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from autodeploy.specs.base import Document
-from autodeploy.specs.dpo import DpoSpec
+from autodeploy.specs.dpo import SEQUENCES_OF_A_PAIR, DpoSpec
 from autodeploy.specs.lora import LoraSpec
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
 from autodeploy.specs.rl import RlTraining
@@ -256,7 +256,7 @@ class TrainingSpec(Document):
     @property
     def sample_tokens(self) -> int:
         """Tokens of one of the global batch: a sequence, or a pair of them."""
-        return self.seq_length * (2 if self.kind == "dpo" else 1)
+        return self.seq_length * (SEQUENCES_OF_A_PAIR if self.kind == "dpo" else 1)
 
     @property
     def imbalance(self) -> StatedImbalance:

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 CONVENTION = "causal"
 
 
-def forward_flops_per_token(model: ModelSpec, seq_length: int, *, causal: bool = True) -> float:
+def forward_flops_per_token(
+    model: ModelSpec, seq_length: int, *, causal: bool = True, keys: float | None = None
+) -> float:
     """FLOPs of the forward pass of one token.
 
     Two per active weight of every matrix (embedding lookups and norms none, the output head once for the model and once
     for each prediction module), and for attention scores and values 2 (d_qk + d_v) heads times the mean keys a causal
     query sees: half the sequence. Without `causal` every query is counted against the whole sequence, as some published
     utilisations do. Of linear attention the products of its chunks count, of an indexer its scores and the chosen keys.
+
+    keys : that a query sees at most in the mean, where documents are packed.
     """
     last = model.num_hidden_layers - 1
     modules = model.num_nextn_predict_layers
@@ -36,6 +40,8 @@ def forward_flops_per_token(model: ModelSpec, seq_length: int, *, causal: bool =
             seen, qk, value = attention_shape(model, seq_length)
         elif not causal:
             seen = float(seq_length)
+        if keys is not None:
+            seen = min(seen, keys)
         found = float(attention_flops(1.0, seen, model.num_attention_heads, qk, value))
         return found + index_flops_per_token(model, seq_length)
 
@@ -53,6 +59,7 @@ def step_flops_per_token(
     causal: bool = True,
     adapter_params: int | None = None,
     reference: bool = False,
+    keys: float | None = None,
 ) -> float:
     """FLOPs of a step for one token: forward once, backward twice.
 
@@ -60,7 +67,7 @@ def step_flops_per_token(
     no gradient, 2 FLOPs less; a parameter of an adapter takes 6. reference : a frozen copy of the model reads it too.
     """
     passes = 4.0 if reference else 3.0
-    whole = passes * forward_flops_per_token(model, seq_length, causal=causal)
+    whole = passes * forward_flops_per_token(model, seq_length, causal=causal, keys=keys)
     if adapter_params is None:
         return whole
     frozen = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
@@ -77,7 +84,10 @@ def mfu(
     causal: bool = True,
     adapter_params: int | None = None,
     reference: bool = False,
+    keys: float | None = None,
 ) -> float:
     """Share of the peak that model FLOPs reach, as of `step_flops_per_token`."""
-    flops = step_flops_per_token(model, seq_length, causal=causal, adapter_params=adapter_params, reference=reference)
+    flops = step_flops_per_token(
+        model, seq_length, causal=causal, adapter_params=adapter_params, reference=reference, keys=keys
+    )
     return flops * tokens_per_s_per_rank / peak_flops

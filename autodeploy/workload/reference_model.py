@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 REFERENCE: Final = "reference_"
 HOOK: Final = "gradient_accumulation"
-# A sample is a chosen and a rejected sequence. Stages send both of both models, and as much comes back.
-SEQUENCES_OF_A_PAIR: Final = 2
+# Stages send what both models made of each sequence, and as much comes back.
 SENT_OF_A_SEQUENCE: Final = 2
 # Bytes of a logit in the loss. Kept: those of both models joined in FP32, and the exponents. While it runs: two
 # differences. Moved forward, for each model: cast (2 + 4), transposed (2 + 2), joined (4 + 4), maximum (4), difference

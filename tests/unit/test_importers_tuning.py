@@ -55,6 +55,19 @@ def test_adapters_beside_other_matrices_are_refused_with_their_place() -> None:
     assert "尚未建模" in translated(caught.value.errors[0].message, "zh")
 
 
+def test_packed_documents_with_their_lengths_are_modelled() -> None:
+    command = f"torchrun --nproc_per_node 8 posttrain_gpt.py {FLAGS} --reset-attention-mask --neat-pack"
+    found = import_document(f"# autodeploy: lengths=512/0.75+1024/0.25\n{command}", "a.sh").document
+    assert found["training"]["sequence_length_histogram"] == {"512": 0.75, "1024": 0.25}
+    assert not any("pack" in doubt for doubt in found.get("doubts", ()))
+    broken = import_document(f"# autodeploy: lengths=512/0.75+0/1\n{command}", "a.sh").document
+    assert "sequence_length_histogram" not in broken["training"]
+
+
+def test_tokens_of_pairs_are_of_both_sequences() -> None:
+    assert pairs("--is-pairwise-dataset --train-iters 10")["tokens"] == 10 * 8 * 2 * 1024
+
+
 def pairs(flags: str) -> dict[str, Any]:
     script = f"torchrun --nproc_per_node 8 posttrain_gpt.py {FLAGS} {flags}".replace("--stage sft", "--stage dpo")
     found = import_document(script, "a.sh").document["training"]

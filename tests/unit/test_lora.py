@@ -113,6 +113,14 @@ def test_the_inner_width_travels_instead_of_the_input() -> None:
     assert set(inner.values()) == {2 * 4096 * 16}
 
 
+def test_packed_documents_count_the_keys_inside_them() -> None:
+    model = load_preset("qwen3-32b")
+    whole, packed = (forward_flops_per_token(model, 131_072, keys=keys) for keys in (None, 4096.0))
+    # 64 layers of 64 heads, products of 128 for queries with keys and for values.
+    assert whole - packed == pytest.approx(64 * 2 * (128 + 128) * 64 * (131_072 / 2 - 4096), rel=1e-4)
+    assert forward_flops_per_token(model, 4096, keys=1e6) == forward_flops_per_token(model, 4096)
+
+
 def test_frozen_weights_take_a_third_less_work() -> None:
     model = load_preset("qwen3-32b")
     scores = forward_flops_per_token(model, 4096) - forward_flops_per_token(model, 1)

@@ -11,12 +11,13 @@ import numpy as np
 from autodeploy.evaluation.inputs.expert_balance import ExpertRanks, Loads, placed_balance
 from autodeploy.evaluation.inputs.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
 from autodeploy.evaluation.inputs.sample_balance import Packs, attention_factor
+from autodeploy.specs.dpo import SEQUENCES_OF_A_PAIR
 from autodeploy.specs.lora import adapter_params
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES, launch_values, mechanisms
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.strategies.rules import values_of
-from autodeploy.workload.reference_model import SEQUENCES_OF_A_PAIR
+from autodeploy.workload.flops import mfu
 from cost_models.all_to_all import ExpertGroups
 from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
@@ -107,6 +108,18 @@ class Context:
         if not on.lora_rank:
             return None
         return adapter_params(self.model, on.lora_rank, on.lora_targets)
+
+    def mfu(self, tokens_per_s_per_rank: float) -> float:
+        """Share of the peak that the FLOPs of the model, its adapters and its reference reach."""
+        return mfu(
+            self.model,
+            self.seq_length,
+            tokens_per_s_per_rank,
+            self.machine.peak_flops,
+            adapter_params=self.adapter_params,
+            reference=self.operators.reference,
+            keys=self.operators.mean_keys,
+        )
 
     @property
     def fsdp(self) -> bool:
