@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.calibration.alike_runs import alike_runs
 from autodeploy.calibration.calibrate import NOISE
 from autodeploy.calibration.covariances import covariance_document, covariance_of_fit
 from autodeploy.calibration.coverage import carried_from
 from autodeploy.calibration.fit import DEGREES, Fit, FitParameter, fit, left_out_residuals, limits_of
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters, nuisances_of
+from autodeploy.calibration.spreads import REPEAT_NOISE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 
 # Of the cards and the software of one cluster against those of the records: the spread of left-out residuals of a
 # class of records (9 to 12 %), which is what one cluster's common error looks like from outside.
-SOFTWARE = FitParameter("software", ("release_current",), 0.10, "time against the runs the profile was fitted to")
+# Few clusters are far off, and those that are by more than a normal distribution of this width would have.
+SOFTWARE = FitParameter(
+    "software", ("release_current",), 0.10, "time against the runs the profile was fitted to", degrees=DEGREES
+)
 # Where records have fitted the family, its shipped values are known better than its priors said.
 FITTED_WIDTH = 0.5
 ITERATIONS = 4
@@ -54,22 +59,22 @@ class ClusterRun:
     spread: float
     predict: Callable[[Overlay], Mapping[str, float]]
     parts: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def noise(self) -> float:
-        """Of the logarithm of its step, as a standard deviation: what repeats differ by, and the model's own error."""
-        return float(np.hypot(NOISE, self.spread))
+    work: str = ""
 
 
 @dataclass(frozen=True)
 class ClusterFit:
-    """The overlay of a cluster and log(predicted / measured) of each run: without it, with it, and left out of it."""
+    """The overlay of a cluster and log(predicted / measured) of each run: without it, with it, and left out of it.
+
+    alike : what the runs of each work leave uncertain about plans that have it, as the overlay's evidence holds it.
+    """
 
     overlay: Overlay
     fit: Fit
     before: Floats
     after: Floats
     left_out: Floats
+    alike: list[dict[str, Any]]
 
 
 def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[FitParameter, ...]:
@@ -112,7 +117,7 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     def residuals(log_factors: Floats) -> Floats:
         return residuals_of(_overlay(profile, pinned, _at(parameters, log_factors), source))
 
-    noise = np.array([row.noise for row in rows], dtype=np.float64)
+    noise = np.array([row.noise() for row in rows], dtype=np.float64)
     share = np.array([row.share for row in rows], dtype=np.float64)
     degrees = DEGREES if len(configurations) >= TELLS_OUTLIERS else np.inf
     upper = limits_of(parameters, profile.efficiency)
@@ -122,7 +127,20 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     before = residuals_of({"profile": profile.name})
     left_out = left_out_residuals(found, [row.run.group for row in rows])
     steps = np.array([row.part is None for row in rows], dtype=np.bool_)
-    return ClusterFit(overlay, found, before[steps], residuals_of(overlay)[steps], left_out[steps])
+    return ClusterFit(
+        overlay, found, before[steps], residuals_of(overlay)[steps], left_out[steps], _alike(rows, found, source)
+    )
+
+
+def _alike(rows: Sequence[_Row], found: Fit, source: str) -> list[dict[str, Any]]:
+    """Of every work that the rows' runs had."""
+    entries = []
+    for work in dict.fromkeys(row.run.work for row in rows if row.run.work):
+        same = [row.run.work == work for row in rows]
+        noise = np.array([row.noise(model=not own) for row, own in zip(rows, same, strict=True)], dtype=np.float64)
+        moved = np.array([row.part_of_step if own else 0.0 for row, own in zip(rows, same, strict=True)])
+        entries.append(alike_runs(work, found, noise, moved, source))
+    return entries
 
 
 @dataclass(frozen=True)
@@ -131,30 +149,43 @@ class _Row:
 
     A part's residual and its noise are shares of the step: one that hardly takes time says hardly anything. Parts that
     add up to the step say what it says, so that it does not count beside them.
+
+    part : of a profiled step; None: the whole one. plain_s : step time of the same configuration without a profiler,
+    which slows a step: the parts then say how this time splits.
     """
 
     run: ClusterRun
     part: str | None = None
+    plain_s: float | None = None
 
     @property
     def share(self) -> float:
-        return 0.0 if self.part is None and self.run.parts else 1.0
+        return 0.0 if self.part is None and (self.run.parts or self.plain_s is not None) else 1.0
 
     @property
-    def noise(self) -> float:
-        if self.part is None:
-            return self.run.noise
-        return self.run.noise * max(self.run.parts[self.part] / self.run.measured_s, LEAST_SHARE)
+    def part_of_step(self) -> float:
+        return 1.0 if self.part is None else self.run.parts[self.part] / self.run.measured_s
+
+    def noise(self, *, model: bool = True) -> float:
+        spread = self.run.spread if self.plain_s is None else 0.0
+        known = float(np.hypot(NOISE if model else REPEAT_NOISE, spread))
+        return known * max(self.part_of_step, LEAST_SHARE)
 
     def residual(self, predicted: Mapping[str, float]) -> float:
         if self.part is None:
             return float(np.log(sum(predicted.values()) / self.run.measured_s))
-        return (predicted[self.part] - self.run.parts[self.part]) / self.run.measured_s
+        return predicted[self.part] / (self.plain_s or self.run.measured_s) - self.part_of_step
 
 
 def _rows(runs: Sequence[ClusterRun]) -> list[_Row]:
     """Whole steps first, in the order of the runs."""
-    return [*(_Row(run) for run in runs), *(_Row(run, part) for run in runs for part in run.parts)]
+    plain: dict[str, list[float]] = {run.group: [] for run in runs if run.parts}
+    for run in runs:
+        if run.group in plain and not run.parts:
+            plain[run.group].append(run.measured_s)
+    medians = {group: float(np.median(steps)) for group, steps in plain.items() if steps}
+    whole = [_Row(run, plain_s=medians.get(run.group)) for run in runs]
+    return [*whole, *(_Row(run, part, medians.get(run.group)) for run in runs for part in run.parts)]
 
 
 def _at(parameters: tuple[FitParameter, ...], log_factors: Floats) -> Fit:

@@ -50,7 +50,7 @@ def covariance_of(profile: Profile) -> Covariance:
 
 def covariance_of_fit(fit: Fit, source: str, *, in_residuals: float = 0.0) -> Covariance:
     """All factors of a fit, six significant digits."""
-    return _covariance(fit.parameters, fit.covariance, source, in_residuals=in_residuals)
+    return covariance_of_matrix(fit.parameters, fit.covariance, source, in_residuals=in_residuals)
 
 
 def fitted_covariance(profile: Profile, fit: Fit, source: str, *, carried: bool) -> Covariance:
@@ -65,7 +65,7 @@ def fitted_covariance(profile: Profile, fit: Fit, source: str, *, carried: bool)
     links = link_parameters(tier.name for tier in profile.tiers)
     matrix = np.diag([0.0] * len(kept) + [p.prior_sigma**2 for p in links])
     matrix[: len(kept), : len(kept)] = fit.covariance[np.ix_(kept, kept)]
-    return _covariance((*(fit.parameters[n] for n in kept), *links), matrix, source)
+    return covariance_of_matrix((*(fit.parameters[n] for n in kept), *links), matrix, source)
 
 
 def covariance_document(covariance: Covariance) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:
 def _of_priors(profile: Profile) -> Covariance:
     own = tuple(p for p in known_parameters(profile.family) if not _stays(p))
     parameters = (*own, *link_parameters(tier.name for tier in profile.tiers))
-    return _covariance(
+    return covariance_of_matrix(
         parameters, np.diag([p.prior_sigma**2 for p in parameters]), "prior: parameters.yaml, no run was fitted"
     )
 
@@ -110,9 +110,10 @@ def _stays(parameter: FitParameter) -> bool:
     return any(parameter.multiplies_any(prefix) for prefix in OF_THE_DEVICE)
 
 
-def _covariance(
+def covariance_of_matrix(
     parameters: Sequence[FitParameter], matrix: Floats, source: str, *, in_residuals: float = 0.0
 ) -> Covariance:
+    """Covariance of the log factors of these parameters, six significant digits."""
     return Covariance(
         source=source,
         factors=tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in parameters),

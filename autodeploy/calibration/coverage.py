@@ -34,6 +34,7 @@ PER_UNSEEN = 0.05
 PER_CARRIED_DEVICE = 0.08
 FEW = 4  # configurations
 AXES = ("ranks", *PER_DOUBLING)
+SCALED_AXES = ("ranks", "ep", "pp")  # that a rehearsal has less of than its plan
 _COMPARED = (*AXES, "tp")  # to find the record that ran most alike
 # Of a strategy, in rows of the table and in runs that are compared with them.
 RUN_AXES = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher")
@@ -52,6 +53,20 @@ class Spread:
         """80 % interval around a predicted value."""
         width = math.exp(Z80 * self.log_sigma)
         return value / width, value * width
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRuns:
+    """What the timed runs of a cluster say of a prediction there.
+
+    timed : one was of a model of this family, and the cluster's numbers are fitted to it. scale : of the spread, as
+    runs missed their intervals. alike_variance : what the runs whose ranks did the same work leave uncertain, None
+    without any.
+    """
+
+    timed: bool = False
+    scale: float = 1.0
+    alike_variance: float | None = None
 
 
 _IN_PLACE: list[Mapping[str, Any]] = []  # tables in place of the shipped one, the last one in use
@@ -90,8 +105,7 @@ def spread_of(
     run: Mapping[str, Any],
     parameter_variance: float = 0.0,
     origin: str | None = None,
-    *,
-    timed: bool = False,
+    cluster: TimedRuns | None = None,
 ) -> Spread:
     """Spread of the prediction of a run.
 
@@ -102,14 +116,15 @@ def spread_of(
     parameter_variance : of the run's log step time, from the uncertainty of the fitted numbers; of runs like the
         records the residuals hold it already, and only what lies beyond theirs counts.
     origin : the family whose errors count where this one has no records; None: the one that its profile names.
-    timed : whether a run of such a model was timed on the very cluster, and its numbers fitted to it.
+    cluster : what runs of the very cluster have shown.
 
     Notes
     -----
     The residual spread of the narrowest class with enough records, plus what the parameters and distance from the
     covered range add in quadrature. Where a run of the cluster was timed, the error that its plans have in common is in
     the fitted numbers; what is left is by how much pairs of strategies on one cluster scatter (`conditioned`), what the
-    cluster's fit leaves uncertain, and the noise of a measured step.
+    cluster's fit leaves uncertain, and the noise of a measured step. Where ranks did the same work, what is left is by
+    how much such runs scatter, beside what they leave uncertain and the noise.
     """
     table = coverage()
     narrow, kind = classes_of_run(run)
@@ -127,12 +142,22 @@ def spread_of(
     if own or is_carried(family, run, fitted):
         variance += PER_CARRIED_DEVICE**2
         extrapolated.append("device family")
+    timed = cluster is not None and cluster.timed
     if timed:
         left = conditioned(variance, float(table["pair_log_sigma"]) ** 2) + parameter_variance + REPEAT_NOISE**2
         if left < variance:
             variance, extrapolated = left, []
+    scale, same_work = 1.0 if cluster is None else cluster.scale, False
+    if cluster is not None and cluster.alike_variance is not None:
+        left = cluster.alike_variance + float(table["alike_log_sigma"]) ** 2 + REPEAT_NOISE**2
+        if left < scale**2 * variance:
+            variance, extrapolated, scale, same_work = left, [], 1.0, True
     variance, beyond = widened(
-        variance, run, records, float(table["ranks_per_doubling"].get(origin, RANKS_PER_DOUBLING))
+        variance,
+        run,
+        records,
+        float(table["ranks_per_doubling"].get(origin, RANKS_PER_DOUBLING)),
+        same_work=same_work,
     )
     extrapolated += beyond
     basis = (
@@ -142,7 +167,7 @@ def spread_of(
     )
     if timed:
         basis = f"runs of this cluster; {basis}"
-    return Spread(math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
+    return Spread(scale * math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
 
 
 def is_carried(family: str, run: Mapping[str, Any], fitted: Sequence[Mapping[str, Any]]) -> bool:
@@ -152,18 +177,26 @@ def is_carried(family: str, run: Mapping[str, Any], fitted: Sequence[Mapping[str
 
 
 def widened(
-    variance: float, run: Mapping[str, Any], records: Sequence[Mapping[str, Any]], ranks_per_doubling: float
+    variance: float,
+    run: Mapping[str, Any],
+    records: Sequence[Mapping[str, Any]],
+    ranks_per_doubling: float,
+    *,
+    same_work: bool = False,
 ) -> tuple[float, list[str]]:
-    """The variance with what lies between a run and the records in quadrature, and the axes and features that do."""
+    """The variance with what lies between a run and the records in quadrature, and the axes and features that do.
+
+    same_work : a run of the very cluster had its features, sequence length and cut; only degrees that add ranks count.
+    """
     per_doubling, extrapolated = {"ranks": ranks_per_doubling, **PER_DOUBLING}, []
-    for axis in AXES:
+    for axis in SCALED_AXES if same_work else AXES:
         seen = [r[axis] for r in records] or [1]
         beyond = max(0.0, math.log2(run[axis] / max(seen)), math.log2(min(seen) / run[axis]))
         if beyond > 0.5:
             variance += (per_doubling[axis] * beyond) ** 2
             extrapolated.append(axis)
     known = {name for r in records for name in r["features"]}
-    for name in sorted(set(run["features"]) - known):
+    for name in () if same_work else sorted(set(run["features"]) - known):
         variance += PER_UNSEEN**2
         extrapolated.append(name)
     return variance, extrapolated

@@ -22,12 +22,23 @@ DEGREES = 4.0  # of the Student distribution of residuals
 
 @dataclass(frozen=True, slots=True)
 class FitParameter:
-    """One free factor: which efficiencies it multiplies, and how far it may stray (log standard deviation)."""
+    """One free factor: which efficiencies it multiplies, and how far it may stray (log standard deviation).
+
+    degrees : of freedom of the Student distribution of its prior; infinite for a normal one.
+    """
 
     name: str
     multiplies: tuple[str, ...]
     prior_sigma: float
     meaning: str
+    degrees: float = np.inf
+
+    def sigma_at(self, log_factor: float) -> float:
+        """Of the normal prior that pulls as strongly as this one does there."""
+        if np.isinf(self.degrees):
+            return self.prior_sigma
+        scaled = (log_factor / self.prior_sigma) ** 2
+        return self.prior_sigma * float(np.sqrt((self.degrees + scaled) / (self.degrees + 1.0)))
 
     def multiplies_any(self, prefix: str) -> bool:
         """Whether it multiplies numbers whose names begin so: links, releases."""
@@ -101,7 +112,6 @@ def fit(
     upper = np.full(count, np.inf) if upper is None else upper
     share = np.ones(len(sigma)) if share is None else share
     theta = np.zeros(count) if start is None else np.minimum(start, upper)
-    prior = np.array([p.prior_sigma for p in parameters])
     current = residuals(theta)
 
     def jacobian_at(place: Floats, there: Floats) -> Floats:
@@ -110,13 +120,13 @@ def fit(
     jacobian = jacobian_at(theta, current)
     for _ in range(iterations):
         weights = share * _weights(current, sigma, degrees)
-        change = _solve(jacobian, current, weights, theta, prior, upper)
+        change = _solve(jacobian, current, weights, theta, prior_sigmas(parameters, theta), upper)
         scale = 1.0
-        before = _loss(current, sigma, share, theta, prior, degrees)
+        before = _loss(current, sigma, share, degrees) + _prior_loss(theta, parameters)
         while scale > 0.05:
             trial = theta + scale * change
             after = residuals(trial)
-            if _loss(after, sigma, share, trial, prior, degrees) < before:
+            if _loss(after, sigma, share, degrees) + _prior_loss(trial, parameters) < before:
                 break
             scale /= 2.0
         else:
@@ -127,7 +137,8 @@ def fit(
         if moved < 1e-4:
             break
     weights = share * _weights(current, sigma, degrees)
-    return Fit(tuple(parameters), theta, _covariance(jacobian, weights, parameters), current, jacobian, weights, upper)
+    covariance = _covariance(jacobian, weights, prior_sigmas(parameters, theta))
+    return Fit(tuple(parameters), theta, covariance, current, jacobian, weights, upper)
 
 
 def parameter_variances(result: Fit, groups: Sequence[str]) -> Floats:
@@ -146,7 +157,8 @@ def parameter_variances(result: Fit, groups: Sequence[str]) -> Floats:
 
 def refit_covariance(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:
     """Covariance of the log factors under a fit to the records marked `fitted`."""
-    return _covariance(result.jacobian[fitted], result.weights[fitted], result.parameters)
+    prior = prior_sigmas(result.parameters, result.log_factors)
+    return _covariance(result.jacobian[fitted], result.weights[fitted], prior)
 
 
 def projected(jacobian: Floats, covariance: Floats) -> Floats:
@@ -174,7 +186,7 @@ def refit_residuals(result: Fit, fitted: npt.NDArray[np.bool_], predicted: npt.N
 
 def refit(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:
     """Change of the log factors [parameters] under a fit to the records marked `fitted`."""
-    prior = np.array([p.prior_sigma for p in result.parameters])
+    prior = prior_sigmas(result.parameters, result.log_factors)
     linear = result.jacobian[fitted], result.residuals[fitted], result.weights[fitted]
     return _solve(*linear, result.log_factors, prior, result.upper)
 
@@ -186,16 +198,30 @@ def _weights(residuals: Floats, sigma: Floats, degrees: float) -> Floats:
     return np.asarray((degrees + 1.0) / (degrees + scaled) / sigma**2)
 
 
-def _loss(residuals: Floats, sigma: Floats, share: Floats, theta: Floats, prior: Floats, degrees: float) -> float:
-    scaled = (residuals / sigma) ** 2
-    data = scaled if np.isinf(degrees) else (degrees + 1.0) * np.log1p(scaled / degrees)
-    return float(0.5 * (share * data).sum() + 0.5 * ((theta / prior) ** 2).sum())
+def _loss(residuals: Floats, sigma: Floats, share: Floats, degrees: float) -> float:
+    return float(0.5 * (share * _deviance((residuals / sigma) ** 2, degrees)).sum())
 
 
-def _covariance(jacobian: Floats, weights: Floats, parameters: Sequence[FitParameter]) -> Floats:
+def _prior_loss(theta: Floats, parameters: Sequence[FitParameter]) -> float:
+    scaled = (theta / np.array([p.prior_sigma for p in parameters])) ** 2
+    each = [float(_deviance(square, p.degrees)) for square, p in zip(scaled, parameters, strict=True)]
+    return 0.5 * float(np.sum(each))
+
+
+def _deviance(scaled: Floats, degrees: float) -> Floats:
+    """-2 log density of a Student distribution of squares over sigma squared, less its value at 0."""
+    return scaled if np.isinf(degrees) else np.asarray((degrees + 1.0) * np.log1p(scaled / degrees))
+
+
+def prior_sigmas(parameters: Sequence[FitParameter], log_factors: Floats) -> Floats:
+    """Standard deviations of the normal priors that pull as the parameters' own do at these log factors."""
+    return np.array([p.sigma_at(float(value)) for p, value in zip(parameters, log_factors, strict=True)])
+
+
+def _covariance(jacobian: Floats, weights: Floats, prior: Floats) -> Floats:
     """Laplace: the inverse of the Gauss-Newton Hessian of the loss, records and priors together."""
     information = jacobian.T @ (weights[:, None] * jacobian)
-    information += np.diag([p.prior_sigma**-2 for p in parameters])
+    information += np.diag(prior**-2)
     return np.asarray(np.linalg.inv(information), dtype=np.float64)
 
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
 
 AXES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "micro_batch_size", "schedule")
+WORK_AXES = ("tp", "vpp", "cp", "etp", "micro_batch_size", "schedule")
+SCALED_DOWN = {
+    *("name", "num_hidden_layers", "layer_types", "first_k_dense_replace", "mlp_only_layers"),
+    *("n_routed_experts", "n_group", "topk_group"),
+}
 DIGITS = 16
 
 
@@ -25,6 +30,15 @@ def configuration_digest(model: ModelSpec, seq_length: int, axes: Mapping[str, A
     """Of a model's sizes, its sequence length and the axes of a strategy, whatever it recomputes."""
     sizes = model.model_dump_json(exclude={"name"})
     return _digest(sizes, str(seq_length), *(str(axes[name] or 1) for name in AXES))
+
+
+def work_digest(model: ModelSpec, seq_length: int, axes: Mapping[str, Any]) -> str:
+    """Of the work of a rank: a model's layers but not their number, its experts of a rank but not all of them, the
+    sequence length, and the axes that no rehearsal changes.
+    """
+    layer = model.model_dump_json(exclude=SCALED_DOWN)
+    experts = (model.n_routed_experts or 0) // int(axes["ep"] or 1)
+    return _digest(layer, str(experts), str(seq_length), *(str(axes[name] or 1) for name in WORK_AXES))
 
 
 def _digest(*parts: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
+from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.covariances import prior_variance
 from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.overlay_numbers import rounded
@@ -97,6 +99,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         "parameter_variance": rounded(prior_variance(calibrations)),
     }
     return {
+        "alike_log_sigma": alike_log_sigma(calibrations),
         "classes": classes,
         "memory": memory_table([run_row(r) for r in of_memory], [memory_regime(r) for r in of_memory], memory),
         "memory_log_sigma": float(f"{log_sigma_of(memory):.6g}") if len(memory) >= 3 else UNMEASURED_MEMORY,
@@ -121,6 +124,23 @@ def _ratio_sigma(differences: Floats) -> float:
     """
     spread = float(np.median(np.abs(differences))) / MEDIAN_OF_NORMAL
     return float(f"{max(0.005**2, spread**2 - 2.0 * REPEAT_NOISE**2) ** 0.5:.6g}") if spread > 0.0 else 0.005
+
+
+def alike_log_sigma(calibrations: Sequence[Calibration]) -> float:
+    """Standard deviation of the model's error in a ratio of two runs whose ranks do the same work.
+
+    The middle of the differences between rows of one configuration on different numbers of ranks, each configuration
+    with its own middle. Repeats differ too, so this is an upper limit.
+    """
+    middles = []
+    for calibration in calibrations:
+        groups: dict[str, list[tuple[int | None, float]]] = {}
+        for record, residual in zip(calibration.records, calibration.fit.residuals, strict=True):
+            groups.setdefault(configuration_of(record), []).append((record.cluster.num_npus, float(residual)))
+        for members in groups.values():
+            apart = [abs(a - b) for (n, a), (m, b) in combinations(members, 2) if n != m]
+            middles += [float(np.median(apart))] if apart else []
+    return rounded(float(np.median(middles)) / MEDIAN_OF_NORMAL) if middles else REPEAT_NOISE
 
 
 def _pair_differences(calibration: Calibration) -> list[float]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.coverage import RUN_AXES, Spread, coverage, spread_of
-from autodeploy.calibration.run_keys import family_digest
+from autodeploy.calibration.coverage import RUN_AXES, Spread, TimedRuns, coverage, spread_of
+from autodeploy.calibration.run_keys import family_digest, work_digest
 from autodeploy.calibration.spreads import shares_node
 from autodeploy.evaluation.steps.sensitivity import sensitivities
 from autodeploy.ranking.features_in_use import holds
@@ -19,7 +18,7 @@ from autodeploy.stack.features import FEATURES
 from autodeploy.workload.attention_types import unmeasured_types
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.steps.estimate import Layout
@@ -65,11 +64,9 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
     covariance = covariance_of(context.profile)
     variance = parameter_variance(covariance, slopes)
     origin = context.profile.document.calibration.spread_of
-    evidence = context.profile.document.evidence
-    timed = evidence is not None and family_digest(context.model) in evidence.timed
-    spread: Spread = spread_of(context.family, run_of(candidate, context), variance, origin, timed=timed)
-    if evidence is not None:
-        spread = replace(spread, log_sigma=evidence.time_scale * spread.log_sigma)
+    named = {f.name: float(slope) for f, slope in zip(covariance.factors, slopes, strict=True)}
+    cluster = _timed_runs(candidate, context, named)
+    spread: Spread = spread_of(context.family, run_of(candidate, context), variance, origin, cluster)
     low, high = spread.interval(step_time_s)
     return Uncertainty(
         low_s=low,
@@ -78,9 +75,24 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
         nearest_record=spread.nearest_record,
         extrapolated=spread.extrapolated,
         parameter_log_sigma=math.sqrt(variance),
-        sensitivity={
-            f.name: round(float(slope), DECIMALS) + 0.0 for f, slope in zip(covariance.factors, slopes, strict=True)
-        },
+        sensitivity={name: round(slope, DECIMALS) + 0.0 for name, slope in named.items()},
+    )
+
+
+def _timed_runs(candidate: Candidates, context: Context, slopes: Mapping[str, float]) -> TimedRuns | None:
+    """What runs of the context's cluster say of a candidate's step time; `slopes`: by factor."""
+    assert context.profile is not None
+    evidence = context.profile.document.evidence
+    if evidence is None:
+        return None
+    work = work_digest(context.model, context.seq_length, candidate.axes_at(0))
+    # Half the variance by which two works differ is that of one. Runs that missed their intervals widen it.
+    of_work = 0.5 * (evidence.time_scale * float(coverage()["pair_log_sigma"])) ** 2
+    alike = [entry.variance_of(slopes, of_work) for entry in evidence.alike if entry.work == work]
+    return TimedRuns(
+        timed=family_digest(context.model) in evidence.timed,
+        scale=evidence.time_scale,
+        alike_variance=min(alike, default=None),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from autodeploy.calibration.benchmarks import collective_overlay, gemm_overlay
 from autodeploy.calibration.cluster_fit import ClusterFit, ClusterRun, factors_of, fit_cluster
 from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.run_keys import work_digest
 from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.ranking.chosen import objective_value
@@ -113,6 +114,7 @@ def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) ->
     fitted = fit_cluster(
         base, timed, pinned, f"MAP fit to {len(timed)} {'run' if len(timed) == 1 else 'runs'} on {name}"
     )
+    shown["evidence"] |= {"alike": fitted.alike}
     return _documents(name, fitted.overlay | shown, timed, fitted, _measured(runs, {run.id for run in timed}))
 
 
@@ -191,7 +193,9 @@ def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
         spread = PROFILED if run.measured.source == "profiler" else run.measured.step_time_spread or 0.0
         times = run.measured.profiler
         parts = {} if times is None else profiled_parts(times)
-        found.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner), parts))
+        axes = run.plan.strategy.model_dump()
+        work = work_digest(run.spec.model, run.spec.training.seq_length, axes)
+        found.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner), parts, work))
     return found
 
 

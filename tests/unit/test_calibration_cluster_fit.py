@@ -138,8 +138,17 @@ def test_a_step_and_its_parts_count_once() -> None:
     alone = fit_cluster(load_profile(NAME), [trace], plain, "a trace")
     whole = fit_cluster(load_profile(NAME), [replace(trace, parts={})], plain, "its step")
     assert alone.fit.weights[0] == 0.0
-    assert whole.fit.weights[0] == pytest.approx(1.0 / trace.noise**2)
+    assert whole.fit.weights[0] == pytest.approx(1.0 / np.hypot(0.06, trace.spread) ** 2)
     assert alone.after[0] == pytest.approx(whole.after[0], abs=0.03)
+
+
+def test_a_trace_beside_its_log_says_how_the_step_splits_and_not_how_long_it_takes() -> None:
+    plain: Overlay = {"profile": NAME}
+    slowed = fit_cluster(load_profile(NAME), [run(1.0), profiled(plain, 1.05)], plain, "log and slow trace")
+    exact = fit_cluster(load_profile(NAME), [run(1.0), profiled(plain)], plain, "log and trace")
+    assert slowed.fit.log_factors == pytest.approx(exact.fit.log_factors, abs=1e-9)
+    assert slowed.after[0] == pytest.approx(0.0, abs=1e-9)
+    assert slowed.after[1] == pytest.approx(-math.log(1.05), abs=1e-9)
 
 
 def test_a_cluster_near_the_peak_of_its_cards_moves_what_can_move() -> None:

@@ -126,3 +126,16 @@ def test_limits_are_those_of_fractions() -> None:
         [FitParameter("a", ("gemm_peak_fraction",), 0.2, ""), FitParameter("b", ("link_x",), 0.2, "")], base
     )
     assert found == pytest.approx([np.log(2.0), np.inf])
+
+
+@pytest.mark.parametrize("gap", [0.02, 0.4])
+def test_a_prior_with_heavy_tails_lets_go_of_what_lies_far_off(gap: float) -> None:
+    def left(degrees: float) -> float:
+        parameter = FitParameter("software", ("release_current",), 0.1, "all of it", degrees=degrees)
+        return float(fit((parameter,), lambda t: t[:1] - gap, np.array([0.06]), degrees=np.inf).residuals[0])
+
+    assert left(np.inf) == pytest.approx(-gap * 0.06**2 / (0.06**2 + 0.1**2), rel=1e-6)
+    assert abs(left(4.0)) < 0.5 * abs(left(np.inf)) if gap > 0.1 else abs(left(4.0)) > abs(left(np.inf))
+    # Of a Student distribution the pull is (n + 1) x / (n + x^2), in standard deviations.
+    at = gap + left(4.0)
+    assert 5.0 * (at / 0.1) / (4.0 + (at / 0.1) ** 2) / 0.1 == pytest.approx(-left(4.0) / 0.06**2, rel=2e-3)

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autodeploy.calibration.coverage import coverage, memory_interval, spread_of
+from autodeploy.calibration.coverage import TimedRuns, coverage, memory_interval, spread_of
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.shipped import shipped_records
@@ -163,14 +163,14 @@ def test_carried_devices_are_wider_than_those_they_come_from() -> None:
 
 
 def test_runs_of_the_cluster_leave_what_its_strategies_do_not_share() -> None:
-    carried, timed = spread_of("ascend-910c", RUN), spread_of("ascend-910c", RUN, timed=True)
+    carried, timed = spread_of("ascend-910c", RUN), spread_of("ascend-910c", RUN, cluster=TimedRuns(timed=True))
     pair = float(coverage()["pair_log_sigma"]) ** 2
     assert "device family" not in timed.extrapolated
     assert timed.log_sigma < carried.log_sigma
     left = conditioned(carried.log_sigma**2, pair)
     assert timed.log_sigma == pytest.approx(math.sqrt(left + REPEAT_NOISE**2))
     assert timed.basis == f"runs of this cluster; {carried.basis}"
-    uncertain = spread_of("ascend-910c", RUN, 0.04, timed=True)
+    uncertain = spread_of("ascend-910c", RUN, 0.04, cluster=TimedRuns(timed=True))
     assert timed.log_sigma < uncertain.log_sigma <= spread_of("ascend-910c", RUN, 0.04).log_sigma
 
 
