@@ -56,10 +56,10 @@ class UnitCosts:
 
     def take(self, index: Any) -> UnitCosts:
         """The costs of the candidates at an index array."""
-        return _at_rows(self, index)
+        return at_rows(self, index)
 
 
-def _at_rows(value: T, rows: Any) -> T:
+def at_rows(value: T, rows: Any) -> T:
     """The candidates at some rows: scalars, and arrays of one entry, hold for all."""
     return each_array(value, lambda array: array if array.shape[:1] in ((), (1,)) else array[rows])
 
@@ -257,7 +257,7 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
         # Most candidates can't copy: only those that can are priced.
         rows = np.flatnonzero(may_copy)
         some = _Batch.of(batch.context, candidates.take(rows))
-        before = {n: _at_rows(plain.layers[n], rows) for n in plain.tables}
+        before = {n: at_rows(plain.layers[n], rows) for n in plain.tables}
         copied = _with_copies(some, before, may_copy[rows], context)
         return {n: _put(cost, plain.layers[n], rows, len(candidates)) for n, cost in copied.items()}, {}
     if "expert_migration" in context.mechanisms and plain.tables:
@@ -309,7 +309,7 @@ def _faster(first: LayerCost, second: LayerCost, exchange: ExchangeFeatures) -> 
 
 def chosen(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
     """`first` where the condition holds, array by array; both have the same structure."""
-    return _each_pair(first, second, lambda one, other: np.where(condition, one, other))
+    return each_pair(first, second, lambda one, other: np.where(condition, one, other))
 
 
 def mean_of(weighted: Sequence[tuple[T, float]]) -> T:
@@ -320,7 +320,7 @@ def mean_of(weighted: Sequence[tuple[T, float]]) -> T:
 
     total, *others = (scaled(*each) for each in weighted)
     for other in others:
-        total = _each_pair(total, other, np.add)
+        total = each_pair(total, other, np.add)
     return total
 
 
@@ -334,20 +334,20 @@ def _put(few: T, many: T, rows: Ints, length: int) -> T:
         found[rows] = new
         return found
 
-    return _each_pair(few, many, put)
+    return each_pair(few, many, put)
 
 
-def _each_pair(first: T, second: T, change: Callable[[Array, Array], Array]) -> T:
+def each_pair(first: T, second: T, change: Callable[[Array, Array], Array]) -> T:
     """Every array of one value with its counterpart in another of the same structure, however deep."""
     if first is second:
         return first
     if isinstance(first, np.ndarray):
         return change(first, second)  # type: ignore[arg-type, return-value]
     if isinstance(first, dict) and isinstance(second, dict):
-        return {k: _each_pair(first[k], second[k], change) for k in first if k in second}  # type: ignore[return-value]
+        return {k: each_pair(first[k], second[k], change) for k in first if k in second}  # type: ignore[return-value]
     if isinstance(first, tuple) and isinstance(second, tuple):
-        return tuple(_each_pair(a, b, change) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
+        return tuple(each_pair(a, b, change) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
     if names := _names(first):
         pairs = {name: (getattr(first, name), getattr(second, name)) for name in names}
-        return type(first)(**{name: _each_pair(a, b, change) for name, (a, b) in pairs.items()})
+        return type(first)(**{name: each_pair(a, b, change) for name, (a, b) in pairs.items()})
     return first

@@ -7,13 +7,14 @@ holds about the same share of them. Where dense layers lie between those with ex
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
 from autodeploy.evaluation.layers.layer_cost import LayerCost, over_layers
-from autodeploy.evaluation.layers.unit_costs import MODULE, chosen, each_array, mean_of
+from autodeploy.evaluation.layers.unit_costs import MODULE, each_array, each_pair, mean_of
 from autodeploy.evaluation.stages.pair_shares import tight_shares
 from autodeploy.evaluation.stages.stage_memory import communication_bytes
 from autodeploy.evaluation.stages.step_parts import (
@@ -23,30 +24,56 @@ from autodeploy.evaluation.stages.step_parts import (
     migration_of,
     state_rates,
     static_of,
-    tail_of,
+    synchronised_of,
 )
 from autodeploy.strategies.candidates import of_schedules
 from autodeploy.workload.attention_types import class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.pair_windows import PairCost
-    from autodeploy.evaluation.layers.unit_costs import UnitCosts
+    from autodeploy.evaluation.layers.unit_costs import Pairs, UnitCosts
+    from autodeploy.evaluation.stages.step_parts import Rates
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Bools, Floats, Ints
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class StepClass:
-    """One class of layers, or a fixed piece: cost of a micro batch, static bytes and share of the tail [n]."""
+    """One class of layers, or a fixed piece: cost of a micro batch, and what its parameters add to a step [n].
+
+    exposed_dp_s, migration_s : seconds after the pipeline, of reducing and gathering parameters and of moving experts.
+    rates : what a parameter costs in the mode that optimizer states are kept in; None where that is still open.
+    """
 
     name: str
     count: int
     cost: LayerCost
-    static: Static
-    tail: Tail
+    exposed_dp_s: Floats
+    migration_s: Floats
+    rates: Rates | None
+
+    @cached_property
+    def static(self) -> Static:
+        """Bytes of states."""
+        assert self.rates is not None
+        return static_of(self.cost, self.rates)
+
+    @cached_property
+    def tail(self) -> Tail:
+        """Seconds after the pipeline."""
+        assert self.rates is not None
+        (dense, expert), cost = self.rates, self.cost
+        return Tail(
+            exposed_dp_s=self.exposed_dp_s,
+            optimizer_s=np.asarray(cost.dense_params * dense.update_s + cost.expert_params * expert.update_s),
+            exposed_swap_s=np.asarray(cost.dense_params * dense.swap_s + cost.expert_params * expert.swap_s),
+            imbalance_s=self.migration_s,
+        )
 
 
 @dataclass(frozen=True)
@@ -54,60 +81,107 @@ class StepClasses:
     """All classes in model order, and the pieces."""
 
     layers: tuple[StepClass, ...]
-    embedding: StepClass
-    head: StepClass
-    mtp: StepClass | None
+    pieces: tuple[StepClass, ...]  # embedding, head and, where there are any, multi-token prediction modules
     groups: ParameterGroups
-    pairs: tuple[tuple[PairCost, ...], ...]  # of a forward of one class beside a backward of another
+    pairs: Pairs  # of a forward of one class beside a backward of another
     most_hidden: tuple[Floats, ...]  # of every class: what a layer hides in both passes, at most
     communication_bytes: Floats  # of all communicators' buffers [n]
 
     @property
-    def pieces(self) -> tuple[StepClass, ...]:
-        """Embedding, head and multi-token prediction modules."""
-        return (self.embedding, self.head, *(() if self.mtp is None else (self.mtp,)))
+    def embedding(self) -> StepClass:
+        """On the first stage."""
+        return self.pieces[0]
+
+    @property
+    def head(self) -> StepClass:
+        """On the last stage, or where the model's end is."""
+        return self.pieces[1]
 
 
 def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> StepClasses:
     """Classes of a batch of candidates; `costs` holds one entry per candidate."""
     groups = ParameterGroups.of(candidates, context)
-    rates = state_rates(candidates, context, groups)
-    costs = _with_migration(costs, candidates, context, groups)
-    per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
-
-    def step_class(cost: LayerCost, name: str, count: int) -> StepClass:
-        return StepClass(
-            name,
-            count,
-            cost,
-            static_of(cost, rates),
-            tail_of(cost, candidates, context, groups, rates, per_stage),
-        )
-
-    shares = merged_kinds(costs, interleaved=bool(context.model.mlp_only_layers))
-    peak = peak_over_layers(context.loads, context.expert_ranks(candidates), expert_layers(context, candidates))
-    layers = [
-        step_class(
-            over_layers(mean_of([(with_every_choice(costs, n, members), share) for n, share in members]), peak),
-            class_of(costs.layers[members[-1][0]].name),
-            sum(costs.counts[n] for n, _ in members),
-        )
-        for members in shares
-    ]
-    pairs = tuple(tuple(_mean_pair(costs, forward, backward) for backward in shares) for forward in shares)
-    modules = context.model.num_nextn_predict_layers
-    return StepClasses(
-        tuple(layers),
-        step_class(costs.embedding, "embedding", 1),
-        step_class(_with_copy(costs.head, context.model.tie_word_embeddings, candidates, context), "head", 1),
-        None
-        if costs.mtp is None
-        else step_class(_with_copy(mean_of([(costs.mtp, float(modules))]), True, candidates, context), "mtp", 1),
+    seconds = {n: migration_of(moved.moved_params, candidates, context, groups) for n, moved in costs.moved.items()}
+    placing = Placing(
+        candidates,
+        context,
         groups,
-        pairs,
-        tight_shares([[pair.hidden_s for pair in row] for row in pairs], [layer.count for layer in layers]).both_s,
-        communication_bytes(candidates, context),
+        peak_over_layers(context.loads, context.expert_ranks(candidates), expert_layers(context, candidates)),
+        migrations(costs, candidates, seconds),
+        state_rates(candidates, context, groups),
     )
+    together = of_schedules("ends_meet", candidates.schedule)
+    copied = np.where(together, 0.0, embedding_copy_params(candidates, context))
+    return placing.classes(of_candidates(costs, placing.moves), copied)
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Candidates, and what their place in the cluster and the pipeline makes of the costs of their layers.
+
+    peak : of what the worst moment adds to a layer, the share that it adds to each of a stage's [n]. moves : where
+    experts migrate, by place of the layer. rates : of the candidates' modes, None where they are open.
+    """
+
+    candidates: Candidates
+    context: Context
+    groups: ParameterGroups
+    peak: Floats
+    moves: Mapping[int, Migration]
+    rates: Rates | None = None
+
+    def classes(self, costs: UnitCosts, copied: Floats) -> StepClasses:
+        """Of costs of every candidate, with migrated experts where they migrate; `copied` as of `head`."""
+        candidates, context = self.candidates, self.context
+        shares = merged_kinds(costs, interleaved=bool(context.model.mlp_only_layers))
+        layers = tuple(self._layers(costs, members) for members in shares)
+        pairs = tuple(tuple(_mean_pair(costs, forward, backward) for backward in shares) for forward in shares)
+        return StepClasses(
+            layers,
+            (
+                self._step_class(costs.embedding, "embedding"),
+                self.head(costs, copied),
+                *self.modules(costs, copied),
+            ),
+            self.groups,
+            pairs,
+            tight_shares([[pair.hidden_s for pair in row] for row in pairs], [layer.count for layer in layers]).both_s,
+            communication_bytes(candidates, context),
+        )
+
+    def head(self, costs: UnitCosts, copied: Floats) -> StepClass:
+        """The head; tied to the embedding it holds `copied` parameters [n] of it.
+
+        A pipeline keeps them on stage 0; schedules under which the model's ends meet keep the two together.
+        """
+        tied = self.context.model.tie_word_embeddings
+        return self._step_class(_with_copy(costs.head, copied) if tied else costs.head, "head")
+
+    def modules(self, costs: UnitCosts, copied: Floats) -> Iterator[StepClass]:
+        """Prediction modules together, where there are any, with their copy of the embedding."""
+        number = self.context.model.num_nextn_predict_layers
+        if costs.mtp is not None:
+            module = _with_copy(mean_of([(costs.mtp, float(number))]), copied)
+            yield self._step_class(module, "mtp", move=self.moves.get(MODULE) if number == 1 else None)
+
+    def _layers(self, costs: UnitCosts, members: list[tuple[int, float]]) -> StepClass:
+        """The class of some kinds of layers, each with its share of them."""
+        number = members[-1][0]
+        cost = mean_of([(with_every_choice(costs, n, members), share) for n, share in members])
+        return self._step_class(
+            over_layers(cost, self.peak),
+            class_of(costs.layers[number].name),
+            sum(costs.counts[n] for n, _ in members),
+            move=self.moves.get(number) if len(members) == 1 else None,
+        )
+
+    def _step_class(self, cost: LayerCost, name: str, count: int = 1, move: Migration | None = None) -> StepClass:
+        """A class, of which `move` is known where it is of one kind that may migrate."""
+        candidates, context, groups = self.candidates, self.context, self.groups
+        per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
+        moving = migration_of(cost.moved_params, candidates, context, groups) if move is None else move.seconds
+        exposed = synchronised_of(cost, candidates, context, groups, per_stage)
+        return StepClass(name, count, cost, exposed, moving, self.rates)
 
 
 def expert_layers(context: Context, candidates: Candidates) -> Floats:
@@ -174,39 +248,36 @@ def migrations(
     return found
 
 
-def _with_migration(costs: UnitCosts, candidates: Candidates, context: Context, groups: ParameterGroups) -> UnitCosts:
-    """Experts migrate where the time they save in a step is more than their migration costs a step."""
-    if not costs.moved:
-        return costs
-    seconds = {n: migration_of(moved.moved_params, candidates, context, groups) for n, moved in costs.moved.items()}
-    moves = {place: each.where for place, each in migrations(costs, candidates, seconds).items()}
-    layers = tuple(
-        chosen(moves[n], costs.moved[n], layer) if n in moves else layer for n, layer in enumerate(costs.layers)
-    )
-    module = costs.mtp
-    if MODULE in moves and module is not None:
-        module = chosen(moves[MODULE], costs.moved[MODULE], module)
-    every = np.ones(len(candidates), dtype=np.bool_)
-    # A pair of a layer that migrates with one that does not is priced as neither does.
-    pairs = tuple(
-        tuple(
-            chosen(moves.get(i, every) & moves.get(j, every), moved_pair, pair)
-            for j, (moved_pair, pair) in enumerate(zip(moved_row, row, strict=True))
-        )
-        for i, (moved_row, row) in enumerate(zip(costs.moved_pairs, costs.pairs, strict=True))
-    )
-    return replace(costs, layers=layers, mtp=module, pairs=pairs)
+def of_candidates(costs: UnitCosts, moves: Mapping[int, Migration], cut_of: Ints | None = None) -> UnitCosts:
+    """Costs of candidates, with migrated experts where they migrate.
 
-
-def _with_copy(cost: LayerCost, needed: bool, candidates: Candidates, context: Context) -> LayerCost:
-    """A piece that needs the embedding's weights holds a copy of them where a pipeline keeps it from stage 0.
-
-    Schedules under which the model's ends meet keep the two together.
+    cut_of : row of `costs` of each candidate; None: its own.
     """
-    if not needed:
-        return cost
-    together = of_schedules("ends_meet", candidates.schedule)
-    copied = np.where(together, 0.0, embedding_copy_params(candidates, context))
+    if not costs.moved:
+        return costs if cut_of is None else costs.take(cut_of)
+    n = len(costs.shard.tp)
+    rows = np.arange(n) if cut_of is None else cut_of
+
+    def looked_up(plain: T, moved: T, *places: int) -> T:
+        """In a table whose second half is with migrated experts, where those of all `places` that can migrate do."""
+        both = each_pair(plain, moved, lambda *each: np.concatenate([np.broadcast_to(a, (n,)) for a in each]))
+        chosen = [moves[place].where for place in places if place in moves]
+        at = rows + n * np.logical_and.reduce(chosen) if chosen else rows
+        return each_array(both, lambda a: a if a.shape in ((), (1,)) else a.take(at if len(a) == 2 * n else rows))
+
+    kinds, module, pairs, moved_pairs = range(len(costs.layers)), costs.mtp, costs.pairs, costs.moved_pairs
+    return replace(
+        costs,
+        layers=tuple(looked_up(costs.layers[n], costs.moved.get(n, costs.layers[n]), n) for n in kinds),
+        embedding=looked_up(costs.embedding, costs.embedding),
+        head=looked_up(costs.head, costs.head),
+        mtp=None if module is None else looked_up(module, costs.moved.get(MODULE, module), MODULE),
+        # A pair of a layer that migrates with one that does not is priced as neither does.
+        pairs=tuple(tuple(looked_up(pairs[i][j], moved_pairs[i][j], i, j) for j in kinds) for i in kinds),
+    )
+
+
+def _with_copy(cost: LayerCost, copied: Floats) -> LayerCost:
     return replace(cost, dense_params=np.asarray(cost.dense_params + copied))
 
 

@@ -114,7 +114,10 @@ class StateRates:
         return np.asarray(self.weights + self.gradients + self.optimizer)
 
 
-def state_rates(candidates: Candidates, context: Context, groups: ParameterGroups) -> tuple[StateRates, StateRates]:
+Rates = tuple[StateRates, StateRates]  # of a dense and of an expert parameter
+
+
+def state_rates(candidates: Candidates, context: Context, groups: ParameterGroups) -> Rates:
     """Rates of a dense and of an expert parameter."""
     return (
         _rates(candidates, context, groups.dense_shards),
@@ -175,7 +178,7 @@ class Static:
         return np.asarray(self.weights + self.gradients + self.optimizer)
 
 
-def static_of(cost: LayerCost, rates: tuple[StateRates, StateRates]) -> Static:
+def static_of(cost: LayerCost, rates: Rates) -> Static:
     """Static bytes of one layer or piece."""
     dense, expert = rates
     weights, *others = (
@@ -193,7 +196,6 @@ class Tail:
     optimizer_s: Floats
     exposed_swap_s: Floats
     imbalance_s: Floats  # moving experts
-    dp_total_s: Floats
 
     @property
     def total_s(self) -> Floats:
@@ -217,43 +219,18 @@ def migration_of(moved_params: Floats, candidates: Candidates, context: Context,
     )
 
 
-def tail_of(
+def synchronised_of(
     cost: LayerCost,
     candidates: Candidates,
     context: Context,
     groups: ParameterGroups,
-    rates: tuple[StateRates, StateRates],
     layers: Floats,
-) -> Tail:
-    """What a layer adds after the last backward pass; `layers` as in `synchronised_of`."""
-    compute = cost.forward.compute_s, cost.backward.compute_s
-    exposed, total = synchronised_of(
-        cost.dense_params, cost.expert_params, compute, candidates, context, groups, layers
-    )
-    dense, expert = rates
-    return Tail(
-        exposed_dp_s=exposed,
-        optimizer_s=np.asarray(cost.dense_params * dense.update_s + cost.expert_params * expert.update_s),
-        exposed_swap_s=np.asarray(cost.dense_params * dense.swap_s + cost.expert_params * expert.swap_s),
-        imbalance_s=migration_of(cost.moved_params, candidates, context, groups),
-        dp_total_s=total,
-    )
-
-
-def synchronised_of(
-    dense_params: Floats,
-    expert_params: Floats,
-    compute_s: tuple[Floats, Floats],
-    candidates: Candidates,
-    context: Context,
-    groups: ParameterGroups,
-    layers: Floats,
-) -> tuple[Floats, Floats]:
-    """Seconds of reducing gradients and gathering weights [n]: those that nothing hides, and all.
+) -> Floats:
+    """Seconds of reducing gradients and gathering weights that nothing hides [n].
 
     Parameters
     ----------
-    compute_s : work of the forward and of the backward pass.
+    cost : of a layer or a piece.
     layers : layers of a stage [n]: the bucket that completes last holds about one of them.
 
     Notes
@@ -266,14 +243,14 @@ def synchronised_of(
     overlap_reduce = "overlap_grad_reduce" in on
     # Gathering beside the forward pass rides on the buckets of the overlapped reduction.
     overlap_gather = overlap_reduce and "overlap_param_gather" in on and context.distributed_optimizer
-    exposed = total = np.zeros(len(candidates))
+    exposed = np.zeros(len(candidates))
     if context.fsdp:  # every micro batch has reduced and gathered in its passes
-        return exposed, total
+        return exposed
     last = 1.0 / np.maximum(layers, 1.0)
-    all_params = np.maximum(dense_params + expert_params, 1.0)
+    all_params = np.maximum(cost.dense_params + cost.expert_params, 1.0)
     for params, group, rate in (
-        (dense_params, groups.dense, groups.dense_rate),
-        (expert_params, groups.expert, groups.expert_rate),
+        (cost.dense_params, groups.dense, groups.dense_rate),
+        (cost.expert_params, groups.expert, groups.expert_rate),
     ):
         sync = data_parallel.synchronisation(
             params,
@@ -290,8 +267,8 @@ def synchronised_of(
         )
         share = params / all_params
         for seconds, window, overlapped in (
-            (sync.reduce_s, compute_s[1], overlap_reduce),
-            (sync.gather_s, compute_s[0], overlap_gather),
+            (sync.reduce_s, cost.backward.compute_s, overlap_reduce),
+            (sync.gather_s, cost.forward.compute_s, overlap_gather),
         ):
             behind = data_parallel.exposed_s(
                 seconds,
@@ -301,5 +278,4 @@ def synchronised_of(
                 last_share=last,
             )
             exposed = exposed + np.where(candidates.paired, seconds, behind)
-            total = total + seconds
-    return np.asarray(exposed), np.asarray(total)
+    return np.asarray(exposed)

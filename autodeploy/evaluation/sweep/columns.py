@@ -1,21 +1,23 @@
-"""What a sweep reads of layers and pieces, one entry a placement: computed for cuts, looked up from there."""
+"""What a sweep reads of layers and pieces, one entry a placement: the classes of a step, their mode still open."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
-from autodeploy.evaluation.layers.pair_windows import PairCost
-from autodeploy.evaluation.layers.unit_costs import MODULE
-from autodeploy.evaluation.stages.pair_shares import tight_shares
+from autodeploy.evaluation.layers.layer_cost import PhaseCost
 from autodeploy.evaluation.stages.stage_memory import gathered_bytes
-from autodeploy.evaluation.stages.step_classes import embedding_copy_params, expert_layers, merged_kinds, migrations
-from autodeploy.evaluation.stages.step_parts import ParameterGroups, migration_of, state_rates, synchronised_of
-from autodeploy.evaluation.sweep.cut_tables import MEMORY_COLUMNS, WORK_PARTS, cut_tables
+from autodeploy.evaluation.stages.step_classes import (
+    Placing,
+    embedding_copy_params,
+    expert_layers,
+    migrations,
+    of_candidates,
+)
+from autodeploy.evaluation.stages.step_parts import ParameterGroups, migration_of, state_rates
 from autodeploy.strategies.tree import distinct, with_mode
 from cost_models.arrays import Bools, Floats, Ints
 
@@ -23,13 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.layer_cost import LayerCost
     from autodeploy.evaluation.layers.unit_costs import UnitCosts
-    from autodeploy.evaluation.stages.step_classes import Migration
-    from autodeploy.evaluation.stages.step_parts import StateRates
+    from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
+    from autodeploy.evaluation.stages.step_parts import Rates
     from autodeploy.strategies.tree import CandidateTree
 
 Key = tuple[str, int | str]
 FIRST_PIECE, LAST_PIECES = "first", "last"  # the embedding; head and prediction modules together
+WORK_PARTS = tuple(field.name for field in fields(PhaseCost))
+REPAIRS = ("norm", "activation", "mla_up_proj", "full")  # choices that stand for all in the order of candidates
 
 
 class Columns(dict[Key, Floats]):
@@ -49,183 +54,92 @@ class PlacedCosts:
 
     counts : layers of each class. base : columns of every placement. pairs : what only pairing schedules read.
     modes : of each mode, what one parameter of each kind costs and what the whole model does. Of what is read by `get`,
-    columns of zeros are left out.
+    columns of zeros are left out. communication_bytes : of all communicators' buffers.
     """
 
     counts: tuple[int, ...]
     base: Columns
     pairs: Columns
     modes: tuple[Columns, ...]
+    communication_bytes: Floats
 
 
 def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> PlacedCosts:
     """Look up and weigh what `costs` of the tree's cuts say, for every placement."""
+    placed = tree.placed
     first, holders = _holders(tree)
-    few = tree.placed.take(first)
+    few = placed.take(first)
     groups = ParameterGroups.of(few, context)
     rates = [state_rates(with_mode(few, mode), context, groups) for mode in tree.modes]
-    moves = _moves(costs, tree, context, groups, holders)
-    shares = merged_kinds(costs, interleaved=bool(context.model.mlp_only_layers))
-    placements = _Placements(costs, tree, context, groups.take(holders), moves, shares)
-    found = placements.columns()
-    stages = tree.placed.pp.astype(np.float64)
-    modes = tuple(Columns(_mode_columns(found, each, holders, stages)) for each in rates)
-    moving = {key for key in found if key[0].startswith("migration_s")}
-    empty = {key for key in found if key[0] in WORK_PARTS and not found[key].any()}
-    if not any(found[key].any() for key in moving):
+    moves = migrations(costs, placed, _moving_s(costs, tree, context, groups, holders), tree.cut_of)
+    placing = Placing(placed, context, groups.take(holders), _peak(tree, context), moves)
+    looked_up = of_candidates(_read_costs(costs), moves, tree.cut_of)
+    classes = placing.classes(looked_up, embedding_copy_params(placed, context))
+    found = _of_layers(classes, context) | _totals(classes, context, placed.keep_gathered)
+    for name, values in _sum_of(classes.pieces[1:], context).items():
+        found[name, LAST_PIECES] = values
+    # Where the model's ends meet, one embedding serves both.
+    none, tied = np.zeros(1), context.model.tie_word_embeddings
+    folded = placing.head(looked_up, none) if tied else classes.head, *placing.modules(looked_up, none)
+    found["dense_params_folded", LAST_PIECES] = np.asarray(sum(piece.cost.dense_params for piece in folded))
+    found["tail_dp_s_folded", LAST_PIECES] = np.asarray(sum(piece.exposed_dp_s for piece in folded))
+    found["migration_s_folded", LAST_PIECES] = found["migration_s", LAST_PIECES]
+    counts = tuple(step.count for step in classes.layers)
+    for name in ("tail_dp_s", "migration_s", "dense_params", "expert_params", "frozen_bytes"):
+        found[name, "layers"] = np.asarray(sum(count * found[name, n] for n, count in enumerate(counts)))
+    whole = {key: np.broadcast_to(values, (len(placed),)) for key, values in found.items()}
+    modes = tuple(Columns(_mode_columns(whole, each, holders, placed.pp.astype(np.float64))) for each in rates)
+    empty = {key for key in whole if key[0] in WORK_PARTS and not whole[key].any()}
+    moving = {key for key in whole if key[0].startswith("migration_s")}
+    if not any(whole[key].any() for key in moving):
         empty |= moving
-    base = {key: values for key, values in found.items() if _runs_read(key) and key not in empty}
-    pairs = placements.pair_columns(found) if tree.placed.paired.any() else {}
-    return PlacedCosts(placements.counts, Columns(base), Columns(pairs), modes)
+    base = Columns({key: values for key, values in whole.items() if key not in empty and key[1] != "layers"})
+    pairs = _pair_columns(classes, len(placed)) if placed.paired.any() else Columns()
+    return PlacedCosts(counts, base, pairs, modes, classes.communication_bytes)
 
 
-@dataclass(frozen=True)
-class _Placements:
-    """Placements of a tree [p], the holders of their parameters, where their experts migrate, and layers by class."""
+def _read_costs(costs: UnitCosts) -> UnitCosts:
+    """With zeros for what no sweep reads, which is then not looked up."""
+    zero = np.zeros(1)
 
-    costs: UnitCosts
-    tree: CandidateTree
-    context: Context
-    groups: ParameterGroups
-    moves: Mapping[int, Migration]
-    merged: list[list[tuple[int, float]]]
-
-    @cached_property
-    def counts(self) -> tuple[int, ...]:
-        """Layers of each class."""
-        return tuple(sum(self.costs.counts[kind] for kind, _ in members) for members in self.merged)
-
-    def columns(self) -> dict[Key, Floats]:
-        """Of layers, pieces and the whole model."""
-        tree, moves = self.tree, self.moves
-        layers, ends = cut_tables(self.costs, self.context, len(tree.cuts))
-        kinds = [table.look_up(tree.cut_of, moves) for table in layers]
-        pieces = {name: table.look_up(tree.cut_of, moves) for name, table in ends.items()}
-        found: dict[Key, Floats] = {}
-        for number, members in enumerate(self.merged):
-            for name in kinds[members[0][0]]:
-                found[name, number] = _mean([(kinds[kind][name], share) for kind, share in members])
-        self._over_layers(found)
-        for number, members in enumerate(self.merged):
-            known = moves.get(members[0][0]) if len(members) == 1 else None
-            found |= self._after_pipeline({name: found[name, number] for name in _PARAMETERS}, number, known)
-        found |= self._pieces(pieces)
-        return found | _totals(found, self.counts, pieces, self.context, self.tree.placed.keep_gathered)
-
-    def _over_layers(self, found: dict[Key, Floats]) -> None:
-        """Bytes of layers as of one of the layers of their stage: the busiest ranks of layers are not the same."""
-        tree, context, classes = self.tree, self.context, len(self.merged)
-        for number in range(classes):
-            found["worst_bytes", number] = found["activation_bytes", number]
-        uneven = [number for number in range(classes) if found["uneven_activation_bytes", number].any()]
-        if not uneven:
-            return
-        cuts = tree.cuts
-        _, group = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp, cuts.micro_batch_size])
-        rows, which = distinct([group[tree.cut_of], tree.placed.pp])
-        few = tree.placed.take(rows)
-        less = (1.0 - peak_over_layers(context.loads, context.expert_ranks(few), expert_layers(context, few))).take(
-            which
-        )
-        if not less.any():
-            return
-        for number in uneven:
-            for bytes_, of_uneven in MEMORY_COLUMNS.items():
-                off = found[of_uneven, number]
-                if off.any():
-                    found[bytes_, number] = found[bytes_, number] - less * off
-
-    def pair_columns(self, found: Mapping[Key, Floats]) -> dict[Key, Floats]:
-        """What pairs of classes hide, and the work that pairing schedules split off."""
-        pair_costs, counts = self._pairs(), self.counts
-        hidden = tight_shares([[pair.hidden_s for pair in row] for row in pair_costs], counts).both_s
-        pairs: dict[Key, Floats] = {
-            (f"{name}_{i}", j): getattr(pair, name)
-            for i, row in enumerate(pair_costs)
-            for j, pair in enumerate(row)
-            for name in ("hidden_s", "hidden_exchange_s", "first_s")
+    def read(cost: LayerCost) -> LayerCost:
+        choices = {
+            name: replace(cost.choices[name], swap_bytes=zero, host_s=zero) for name in REPAIRS if name in cost.choices
         }
-        pairs["hidden_s", "all"] = np.asarray(sum(n * most for n, most in zip(counts, hidden, strict=True)))
-        return pairs | {(name, n): found[name, n] for n in range(len(counts)) for name in ("split_s", "covering_s")}
-
-    def _pairs(self) -> tuple[tuple[PairCost, ...], ...]:
-        """What a pair of classes hides; of a layer that migrates with one that does not, as if neither did."""
-        costs, moves, n, cut_of = self.costs, self.moves, len(self.tree.cuts), self.tree.cut_of
-
-        def of_kinds(i: int, j: int, name: str) -> Floats:
-            plain: Floats = np.broadcast_to(getattr(costs.pairs[i][j], name), (n,))
-            chosen = [moves[kind].where for kind in (i, j) if kind in moves]
-            if not chosen:
-                return np.asarray(plain.take(cut_of))
-            moved = np.broadcast_to(getattr(costs.moved_pairs[i][j], name), (n,))
-            return np.asarray(np.concatenate([plain, moved]).take(cut_of + n * np.logical_and.reduce(chosen)))
-
-        def pair(forward: Sequence[tuple[int, float]], backward: Sequence[tuple[int, float]]) -> PairCost:
-            return PairCost(
-                *(
-                    _mean([(of_kinds(i, j, name), a * b) for i, a in forward for j, b in backward])
-                    for name in ("hidden_s", "hidden_exchange_s", "first_s")
-                )
-            )
-
-        return tuple(tuple(pair(forward, backward) for backward in self.merged) for forward in self.merged)
-
-    def _after_pipeline(
-        self, cost: Mapping[str, Floats], holder: int | str, known: Migration | None = None
-    ) -> dict[Key, Floats]:
-        """What synchronising and moving a layer's parameters adds after the pipeline; `known`: its migration."""
-        placed, context, groups = self.tree.placed, self.context, self.groups
-        per_stage = np.maximum(1.0, context.model.num_hidden_layers / placed.pp)
-        compute = cost["forward_compute_s"], cost["backward_compute_s"]
-        exposed, _ = synchronised_of(
-            cost["dense_params"], cost["expert_params"], compute, placed, context, groups, per_stage
+        return replace(
+            cost,
+            choices=choices,
+            expert_activation_bytes=zero,
+            ep_shown_forward_s=zero,
+            ep_shown_backward_s=zero,
+            ep_total_s=zero,
+            tp_total_s=zero,
+            cp_total_s=zero,
         )
-        return {
-            ("tail_dp_s", holder): exposed,
-            ("migration_s", holder): migration_of(cost["moved_params"], placed, context, groups)
-            if known is None
-            else known.seconds,
-        }
 
-    def _pieces(self, pieces: dict[str, dict[str, Floats]]) -> dict[Key, Floats]:
-        """The embedding, and the pieces at the other end together; "folded": where that is the first stage too."""
-        model = self.context.model
-        copied = embedding_copy_params(self.tree.placed, self.context)
-        module = self.moves.get(MODULE) if model.num_nextn_predict_layers == 1 else None
-        needed = {"head": model.tie_word_embeddings, "mtp": True}
-        found: dict[Key, Floats] = {(name, FIRST_PIECE): values for name, values in pieces["embedding"].items()}
-        found |= self._after_pipeline(pieces["embedding"], FIRST_PIECE)
-        ends = [name for name in pieces if name != "embedding"]
-        for name in pieces["embedding"]:
-            found[name, LAST_PIECES] = np.asarray(sum(pieces[end][name] for end in ends))
-        after: dict[str, dict[str, Floats]] = {}
-        for folded in (False, True):
-            suffix = "_folded" if folded else ""
-            for end in ends:
-                # Stages apart, what needs the embedding's weights has a copy of them.
-                copies = needed[end] and not folded
-                if folded and not needed[end]:
-                    continue
-                own = pieces[end] | {"dense_params": pieces[end]["dense_params"] + (copied if copies else 0.0)}
-                known = module if end == "mtp" else None
-                more = self._after_pipeline(own, LAST_PIECES, known)
-                after[end] = {"dense_params": own["dense_params"]} | {
-                    name: values for (name, _), values in more.items()
-                }
-            for name in ("dense_params", "tail_dp_s", "migration_s"):
-                found[f"{name}{suffix}", LAST_PIECES] = np.asarray(sum(after[end][name] for end in ends))
-            if not folded:
-                units = [pieces["embedding"], *(pieces[end] | after[end] for end in ends)]
-                found["unit_params", "pieces"] = np.max(
-                    [each["dense_params"] + each["expert_params"] for each in units], axis=0
-                )
-        return found
+    return replace(
+        costs,
+        layers=tuple(map(read, costs.layers)),
+        embedding=read(costs.embedding),
+        head=read(costs.head),
+        mtp=None if costs.mtp is None else read(costs.mtp),
+        moved={place: read(cost) for place, cost in costs.moved.items()},
+    )
 
 
-def _moves(
+def _peak(tree: CandidateTree, context: Context) -> Floats:
+    """`peak_over_layers` of every placement, found once for all with the same groups and as many layers a stage."""
+    cuts = tree.cuts
+    _, group = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp, cuts.micro_batch_size])
+    rows, which = distinct([group[tree.cut_of], tree.placed.pp])
+    few = tree.placed.take(rows)
+    return peak_over_layers(context.loads, context.expert_ranks(few), expert_layers(context, few)).take(which)
+
+
+def _moving_s(
     costs: UnitCosts, tree: CandidateTree, context: Context, groups: ParameterGroups, holders: Ints
-) -> dict[int, Migration]:
-    """Where experts migrate; what it costs is priced once for all that move as much between the same holders."""
+) -> dict[int, Floats]:
+    """What migration costs a step by place, priced once for all that move as much between the same holders."""
     seconds = {}
     for place, moved in costs.moved.items():
         amounts, amount = np.unique(moved.moved_params, return_inverse=True)
@@ -233,7 +147,7 @@ def _moves(
         rows, which = distinct([amount, holders])
         few = tree.placed.take(rows)
         seconds[place] = migration_of(amounts[amount[rows]], few, context, groups.take(holders[rows]))[which]
-    return migrations(costs, tree.placed, seconds, tree.cut_of)
+    return seconds
 
 
 def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:
@@ -243,66 +157,86 @@ def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:
     return distinct([cut[tree.cut_of], placed.pp, placed.dp])
 
 
-_PARAMETERS = ("dense_params", "expert_params", "moved_params", "forward_compute_s", "backward_compute_s")
-
-
-def _runs_read(key: Key) -> bool:
-    """Whether a column is read for every run, not only to make others."""
-    name, holder = key
-    if holder in (FIRST_PIECE, LAST_PIECES):
-        return name not in _PARAMETERS[2:] and (name != "alone_s" or holder == FIRST_PIECE)
-    if holder in ("layers", "pieces"):
-        return False
-    return holder == "all" or name not in {
-        *(*_PARAMETERS[2:], "alone_s", "split_s", "covering_s", "worst_bytes"),
-        *MEMORY_COLUMNS.values(),
+def _columns(step: StepClass, context: Context) -> dict[str, Floats]:
+    """What adds up over the layers and the pieces of a stage."""
+    slow, cost = context.slowest_device_factor - 1.0, step.cost
+    forward, backward = cost.forward, cost.backward
+    found = {
+        "forward_s": np.asarray(forward.total_s + slow * forward.compute_s),
+        "backward_s": np.asarray(backward.total_s + slow * backward.compute_s),
+        **{name: np.asarray(getattr(forward, name) + getattr(backward, name)) for name in WORK_PARTS},
+        "activation_bytes": cost.activation_bytes,
+        "dense_params": cost.dense_params,
+        "expert_params": cost.expert_params,
+        "frozen_bytes": cost.frozen_bytes,
+        "tail_dp_s": step.exposed_dp_s,
+        "migration_s": step.migration_s,
     }
-
-
-def _mean(weighted: Sequence[tuple[Floats, float]]) -> Floats:
-    if len(weighted) == 1:
-        return weighted[0][0]
-    return np.asarray(sum(values * share for values, share in weighted))
-
-
-def _totals(
-    base: Mapping[Key, Floats],
-    counts: Sequence[int],
-    pieces: Mapping[str, Mapping[str, Floats]],
-    context: Context,
-    keeps_gathered: Bools,
-) -> dict[Key, Floats]:
-    """Sums and extremes over the whole model."""
-    layers = range(len(counts))
-
-    def total(name: str) -> Floats:
-        return np.asarray(sum(counts[n] * base[name, n] for n in layers))
-
-    alone = total("alone_s")
-    each_piece = [piece["alone_s"] for piece in pieces.values()]
-    found: dict[Key, Floats] = {
-        ("work_s", "all"): np.asarray(alone + sum(each_piece)),
-        ("smallest_s", "all"): np.asarray(np.min([base["alone_s", n] for n in layers], axis=0)),
-        ("heaviest_s", "all"): np.asarray(np.max(each_piece, axis=0)),
-        ("widest_bytes", "all"): np.asarray(np.max([base["worst_bytes", n] for n in layers], axis=0)),
-        ("tail_dp_s", "layers"): total("tail_dp_s"),
-        ("migration_s", "layers"): total("migration_s"),
-        ("dense_params", "layers"): total("dense_params"),
-        ("expert_params", "layers"): total("expert_params"),
-        ("frozen_bytes", "layers"): total("frozen_bytes"),
-    }
-    units = [base["dense_params", n] + base["expert_params", n] for n in layers]
-    largest = np.max([*units, base["unit_params", "pieces"]], axis=0)
-    found["gathered_bytes", "all"] = np.broadcast_to(gathered_bytes(largest, context, keeps_gathered), largest.shape)
-    layer = alone / sum(counts)
-    found["layers", FIRST_PIECE] = base["alone_s", FIRST_PIECE] / layer
-    found["layers", LAST_PIECES] = base["alone_s", LAST_PIECES] / layer
+    found["imbalance_s"] = found["imbalance_s"] + slow * found["compute_s"]
     return found
 
 
-def _mode_columns(
-    base: Mapping[Key, Floats], rates: tuple[StateRates, StateRates], holders: Ints, pp: Floats
-) -> dict[Key, Floats]:
+def _of_layers(classes: StepClasses, context: Context) -> dict[Key, Floats]:
+    """Of each class of layers, with what choices of memory free and cost, and of the embedding."""
+    found: dict[Key, Floats] = {
+        (name, FIRST_PIECE): values for name, values in _columns(classes.embedding, context).items()
+    }
+    for number, step in enumerate(classes.layers):
+        found |= {(name, number): values for name, values in _columns(step, context).items()}
+        for name in REPAIRS:
+            choice = step.cost.choices.get(name)
+            found[f"{name}_saved_bytes", number] = np.zeros(1) if choice is None else choice.saved_bytes
+            found[f"{name}_recompute_s", number] = np.zeros(1) if choice is None else choice.recompute_s
+    return found
+
+
+def _sum_of(pieces: Sequence[StepClass], context: Context) -> dict[str, Floats]:
+    """Of head and prediction modules together."""
+    each = [_columns(piece, context) for piece in pieces]
+    found = {name: np.asarray(sum(columns[name] for columns in each)) for name in each[0]}
+    for name in ("workspace_bytes", "passing_bytes"):
+        found[name] = np.asarray(sum(getattr(piece.cost, name) for piece in pieces))
+    return found
+
+
+def _pair_columns(classes: StepClasses, n: int) -> Columns:
+    """What pairs of classes hide, and the work that pairing schedules split off [n]."""
+    found: dict[Key, Floats] = {
+        (f"{name}_{i}", j): getattr(pair, name)
+        for i, row in enumerate(classes.pairs)
+        for j, pair in enumerate(row)
+        for name in ("hidden_s", "hidden_exchange_s", "first_s")
+    }
+    each = zip(classes.layers, classes.most_hidden, strict=True)
+    found["hidden_s", "all"] = np.asarray(sum(step.count * most for step, most in each))
+    for number, step in enumerate(classes.layers):
+        found["split_s", number], found["covering_s", number] = step.cost.split_s, step.cost.covering_s
+    return Columns({key: np.broadcast_to(values, (n,)) for key, values in found.items()})
+
+
+def _totals(classes: StepClasses, context: Context, keeps_gathered: Bools) -> dict[Key, Floats]:
+    """Sums and extremes over the whole model."""
+    layers, pieces = [step.cost for step in classes.layers], [step.cost.alone_s for step in classes.pieces]
+    units = [step.cost.dense_params + step.cost.expert_params for step in (*classes.layers, *classes.pieces)]
+    alone = sum(step.count * step.cost.alone_s for step in classes.layers)
+    layer = alone / sum(step.count for step in classes.layers)
+    return {
+        ("work_s", "all"): np.asarray(alone + sum(pieces)),
+        ("smallest_s", "all"): _extreme(np.minimum, [cost.alone_s for cost in layers]),
+        ("heaviest_s", "all"): _extreme(np.maximum, pieces),
+        ("widest_bytes", "all"): _extreme(np.maximum, [cost.worst_activation_bytes for cost in layers]),
+        ("gathered_bytes", "all"): gathered_bytes(_extreme(np.maximum, units), context, keeps_gathered),
+        ("alone_s", FIRST_PIECE): pieces[0],
+        ("layers", FIRST_PIECE): np.asarray(pieces[0] / layer),
+        ("layers", LAST_PIECES): np.asarray(sum(pieces[1:]) / layer),
+    }
+
+
+def _extreme(of: np.ufunc, values: Sequence[Floats]) -> Floats:
+    return np.asarray(of.reduce(np.broadcast_arrays(*values)))
+
+
+def _mode_columns(base: Mapping[Key, Floats], rates: Rates, holders: Ints, pp: Floats) -> dict[Key, Floats]:
     """Bytes and seconds of a parameter under one mode, and a stage's even share of what the whole model takes."""
     dense, expert = rates
     few = len(dense.update_s)

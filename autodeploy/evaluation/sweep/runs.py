@@ -11,8 +11,7 @@ import numpy as np
 from autodeploy.evaluation.stages.chunk_loops import pair_chunks
 from autodeploy.evaluation.stages.stage_memory import LossBytes, workspace_bytes
 from autodeploy.evaluation.stages.step_parts import take_hidden
-from autodeploy.evaluation.sweep.columns import FIRST_PIECE, LAST_PIECES, Columns
-from autodeploy.evaluation.sweep.cut_tables import REPAIRS, WORK_PARTS
+from autodeploy.evaluation.sweep.columns import FIRST_PIECE, LAST_PIECES, REPAIRS, WORK_PARTS, Columns
 from autodeploy.evaluation.sweep.template import (
     ChunkSeconds,
     Template,

@@ -17,9 +17,8 @@ import numpy as np
 from autodeploy.errors import SearchCancelled
 from autodeploy.evaluation.layers.alternatives import fastest_costs
 from autodeploy.evaluation.stages.sends import p2p_s
-from autodeploy.evaluation.stages.stage_memory import allocator_limit_bytes, communication_bytes, on_card_bytes
-from autodeploy.evaluation.sweep.columns import PlacedCosts, placed_costs
-from autodeploy.evaluation.sweep.cut_tables import WORK_PARTS
+from autodeploy.evaluation.stages.stage_memory import allocator_limit_bytes, on_card_bytes
+from autodeploy.evaluation.sweep.columns import WORK_PARTS, PlacedCosts, placed_costs
 from autodeploy.evaluation.sweep.modes import Tails, bytes_of, repaired_s, tails_of
 from autodeploy.evaluation.sweep.runs import Runs, Shapes, Way, runs_of
 from autodeploy.strategies.tree import distinct, tree_of
@@ -145,7 +144,7 @@ def _fill(
         raise ValueError(f"{twice[0]} is estimated, not swept")
     costs = placed_costs(of_cuts, tree, context)
     shapes = _shapes(tree.placed, context)
-    beside = communication_bytes(tree.placed, context) + context.machine.runtime_bytes
+    beside = costs.communication_bytes + context.machine.runtime_bytes
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):
         way = Way(schedule, vpp)
         for block in _even_blocks(len(rows)):
