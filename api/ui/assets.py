@@ -29,6 +29,7 @@ _BUNDLES = {
         "progress_curve.js",
         "progress.js",
         "searches.js",
+        "start.js",
         "strategies.js",
         "timeline.js",
         "what_if.js",

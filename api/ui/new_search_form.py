@@ -16,6 +16,7 @@ from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from api.ui.views import ProfileRow
     from autodeploy.errors import FieldError
 
 Kind = Literal["choice", "integer", "number", "text"]
@@ -40,6 +41,44 @@ class Field:
         return "f" + self.pointer.replace("/", "-")
 
 
+# The other ways to start: a pasted file, with the endings of its name and how one begins.
+WAYS = (
+    (
+        "config",
+        ".json",
+        '{\n  "model_type": "qwen3_moe",\n  "hidden_size": 2048,\n  "num_hidden_layers": 48,\n  ...\n}',
+    ),
+    (
+        "script",
+        ".sh,.yaml,.yml",
+        "TP=2\nPP=8\ntorchrun $DISTRIBUTED_ARGS pretrain_gpt.py \\\n"
+        "  --tensor-model-parallel-size ${TP} \\\n  --pipeline-model-parallel-size ${PP} ...",
+    ),
+    (
+        "spec",
+        ".yaml,.yml,.json",
+        "model: deepseek-v3\ncluster: {profile: cloudmatrix-384, num_npus: 384}\n"
+        "training: {seq_length: 4096, global_batch_size: 15360}",
+    ),
+)
+# What a cluster starts with: a full supernode, or so many nodes; and sequences a card.
+START_NODES = 16
+START_SEQUENCES = 40
+
+
+def choices_of(profile: ProfileRow, known: Mapping[str, str]) -> dict[str, Any]:
+    """What the form offers for a profile: its chip grades, and cards and batch to start with."""
+    cards = profile.npus_per_node * (profile.supernode_nodes or START_NODES)
+    key = "new.cards_supernode" if profile.supernode_nodes else "new.cards_nodes"
+    return {
+        "devices": profile.devices,
+        "device": profile.default_device,
+        "cards": cards,
+        "batch": START_SEQUENCES * cards,
+        "help": known[key].format(cards=cards, node=profile.npus_per_node, nodes=cards // profile.npus_per_node),
+    }
+
+
 Section = tuple[str, tuple[Field, ...]]
 
 
@@ -48,7 +87,7 @@ def sections(
     profiles: Iterable[tuple[str, str]],
     devices: Iterable[tuple[str, str]] = (),
 ) -> tuple[Section, ...]:
-    """The fields by section. `models` and `profiles` are pairs of name and title, `devices` of grade and profile."""
+    """The fields by section. `models`, `profiles` and `devices`, the chip grades, are pairs of name and title."""
     return (
         ("model", (Field("/model", "model", "choice", "deepseek-v3", tuple(models), required=True),)),
         ("cluster", _cluster(tuple(profiles), tuple(devices))),
@@ -62,7 +101,7 @@ def _cluster(profiles: tuple[tuple[str, str], ...], devices: tuple[tuple[str, st
     return (
         Field("/cluster/profile", "profile", "choice", "cloudmatrix-384", profiles, required=True),
         Field("/cluster/num_npus", "num_npus", "integer", "384", required=True, help=True),
-        Field("/cluster/device", "device", "text", options=devices, help=True),
+        Field("/cluster/device", "device", "choice", options=devices, help=True),
     )
 
 

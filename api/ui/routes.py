@@ -12,6 +12,7 @@ from api.ui.accuracy_page import accuracy_context
 from api.ui.assets import asset, compressed
 from api.ui.forms import FormValues
 from api.ui.languages import language_of, requested_language, texts
+from api.ui.new_search_form import choices_of
 from api.ui.origin import is_foreign
 from api.ui.rendering import render
 from api.ui.run_page import run_page
@@ -167,7 +168,7 @@ def start_search(request: Request, values: FormValues, views: ViewsOfApp) -> Res
         if values.get("form") == "paste":
             search_id = views.submit_text(pasted, values, sure=sure)
         else:
-            search_id = views.submit(new_search_form.spec_document(_sections(views), values), sure=sure)
+            search_id = views.submit(new_search_form.spec_document(_sections(request, views), values), sure=sure)
     except SpecError as error:
         given = None if values.get("form") == "paste" else values
         beside = values if given is None else None
@@ -226,9 +227,10 @@ def static(request: Request, name: str) -> Response:
     return Response(found.content, media_type=found.media_type, headers=headers)
 
 
-def _sections(views: Views) -> tuple[new_search_form.Section, ...]:
+def _sections(request: Request, views: Views) -> tuple[new_search_form.Section, ...]:
     profiles = views.profiles()
-    devices = [(device, profile.title) for profile in profiles for device in profile.devices]
+    devices = [("", texts(language_of(request))["new.usual_grade"])]
+    devices += [(device, f"{device} · {profile.title}") for profile in profiles for device in profile.devices]
     return new_search_form.sections(views.models(), [(p.name, p.title) for p in profiles], devices)
 
 
@@ -243,7 +245,7 @@ def form_page(
     ask: str | None = None,
 ) -> HTMLResponse:
     """The form as it was filled in; ask: which of the two asks whether the user is sure of it."""
-    sections = _sections(views)
+    sections = _sections(request, views)
     # A fault of pasted text is not a fault of the fields beside it.
     at_fields = () if values is None else errors
     placed, _ = new_search_form.errors_by_field(sections, at_fields)
@@ -259,6 +261,8 @@ def form_page(
         pasted=pasted,
         given=values_of_paste or {},
         profile_names=[profile.name for profile in views.profiles()],
+        profile_data={row.name: choices_of(row, texts(language_of(request))) for row in views.profiles()},
+        ways=new_search_form.WAYS,
     )
 
 

@@ -102,6 +102,9 @@ class ProfileRow:
     name: str
     title: str
     devices: tuple[str, ...]
+    default_device: str
+    npus_per_node: int
+    supernode_nodes: int | None
 
 
 class DoubtfulSpec(SpecError):
@@ -261,8 +264,18 @@ class Views:
 
     def profiles(self) -> list[ProfileRow]:
         """The hardware profiles that come with the product."""
-        documents = [load_profile(name).document for name in list_profiles()]
-        return [ProfileRow(document.name, document.title, tuple(document.devices)) for document in documents]
+        found = [load_profile(name) for name in list_profiles()]
+        return [
+            ProfileRow(
+                profile.document.name,
+                profile.document.title,
+                tuple(profile.document.devices),
+                profile.default_device,
+                profile.npus_per_node,
+                profile.supernode_nodes,
+            )
+            for profile in found
+        ]
 
     def profile(self, name: str) -> ProfilePage:
         """One profile with all its numbers; only those that come with the product have a page.

@@ -133,6 +133,7 @@ def test_every_address_on_every_page_leads_somewhere(chromium_browser, behind):
 def test_a_search_is_started_watched_and_cancelled(chromium_browser, behind):
     with visiting(chromium_browser, behind) as page:
         log_in(page, behind, "/new")
+        page.locator("#way-of-spec").click()
         page.locator("#spec-text").fill(_slow_spec())
         expect(page.locator("#paste-status")).not_to_be_empty()
         page.locator("#paste button").first.click()

@@ -312,6 +312,7 @@ def test_a_pasted_script_is_read_as_it_stands(chromium_browser: Browser, planned
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open("/new?lang=en")
         status = page.locator("#paste-status")
+        page.locator("#way-of-script").click()
         page.locator("#spec-text").fill((FILES / "mindspeed_moe.sh").read_text())
         expect(status).to_contain_text("does not name the chips")
         page.get_by_label("Cluster of the run").select_option("cloudmatrix-384")

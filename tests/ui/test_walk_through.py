@@ -33,6 +33,7 @@ def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planne
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"/?lang={lang}")
         page.get_by_role("link", name=says["site.new"]).first.click()
+        page.locator("#way-of-spec").click()
         page.locator("#spec-text").fill(json.dumps(PLANNED | {"training": {**PLANNED["training"], "tokens": 1e12}}))
         expect(page.locator("#paste-status")).not_to_be_empty()
         page.locator("#paste").get_by_role("button", name=says["new.submit"]).click()

@@ -64,6 +64,7 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(
     says = texts("zh" if lang == "zh" else "en")
     with visiting(chromium_browser, empty.url) as visitor:
         page = visitor.open(f"/new?lang={lang}")
+        page.locator("#way-of-config").click()
         page.locator("#spec-text").fill(json.dumps(CONFIG))
         page.locator("#paste-cluster").select_option("ascend-800t-a2")
         for name, value in (("num_npus", "32"), ("seq_length", "4k"), ("global_batch_size", "256")):
