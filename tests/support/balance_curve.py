@@ -132,9 +132,9 @@ def _stages_pct(spec: Spec, features: frozenset[str], imbalance: float) -> float
 
     def uneven(vocabulary: float) -> float:
         lowered = problem(vocabulary, even)
-        layout = solve(lowered, effort=FAST).layout
-        assert layout is not None
-        times = chunk_times(lowered, layout[None], np.zeros((1, lowered.pp, 0), dtype=np.int64))
+        found = solve(lowered, effort=FAST).plan
+        assert found is not None
+        times = chunk_times(lowered, found.layout[None], np.zeros((1, lowered.pp, 0), dtype=np.int64))
         stages = (times.forward_s + times.backward_s)[0].sum(axis=-1)
         return float(stages.max() / stages.mean())
 

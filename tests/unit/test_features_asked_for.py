@@ -11,10 +11,13 @@ from autodeploy.planner import plan
 from autodeploy.strategies.rules import load_rules
 
 ASKED = {name for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
+TARGETS = {"keep_gathered": "mindspeed-llm-fsdp2"}  # that have it; "any" has all others
 FEW = {"tp": [2, 4], "pp": [2, 4], "vpp": [1, 2], "micro_batch_size": [1]}
+SHARDED = {"tp": [1], "pp": [1], "vpp": [1], "micro_batch_size": [1]}  # FSDP2 cuts no layer and has no pipeline
 
 
 def answered(features: dict[str, str], *, target: str = "any", **training: Any):
+    allowed = SHARDED if target in TARGETS.values() else FEW
     dense = bool({"mc2", "coc"} & set(features))
     return plan(
         read_spec_document(
@@ -22,7 +25,13 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
                 "model": "llama2-7b" if dense else "mixtral-8x7b",
                 "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
                 "training": {"seq_length": 4096, "global_batch_size": 128, "routing_imbalance": 1.3, **training},
-                "search": {"target": target, "effort": "fast", "features": features, "top_k": 3, "allow": FEW},
+                "search": {
+                    "target": target,
+                    "effort": "fast",
+                    "features": features,
+                    "top_k": 3,
+                    "allow": allowed,
+                },
             }
         )
     )
@@ -30,7 +39,7 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
 
 @pytest.mark.parametrize("name", sorted(name.removeprefix("asked_") for name in ASKED))
 def test_what_is_on_is_used_by_every_plan(name: str) -> None:
-    found = answered({name: "on"})
+    found = answered({name: "on"}, target=TARGETS.get(name, "any"))
     assert found.plans, found.infeasible
     for each in found.plans:
         assert name in each.strategy.features

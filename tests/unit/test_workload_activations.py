@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autodeploy.evaluation.inputs.build_context import loss_bytes
+from autodeploy.specs.lora import TARGETS
 from autodeploy.specs.presets import load_preset
 from autodeploy.workload.layers import head_table, layer_table
 from autodeploy.workload.memory_choices import CHOICES
@@ -15,6 +16,7 @@ from tests.support.sharding import shard
 
 GIB = float(2**30)
 FUSED = OperatorFeatures(rect_fa=True)  # MindSpeed --mla-fa-without-pad: V keeps its own width
+LORA = OperatorFeatures(lora_rank=16, lora_targets=TARGETS)
 GPT = OperatorFeatures(flash_attention=False, dropout=True, attention_dropout=True)
 
 
@@ -215,6 +217,7 @@ def test_every_memory_choice_names_tensors_operators_and_exchanges_that_exist() 
         layer_table(load_preset("deepseek-v3"), shard(), OperatorFeatures(), ("moe", None)),
         layer_table(load_preset("gpt3-175b"), shard(), GPT, ("dense", None)),
         layer_table(load_preset("llama2-7b"), shard(), FUSED, ("dense", None)),
+        layer_table(load_preset("llama2-7b"), shard(), LORA, ("dense", None)),
     ]
     tensors = {t.name for table in tables for t in table.tensors} | {"*"}
     operators = {o.name for table in tables for o in table.operators} | {"*"}
