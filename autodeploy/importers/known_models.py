@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from autodeploy.errors import SpecError
 from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.presets import presets_of_width
+from autodeploy.specs.presets import preset_names, presets_of_width, read_preset
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
@@ -25,6 +25,7 @@ VOCABULARIES: dict[str, tuple[int, tuple[str, ...]]] = {
 }
 NAMING = ("--tokenizer-name-or-path", "--tokenizer-model", "--load", "--model-type-hf", "--spec")
 CLOSE = 0.01
+HARDLY = 0.003  # of the parameters: what another vocabulary of the family would change
 _MODEL_NAME = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w.+-]{3,100}")  # letters and digits, no blanks
 _FAMILY = re.compile(r"[a-z]+")
 _SERIES = re.compile(r"([a-z]+)-?(\d)")
@@ -49,6 +50,7 @@ def read_vocabulary(reader: FlagReader, model: dict[str, Any], otherwise: str) -
         return int(given[:9])
     named = _names(reader, otherwise)
     found = _of_preset(model, named) or _of_tokenizer(reader, named) or _of_layers(model, named)
+    found = found or _of_family(model, named)
     if found is not None:
         size, reason = found
         reader.log.default(_FIELD, size, reason)
@@ -80,6 +82,20 @@ def _of_layers(model: dict[str, Any], named: str) -> tuple[int, str] | None:
     ]
     found = _agreed(alike, named)
     return found and (found[0], f"the script has none: that of {found[1]}, whose layers are as wide")
+
+
+def _of_family(model: dict[str, Any], named: str) -> tuple[int, str] | None:
+    """The largest vocabulary of the family or series that the file names, in a model so large that it hardly counts."""
+    presets = [preset for name in preset_names() if _family(preset := read_preset(name)) in named]
+    sizes = [preset.model.vocab_size for preset in presets]
+    total = _total({**model, "vocab_size": min(sizes)}) if sizes else None
+    if total is None or 2 * (max(sizes) - min(sizes)) * model["hidden_size"] > HARDLY * total:
+        return None
+    told = [preset for preset in presets if _is_series(preset, named)] or presets
+    largest = max(told, key=lambda preset: preset.model.vocab_size)
+    size = largest.model.vocab_size
+    others = "others of its family change less than 0.3 % of the parameters"
+    return size, f"the script has none: that of {largest.title}; {others}"
 
 
 def _agreed(presets: list[Preset], named: str) -> tuple[int, str] | None:

@@ -29,6 +29,7 @@ READ_ELSEWHERE = frozenset(
     }
 )
 ASYNC_PERMUTATION = "--moe-permutation-async-comm"  # MindSpeed after 2.0.0 changes nothing by it
+GRID = "--tp-2d"
 GROWING = "expandable_segments:true"
 SHORT_MOMENTS = frozenset({"bf16", "fp16"})
 
@@ -41,7 +42,8 @@ def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
         "cp": _degree(reader, "--context-parallel-size", "cp"),
         "ep": _degree(reader, "--expert-model-parallel-size", "ep"),
         "micro_batch_size": _degree(reader, "--micro-batch-size", "micro_batch_size"),
-        "sequence_parallel": reader.switch("--sequence-parallel", "/strategy/sequence_parallel"),
+        # Two dimensions cut activations over all tensor-parallel ranks: MindSpeed-LLM get_tensor_shapes_decorator.
+        "sequence_parallel": reader.switch("--sequence-parallel", "/strategy/sequence_parallel") or reader.has(GRID),
         "distributed_optimizer": reader.switch("--use-distributed-optimizer", "/strategy/distributed_optimizer"),
     }
     sharded = [reader.switch(flag, "/strategy/fsdp") for flag in ("--use-custom-fsdp", "--use-megatron-fsdp")]

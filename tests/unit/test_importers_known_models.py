@@ -113,6 +113,27 @@ def test_layers_of_the_named_series_lend_at_another_depth_and_it_is_told() -> No
         read(f"{deeper} --num-experts 8 --moe-router-topk 2", "pretrain_llama2_moe.sh")
 
 
+HUGE = (
+    "--num-layers 64 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 4096 --swiglu --num-experts 160 "
+    "--moe-router-topk 5 --group-query-attention --num-query-groups 4 --untie-embeddings-and-output-weights"
+)
+
+
+@pytest.mark.parametrize(("filename", "size"), [("pretrain_deepseek_500b.sh", 129_280), ("llama2_moe_500b.sh", 32_000)])
+def test_a_family_lends_where_its_vocabularies_hardly_count_and_it_is_told(filename: str, size: int) -> None:
+    found = read(HUGE, filename).document
+    assert found["model"]["vocab_size"] == size
+    assert any("change less than 0.3 % of the parameters" in doubt for doubt in found["doubts"])
+    with pytest.raises(SpecError, match="no vocabulary size"):
+        read(HUGE.replace("--num-layers 64", "--num-layers 2"), filename)
+
+
+def test_grids_of_tensor_parallel_ranks_cut_activations() -> None:
+    flags = f"{LLAMA} --vocab-size 32000 --tensor-model-parallel-size 4"
+    assert not read(flags, "a.sh").document["strategy"]["sequence_parallel"]
+    assert read(f"{flags} --tp-2d --tp-x 2 --tp-y 2", "a.sh").document["strategy"]["sequence_parallel"]
+
+
 @pytest.mark.parametrize("flag", ["--geglu", "--gelu-tanh"])
 def test_gated_activations_have_three_matrices_of_the_width_that_stands_there(flag: str) -> None:
     model = read(LLAMA.replace("--swiglu", flag) + " --vocab-size 256000", "a.sh").document["model"]
