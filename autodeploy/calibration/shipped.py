@@ -23,7 +23,7 @@ from autodeploy.specs.record import Record, read_records
 from hardware_profiles.loader import load_profile, shipped_profiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from cost_models.arrays import Floats
     from hardware_profiles.schema import CalibrationOrigin
@@ -149,10 +149,4 @@ def _pair_differences(calibration: Calibration) -> list[float]:
     for record, residual in zip(calibration.records, calibration.fit.residuals, strict=True):
         key = (record.model.name, record.cluster.num_npus, record.source.split("@")[0], release_of(record).band)
         groups.setdefault((*key, record.training.seq_length), []).append(float(residual))
-    return [d for members in groups.values() for d in _differences(members)]
-
-
-def _differences(members: list[float]) -> Iterator[float]:
-    for number, first in enumerate(members):
-        for second in members[number + 1 :]:
-            yield first - second
+    return [first - second for members in groups.values() for first, second in combinations(members, 2)]
