@@ -1,4 +1,4 @@
-"""/v1/why-not, /v1/improve and /v1/recommend."""
+"""/v1/why-not, /v1/improve, /v1/recommend and /v1/compare-clusters."""
 
 from typing import Annotated, Any
 
@@ -12,11 +12,14 @@ from api.threads import run_slowly
 from autodeploy.services.check_intake import network_launch
 from autodeploy.services.intake import read_network_spec, read_request
 from autodeploy.services.what_if_intake import (
+    CompareClustersRequest,
     ImproveRequest,
     RecommendRequest,
     WhyNotRequest,
+    read_offers,
     read_strategy,
 )
+from autodeploy.specs.clusters import ClusterComparison
 from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
 
 router = APIRouter(prefix="/v1", tags=["what-if"])
@@ -81,5 +84,29 @@ async def recommend(
         asked = read_request(RecommendRequest, document)
         spec = read_network_spec(asked.spec, services.planner)
         return services.recommend(spec, days=asked.days, tokens=asked.tokens, max_npus=asked.max_npus)
+
+    return await run_slowly(request, answer)
+
+
+@router.post(
+    "/compare-clusters",
+    operation_id="compare_clusters",
+    summary="What a deadline costs on several clusters",
+    responses=responses(400, 413, 415, 422, 503),
+    openapi_extra=document_request_body(CompareClustersRequest),
+)
+async def compare_clusters(
+    request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]
+) -> ClusterComparison:
+    """The fewest cards of each cluster that meet it, days and cost of the plans, and which of these none beats in both.
+    Takes up to a minute for each cluster. Nothing is stored."""
+
+    def answer() -> ClusterComparison:
+        asked = read_request(CompareClustersRequest, document)
+        spec = read_network_spec(asked.spec, services.planner)
+        read_offers(spec, asked.clusters, services.planner)
+        return services.compare_clusters(
+            spec, asked.clusters, days=asked.days, tokens=asked.tokens, max_npus=asked.max_npus
+        )
 
     return await run_slowly(request, answer)

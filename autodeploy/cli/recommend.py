@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,14 +20,20 @@ from autodeploy.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from autodeploy.reports.texts import Language
+    from autodeploy.specs.clusters import ClusterComparison, ClusterOffer
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.what_if import Recommendation
 
 app = typer.Typer()
 
 
-@app.command(epilog="Example: autodeploy recommend spec.yaml --tokens 13T --days 30")
+@app.command(
+    epilog="Examples: autodeploy recommend spec.yaml --tokens 13T --days 30; "
+    "autodeploy recommend spec.yaml --days 30 --cluster ascend-800t-a2=1.2 --cluster cloudmatrix-384=2.6"
+)
 def recommend(
     spec_file: SpecFile,
     days: Annotated[float, typer.Option("--days", metavar="D", help="the deadline")],
@@ -36,6 +42,14 @@ def recommend(
     ] = None,
     max_npus: Annotated[
         int | None, typer.Option("--max-npus", min=1, metavar="N", help="default: 16 times the spec's cards")
+    ] = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cluster",
+            metavar="PROFILE[:GRADE]=PRICE",
+            help="price of a card and hour; give several to compare days and cost on them",
+        ),
     ] = None,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
@@ -49,18 +63,105 @@ def recommend(
     if not 0.0 < days <= 36_500.0:
         raise SpecError(f"{days:g} days are no deadline", path="--days", hint="such as 30")
     spec, amount = read_spec(spec_file), None if tokens is None else token_count(tokens)
+    request = {"spec": spec.model_dump(mode="json"), "days": days, "tokens": amount, "max_npus": max_npus}
+    asked = {name: value for name, value in request.items() if value is not None}
+    if cluster:
+        compare_clusters(spec, [offer_of(text) for text in cluster], asked, server, output_format, output, lang)
+        return
     if server is None:
         found = _here(spec, days, amount, max_npus)
     else:
         from autodeploy.cli.remote import connect
 
-        request = {"spec": spec.model_dump(mode="json"), "days": days, "tokens": amount, "max_npus": max_npus}
         with connect(server) as client:
-            found = client.recommend({name: value for name, value in request.items() if value is not None})
+            found = client.recommend(asked)
     as_json = output_format is ListFormat.JSON
     write_report(found.model_dump_json(indent=2) if as_json else recommendation_text(found, language(lang)), output)
     if found.num_npus is None:
         raise typer.Exit(INFEASIBLE)
+
+
+def offer_of(text: str) -> ClusterOffer:
+    """`cloudmatrix-384=2.6` or `ascend-800t-a2:910B3=1.2`: a profile, perhaps a chip grade, and its price.
+
+    Raises
+    ------
+    SpecError
+        when the price is missing or is none.
+    """
+    from autodeploy.errors import SpecError
+    from autodeploy.specs.clusters import ClusterOffer
+
+    named, _, price = text.rpartition("=")
+    profile, _, grade = named.rpartition(":")
+    if not profile or "/" in grade:
+        profile, grade = named, ""
+    try:
+        value = float(price)
+    except ValueError:
+        value = 0.0
+    if not named or not 0.0 < value <= 1e6:
+        raise SpecError(
+            f"{text[:80]!r} is no cluster with a price of a card and hour",
+            path="--cluster",
+            hint="such as cloudmatrix-384=2.6 or ascend-800t-a2:910B3=1.2",
+        )
+    return ClusterOffer(profile=profile, device=grade or None, price_per_npu_hour=value)
+
+
+def compare_clusters(
+    spec: Spec,
+    offers: list[ClusterOffer],
+    asked: dict[str, Any],
+    server: str | None,
+    output_format: ListFormat,
+    output: Path | None,
+    lang: Tongue,
+) -> None:
+    """Days and cost on each cluster, and which is the cheapest in time; exit code 3 where none is."""
+    from autodeploy.cli.output import write_report
+    from autodeploy.errors import SpecError
+    from autodeploy.specs.clusters import MOST
+
+    if len(offers) > MOST:
+        raise SpecError(f"{len(offers)} clusters", path="--cluster", hint=f"compare {MOST} at most")
+    if server is None:
+        found = _clusters_here(spec, offers, asked)
+    else:
+        from autodeploy.cli.remote import connect
+
+        with connect(server) as client:
+            found = client.compare_clusters(asked | {"clusters": [each.model_dump(mode="json") for each in offers]})
+    as_json = output_format is ListFormat.JSON
+    write_report(found.model_dump_json(indent=2) if as_json else clusters_text(found, language(lang)), output)
+    if found.cheapest is None:
+        raise typer.Exit(INFEASIBLE)
+
+
+def clusters_text(found: ClusterComparison, lang: Language = "en") -> str:
+    """Which is cheapest, and a row for each number of cards that was planned for."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.reports.cluster_table import RIGHT, cluster_lines, cluster_rows, cluster_titles
+
+    table = table_text(cluster_titles(lang), cluster_rows(found, lang), right=RIGHT)
+    return "\n".join([*cluster_lines(found, lang), "", table])
+
+
+def _clusters_here(spec: Spec, offers: list[ClusterOffer], asked: dict[str, Any]) -> ClusterComparison:
+    """One cluster after the other, each with its overlay where the database of the settings has been used before."""
+    from autodeploy import planner
+    from autodeploy.settings import load_settings
+    from autodeploy.what_if import on_offer, points_on, side_by_side
+
+    how = {"days": asked["days"], "tokens": asked.get("tokens"), "max_npus": asked.get("max_npus")}
+    settings = load_settings()
+    if spec.cluster.overlay == "auto" and settings.has_database():
+        from autodeploy.services.session import open_services
+
+        with open_services(settings) as services:
+            return services.compare_clusters(spec, offers, **how)
+    answers = [points_on(on_offer(spec, offer), offer, planner=planner, **how) for offer in offers]
+    return side_by_side(answers, how["days"])
 
 
 def token_count(text: str) -> float:

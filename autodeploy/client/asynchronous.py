@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autodeploy.client.answers import Event, Search, SearchPage
     from autodeploy.client.calls import SpecLike
     from autodeploy.specs.check import CheckReport
+    from autodeploy.specs.clusters import ClusterComparison
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
@@ -157,6 +158,10 @@ class AsyncClient:
     async def recommend(self, request: Mapping[str, Any]) -> Recommendation:
         """The fewest cards for a deadline: the fields of `POST /v1/recommend`."""
         return await _transport.send_async(self._http, calls.recommend(request))
+
+    async def compare_clusters(self, request: Mapping[str, Any]) -> ClusterComparison:
+        """What a deadline costs on several clusters: the fields of `POST /v1/compare-clusters`."""
+        return await _transport.send_async(self._http, calls.compare_clusters(request))
 
     async def events(self, search_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """What happens to a search, until it is finished; a lost connection is taken up where it broke."""

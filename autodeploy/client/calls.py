@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from autodeploy.client.answers import Search, SearchPage
 from autodeploy.specs.check import CheckReport
+from autodeploy.specs.clusters import ClusterComparison
 from autodeploy.specs.comparison import Comparison
 from autodeploy.specs.operators import OperatorReport
 from autodeploy.specs.planset import Plan
@@ -187,6 +188,16 @@ def recommend(request: Mapping[str, Any]) -> Call[Recommendation]:
         return Recommendation.model_validate(response.json())
 
     return Call("POST", "/v1/recommend", read, json=dict(request), extra_time_s=CHECK_S)
+
+
+def compare_clusters(request: Mapping[str, Any]) -> Call[ClusterComparison]:
+    """POST /v1/compare-clusters; the service plans on one cluster after the other."""
+
+    def read(response: httpx.Response) -> ClusterComparison:
+        return ClusterComparison.model_validate(response.json())
+
+    patience_s = CHECK_S * max(1, len(request.get("clusters", ())))
+    return Call("POST", "/v1/compare-clusters", read, json=dict(request), extra_time_s=patience_s)
 
 
 def events_path(search_id: str) -> str:

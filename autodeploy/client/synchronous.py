@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.client.answers import Event, Search, SearchPage
     from autodeploy.client.calls import SpecLike
     from autodeploy.specs.check import CheckReport
+    from autodeploy.specs.clusters import ClusterComparison
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
@@ -175,6 +176,10 @@ class Client:
     def recommend(self, request: Mapping[str, Any]) -> Recommendation:
         """The fewest cards for a deadline: the fields of `POST /v1/recommend`."""
         return _transport.send(self._http, calls.recommend(request))
+
+    def compare_clusters(self, request: Mapping[str, Any]) -> ClusterComparison:
+        """What a deadline costs on several clusters: the fields of `POST /v1/compare-clusters`."""
+        return _transport.send(self._http, calls.compare_clusters(request))
 
     def events(self, search_id: str, *, after: int = 0) -> Iterator[Event]:
         """What happens to a search, until it is finished; a lost connection is taken up where it broke."""

@@ -164,6 +164,24 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "basis": ("basis", "依据"),
     "estimated": ("estimated", "估算"),
     "planned": ("planned", "已规划"),
+    "interval_80": ("80 % interval", "80% 区间"),
+    "cost": ("cost", "成本"),
+    "layout_column": ("layout", "并行布局"),
+    "front": ("Pareto", "帕累托"),
+    "too_late": (" late", "（超期）"),
+    "cluster_cheapest": (
+        "Cheapest within {limit} days: {cards} cards of {cluster}, {days} days, cost {cost}",
+        "{limit} 天内成本最低：{cluster} {cards} 卡，{days} 天，成本 {cost}",
+    ),
+    "cluster_dearer": (
+        "{cluster}: {cards} cards, {days} days, {pct} % dearer",
+        "{cluster}：{cards} 卡，{days} 天，成本高 {pct}%",
+    ),
+    "cluster_maybe_dearer": (
+        "{cluster}: {cards} cards, {days} days, {pct} % dearer, which is within the 80 % intervals",
+        "{cluster}：{cards} 卡，{days} 天，成本高 {pct}%，差异在 80% 区间之内",
+    ),
+    "cluster_said": ("{cluster}: {said}", "{cluster}：{said}"),
     # ablate
     "baseline": ("All features off", "所有特性关闭"),
     "alone": ("Each alone, against all off", "逐个单独开启（相对全部关闭）"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.services.run_views import ClusterView, MovedPlan
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.clusters import ClusterAnswer, ClusterOffer
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.scaling import ScalingReport
@@ -115,6 +116,15 @@ def recommend(planner: str, spec: Spec, days: float, tokens: float | None, max_n
     from autodeploy.what_if import recommend as recommendation_of
 
     return recommendation_of(spec, planner=load_planner(planner), days=days, tokens=tokens, max_npus=max_npus)
+
+
+def points_on(
+    planner: str, spec: Spec, offer: ClusterOffer, days: float, tokens: float | None, max_npus: int | None
+) -> ClusterAnswer:
+    """Days and cost of plans on one cluster of a comparison."""
+    from autodeploy.what_if import points_on as plans_on
+
+    return plans_on(spec, offer, planner=load_planner(planner), days=days, tokens=tokens, max_npus=max_npus)
 
 
 def refit(planner: str, cluster: str, profile: str, runs: Sequence[RunTexts], searches: Sequence[SearchTexts]) -> Refit:

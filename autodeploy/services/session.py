@@ -33,6 +33,7 @@ from autodeploy.store.clock import utc_now
 from autodeploy.store.migrate import is_current, ready_database
 from autodeploy.store.searches import Searches
 from autodeploy.store.workers import Workers
+from autodeploy.what_if import on_offer, side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from autodeploy.settings import Settings
     from autodeploy.specs.ablation import AblationReport
     from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.clusters import ClusterComparison, ClusterOffer
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.measured_run import MeasuredRun
     from autodeploy.specs.operators import OperatorReport
@@ -228,6 +230,31 @@ class Services:
         """
         self.planner.check_space(spec)
         return self._call(calls.recommend, self.planner_module, self._with_overlay(spec), days, tokens, max_npus)
+
+    def compare_clusters(
+        self,
+        spec: Spec,
+        offers: Sequence[ClusterOffer],
+        *,
+        days: float,
+        tokens: float | None = None,
+        max_npus: int | None = None,
+    ) -> ClusterComparison:
+        """What the same training costs on each of several clusters, one after the other; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            as `recommend`, also of a cluster on which the spec can't be planned.
+        """
+        specs = [on_offer(spec, offer) for offer in offers]
+        for each in specs:
+            self.planner.check_space(each)
+        answers = [
+            self._call(calls.points_on, self.planner_module, self._with_overlay(each), offer, days, tokens, max_npus)
+            for each, offer in zip(specs, offers, strict=True)
+        ]
+        return side_by_side(answers, days)
 
     def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
         """What differs between plans: ids of stored ones, or PlanSets, whose best plan is taken.

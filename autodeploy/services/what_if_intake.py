@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
 from autodeploy.errors import SpecError
 from autodeploy.services.check_intake import LaunchRequest
+from autodeploy.services.intake import placed_in_spec, refuse_profile
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import MAX_NPUS
+from autodeploy.specs.clusters import MOST, ClusterOffer
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.rl import RlStrategy
 from autodeploy.specs.rl_axes import NOTHING_OFFLOADED
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.validation import field_errors
+from autodeploy.what_if import on_offer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.errors import FieldError
+    from autodeploy.jobs.planning import Planner
+    from autodeploy.specs.spec import Spec
 
 Model = TypeVar("Model", bound=Document)
 # What follows from other fields of a strategy or was chosen for one layout: left to follow anew when these change.
@@ -50,6 +61,38 @@ class RecommendRequest(Document):
     days: Annotated[float, Field(gt=0, le=36_500)]
     tokens: Annotated[float | None, Field(gt=0, le=1e18)] = None
     max_npus: Annotated[int | None, Field(ge=1, le=MAX_NPUS, description="default: 16 times the spec's cards")] = None
+
+
+class CompareClustersRequest(RecommendRequest):
+    """The deadline, and one to four clusters with their prices on which the spec is planned in place of its own."""
+
+    clusters: Annotated[tuple[ClusterOffer, ...], Field(min_length=1, max_length=MOST)]
+
+
+def read_offers(spec: Spec, offers: Sequence[ClusterOffer], planner: Planner) -> None:
+    """Whether the spec can be planned on every cluster.
+
+    Raises
+    ------
+    SpecError
+        with the place of the offer: no profile that comes with the product, no grade of it, or a spec that it refuses.
+    """
+    errors: list[FieldError] = []
+    for index, offer in enumerate(offers):
+        try:
+            refuse_profile(offer.profile)
+            with placed_in_spec():
+                planner.prepare(on_offer(spec, offer))
+        except SpecError as error:
+            errors += [replace(each, path=_in_offer(each.path, index)) for each in error.errors]
+    if errors:
+        raise SpecError(errors=tuple(errors))
+
+
+def _in_offer(path: str, index: int) -> str:
+    """The place of a complaint about a cluster in the list of clusters; others are about the spec."""
+    head, _, name = path.rpartition("/")
+    return f"/clusters/{index}/{name}" if head == "/cluster" and name in ClusterOffer.model_fields else f"/spec{path}"
 
 
 def without_layout(strategy: Strategy) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""What would be otherwise: the best changes of a launch, and the cards that a deadline takes. Pure functions."""
+"""What would be otherwise: the best changes of a launch, the cards of a deadline, other clusters. Pure functions."""
 
+from autodeploy.what_if.clusters import on_offer, points_on, side_by_side
 from autodeploy.what_if.improve import improve
 from autodeploy.what_if.recommend import recommend
 
-__all__ = ["improve", "recommend"]
+__all__ = ["improve", "on_offer", "points_on", "recommend", "side_by_side"]

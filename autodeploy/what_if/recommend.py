@@ -45,6 +45,25 @@ def recommend(
     SpecError
         if there is no number of tokens, or the spec can't be planned.
     """
+    return recommend_with_plans(spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus)[0]
+
+
+def recommend_with_plans(
+    spec: Spec,
+    *,
+    planner: WhatIfPlanner,
+    days: float,
+    tokens: float | None = None,
+    max_npus: int | None = None,
+    beside: tuple[float, ...] = (),
+) -> tuple[Recommendation, dict[int, Plan]]:
+    """`recommend`, and the plan of each number of cards that was searched for.
+
+    Parameters
+    ----------
+    beside : multiples of the cards of the answer (of the most cards, where none meets the deadline) that are searched
+        for as well.
+    """
     tokens = spec.training.tokens if tokens is None else tokens
     if tokens is None:
         raise SpecError("how many tokens are to be trained?", path="/training/tokens", hint="tokens: 13e12")
@@ -55,12 +74,14 @@ def recommend(
     if not counts:
         raise SpecError(f"{limit} cards are less than a node", path="/max_npus", hint=f"at least {_node(spec)}")
     chosen = _settle(table, counts)
+    for factor in beside:
+        wanted = factor * (counts[-1] if chosen is None else chosen)
+        table.meets(_nearest(counts, wanted))
     if chosen is None:
-        most = counts[-1]
-        message = f"no more than {most:,} cards were looked at, and none of the counts meets {days:g} days"
+        message = f"no more than {counts[-1]:,} cards were looked at, and none of the counts meets {days:g} days"
     else:
         message = f"{chosen:,} cards train {tokens:.4g} tokens in {table.days_of(chosen, tokens):.1f} of {days:g} days"
-    return Recommendation(
+    answer = Recommendation(
         tokens=tokens,
         days=days,
         num_npus=chosen,
@@ -70,6 +91,7 @@ def recommend(
         spec=spec.model_dump(mode="json"),
         engine_version=ENGINE_VERSION,
     )
+    return answer, {count: plan for count, plan in sorted(table.plans.items()) if plan is not None}
 
 
 def card_counts(per_node: int, limit: int) -> Iterator[int]:
@@ -81,6 +103,10 @@ def card_counts(per_node: int, limit: int) -> Iterator[int]:
                 rest //= prime
         if rest == 1:
             yield nodes * per_node
+
+
+def _nearest(counts: list[int], wanted: float) -> int:
+    return min(counts, key=lambda count: (abs(count - wanted), count))
 
 
 class _Table:

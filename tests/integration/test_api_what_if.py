@@ -1,4 +1,4 @@
-"""POST /v1/why-not, /v1/improve and /v1/recommend, and the client's calls."""
+"""POST /v1/why-not, /v1/improve, /v1/recommend and /v1/compare-clusters, and the client's calls."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.planner import why_not
+from autodeploy.specs.clusters import ClusterComparison
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
@@ -47,6 +48,34 @@ async def test_the_api_answers_as_the_library(sqlite_url):
     assert found.num_npus is not None
     assert found.plan is not None
     assert found.plan.tokens_per_s * 200 * 86_400 >= 1e12
+
+
+async def test_clusters_are_compared_by_days_and_cost(sqlite_url):
+    clusters = [
+        {"profile": "ascend-800t-a2", "price_per_npu_hour": 1.2},
+        {"profile": "cloudmatrix-384", "price_per_npu_hour": 2.6},
+    ]
+    asked = {"spec": SPEC, "days": 200, "tokens": 1e12, "max_npus": 32, "clusters": clusters}
+    async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
+        answer = await client.post("/v1/compare-clusters", json=asked)
+        faults = [
+            (await client.post("/v1/compare-clusters", json=asked | {"clusters": changed})).json()
+            for changed in (
+                [],
+                [clusters[0] | {"profile": "/etc/passwd"}],
+                [clusters[0], clusters[1] | {"device": "no"}],
+            )
+        ]
+    assert answer.status_code == 200, answer.text
+    found = ClusterComparison.model_validate(answer.json())
+    assert [each.offer.profile for each in found.clusters] == ["ascend-800t-a2", "cloudmatrix-384"]
+    assert found.best is not None
+    assert found.best.days <= 200
+    assert [fault["errors"][0]["pointer"] for fault in faults] == [
+        "/clusters",
+        "/clusters/0/profile",
+        "/clusters/1/device",
+    ]
 
 
 async def test_the_form_completes_or_changes_the_plan(sqlite_url):
@@ -125,6 +154,6 @@ def test_the_client_asks(sqlite_url) -> None:
     """Paths and documents of the three calls; the transport is tested elsewhere."""
     from autodeploy.client import calls
 
-    for name in ("why_not", "improve", "recommend"):
+    for name in ("why_not", "improve", "recommend", "compare_clusters"):
         call = getattr(calls, name)({"spec": {}})
         assert (call.method, call.path, call.json) == ("POST", f"/v1/{name.replace('_', '-')}", {"spec": {}})

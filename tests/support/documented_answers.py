@@ -42,7 +42,7 @@ COVERAGE = "coverage"
 ENGLISH = "en"
 WITH_THE_SAME_SPEC = (
     *("create_ablation", "create_batch", "create_check", "create_estimate"),
-    *("improve_launch", "recommend_cards", "why_not"),
+    *("compare_clusters", "improve_launch", "recommend_cards", "why_not"),
 )
 _NUMBER = r"[-+−]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?"
 
