@@ -115,6 +115,7 @@ def _refuse(launch: Launch) -> None:
     for met, path, fault in (
         (strategy.pp == 1, "pp", "the FSDP2 backend has no pipeline"),
         (strategy.tp == 1, "tp", "fsdp_size is the number of ranks, which leaves tp 1"),
+        (strategy.dp_replicate == 1, "dp_replicate", "fsdp_size is the number of ranks, which leaves dp_replicate 1"),
         (sequences, "cp_algo", "cp_type is ulysses, ring or kvallgather"),
         (strategy.ep == 1 or strategy.moe_dispatcher == "alltoall", "moe_dispatcher", "ep_dispatcher is an All-to-All"),
         (not strategy.swap_optimizer and not strategy.swap, "swap", "the FSDP2 backend swaps nothing to the host"),

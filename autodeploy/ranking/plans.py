@@ -122,6 +122,7 @@ def strategy_of(candidate: Candidates, context: Context, layout: Layout) -> Stra
         sequence_parallel=bool(axes["sequence_parallel"]),
         distributed_optimizer=context.distributed_optimizer,
         fsdp=context.fsdp,
+        dp_replicate=int(axes["dp_replicate"]),
         schedule=str(axes["schedule"]),
         layers_per_stage=tuple(tuple(int(x) for x in row) for row in chunks)
         if vpp > 1

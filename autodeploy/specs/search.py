@@ -35,7 +35,20 @@ Target = Annotated[
 ]
 Numerics = Literal["exact", "reordered", "lossy"]
 Switch = Literal["on", "off", "auto"]
-Axis = Literal["tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"]
+Axis = Literal[
+    "tp",
+    "pp",
+    "vpp",
+    "dp",
+    "cp",
+    "cp_algo",
+    "ep",
+    "etp",
+    "micro_batch_size",
+    "schedule",
+    "moe_dispatcher",
+    "dp_replicate",
+]
 AxisValue = bool | int | float | str
 AnyAxis = Annotated[Axis | RlAxis, WithJsonSchema({"type": "string", "enum": [*get_args(Axis), *get_args(RlAxis)]})]
 # The axes whose values are words; those of the others are whole numbers.

@@ -83,6 +83,13 @@ class Strategy(Document):
     sequence_parallel: bool | None = None
     distributed_optimizer: bool = True
     fsdp: bool = False
+    dp_replicate: Annotated[
+        Degree,
+        Field(
+            description="of the replicas, groups that each hold all shards (HSDP); 1: all ranks share them",
+            exclude_if=lambda value: value == 1,
+        ),
+    ] = 1
     schedule: Schedule = "1f1b"
     layers_per_stage: tuple[Layers, ...] | tuple[tuple[Layers, ...], ...] | None = None
     moe_dispatcher: Dispatcher | None = None

@@ -55,6 +55,7 @@ class Candidates:
     swap_optimizer: Bools
     virtual_optimizer: Bools
     keep_gathered: Bools
+    dp_replicate: Ints
 
     def __len__(self) -> int:
         return int(self.tp.shape[0])

@@ -150,7 +150,7 @@ def _ways(space: Space) -> Columns:
 def _cuts(space: Space, moe: bool) -> Columns:
     """Every cut of tensors and experts that is spelled in one way only."""
     choices = context_choices(space.cp_algo)
-    mode, choice, tp, cp, ep, size, dispatcher, keep = _product(
+    mode, choice, tp, cp, ep, size, dispatcher, keep, copies = _product(
         [
             range(len(space.etp_modes)),
             range(len(choices)),
@@ -160,6 +160,7 @@ def _cuts(space: Space, moe: bool) -> Columns:
             space.micro_batch_size,
             space.moe_dispatcher,
             space.keep_gathered,
+            space.dp_replicate,
         ]
     )
     algo, degree = (np.array(column, dtype=np.int64)[choice] for column in zip(*choices, strict=True))
@@ -181,6 +182,7 @@ def _cuts(space: Space, moe: bool) -> Columns:
         "moe_dispatcher": dispatcher,
         "sequence_parallel": tp > 1,
         "keep_gathered": keep > 0,
+        "dp_replicate": copies,
     }
     return {name: values[spelled] for name, values in columns.items()}
 

@@ -35,6 +35,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("schedule", ("schedule",)),
     Knob("moe_dispatcher", ("moe_dispatcher",), matters_with="ep"),
     Knob("keep_gathered", ("keep_gathered",)),
+    _degree("dp_replicate"),
     Knob("optimizer_memory", ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")),
 )
 

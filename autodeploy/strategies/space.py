@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 LEAST_TOKENS = 4096  # of a sequence on a context-parallel rank; MindSpeed auto-settings prunes below 4K (A3) or 8K (A2)
 
-RESTRICTED = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "cp_algo", "schedule", "moe_dispatcher")
+RESTRICTED = (
+    *("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "cp_algo", "schedule", "moe_dispatcher", "dp_replicate"),
+)
 OPTIMIZER_MEMORY = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")  # at most one of them
 
 
@@ -36,6 +38,7 @@ class Space:
     etp_modes: Sequence[str]
     memory_modes: Sequence[str]
     keep_gathered: Sequence[int] = (0,)
+    dp_replicate: Sequence[int] = (1,)
 
 
 def divisors(number: int) -> list[int]:
@@ -86,6 +89,8 @@ def default_space(
         etp_modes=("whole", "as_tp") if model.is_moe else ("as_tp",),
         memory_modes=memory,
         keep_gathered=(0, 1) if features.get("keep_gathered", "off") != "off" else (0,),
+        # Shards of less than a node would leave the fast links to what replicas have to say to each other.
+        dp_replicate=divisors(max(1, world // node_ranks)) if features.get("hsdp", "off") != "off" else (1,),
     )
 
 

@@ -23,7 +23,10 @@ MOST_CANDIDATES = 10_000_000  # of one number of cards; these are in memory at t
 MOST_CELLS = 10_000_000  # of the grid that candidates are taken from
 MOST_CANDIDATES_IN_ALL = 20_000_000
 
-_GRID = ("tp", "cp", "pp", "vpp", "schedule", "ep", "micro_batch_size", "moe_dispatcher", "keep_gathered")
+_GRID = (
+    *("tp", "cp", "pp", "vpp", "schedule", "ep", "micro_batch_size", "moe_dispatcher"),
+    *("keep_gathered", "dp_replicate"),
+)
 
 
 def grid_cells(space: Space) -> int:
@@ -35,7 +38,8 @@ def most_candidates(space: Space, world: int) -> int:
     """An upper bound on the candidates of `world` ranks: their degrees divide it, their schedules have their chunks."""
     schedules = sum(_goes_with(schedule, vpp) for schedule in space.schedule for vpp in space.vpp)
     experts = sum(1 if ep == 1 else len(space.moe_dispatcher) for ep in space.ep)
-    others = schedules * experts * len(space.micro_batch_size) * len(space.memory_modes) * len(space.keep_gathered)
+    others = schedules * experts * len(space.micro_batch_size) * len(space.memory_modes)
+    others *= len(space.keep_gathered) * len(space.dp_replicate)
     pp = np.asarray(space.pp, dtype=np.int64)
     layouts = 0
     for tp in _dividing(space.tp, world):

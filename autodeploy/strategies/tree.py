@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CUT_AXES = (
     *("tp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "moe_dispatcher", "sequence_parallel"),
-    "keep_gathered",
+    *("keep_gathered", "dp_replicate"),
 )
 EXPERT_AXES = ("ep", "etp", "moe_dispatcher")  # of a cut: how experts are cut and reached
 SHAPE_AXES = ("pp", "dp", "micro_batches")  # of a pipeline

@@ -17,7 +17,7 @@ from autodeploy.strategies.grid import Grid, grid_of
 from autodeploy.strategies.grid_rules import judge_grid
 from autodeploy.strategies.rules import Rule, judge
 from autodeploy.strategies.space import Space
-from autodeploy.strategies.tree import MODE_AXES, CandidateTree, distinct_cuts, tree_of
+from autodeploy.strategies.tree import CUT_AXES, MODE_AXES, CandidateTree, distinct_cuts, tree_of
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -47,6 +47,7 @@ spaces = st.builds(
         [("",), ("", "reuse_fp32_param"), ("", "reuse_fp32_param", "swap_optimizer", "virtual_optimizer")]
     ),
     keep_gathered=st.sampled_from([(0,), (0, 1)]),
+    dp_replicate=st.sampled_from([(1,), (1, 2), (3,)]),
 )
 
 
@@ -132,7 +133,7 @@ def test_rules_of_a_mode_at_several_levels_are_all_counted(monkeypatch: pytest.M
 def check_levels(tree: CandidateTree, by_replicas: bool) -> None:
     """Parents share the axes of their level with what hangs from them, and nothing is there twice."""
     assert len(np.unique(rows(tree.candidates()), axis=0)) == len(tree)
-    for axis in ("tp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "moe_dispatcher", "keep_gathered"):
+    for axis in CUT_AXES:
         assert np.array_equal(getattr(tree.cuts, axis)[tree.cut_of], getattr(tree.placed, axis))
     assert len(tree.cuts) == (len(tree.placed) if by_replicas else len(np.unique(tree.cut_of)))
 
@@ -187,7 +188,7 @@ def combinations(space: Space) -> list[tuple[int, ...]]:
                                     dp = 16 // (tp * cp * pp)
                                     cut = (tp, pp, vpp, cp, algo, ulysses, ep, etp, dp, 1, 32 // dp)
                                     way = (SCHEDULES.index(schedule), dispatcher, int(tp > 1))
-                                    made += [(*cut, *way, 0, swap, 0, keep) for swap in (0, 1) for keep in (0, 1)]
+                                    made += [(*cut, *way, 0, swap, 0, keep, 1) for swap in (0, 1) for keep in (0, 1)]
     return made
 
 

@@ -12,12 +12,13 @@ from autodeploy.strategies.rules import load_rules
 
 ASKED = {name for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
 TARGETS = {"keep_gathered": "mindspeed-llm-fsdp2"}  # that have it; "any" has all others
+WITH = {"hsdp": ("fsdp", "torch_fsdp2")}  # on only where the spec asks for what they need
 FEW = {"tp": [2, 4], "pp": [2, 4], "vpp": [1, 2], "micro_batch_size": [1]}
 SHARDED = {"tp": [1], "pp": [1], "vpp": [1], "micro_batch_size": [1]}  # FSDP2 cuts no layer and has no pipeline
 
 
 def answered(features: dict[str, str], *, target: str = "any", **training: Any):
-    allowed = SHARDED if target in TARGETS.values() else FEW
+    allowed = SHARDED if target in TARGETS.values() or "torch_fsdp2" in features else FEW
     dense = bool({"mc2", "coc"} & set(features))
     return plan(
         read_spec_document(
@@ -39,7 +40,7 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
 
 @pytest.mark.parametrize("name", sorted(name.removeprefix("asked_") for name in ASKED))
 def test_what_is_on_is_used_by_every_plan(name: str) -> None:
-    found = answered({name: "on"}, target=TARGETS.get(name, "any"))
+    found = answered(dict.fromkeys((name, *WITH.get(name, ())), "on"), target=TARGETS.get(name, "any"))
     assert found.plans, found.infeasible
     for each in found.plans:
         assert name in each.strategy.features

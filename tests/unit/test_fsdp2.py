@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import UnsupportedError
+from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.exporters.mindspeed_llm_fsdp2 import TARGET
 from autodeploy.exporters.registry import export, formats_of
 from autodeploy.importers.documents import load_yaml
@@ -64,6 +64,41 @@ def test_experts_are_gathered_over_their_own_replicas() -> None:
     assert exposed[0] > exposed[1] > exposed[2]
 
 
+def test_copies_of_all_shards_gather_in_smaller_groups_and_hold_more() -> None:
+    """HSDP: a node holds all shards, and nodes add up their reduced gradients."""
+    one, eight = run(micro_batch_size=2), run(micro_batch_size=2, dp_replicate=8)
+    states = [
+        sum(getattr(each.stages[0].memory_gib, kind) for kind in ("weights", "gradients", "optimizer"))
+        for each in (one, eight)
+    ]
+    assert states[1] == pytest.approx(8.0 * states[0], rel=0.01)
+    assert eight.strategy.dp_replicate == 8
+    assert one.strategy.dp_replicate == 1
+    assert "dp_replicate" not in one.strategy.model_dump()
+
+
+def test_copies_of_all_shards_trade_gathers_for_a_sum() -> None:
+    """Between nodes, two gathers and a reduction to FP32 are 2 + 2 + 4 bytes a parameter, the sum alone 2 x 4."""
+    one, eight = (run(micro_batch_size=2, dp_replicate=copies, ep=1) for copies in (1, 8))
+    assert eight.breakdown.exposed_dp_s == pytest.approx(one.breakdown.exposed_dp_s, rel=0.01)
+    # In 16 bits the sum is half of that.
+    one, eight = (run("bf16_gradients", micro_batch_size=2, dp_replicate=copies, ep=1) for copies in (1, 8))
+    assert eight.breakdown.exposed_dp_s < 0.85 * one.breakdown.exposed_dp_s
+
+
+def test_a_sum_has_one_window_and_gathers_have_two() -> None:
+    """Experts with one replica a node gather nothing, and sum up in FP32 beside the backward pass alone."""
+    exposed = [run(micro_batch_size=2, dp_replicate=copies).breakdown.exposed_dp_s for copies in (1, 2, 4, 8)]
+    assert exposed == sorted(exposed)
+
+
+@pytest.mark.parametrize("copies", [3, 16])
+def test_copies_that_leave_a_fraction_are_refused(copies: int) -> None:
+    with pytest.raises(SpecError) as caught:
+        run(dp_replicate=copies)
+    assert caught.value.errors[0].path == "/strategy/dp_replicate"
+
+
 def test_reducing_in_16_bits_leaves_the_shards_as_they_are() -> None:
     plain, short = run(), run("bf16_gradients")
     assert short.breakdown.exposed_dp_s <= plain.breakdown.exposed_dp_s
@@ -100,6 +135,7 @@ def test_what_the_backend_always_does_is_not_switched_off() -> None:
     [
         ({"pp": 2}, "fsdp2_one_stage"),
         ({"tp": 2}, "fsdp2_shards_over_all"),
+        ({"dp_replicate": 2}, "fsdp2_shards_once"),
         ({"cp": 4, "cp_algo": "hybrid", "ulysses_degree": 2}, "fsdp2_context_algorithms"),
         ({"ep": 8, "moe_dispatcher": "allgather"}, "fsdp2_dispatches_to_all"),
     ],

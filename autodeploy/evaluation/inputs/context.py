@@ -200,9 +200,13 @@ class Context:
         holders = (candidates.etp * candidates.ep).astype(np.float64)
         reduce = "overlap_grad_reduce" in self.mechanisms
         apart = self.each_parameter_sharded & (candidates.ep > 1)  # experts are a unit of their own then
+        copies = candidates.dp_replicate.astype(np.float64)
+        dense, expert = replicas / copies, np.maximum(1.0, self.world / (holders * candidates.pp)) / copies
         return Sharded(
-            dense=self.machine.group(tp, replicas),
-            expert=self.machine.group(holders, np.maximum(1.0, self.world / (holders * candidates.pp))),
+            dense=self.machine.group(tp, dense),
+            expert=self.machine.group(holders, expert),
+            dense_copies=self.machine.group(tp * dense, copies),
+            expert_copies_group=self.machine.group(holders * expert, copies),
             gradient_bytes=self.gradient_bytes,
             expert_gradient_bytes=np.where(apart, self.optimizer.gradient, self.gradient_bytes),
             overlap_gather=reduce and "overlap_param_gather" in self.mechanisms,

@@ -24,12 +24,15 @@ class Sharded:
     """Fully sharded data parallelism: the ranks that share dense and expert parameters, and what runs beside work.
 
     gradient_bytes : of one gradient element in the reduction; expert_gradient_bytes : of an expert's [n].
+    dense_copies, expert_copies_group : the ranks that hold the same shard and add up its gradients (HSDP).
     keeps_gathered : weights stay whole from the forward to the backward pass [n].
     copies, expert_copies : of weights out of what is gathered, and of gradients into what is reduced [n].
     """
 
     dense: Group
     expert: Group
+    dense_copies: Group
+    expert_copies_group: Group
     gradient_bytes: float
     expert_gradient_bytes: Floats
     overlap_gather: bool

@@ -94,6 +94,8 @@ def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools,
         (c.ep > 1, routed),
         (c.ep > 1, None),
         (c.etp > 1, hidden),
+        (c.dp_replicate > 1, None),
+        ((c.dp_replicate > 1) & (c.ep > 1), None),
     ]
 
 

@@ -41,7 +41,10 @@ def take_hidden(parts: dict[str, Any], hidden_s: Floats | float, exchange_s: Flo
 
 @dataclass(frozen=True, slots=True)
 class ParameterGroups:
-    """Data-parallel groups of dense and of expert parameters, with their sizes and rates [n]."""
+    """Data-parallel groups of dense and of expert parameters, with their sizes and rates [n].
+
+    dense_shards, expert_shards : ranks that share a parameter's states: of HSDP fewer than the group has.
+    """
 
     dense: Group
     dense_shards: Floats
@@ -69,9 +72,9 @@ class ParameterGroups:
         expert = _with_copies(context.machine.group(etp * ep, expert_shards), copies, far)
         return cls(
             dense=dense,
-            dense_shards=cp * dp * copies,
+            dense_shards=cp * dp * copies / candidates.dp_replicate,
             expert=expert,
-            expert_shards=expert_shards * copies,
+            expert_shards=expert_shards * copies / candidates.dp_replicate,
             dense_rate=gather_rate(dense, context.machine.tiers),
             expert_rate=gather_rate(expert, context.machine.tiers),
         )

@@ -77,6 +77,7 @@ def candidate_of(
         swap_optimizer=one(strategy.swap_optimizer or "swap_optimizer" in strategy.features),
         virtual_optimizer=one("virtual_optimizer" in strategy.features),
         keep_gathered=one("keep_gathered" in strategy.features),
+        dp_replicate=one(strategy.dp_replicate),
     )
 
 
@@ -109,7 +110,13 @@ def refuse_fractions(candidate: Candidates, context: Context) -> None:
         raise SpecError(
             f"ep {ep} does not divide the {experts} routed experts", path="/strategy/ep", hint="a divisor of them"
         )
-    stage = tp * cp * dp
+    stage, copies = tp * cp * dp, int(candidate.dp_replicate[0])
+    if cp * dp % copies or (experts and stage // (etp * ep) % copies):
+        raise SpecError(
+            f"dp_replicate {copies} does not divide the ranks that share parameters",
+            path="/strategy/dp_replicate",
+            hint="a divisor of dp x cp, and of the ranks that hold the same experts",
+        )
     if experts and stage % (etp * ep):
         raise SpecError(
             f"etp x ep = {etp * ep} does not divide the {stage} ranks of a stage",

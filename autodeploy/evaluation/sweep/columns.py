@@ -153,7 +153,7 @@ def _moving_s(
 def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:
     """Placements that differ in who holds parameters: one of each, and which of them each placement is."""
     cuts, placed = tree.cuts, tree.placed
-    _, cut = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp, cuts.keep_gathered])
+    _, cut = distinct([cuts.tp, cuts.cp, cuts.ep, cuts.etp, cuts.keep_gathered, cuts.dp_replicate])
     return distinct([cut[tree.cut_of], placed.pp, placed.dp])
 
 

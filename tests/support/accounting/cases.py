@@ -284,6 +284,7 @@ def candidates_of(degrees: list[Degrees]) -> Candidates:
         "swap_optimizer": [d.swap_optimizer for d in degrees],
         "virtual_optimizer": [d.virtual_optimizer for d in degrees],
         "keep_gathered": [d.keep_gathered for d in degrees],
+        "dp_replicate": [d.dp_replicate for d in degrees],
     }
     return Candidates(**{name: np.asarray(values) for name, values in columns.items()})
 
@@ -382,6 +383,8 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
     micro_batches = draw(st.integers(1, 3 * pp)) if schedule == "1f1b" else rounds * pp
     if schedule.startswith("dual"):
         micro_batches = 2 * draw(st.integers(pp, 3 * pp))
+    # As many copies of all shards as there are of everything: a shard group holds whole sequences and all experts.
+    sharded = "torch_fsdp2" in case.run.on
     dispatchers = ["alltoall"]
     if moe and ep > 1:
         dispatchers = ["alltoall", "alltoall_seq", "allgather", "hierarchical"]
@@ -404,6 +407,7 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
         swap_optimizer=(swap := not reuse and draw(st.booleans())),
         virtual_optimizer=not reuse and not swap and draw(st.booleans()),
         keep_gathered="torch_fsdp2" in case.run.on and pp == 1 and draw(st.booleans()),
+        dp_replicate=draw(st.sampled_from(_powers(world // max(tp * cp * pp, etp * ep * pp) if sharded else 1))),
     )
 
 

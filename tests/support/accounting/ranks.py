@@ -27,6 +27,7 @@ class Degrees:
     swap_optimizer: bool = False
     virtual_optimizer: bool = False
     keep_gathered: bool = False
+    dp_replicate: int = 1
 
     @property
     def dp(self) -> int:
@@ -72,6 +73,9 @@ def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
     found["dense"] = group(rank, d.world, dense, {"heads", "ring", "dp"})
     found |= {axis: group(rank, d.world, expert, {axis}) for axis in ("etp", "ep", "edp")}
     found["experts"] = group(rank, d.world, expert, {"etp", "ep"})
+    for axis in ("dense", "edp"):  # of HSDP the ranks that share one copy, and those that hold the same shard
+        each = len(found[axis]) // d.dp_replicate
+        found[f"{axis}_copies"], found[axis] = found[axis][::each], found[axis][:each]
     if d.schedule == "dualpipe":
         # The first and the last stage hold the same parameters and are farthest apart; all stages wait for them.
         stage = d.world // d.pp

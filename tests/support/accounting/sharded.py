@@ -18,6 +18,11 @@ def sharded(a: Account, work: float, *, backward: bool) -> float:
     formats = (a.run.gradient_bytes, 4.0 if own else a.run.gradient_bytes)
     sums = zip(here, formats, strict=True)
     reduce = sum(a.machine.all_gather(size * params, ranks) for (params, ranks), size in sums if params)
+    reduce += sum(
+        a.machine.all_reduce(size * params / len(a.groups[axis]), a.groups[f"{axis}_copies"])
+        for axis, params, size in (("dense", here[0][0], formats[0]), ("edp", here[1][0], formats[1]))
+        if params and a.d.dp_replicate > 1
+    )
     copied = _copied_bytes(a, own, formats, backward=backward) / (a.machine.hbm_bytes_per_s * a.machine.hbm_fraction)
     if backward and a.d.keep_gathered:
         gather = 0.0

@@ -545,6 +545,7 @@ def _buffers(run: Run, d: Degrees, machine: Numbers) -> float:
     groups: list[tuple[int, float | None]] = [
         *[(2, None), (d.dp, None), (d.dp * d.cp, None), (d.tp, whole), *[(d.pp, mine * run.sequences)] * 3],
         *[(d.cp, around), (d.tp * d.pp, 10 * 2**20), (d.ep, rows), (d.ep, None), (d.etp, whole)],
+        *[(d.dp_replicate, None), (d.dp_replicate if d.ep > 1 else 1, None)],
     ]
     default = [machine.communicator_bytes for size, _ in groups if size > 1]
     if "adaptive_comm_buffers" not in run.on:
