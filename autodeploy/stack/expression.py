@@ -8,6 +8,7 @@ said in it too: "min(hot_experts, experts // ep)".
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -34,12 +35,16 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 _FUNCTIONS = frozenset({"min", "max"})
+# CPython 3.11 counts the depth of a syntax tree once for all threads. Where the garbage collector hands over in the
+# middle of one, another thread's tree ends in "SystemError: AST constructor recursion depth mismatch".
+_PARSER = threading.Lock()
 
 
 @lru_cache(maxsize=1024)
 def _parse(text: str) -> ast.expr:
     try:
-        return ast.parse(text, mode="eval").body
+        with _PARSER:
+            return ast.parse(text, mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"not an expression: {text!r}") from error
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from autodeploy.stack.expression import evaluate, names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 VALUES = {"tp": np.array([1, 2, 4, 8]), "pp": np.array([4, 4, 2, 1]), "layers": 8, "moe": True, "interleaved": 1}
 
@@ -105,3 +114,26 @@ def test_a_refused_part_is_refused_even_where_another_part_decides() -> None:
         evaluate("tp == 1 and open('x')", VALUES)
     with pytest.raises(ValueError, match="a rule can't use"):
         evaluate("moe or exit()", VALUES)
+
+
+@contextmanager
+def threads_that_take_turns_at_every_collection() -> Iterator[None]:
+    def hand_over(phase: str, _info: object) -> None:
+        time.sleep(0)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(hand_over)
+    gc.set_threshold(5)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(hand_over)
+
+
+def test_threads_read_expressions_at_the_same_time() -> None:
+    """Trees of CPython 3.11 that are built by turns end in a SystemError."""
+    texts = [f"tp * pp + {number} * (layers - tp * (pp + {number})) >= {number}" for number in range(200)]
+    with threads_that_take_turns_at_every_collection(), ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(names, texts))
+    assert found == [{"tp", "pp", "layers"}] * len(texts)
