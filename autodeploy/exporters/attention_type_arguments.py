@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # MindSpeed-LLM's modules of Qwen3-Next. Source: MindSpeed-LLM @c77308a1, mindspeed_llm/tasks/models/spec.
 QWEN3_NEXT_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_next_spec"
 
+NOWHERE = frozenset({"chunked attention", "attention with a gate a head", "sliding layers of other heads"})
+
 
 def special_attention(model: ModelSpec) -> tuple[str, ...]:
     """What the model's attention has that is neither of grouped queries nor of latents, in words."""
@@ -26,6 +28,8 @@ def special_attention(model: ModelSpec) -> tuple[str, ...]:
         "linear attention layers": linear is not None,
         "sparse attention with an indexer": model.sparse_attention is not None,
         "attention with an output gate": model.attention_output_gate,
+        "attention with a gate a head": model.attention_head_gate,
+        "sliding layers of other heads": model.sliding_attention_heads is not None,
     }
     return tuple(name for name, present in found.items() if present)
 
@@ -67,7 +71,7 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     if not named:
         return
     interval, block, add = full_interval(model), "ATTENTION_ARGS", arguments.add
-    if "chunked attention" in named or release.framework != "mindspeed-llm":
+    if NOWHERE & set(named) or release.framework != "mindspeed-llm":
         refuse_special_attention(model, release)
     if model.sparse_attention is not None:
         sparse = model.sparse_attention

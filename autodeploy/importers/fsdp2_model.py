@@ -20,7 +20,6 @@ UNMODELLED: Final = {
     "mamba3": "state space layers",
     "longcat_flash_ngram": "n-gram embeddings and experts without computation",
     "deepseek_v4": "DeepSeek-V4's compressed attention",
-    "step35": "attention with other heads in windowed layers",
 }
 # How checkpoints of a series are called for short.
 SERIES: Final = {
@@ -29,6 +28,7 @@ SERIES: Final = {
     "qwen3-next": "qwen3-next-80b-a3b",
     "minimax-m2": "minimax-m2",
     "glm52": "glm-5",
+    "step-3.5": "step-3.5-flash",
 }
 _WORDS: Final = re.compile(r"[A-Za-z0-9.]+")
 _LENGTH: Final = re.compile(r"\d+k", re.IGNORECASE)

@@ -134,6 +134,13 @@ LLAMA4 = Architecture(
     fixed={"n_shared_experts": 1},
     reads=frozenset({"attention_chunk_size"}),
 )
+# modeling_step3p5.py; the modules that predict further tokens are no layers of its kinds (hf_attention.py).
+STEP35 = Architecture(
+    keys={"shared_expert_intermediate_size": ("share_expert_dim", "share_expert_dims"), "num_nextn_predict_layers": ()},
+    fixed={"qk_norm": True, "n_shared_experts": 1},
+    recipe={"norm_topk_prob": True, "scoring_func": "sigmoid"},
+    reads=frozenset({"attention_other_setting", "moe_layers_enum"}),
+)
 MINIMAX_M2 = Architecture(recipe={"norm_topk_prob": True, "topk_method": "noaux_tc"})
 HUNYUAN = Architecture(tied_by_default=True)
 # transformers modeling_gemma2.py, modeling_gemma3.py, with the defaults of their configurations.
@@ -197,6 +204,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "Llama4ForCausalLM": LLAMA4,
     "Llama4ForConditionalGeneration": LLAMA4,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
+    "Step3p5ForCausalLM": STEP35,
     "HunYuanDenseV1ForCausalLM": HUNYUAN,
     "HunYuanMoEV1ForCausalLM": HUNYUAN,
     "Gemma2ForCausalLM": GEMMA2,
@@ -247,6 +255,7 @@ MODEL_TYPES: dict[str, str] = {
     "kimi_linear": "KimiLinearForCausalLM",
     "llama4_text": "Llama4ForCausalLM",
     "minimax_m2": "MiniMaxM2ForCausalLM",
+    "step3p5": "Step3p5ForCausalLM",
     "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
     "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
@@ -350,6 +359,17 @@ _WITHOUT_EFFECT = (
     "summary_type",
     "summary_use_proj",
     "swiglu_limit",
+    "swiglu_limits",
+    "swiglu_limits_shared",
+    "use_rope_layers",
+    "yarn_only_types",
+    "moe_router_activation",
+    "moe_router_scaling_factor",
+    "need_fp32_gate",
+    "norm_expert_weight",
+    "partial_rotary_factors",
+    "use_moe_router_bias",
+    "zero_centered",
     "task_specific_params",
     "transformers_version",
     "use_cache",

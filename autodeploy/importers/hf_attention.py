@@ -45,6 +45,8 @@ def read_attention_types(reader: Reader, layers: int) -> dict[str, Any]:
         found |= _kda(reader, layers)
     if "attention_chunk_size" in reads:
         found |= _chunks(reader, layers)
+    if "attention_other_setting" in reads:
+        found |= _other_heads(reader, layers)
     return found
 
 
@@ -135,3 +137,42 @@ def _chunks(reader: Reader, layers: int) -> dict[str, Any]:
         types = every(of, layers, CHUNKED)
         reader.log.default("layer_types", f"full attention every {of} layers", "the architecture's default")
     return {"attention_chunk_size": size, "layer_types": types}
+
+
+def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
+    """Step-3.5: sliding layers with their own number of query heads, and a gate a head.
+
+    Its `layer_types` go on with the types of the prediction modules, whose layers are of another kind.
+    """
+    key = "attention_other_setting"
+    other, types, modules = reader.raw(key), reader.raw("layer_types"), reader.raw("num_nextn_predict_layers")
+    window, gate = reader.raw("sliding_window"), bool(reader.raw("use_head_wise_attn_gate"))
+    reader.took("attention_head_gate", "use_head_wise_attn_gate", gate)
+    for name, modelled in (("use_moe", True), ("att_impl_type", "GQA")):
+        if reader.raw(name) not in (None, modelled):
+            message = f"{name} other than {modelled} can't be planned yet"
+            raise UnsupportedError(message, path=reader.at(name), hint="plan a model of the same size without it")
+    if modules:
+        reason = "prediction modules are layers of another kind: planned without them"
+        reader.log.ignore(reader.at("num_nextn_predict_layers"), modules, reason)
+        reader.log.doubt("/num_nextn_predict_layers", modules, reason)
+    found: dict[str, Any] = {"attention_head_gate": gate}
+    if not isinstance(types, list) or window is None:
+        hint = "Step-3.5-Flash: 512, and one type a layer"
+        raise SpecError("sliding layers need sliding_window and layer_types", path=reader.prefix, hint=hint)
+    reader.log.take(reader.at("layer_types"), "layer_types", types[:layers])
+    reader.took("sliding_window", "sliding_window", window)
+    found |= {"layer_types": types[:layers], "sliding_window": window}
+    if not other:
+        return found
+    if not isinstance(other, Mapping) or other.get("attention_type", SLIDING) != SLIDING:
+        raise SpecError("not an object of sliding attention", path=reader.at(key), hint="Step-3.5-Flash: 96 heads")
+    for name in ("num_attention_groups", "head_dim"):
+        if other.get(name) not in (None, reader.raw(name)):
+            raise UnsupportedError(
+                f"sliding layers with another {name} can't be planned yet",
+                path=f"{reader.at(key)}/{name}",
+                hint="plan a model of the same size without it",
+            )
+    reader.took("sliding_attention_heads", key, other.get("num_attention_heads"))
+    return found | {"sliding_attention_heads": other.get("num_attention_heads")}

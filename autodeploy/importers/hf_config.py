@@ -442,6 +442,13 @@ def _dense_layers(reader: Reader, layers: int) -> list[int]:
             raise SpecError("not a list of layers", path=reader.at("moe_layers"))
         named |= set(range(layers)) - {reader.checked_count(i, reader.at("moe_layers"), MAX_LAYERS) for i in moe_layers}
         step = 1
+    reads = "moe_layers_enum" in reader.architecture.reads
+    if reads and (text := reader.raw("moe_layers_enum")) is not None:  # the same as text, "3,4,5"
+        listed = str(text).replace(" ", "").split(",")
+        path = reader.at("moe_layers_enum")
+        if not all(each.isdigit() for each in listed):
+            raise SpecError("not numbers of layers between commas", path=path)
+        named |= set(range(layers)) - {reader.checked_count(int(each[:9]), path, MAX_LAYERS) for each in listed}
     every = max(1, reader.checked_count(frequency or 1, reader.at("moe_layer_freq"), MAX_LAYERS))
     sparse = max(1, reader.checked_count(step or 1, reader.at("decoder_sparse_step"), MAX_LAYERS))
     return [i for i in range(layers) if i < first or i in named or i % every or (i + 1) % sparse]

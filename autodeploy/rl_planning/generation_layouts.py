@@ -110,7 +110,7 @@ def thriftier(spec: Spec, layout: GenerationLayout) -> list[GenerationLayout]:
 def _degrees(spec: Spec, dies: int) -> Iterator[tuple[int, int, int]]:
     """(tp, dp, ep): powers of two that cut the heads; with experts, groups that divide cards and experts evenly."""
     search, model = spec.search, spec.model
-    powers = [1 << k for k in range(MOST_TP.bit_length()) if model.num_attention_heads % (1 << k) == 0]
+    powers = [1 << k for k in range(MOST_TP.bit_length()) if model.common_heads % (1 << k) == 0]
     for tp in values_left(search, "rl.generation.tp", powers):
         if dies % tp:
             continue

@@ -63,6 +63,8 @@ _UNMODELLED: Final = {
     "n_routed_experts": "experts",
     "kv_lora_rank": "latent attention",
     "linear_attention": "linear attention",
+    "sliding_attention_heads": "sliding layers of other heads",
+    "attention_head_gate": "gates of heads",
     "num_nextn_predict_layers": "multi-token prediction",
     "tie_word_embeddings": "tied embeddings",
 }

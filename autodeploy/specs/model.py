@@ -6,6 +6,7 @@ Parameter counts are of matrices, embeddings and norms; biases are left out (bel
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -26,6 +27,7 @@ PATTERNS: dict[str, tuple[AttentionType, ...]] = {
     "alternating sliding and full attention": ("sliding_attention", "full_attention"),
     "five sliding layers, then full attention": (*("sliding_attention",) * 5, "full_attention"),
     "three chunked layers, then full attention": (*("chunked_attention",) * 3, "full_attention"),
+    "full attention, then three sliding layers": ("full_attention", *("sliding_attention",) * 3),
     "three linear layers, then full attention": (*("linear_attention",) * 3, "full_attention"),
     "sliding attention": ("sliding_attention",),
     "full attention": ("full_attention",),
@@ -99,6 +101,13 @@ class ModelSpec(Document):
     attention_output_gate: Annotated[
         bool, Field(description="queries are projected with a gate of the output beside them", exclude_if=_off)
     ] = False
+    attention_head_gate: Annotated[
+        bool, Field(description="one gate of the output a head, projected from the layer's input", exclude_if=_off)
+    ] = False
+    sliding_attention_heads: Annotated[
+        HeadCount | None,
+        Field(description="of queries in sliding layers; absent: num_attention_heads", exclude_if=_absent),
+    ] = None
     linear_attention: Annotated[
         LinearAttention | None, Field(description="of layers of the type linear_attention", exclude_if=_absent)
     ] = None
@@ -247,6 +256,17 @@ class ModelSpec(Document):
         spans = {"sliding_attention": self.sliding_window, "chunked_attention": self.attention_chunk_size}
         return spans.get(self.attention_type(layer))
 
+    @property
+    def sliding_shape(self) -> Self:
+        """The model as its sliding layers are: with their own number of heads."""
+        heads = self.sliding_attention_heads
+        return self if heads is None else self.model_copy(update={"num_attention_heads": heads})
+
+    @property
+    def common_heads(self) -> int:
+        """What every number of query heads is a multiple of: degrees that divide it cut all layers into whole heads."""
+        return gcd(self.num_attention_heads, self.sliding_attention_heads or 0)
+
     # -- parameters ------------------------------------------------------------------------------------------
 
     @property
@@ -254,7 +274,7 @@ class ModelSpec(Document):
         """Projection matrices of the attention of a layer of keys and values (MLA: arXiv 2405.04434, section 2.1)."""
         h, a = self.hidden_size, self.num_attention_heads
         if self.kv_lora_rank is None:
-            gate = h * a * self.value_head_dim if self.attention_output_gate else 0
+            gate = h * a * (self.value_head_dim * self.attention_output_gate + self.attention_head_gate)
             return h * (a + self.num_key_value_heads) * (self.head_dim + self.value_head_dim) + gate
         query_width = a * self.qk_head_dim
         query = h * query_width if self.q_lora_rank is None else self.q_lora_rank * (h + query_width)
@@ -272,7 +292,7 @@ class ModelSpec(Document):
         """Projection matrices of the attention of a layer of the type."""
         if attention == "linear_attention" and self.linear_attention is not None:
             return self.linear_attention.matrix_params(self.hidden_size)
-        return self.attention_params
+        return self.sliding_shape.attention_params if attention == "sliding_attention" else self.attention_params
 
     def mlp_params(self, width: int) -> int:
         """Matrices of one MLP with that intermediate width: three where gated, else two."""
@@ -373,6 +393,9 @@ class ModelSpec(Document):
             other = self.attention_params + self.norm_params_per_layer
             linear = self.attention_params_of("linear_attention") + self.vector_params_of("linear_attention")
             layers += self.num_linear_layers * (linear - other)
+        if self.sliding_attention_heads is not None:
+            more = self.attention_params_of("sliding_attention") - self.attention_params
+            layers += (self.layer_types or ()).count("sliding_attention") * more
         ends = self.embedding_params + self.head_params + self.final_norm_params
         return layers + ends + (self.mtp_params if include_mtp else 0)
 

@@ -102,6 +102,15 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         found.append(("linear_attention", message, f"a divisor of {linear.num_value_heads}"))
     if model.attention_output_gate and model.is_mla:
         found.append(("attention_output_gate", "latent attention has none that is modelled", "omit it"))
+    other = model.sliding_attention_heads
+    if other is not None and "sliding_attention" not in types:
+        found.append(("sliding_attention_heads", "no layer is sliding", "name them in layer_types, or omit it"))
+    if other is not None and (model.is_mla or other % model.num_key_value_heads):
+        message = f"{other} heads do not share {model.num_key_value_heads} of keys and values evenly"
+        found.append(("sliding_attention_heads", message, f"a multiple of {model.num_key_value_heads}"))
+    if model.attention_head_gate and (model.is_mla or model.attention_output_gate):
+        message = "an output has one kind of gate, and a latent attention's none that is modelled"
+        found.append(("attention_head_gate", message, "omit it"))
     if model.sparse_attention is not None and not model.is_mla:
         found.append(("sparse_attention", "an indexer needs latent attention", "add kv_lora_rank or omit it"))
     return found

@@ -59,7 +59,7 @@ def facts_of(
         "tp_limit": tp_limit,
         "seq_length": seq_length,
         "global_batch": global_batch,
-        "heads": model.num_attention_heads,
+        "heads": model.common_heads,
         "kv_heads": model.num_key_value_heads,
         "mla": model.is_mla,
         "moe": model.is_moe,

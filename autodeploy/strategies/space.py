@@ -55,7 +55,7 @@ def default_space(
     Tensor parallel groups stay inside a node: across nodes one layer's collectives would cross the scale-out network
     many times. Context parallelism leaves a rank at least 4K tokens of a sequence, but where it is asked for.
     """
-    tp = [t for t in divisors(node_ranks) if model.num_attention_heads % t == 0]
+    tp = [t for t in divisors(node_ranks) if model.common_heads % t == 0]
     chunks = model.num_hidden_layers + 2
     pp = [p for p in divisors(world) if p <= min(chunks, 128)]
     asked = any(features.get(name) == "on" for name in ("ring", "ulysses", "hybrid_cp"))

@@ -78,6 +78,12 @@ def mean_keys(kind: LayerKind, seq: float) -> float:
     return ATTENTION_TYPES[kind.attention].keys(seq, kind.window)
 
 
+def shape_of(model: ModelSpec, kind: LayerKind) -> ModelSpec:
+    """The model as a layer of the kind is: windows may come with another number of heads."""
+    windowed = kind.window is not None and kind.attention == "full_attention"
+    return model.sliding_shape if windowed else model
+
+
 def table_name(kind: LayerKind) -> str:
     """Name of the table of a layer of the kind."""
     row = ATTENTION_TYPES[kind.attention]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.workload.attention_types import kind_of, mean_keys
+from autodeploy.workload.attention_types import kind_of, mean_keys, shape_of
 from autodeploy.workload.linear_attention import chunk_flops_per_token
 from autodeploy.workload.sparse_attention import attention_shape, index_flops_per_token
 from cost_models.compute import attention_flops
@@ -35,6 +35,7 @@ def forward_flops_per_token(
         if kind.attention == "linear_attention":
             assert model.linear_attention is not None
             return chunk_flops_per_token(model.linear_attention)
+        heads = shape_of(model, kind).num_attention_heads
         seen, qk, value = mean_keys(kind, seq_length), model.qk_head_dim, model.value_head_dim
         if model.sparse_attention is not None:
             seen, qk, value = attention_shape(model, seq_length)
@@ -42,7 +43,7 @@ def forward_flops_per_token(
             seen = float(seq_length)
         if keys is not None:
             seen = min(seen, keys)
-        found = float(attention_flops(1.0, seen, model.num_attention_heads, qk, value))
+        found = float(attention_flops(1.0, seen, heads, qk, value))
         return found + index_flops_per_token(model, seq_length)
 
     weights = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.workload.attention_types import unmeasured_types
+from autodeploy.workload.attention_types import shape_of, unmeasured_types
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table
 from autodeploy.workload.operators import MATRIX_KINDS, OperatorFeatures, Sharding
 from cost_models.generation import Cache, Product
@@ -89,7 +89,7 @@ def rank_work(model: ModelSpec, tp: int, dp: int, ep: int, *, weight_bytes: floa
     for kind, count in layers:
         table = layer_table(model, shard, FUSED, kind)
         products += _products(table, model, float(count), tp, dp, ep)
-        caches.append(_cache(model, tp, float(count), kind[1]))
+        caches.append(_cache(shape_of(model, kind), tp, float(count), kind[1]))
         found = _reduced(table, 2.0 * model.hidden_size if kind[0] == "moe" and tp > 1 else 0.0)
         reduced, reduces = reduced + count * found[0], reduces + count * found[1]
         vector += count * _vector_bytes(table)

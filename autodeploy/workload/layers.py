@@ -9,7 +9,7 @@ import numpy as np
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.adapters import frozen_piece, with_adapters
 from autodeploy.workload.attention import attention_rows
-from autodeploy.workload.attention_types import LayerKind, kind_of, table_name
+from autodeploy.workload.attention_types import LayerKind, kind_of, shape_of, table_name
 from autodeploy.workload.host_operators import MLP_HOOKS, of_hooks, replayed_synchronisations, synchronisations
 from autodeploy.workload.linear_attention import linear_params, linear_rows
 from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
@@ -50,6 +50,7 @@ def layer_table(
     kind : "dense" or "moe", the attention's window or None, and its type (absent: over keys and values).
     """
     kind = LayerKind(*kind)
+    model = shape_of(model, kind)
     moe, linear = kind.mlp == "moe", kind.attention == "linear_attention"
     operators, tensors, exchanges = linear_rows(model, shard, on) if linear else attention_rows(model, shard, on, kind)
     norms = _norms(model, shard, on)
@@ -135,7 +136,7 @@ def _attention_params(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -
         return np.asarray(cut + model.indexer_params + (latent / shard.tp if on.cuts_latents else latent))
     heads = model.num_attention_heads / shard.tp
     widths = (heads + np.maximum(model.num_key_value_heads / shard.tp, 1.0)) * (model.head_dim + model.value_head_dim)
-    gate = heads * model.value_head_dim if model.attention_output_gate else 0.0
+    gate = heads * (model.value_head_dim * model.attention_output_gate + model.attention_head_gate)
     return np.asarray(h * (widths + gate))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,13 +177,13 @@ def test_expert_exchange_over_all_tiers(dispatcher: str, where: str, deduplicate
     assert_equal(estimated(case, d, [[8]], {}), account(case.run, d, case.machine, [[8]]))
 
 
+@pytest.mark.parametrize("heads", [{}, {"sliding_attention_heads": 32, "attention_head_gate": True}])
 @pytest.mark.parametrize("seq", [512, 4096])
-def test_layers_with_a_window(seq: int) -> None:
+def test_layers_with_a_window(seq: int, heads: dict[str, Any]) -> None:
     """On one stage: a pipeline's stages are taken to hold the same share of windowed layers."""
     kinds = [("full_attention", "sliding_attention")[layer % 3 > 0] for layer in range(8)]
-    case = case_of(
-        DENSE | {"sliding_window": 768, "layer_types": kinds}, cluster("node"), frozenset({"flash_attention"}), seq=seq
-    )
+    model = DENSE | {"sliding_window": 768, "layer_types": kinds} | heads
+    case = case_of(model, cluster("node"), frozenset({"flash_attention"}), seq=seq)
     d = Degrees(case.world, tp=2, micro_batches=3, sequence_parallel=True)
     for applied in ({}, {"full": [8]}):
         assert_equal(estimated(case, d, [[8]], applied), account(case.run, d, case.machine, [[8]], applied))

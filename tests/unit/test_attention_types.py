@@ -145,6 +145,51 @@ def test_an_output_gate_widens_the_projection_and_keeps_the_gated_output() -> No
     assert kept[0] - kept[1] == 4096 * 2 * (extra + extra)  # the gate and the gated output
 
 
+def step() -> ModelSpec:
+    return ModelSpec(
+        name="step",
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        vocab_size=1024,
+        intermediate_size=256,
+        qk_norm=True,
+        sliding_window=512,
+        layer_types="full attention, then three sliding layers",  # type: ignore[arg-type]
+        sliding_attention_heads=12,
+        attention_head_gate=True,
+    )
+
+
+def test_sliding_layers_have_heads_of_their_own_and_every_head_a_gate() -> None:
+    # modeling_step3p5.py: q_proj, k_proj, v_proj, o_proj, g_proj, q_norm, k_norm of each layer.
+    model = step()
+    layers = [
+        128 * heads * 32 * 2 + 2 * 128 * 2 * 32 + 128 * heads + 2 * 32 + 2 * 128 + 3 * 128 * 256
+        for heads in (8, 12, 12, 12)
+    ]
+    assert [model.layer_params(layer) for layer in range(4)] == layers
+    assert model.total_params() == sum(layers) + 2 * 1024 * 128 + 128
+    counted = products(head_table(model, shard(), FUSED), weighted=True)
+    for kind, count in layer_kinds(model):
+        table = layer_table(model, shard(), FUSED, kind)
+        heads, keys = (8, 4096 / 2) if kind.window is None else (12, 512 - 512 * 512 / (2 * 4096))
+        assert sum(scores(table).values()) == pytest.approx(4 * 4096 * keys * heads * 32)
+        assert float(np.ravel(table.dense_params)[0]) == model.layer_params(0 if heads == 8 else 1)
+        counted += count * (products(table, weighted=True) + sum(scores(table).values()))
+    assert forward_flops_per_token(model, 4096) == pytest.approx(counted / 4096, rel=1e-6)
+
+
+def test_degrees_cut_all_layers_into_whole_heads() -> None:
+    assert step().common_heads == 4
+    with pytest.raises(ValidationError, match="no layer is sliding"):
+        ModelSpec.model_validate(step().model_dump() | {"layer_types": None, "sliding_window": None})
+    with pytest.raises(ValidationError, match="evenly"):
+        ModelSpec.model_validate(step().model_dump() | {"sliding_attention_heads": 7})
+
+
 @pytest.mark.parametrize("seq", [8192, 20000, 8000])
 def test_queries_of_a_chunk_see_what_is_before_them_in_it(seq: int) -> None:
     counted = np.mean(np.arange(seq) % 8192 + 1)

@@ -107,7 +107,7 @@ def test_what_is_not_modelled_is_told(tmp_path: Path, option: str, told: str) ->
 
 @pytest.mark.parametrize(
     ("model_id", "named"),
-    [("mamba3", "state space"), ("deepseek_v4", "compressed"), ("longcat_flash_ngram", "n-gram"), ("step35", "heads")],
+    [("mamba3", "state space"), ("deepseek_v4", "compressed"), ("longcat_flash_ngram", "n-gram")],
 )
 def test_models_of_the_backend_that_are_not_modelled_are_refused_by_name(model_id: str, named: str) -> None:
     with pytest.raises(UnsupportedError, match=named) as caught:

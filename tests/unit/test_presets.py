@@ -58,6 +58,7 @@ EXPECTED = [
     "qwen3.5-27b",
     "qwen3.5-35b-a3b",
     "qwen3.5-397b-a17b",
+    "step-3.5-flash",
 ]
 
 

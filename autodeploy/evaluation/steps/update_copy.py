@@ -62,7 +62,7 @@ def largest_weights(context: Context, candidates: Candidates, index: int) -> tup
     """
     model, tp = context.model, float(candidates.tp[index])
     up = (2.0 if model.is_gated else 1.0) * model.hidden_size
-    heads = model.num_attention_heads + 2.0 * model.num_key_value_heads
+    heads = max(model.num_attention_heads, model.sliding_attention_heads or 0) + 2.0 * model.num_key_value_heads
     dense_width = (model.intermediate_size or 0) if model.num_dense_layers else 0
     widest = max(heads * model.head_dim * model.hidden_size, up * max(dense_width, model.shared_expert_width))
     local = (model.n_routed_experts or 0) / float(candidates.ep[index]) if context.operators.grouped_gemm else 1.0

@@ -307,6 +307,7 @@ def models(draw: st.DrawFn) -> dict[str, Any]:
             model["capacity_factor"] = 1.5
     if "kv_lora_rank" not in model:
         model["qk_norm"] = draw(st.booleans())
+        model["attention_head_gate"] = draw(st.booleans())
         model["tie_word_embeddings"] = draw(st.booleans())
         model["learned_position_embeddings"] = draw(st.sampled_from([0, 4096]))
     elif draw(st.booleans()):

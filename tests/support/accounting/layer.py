@@ -382,12 +382,20 @@ def _norms(a: Account) -> None:
 
 def _attention(a: Account, window: int | None) -> None:
     r, tp = a.run, a.d.tp
-    heads = r.num_attention_heads / tp
+    heads = (r.sliding_attention_heads if window and r.sliding_attention_heads else r.num_attention_heads) / tp
     if r.kv_lora_rank:
         _latent(a, heads)
     else:
         _grouped(a, heads)
     _core(a, heads, window)
+    if r.attention_head_gate:
+        a.gemm("head_gate_proj", "attention", a.tokens, heads, r.hidden_size)
+        opened = 2 * a.tokens * heads * r.value
+        # Backward: gradient and output in, the output's gradient out, their product out and in again.
+        a.vector("output_gate", "attention", 2 * opened, (2 + 1 + 2) * opened, 1)
+        a.keep("head_gates", 2 * a.tokens * heads)
+        a.keep("attention_gated_out", opened)
+        a.dense_params += r.hidden_size * heads
     a.gemm("attention_out_proj", "attention", a.tokens, r.hidden_size, heads * r.value)
     a.dense_params += heads * r.value * r.hidden_size
     _context_parallel(a, heads)
