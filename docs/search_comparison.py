@@ -33,7 +33,7 @@ from docs.schema_tables import table
 from docs.search_pictures import fate_bars, schedules
 
 if TYPE_CHECKING:
-    from autodeploy.solver.inner.solution import InnerPlan
+    from autodeploy.solver.inner.evaluate import InnerPlan
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.frontier import Frontier
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from autodeploy.evaluation.stages.inner_problem import InnerProblem
-    from autodeploy.solver.inner.solution import InnerPlan
+    from autodeploy.solver.inner.evaluate import InnerPlan
 
 WIDTH, LEFT, RIGHT = 760, 220, 90
 COLOURS = {"forward": "#3a6fb7", "backward": "#d97a3a", "pair": "#4c9a7a"}

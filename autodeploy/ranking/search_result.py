@@ -17,7 +17,7 @@ from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.ranking.rescaled_plan import slower_than_measured
 from autodeploy.ranking.uncertainty import tied
 from autodeploy.solver.effort import cores
-from autodeploy.solver.inner.solution import OPTIMAL_GAP
+from autodeploy.solver.inner.evaluate import OPTIMAL_GAP
 from autodeploy.specs.planset import (
     Counts,
     Infeasible,

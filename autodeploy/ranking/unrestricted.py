@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.solver.effort import Budget
-    from autodeploy.solver.inner.solution import InnerPlan
+    from autodeploy.solver.inner.evaluate import InnerPlan
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.specs.spec import Spec

@@ -20,7 +20,6 @@ class Effort:
     repeats with one only.
     """
 
-    name: str
     deterministic_time: float
     rounds: int
     moves: int
@@ -30,10 +29,9 @@ class Effort:
     workers: int = 1
 
 
-LOOK: Final = Effort("look", deterministic_time=0.0, rounds=0, moves=0, gap=0.02, most_choices=0, sets=0)
-QUICK: Final = Effort("quick", deterministic_time=0.0, rounds=0, moves=4, gap=0.02, most_choices=0, sets=0)
-FAST: Final = Effort("fast", deterministic_time=0.1, rounds=3, moves=12, gap=0.02, most_choices=600, sets=3)
-DEFAULT: Final = Effort("default", deterministic_time=1.0, rounds=16, moves=60, gap=0.0, most_choices=4000, sets=128)
+QUICK: Final = Effort(deterministic_time=0.0, rounds=0, moves=4, gap=0.02, most_choices=0, sets=0)
+FAST: Final = Effort(deterministic_time=0.1, rounds=3, moves=12, gap=0.02, most_choices=600, sets=3)
+DEFAULT: Final = Effort(deterministic_time=1.0, rounds=16, moves=60, gap=0.0, most_choices=4000, sets=128)
 
 
 def cores() -> int:
@@ -43,13 +41,18 @@ def cores() -> int:
     return min(here, max(1, int(told))) if told.isdecimal() else here
 
 
+SLOTS: Final = 10_000.0
+"""Slots a quick plan that a search may simulate: a candidate takes pp x vpp x micro batches of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Deterministic limits of one search.
 
-    Inner problems solved quickly, slots they may simulate, refined ones, and outer tuples bounded by paths; earnest:
-    candidates solved in earnest where no bound raises their outer tuple any more.
+    quick : inner problems solved quickly; slots : that these may simulate; refined : of them, solved again in earnest
+    with `effort`; paths : linear programmes of small problems that bound outer tuples by paths.
     narrow : once plans were made, bounds are raised while the gap is larger than this; never below the gap wanted.
+    earnest : candidates solved in earnest where no bound raises their outer tuple any more.
     """
 
     quick: int
@@ -60,44 +63,26 @@ class Budget:
     narrow: float = 0.0
     earnest: int = 4
 
-
-SLOTS: Final = 600_000.0
-"""Slots that quick plans of the default effort may simulate: a candidate takes pp x vpp x micro batches of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """Work of an effort: candidates solved quickly, refined ones, bounds by paths in small linear programmes.
-
-    earnest : candidates solved in earnest where no bound raises them; narrow : gap at which it is content, once plans
-    were made; inner : of the problems that are refined.
-    """
-
-    quick: int
-    refined: int
-    earnest: int
-    paths: int
-    narrow: float
-    inner: Effort
-
-    def times(self, scale: float) -> Level:
+    def times(self, scale: float) -> Budget:
         """So many times the work; what is more than the default's narrows the gap as far as it goes."""
-        return Level(
-            round(self.quick * scale),
+        quick = round(self.quick * scale)
+        return Budget(
+            quick,
+            SLOTS * quick,
             max(1, round(self.refined * scale)),
-            max(4, round(self.earnest * scale)),
+            self.effort,
             round(self.paths * scale),
             self.narrow if scale <= 1.0 else 0.0,
-            self.inner,
+            max(4, round(self.earnest * scale)),
         )
 
 
-USUAL: Final = Level(quick=60, refined=2, earnest=8, paths=1800, narrow=0.029, inner=FAST)
+USUAL: Final = Budget(60, SLOTS * 60, refined=2, effort=FAST, paths=1800, narrow=0.029, earnest=8)
 """Sized for 1 to 6 s on two cores."""
 LEVELS: Final = {
     "fast": USUAL.times(0.25),
     "default": USUAL,
-    "deep": Level(quick=75, refined=3, earnest=96, paths=25_200, narrow=0.0, inner=DEFAULT),
+    "deep": Budget(75, SLOTS * 75, refined=3, effort=DEFAULT, paths=25_200, narrow=0.0, earnest=96),
 }
 
 
@@ -108,16 +93,12 @@ def budget(search: SearchSpec, *, alone: bool = False) -> Budget:
     """
     level = LEVELS[search.effort] if isinstance(search.effort, str) else USUAL.times(float(search.effort))
     # Where most work goes into few problems they are proven as far as it goes.
-    inner = level.inner if search.effort == "deep" else replace(level.inner, gap=search.gap)
-    if search.mode == "fast":
-        inner = replace(inner, workers=cores())
-    quick = max(2 * search.top_k, level.quick)
-    return Budget(
-        quick=quick,
-        slots=SLOTS * level.quick / USUAL.quick,
+    effort = level.effort if search.effort == "deep" else replace(level.effort, gap=search.gap)
+    return replace(
+        level,
+        quick=max(2 * search.top_k, level.quick),
         refined=min(level.refined, 4 * search.top_k),
-        effort=inner,
+        effort=replace(effort, workers=cores()) if search.mode == "fast" else effort,
         paths=level.paths // (2 if alone else 1),
         earnest=0 if alone else level.earnest,
-        narrow=level.narrow,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from autodeploy.evaluation.inputs.build_context import choice_context
 from autodeploy.evaluation.layers.alternatives import closed, fastest_costs
 from autodeploy.evaluation.layers.cut_costs import CutCosts, joined
 from autodeploy.evaluation.sweep.sweep import TOTALS, Sweep, sweep_tree
-from autodeploy.solver.outer.request import SearchRequest
+from autodeploy.solver.outer.frontier import SearchRequest
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
 from autodeploy.strategies.grid import Grid, grid_of
@@ -89,40 +90,31 @@ def search_space(
         if there are too many candidates.
     """
     refuse_enormous(spec, profile, choice, nominal)
-    parts: list[Candidates] = []
-    swept: list[Sweep] = []
-    variants: list[npt.NDArray[np.int64]] = []
+    parts: list[tuple[Candidates, Sweep, npt.NDArray[np.int64], CutCosts]] = []
     contexts: list[Context] = []
-    costs: list[CutCosts] = []
     enumerated, too_big = 0, 0
-    rejected: dict[str, int] = {}
+    rejected: Counter[str] = Counter()
     for context in of_sizes(spec, profile, choice, nominal):
         legal, dead = legal_tree(spec.search, context, profile, choice)
         enumerated += len(legal) + sum(dead.values())
-        for name, count in dead.items():
-            rejected[name] = rejected.get(name, 0) + count
+        rejected.update(dead)
         try:
             found = swept_tree(legal, context, should_cancel)
         except SearchCancelled:
-            parts.append(legal.take(slice(0)))
-            swept.append(Sweep(**{name: np.zeros(0) for name in TOTALS}, parts={}))
             none = np.zeros(0, dtype=np.int64)
-            variants.append(none)
-            costs.append(CutCosts((), none, none))
+            empty = Sweep(**{name: np.zeros(0) for name in TOTALS}, parts={})
+            parts.append((legal.take(slice(0)), empty, none, CutCosts((), none, none)))
             contexts.append(context)
             break
         fits = np.flatnonzero(np.isfinite(found.sweep.repaired_s))
         too_big += len(legal) - len(fits)
-        parts.append(legal.take(fits))
-        swept.append(found.sweep.take(fits))
-        variants.append(len(contexts) + found.used[fits])
-        costs.append(found.costs.take(fits))
+        variant = len(contexts) + found.used[fits]
+        parts.append((legal.take(fits), found.sweep.take(fits), variant, found.costs.take(fits)))
         contexts += closed(context)
-    counts = Counts(
-        enumerated=enumerated, rejected=dict(sorted(rejected.items(), key=lambda i: -i[1])), too_big=too_big
-    )
+    counts = Counts(enumerated=enumerated, rejected=dict(rejected.most_common()), too_big=too_big)
+    candidates, swept, variants, costs = zip(*parts, strict=True)
     variant = np.concatenate(variants)
-    return Searched(concatenate(parts), _join(swept), variant, tuple(contexts), joined(costs), counts)
+    return Searched(concatenate([*candidates]), _join(swept), variant, tuple(contexts), joined(costs), counts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from autodeploy.solver.cp_sat.model import new_solver
 from autodeploy.solver.effort import FAST, Budget
 from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.outer.candidate import solve_candidate
-from autodeploy.solver.outer.request import SearchRequest
+from autodeploy.solver.outer.frontier import SearchRequest
 from autodeploy.solver.search_space import legal_candidates
 from autodeploy.strategies.candidates import DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.grid import grid_of

@@ -19,8 +19,7 @@ from autodeploy.planner import Prepared, prepare
 from autodeploy.solver.effort import DEFAULT, Budget
 from autodeploy.solver.inner.memory_options import memory_choices
 from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.frontier import outer_tuples
-from autodeploy.solver.outer.request import SearchRequest
+from autodeploy.solver.outer.frontier import SearchRequest, outer_tuples
 from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_solver_brute_force import best_step_s

@@ -12,7 +12,7 @@ from autodeploy.evaluation.stages.stage_memory import communication_bytes
 from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.solver.effort import FAST, Budget
 from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.request import SearchRequest
+from autodeploy.solver.outer.frontier import SearchRequest
 from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_outer_brute_force import TOP_K, instances, resolved

@@ -14,7 +14,7 @@ from autodeploy.evaluation.inputs.build_context import spec_context, with_altern
 from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.solver.effort import FAST, Budget
 from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.request import SearchRequest
+from autodeploy.solver.outer.frontier import SearchRequest
 from autodeploy.solver.search_space import legal_candidates, search_space
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec

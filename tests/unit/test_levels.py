@@ -43,7 +43,7 @@ def test_a_number_scales_the_default() -> None:
 
 def test_the_gap_asked_for_is_that_of_refined_problems_but_deep_goes_on() -> None:
     assert of(gap=0.07).effort.gap == 0.07
-    assert of(effort="deep", gap=0.07).effort.gap == LEVELS["deep"].inner.gap == 0.0
+    assert of(effort="deep", gap=0.07).effort.gap == LEVELS["deep"].effort.gap == 0.0
 
 
 def test_plans_alone_are_proven_half() -> None:

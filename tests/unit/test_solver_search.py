@@ -19,7 +19,7 @@ from autodeploy.solver.inner.evaluate import Evaluator
 from autodeploy.solver.inner.greedy import greedy
 from autodeploy.solver.inner.layouts import most_layers_per_chunk, templates, to_layout, to_sizes
 from autodeploy.solver.inner.memory_options import legal_options
-from autodeploy.solver.inner.nested_options import nested_frontier
+from autodeploy.solver.inner.stage_choices import nested_frontier
 from cost_models.schedule import in_flight_moments
 from tests.support.cpu_time import least_cpu_s
 

@@ -21,7 +21,7 @@ from autodeploy.workload.memory_choices import compete
 from cost_models.schedule import model_parts, schedules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Bools, Floats, Ints
+
+    _Block = tuple[StepClasses, Candidates, "Alike"]
 
 BLOCK = 8_192  # candidates whose costs are computed together
 
@@ -51,17 +53,16 @@ def outer_bounds_s(
     outer strategy (the same number in `outer`) share the bound of one that has the least bytes and seconds of all.
     """
     alike = Alike(outer)
-    blocks: list[_Costed] = []
+    blocks: list[_Block] = []
     for rows in alike.blocks(BLOCK):
         if should_cancel is not None and should_cancel():
             return low_s
         some = candidates.take(rows)
-        classes = step_classes(costs.of(rows), some, context)
-        blocks.append(_Costed(classes, some, context, Alike(outer[rows])))
+        blocks.append((step_classes(costs.of(rows), some, context), some, Alike(outer[rows])))
     low = alike.least(low_s)
     found = low.copy()
     if blocks:
-        parts = _joined(blocks)
+        parts = _joined(context, blocks)
         for rows in _same_shape(parts.shapes):
             if should_cancel is not None and should_cancel():
                 break
@@ -155,107 +156,94 @@ class _Parts:
         )
 
 
-def _joined(costed: list[_Costed]) -> _Parts:
+def _joined(context: Context, blocks: Sequence[_Block]) -> _Parts:
     """The groups of all blocks, in order."""
     # A block knows the choices that free something in it.
     names = [
         list(dict.fromkeys(name for step in steps for name in step.cost.choices))
-        for steps in zip(*(block.classes.layers for block in costed), strict=True)
+        for steps in zip(*(classes.layers for classes, _, _ in blocks), strict=True)
     ]
-    blocks = [block.parts(names) for block in costed]
+    parts = [_easiest(context, *block, names) for block in blocks]
+    firsts = [first for _, first in parts[0].pieces]
+    pieces = zip(*([piece for piece, _ in each.pieces] for each in parts), strict=True)
     return _Parts(
-        blocks[0].context,
-        concatenate([block.shapes for block in blocks]),
-        np.concatenate([block.room for block in blocks]),
-        tuple(join(parts) for parts in zip(*(block.layers for block in blocks), strict=True)),
-        tuple(
-            (join([piece for piece, _ in pieces]), pieces[0][1])
-            for pieces in zip(*(block.pieces for block in blocks), strict=True)
-        ),
+        context,
+        concatenate([each.shapes for each in parts]),
+        np.concatenate([each.room for each in parts]),
+        tuple(join(layers) for layers in zip(*(each.layers for each in parts), strict=True)),
+        tuple((join(piece), first) for piece, first in zip(pieces, firsts, strict=True)),
     )
 
 
-class _Costed:
-    """A block of candidates with its costs, reduced to groups of alike ones."""
+def _easiest(
+    context: Context, classes: StepClasses, candidates: Candidates, alike: Alike, names: list[list[str]]
+) -> _Parts:
+    """Of each group the least seconds and bytes, and the most that is hidden and saved.
 
-    def __init__(self, classes: StepClasses, candidates: Candidates, context: Context, alike: Alike) -> None:
-        self.classes, self.candidates, self.context, self.alike = classes, candidates, context, alike
-        allowed = launchable_each(candidates, context.facts, context.target)
-        self.allowed = {name: allowed[name] for name in sorted(possible_choices(context))}
+    names : of the choices of each layer class.
+    """
+    n, groups, slow = len(candidates), len(alike.first), context.slowest_device_factor - 1.0
+    allowed = launchable_each(candidates, context.facts, context.target)
+    possible = possible_choices(context)
+    none = np.zeros(groups)
 
-    def parts(self, names: list[list[str]]) -> _Parts:
-        """Of each group the least seconds and bytes, and the most that is hidden and saved.
+    def least(values: object) -> Floats:
+        return alike.least(_column(values, n))
 
-        names: of the choices of each layer class.
-        """
-        classes, context, n = self.classes, self.context, len(self.candidates)
-        shares = tight_shares(
-            [[pair.hidden_s for pair in row] for row in classes.pairs], [layer.count for layer in classes.layers]
-        )
-        hidden = [
-            (self.alike.most(_column(f, n)), self.alike.most(_column(b, n)))
-            for f, b in zip(shares.forward_s, shares.backward_s, strict=True)
+    def most(values: object) -> Floats:
+        return np.asarray(alike.most(_column(values, n)))
+
+    def choices(cost: LayerCost, names: list[str]) -> Choices:
+        """Of some names; what a candidate may not choose, or frees nothing, frees nothing."""
+        names = [name for name in names if name in possible]
+        found = [cost.choices.get(name) for name in names]
+        saved = [
+            none if each is None else most(np.where(allowed[name], each.saved_bytes, 0.0))
+            for name, each in zip(names, found, strict=True)
         ]
-        widest = np.max([_column(layer.cost.worst_activation_bytes, n) for layer in classes.layers], axis=0)
-        beside = communication_bytes(self.candidates, context) + context.machine.runtime_bytes
-        room = (context.limit_bytes - beside) / (1.0 + context.machine.fragmentation)
-        none = np.zeros(len(self.alike.first))
-        empty = Choices.none(len(none))
-        return _Parts(
-            context,
-            self.candidates.take(self.alike.first),
-            # Recomputing whole layers takes the workspace of one more: left out here, so that one bound serves both.
-            self.alike.most(room - GRADIENT_SHARE * widest),
-            tuple(
-                self._part(step, shares, self._choices(step.cost, mine), step.count)
-                for step, shares, mine in zip(classes.layers, hidden, names, strict=True)
-            ),
-            tuple((self._part(piece, (none, none), empty, 1), piece is classes.embedding) for piece in classes.pieces),
-        )
+        extra = [none if each is None else least(each.recompute_s) for each in found]
+        # What there is where whole layers may be recomputed, elsewhere what all that are allowed free.
+        kept = most(cost.activation_bytes)
+        freed = np.minimum(kept, sum((each for name, each in zip(names, saved, strict=True) if name != WHOLE), none))
+        if WHOLE in possible:
+            freed = np.where(most(allowed[WHOLE]), kept, freed)
+        apart = rivals(len(names), lambda a, b: compete(names[a], names[b]))
+        return Choices(np.array(saved).reshape(-1, groups), np.array(extra).reshape(-1, groups), apart, freed)
 
-    def _part(self, step: StepClass, hidden: tuple[Floats, Floats], choices: Choices, count: int) -> Part:
-        n, cost, least = len(self.candidates), step.cost, self.alike.least
-        slow = self.context.slowest_device_factor - 1.0
+    def seconds(phase: PhaseCost) -> Floats:
+        return least(phase.total_s + slow * phase.compute_s)
 
-        def seconds(phase: PhaseCost) -> Floats:
-            return least(_column(phase.total_s + slow * phase.compute_s, n))
-
+    def part(step: StepClass, hidden: tuple[Floats, Floats], choices: Choices, count: int) -> Part:
         return Part(
-            seconds(cost.forward),
-            seconds(cost.backward),
-            least(_column(step.static.total, n)),
-            least(_column(cost.activation_bytes, n)),
-            least(_column(step.tail.total_s, n)),
+            seconds(step.cost.forward),
+            seconds(step.cost.backward),
+            least(step.static.total),
+            least(step.cost.activation_bytes),
+            least(step.tail.total_s),
             *hidden,
             choices,
             count,
         )
 
-    def _choices(self, cost: LayerCost, names: list[str]) -> Choices:
-        """Of some names; what a candidate may not choose, or frees nothing, frees nothing."""
-        n, names = len(self.candidates), [name for name in names if name in self.allowed]
-        saved, extra = (np.zeros((len(names), len(self.alike.first))) for _ in range(2))
-        for number, name in enumerate(names):
-            if name not in cost.choices:
-                continue
-            found, allowed = cost.choices[name], self.allowed[name]
-            saved[number] = self.alike.most(np.where(allowed, _column(found.saved_bytes, n), 0.0))
-            extra[number] = self.alike.least(_column(found.recompute_s, n))
-        partly = np.array([name != WHOLE for name in names], dtype=np.bool_)
-        return Choices(
-            saved,
-            extra,
-            rivals(len(names), lambda a, b: compete(names[a], names[b])),
-            self._most_freed(cost, saved[partly].sum(axis=0)),
-        )
-
-    def _most_freed(self, cost: LayerCost, partly: Floats) -> Floats:
-        """Most bytes that choices free from one layer [n]: what there is, or what all that are allowed free."""
-        kept = self.alike.most(_column(cost.activation_bytes, len(self.candidates)))
-        some = np.minimum(kept, partly)
-        if WHOLE not in self.allowed:
-            return np.asarray(some)
-        return np.where(self.alike.most(self.allowed[WHOLE]), kept, some)
+    counts = [layer.count for layer in classes.layers]
+    shares = tight_shares([[pair.hidden_s for pair in row] for row in classes.pairs], counts)
+    hidden = [(most(f), most(b)) for f, b in zip(shares.forward_s, shares.backward_s, strict=True)]
+    widest = np.max([_column(layer.cost.worst_activation_bytes, n) for layer in classes.layers], axis=0)
+    beside = communication_bytes(candidates, context) + context.machine.runtime_bytes
+    room = (context.limit_bytes - beside) / (1.0 + context.machine.fragmentation)
+    return _Parts(
+        context,
+        candidates.take(alike.first),
+        # Recomputing whole layers takes the workspace of one more: left out here, so that one bound serves both.
+        most(room - GRADIENT_SHARE * widest),
+        tuple(
+            part(step, mine, choices(step.cost, known), step.count)
+            for step, mine, known in zip(classes.layers, hidden, names, strict=True)
+        ),
+        tuple(
+            (part(piece, (none, none), Choices.none(groups), 1), piece is classes.embedding) for piece in classes.pieces
+        ),
+    )
 
 
 def _column(values: object, n: int) -> Floats:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from autodeploy.solver.bounds.memory_prices import surcharges
 from autodeploy.solver.bounds.paths import (
     PathLibrary,
     chunk_times_s,
@@ -22,6 +21,7 @@ from autodeploy.solver.bounds.paths import (
     hidden_shares,
     longest_paths,
 )
+from autodeploy.solver.bounds.problem_bound import surcharges
 from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of
 
 if TYPE_CHECKING:
@@ -143,7 +143,11 @@ class _Model:
         self.solver: Any = None
         self._places()
         self.memory, self.kept = surcharges(problem, self.unit / problem.micro_batches), set[int]()
-        self._first_memory()
+        if self.memory is not None:
+            # The rows that a template layout breaks, or comes closest to breaking; those of seconds first.
+            first, memory = self.memory.broken(first_layout(problem), np.zeros(problem.pp), over=-INFINITE), self.memory
+            for number in sorted(first.tolist(), key=lambda row: (memory.stage[row], not memory.seconds[row])):
+                self._add_memory(number)
         for path in paths:
             self.add(path)
 
@@ -174,18 +178,6 @@ class _Model:
             self._row(
                 own / self.unit, INFINITE, np.append(self.counts[stage].ravel(), self.tail), np.append(tails, 1.0)
             )
-
-    def _first_memory(self) -> None:
-        """The rows that a template layout comes closest to breaking, and those it breaks."""
-        if self.memory is not None:
-            layout = first_layout(self.problem)
-            for stage in range(self.problem.pp):
-                rows = np.flatnonzero(self.memory.stage == stage)
-                left = self.memory.constant[rows] + np.einsum("nvc,vc->n", self.memory.layer[rows], layout[stage])
-                for kind in (True, False):
-                    mine = np.flatnonzero(self.memory.seconds[rows] == kind)
-                    if len(mine):
-                        self._add_memory(int(rows[mine[np.argmax(left[mine])]]))
 
     def add_memory(self, found: _Found) -> bool:
         """Rows of memory that a solution breaks; whether there were any."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from autodeploy.solver.bounds.paths import hidden_shares
 from autodeploy.solver.bounds.stage_bound import Batch, least_bound_s, least_bytes, most_layers
-from autodeploy.solver.inner.layer_choices import Choices, Part, choices_of
+from autodeploy.solver.inner.layer_choices import COSTS_OF_PARTS, Choices, Part, choices_of, prices
 from autodeploy.solver.inner.layouts import most_layers_per_chunk
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints, LayerClass
+
 
 RELAXATION: Final = "each stage alone with its cheapest layers: its work and ramp, memory by the best option"
 
@@ -41,52 +43,40 @@ def binding_stage(problem: InnerProblem) -> tuple[int, float]:
     return stage, max(0.0, -float(spare[stage]))
 
 
-def batch_of(problem: InnerProblem, masks: Ints | None = None, *, empty_classes: bool = False) -> Batch:
-    """One inner problem as a batch of one, without the classes that have no layers unless asked for.
+def batch_of(problem: InnerProblem, masks: Ints | None = None) -> Batch:
+    """One inner problem as a batch of one, without the classes that have no layers.
 
     masks : instead one for each set of options [sets, options], built into all layers.
     """
     shares = hidden_shares(problem)
     forward, backward = shares[0] if shares else np.zeros((2, len(problem.classes)))
     n = 1 if masks is None else len(masks)
-    nothing, empty = np.zeros(n), Choices.none(n)
-    wanted = [i for i, layers in enumerate(problem.layers) if layers or empty_classes or not problem.total_layers]
+    none = np.zeros(n)
 
-    def part(
-        cost: LayerClass,
-        hidden_s: tuple[float, float] = (0.0, 0.0),
-        choices: Choices = empty,
-        on: tuple[Floats, Floats] = (nothing, nothing),
-        place: tuple[int, int, int] = (1, 0, 0),
-    ) -> Part:
-        extra_s, saved = on
-        return Part(
-            nothing + cost.forward_s,
-            cost.backward_s + extra_s,
-            nothing + cost.static_bytes,
-            cost.activation_bytes - saved,
-            nothing + cost.tail_s,
-            nothing + hidden_s[0],
-            nothing + hidden_s[1],
-            choices,
-            *place,
-        )
+    def part(cost: LayerClass, choices: Choices, count: int, **of: Any) -> Part:
+        same = {name: none + getattr(cost, name) for name in COSTS_OF_PARTS}
+        return Part(**(same | {"hidden_forward_s": none, "hidden_backward_s": none} | of), choices=choices, count=count)
 
     def layer(i: int) -> Part:
-        free = choices_of(problem.options, i) if masks is None else empty
-        on = (nothing, nothing) if masks is None else _options_on(problem, masks, i)
-        return part(problem.classes[i], (float(forward[i]), float(backward[i])), free, on, (problem.layers[i], 0, 0))
+        cost = problem.classes[i]
+        hidden = {"hidden_forward_s": none + forward[i], "hidden_backward_s": none + backward[i]}
+        if masks is None:
+            return part(cost, choices_of(problem.options, i), problem.layers[i], **hidden)
+        extra_s, saved = _options_on(problem, masks, i)
+        on = {"backward_s": cost.backward_s + extra_s, "activation_bytes": cost.activation_bytes - saved}
+        return part(cost, Choices.none(n), problem.layers[i], **hidden, **on)
 
+    wanted = [i for i, layers in enumerate(problem.layers) if layers or not problem.total_layers]
     return Batch(
         problem.schedule,
         problem.pp,
         problem.vpp,
         np.full(n, problem.micro_batches),
         tuple(layer(i) for i in wanted),
-        tuple(part(piece.cost, place=(1, piece.stage, piece.chunk)) for piece in problem.pieces),
+        tuple(part(p.cost, Choices.none(n), 1, stage=p.stage, chunk=p.chunk) for p in problem.pieces),
         np.broadcast_to(problem.limit_bytes - problem.fixed_bytes, (n, problem.pp)),
-        nothing + problem.blocking_p2p_s,
-        nothing + problem.p2p_s,
+        none + problem.blocking_p2p_s,
+        none + problem.p2p_s,
         problem.min_layers_per_chunk,
         most_layers_per_chunk(problem),
     )
@@ -97,3 +87,85 @@ def _options_on(problem: InnerProblem, masks: Ints, layer_class: int) -> tuple[F
     mine = [i for i, option in enumerate(problem.options) if option.layer_class == layer_class]
     extra_s, saved = ([getattr(problem.options[i], name) for i in mine] for name in ("extra_backward_s", "saved_bytes"))
     return masks[:, mine] @ np.array(extra_s), masks[:, mine] @ np.array(saved)
+
+
+EXCEEDED: Final = 1e-6
+"""A row that a solution breaks by less is kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class Surcharges:
+    """Rows constant [n] + sum of layer [n, vpp, classes] times counts <= what a micro batch adds to stage [n].
+
+    Rows of seconds [n] are in parts of time_unit_s; the others, of bytes, must be no more than zero.
+    """
+
+    stage: Ints
+    constant: Floats
+    layer: Floats
+    seconds: np.ndarray
+
+    def left(self, layout: Floats) -> Floats:
+        """What each row's left side is for a layout [pp, vpp, classes]."""
+        return np.asarray(self.constant + np.einsum("nvc,nvc->n", self.layer, layout[self.stage]))
+
+    def broken(self, layout: Floats, extra: Floats, over: float = EXCEEDED) -> Ints:
+        """Of every stage the row of seconds and the row of bytes that a fractional layout breaks most, and by
+        more than `over`.
+
+        layout [pp, vpp, classes]; extra [pp]: what a micro batch adds to each stage.
+        """
+        left = self.left(layout) - np.where(self.seconds, extra[self.stage], 0.0)
+        rows = np.flatnonzero(left > over)
+        if not len(rows):
+            return rows
+        kind = self.stage[rows] * 2 + self.seconds[rows]
+        order = np.lexsort((-left[rows], kind))
+        _, first = np.unique(kind[order], return_index=True)
+        return np.asarray(rows[order[first]])
+
+
+def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
+    """Rows of every stage and peak moment: everything saved must fit, and at each price what saving costs.
+
+    None where memory has no limit.
+    """
+    if not np.isfinite(problem.limit_bytes):
+        return None
+    unique = [np.unique(row, axis=0) for row in problem.moments]
+    stage = np.repeat(np.arange(problem.pp), [len(rows) for rows in unique])
+    held = np.concatenate(unique)
+    constant = problem.fixed_bytes[stage] - problem.limit_bytes
+    for piece in problem.pieces:
+        own = piece.cost.static_bytes + piece.cost.activation_bytes * held[:, piece.chunk]
+        constant = constant + np.where(stage == piece.stage, own, 0.0)
+    return _rows(problem, stage, held, constant, time_unit_s)
+
+
+def _rows(problem: InnerProblem, stage: Ints, held: Floats, constant: Floats, time_unit_s: float) -> Surcharges:
+    """Rows of moments held [k, vpp] of stages [k] with `constant` [k] bytes above the limit without layers."""
+    static = np.array([c.static_bytes for c in problem.classes])
+    kept = np.array([c.activation_bytes for c in problem.classes])
+    choices = [choices_of(problem.options, number) for number in range(len(problem.classes))]
+    saved = np.array([each.most_saved_bytes[0] for each in choices])
+    limit = max(problem.limit_bytes, 1.0)
+    lean = static + held[..., None] * (kept - saved)
+    parts = [(stage, constant / limit, lean / limit, np.zeros(len(stage), dtype=np.bool_))]
+    # At these prices it pays some layer to free more, in some chunk.
+    corners = prices(choices)
+    if len(corners):
+        often = np.where(held > 0.0, held, np.maximum(held.max(axis=1, keepdims=True), 1.0))
+        mu = (corners[:, None] / often[:, None]).reshape(len(stage), -1)  # [k, prices]
+        paid = (mu[..., None] * held[:, None]).reshape(1, -1)
+        shape = (*mu.shape, problem.vpp)
+        gains = np.stack([each.gained_s(paid)[0].reshape(shape) for each in choices], axis=-1)
+        layer = mu[..., None, None] * (static + held[..., None] * kept)[:, None] - gains
+        parts.append(
+            (
+                np.repeat(stage, mu.shape[1]),
+                (mu * constant[:, None]).ravel() / time_unit_s,
+                layer.reshape(-1, *lean.shape[1:]) / time_unit_s,
+                np.ones(mu.size, dtype=np.bool_),
+            )
+        )
+    return Surcharges(*(np.concatenate(column) for column in zip(*parts, strict=True)))

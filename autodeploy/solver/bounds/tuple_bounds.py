@@ -17,7 +17,7 @@ from autodeploy.solver.inner.memory_options import WHOLE, memory_choices
 from autodeploy.solver.inner.uniform import set_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.cut_costs import CutCosts
@@ -179,15 +179,17 @@ def _easiest_of(
 def _opened(problems: tuple[InnerProblem, ...], enough_s: float) -> _Open:
     """A tuple that nothing is proven of; where options are on for all layers or none, one problem for each set."""
     free = tuple(replace(problem, uniform_options=False) for problem in problems)
+    # They differ in their options and in what stages hold besides.
+    first = easiest(sorted(free, key=lambda problem: -len(problem.options)))
     if not problems[0].uniform_options or max(len(problem.options) for problem in problems) > MOST_OPTIONS:
-        return _Open(easier(free), free, [PathBound(0.0, over=False)] * len(problems))
+        return _Open(first, free, [PathBound(0.0, over=False)] * len(problems))
     found, others_s = set_problems(problems, enough_s)
     proven = [PathBound(bound_s, over=False) for bound_s, _ in found]
-    return _Open(easier(free), tuple(problem for _, problem in found), proven, others_s)
+    return _Open(first, tuple(problem for _, problem in found), proven, others_s)
 
 
-def easiest(problems: list[InnerProblem]) -> InnerProblem:
-    """The first problem with the least bytes and tails of all: they are alike in everything else."""
+def easiest(problems: Sequence[InnerProblem]) -> InnerProblem:
+    """The first problem with the least seconds and bytes of all, and the largest limit."""
 
     def least(costs: list[LayerClass]) -> LayerClass:
         return replace(
@@ -210,14 +212,4 @@ def easiest(problems: list[InnerProblem]) -> InnerProblem:
         limit_bytes=max(p.limit_bytes for p in problems),
         fixed_bytes=np.min([p.fixed_bytes for p in problems], axis=0),
         tail_s=min(p.tail_s for p in problems),
-    )
-
-
-def easier(problems: tuple[InnerProblem, ...]) -> InnerProblem:
-    """One problem that is no harder than any of some that differ in their options and in what stages hold besides."""
-    most = max(problems, key=lambda problem: len(problem.options))
-    return replace(
-        most,
-        fixed_bytes=np.min([problem.fixed_bytes for problem in problems], axis=0),
-        limit_bytes=max(problem.limit_bytes for problem in problems),
     )

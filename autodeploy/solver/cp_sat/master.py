@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from ortools.sat.python import cp_model
 
-from autodeploy.solver.bounds.paths import edges_s
+from autodeploy.solver.bounds.paths import cut_costs_s, edges_s, hidden_shares
 from autodeploy.solver.bounds.problem_bound import batch_of, room_for_layers
 from autodeploy.solver.bounds.stage_bound import steady_s, whole_s
-from autodeploy.solver.cp_sat.model import UNITS, Proposal, solve_model
+from autodeploy.solver.cp_sat.model import UNITS, ModelResult, Proposal
+from autodeploy.solver.inner.layer_choices import most_saved
 from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of
 
 if TYPE_CHECKING:
@@ -34,17 +35,11 @@ LOOKED = 20
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """One way to fill one stage: its layers, the times that its passes take at least, and its tail.
-
-    extra_s is time that its options add somewhere in its chunks besides, at least.
-    """
+    """One way to fill one stage: its layers, what its passes take at least, and its tail."""
 
     stage: int
     chunks: Chunks
-    forward_s: Floats
-    backward_s: Floats
-    hidden_pair_s: Floats
-    extra_s: float
+    times: StageTimes
     tail_s: float
 
 
@@ -108,13 +103,14 @@ def _layers_until(problem: InnerProblem) -> Ints:
 
 
 def _lower_s(problem: InnerProblem, column: Column, whole: float) -> float:
-    m = problem.micro_batches
-    work = float(column.forward_s.sum() + column.backward_s.sum()) + column.extra_s
+    m, times = problem.micro_batches, column.times
+    forward_s = float(times.forward_s.sum())
+    work = float(times.forward_s.sum() + times.backward_s.sum()) + times.extra_s
     if problem.kind.alternates and m > problem.pp:
         deeper = problem.pp - 1 - column.stage
         # What its options add to either pass lowers this most in the forward pass.
-        return max(m * work, whole + float(steady_s(work, float(column.forward_s.sum()) + column.extra_s, deeper, m)))
-    return m * (work - float(np.diagonal(column.hidden_pair_s).sum()) if column.hidden_pair_s.any() else work)
+        return max(m * work, whole + float(steady_s(work, forward_s + times.extra_s, deeper, m)))
+    return m * (work - float(np.diagonal(times.hidden_pair_s).sum()) if times.hidden_pair_s.any() else work)
 
 
 def _fillings(problem: InnerProblem, stage: int, least: int, most: int) -> Iterator[Chunks]:
@@ -154,14 +150,9 @@ def _mixes(layers: tuple[int, ...], most: int, before: int) -> Iterator[tuple[in
     ends = np.cumsum(layers)
     for mix in itertools.product(*(range(min(n, most) + 1) for n in layers)):
         used = [c for c, n in enumerate(mix) if n]
-        inner = used[1:-1] if used else []
-        gapless = (
-            all(mix[c] == layers[c] for c in inner)
-            and all(mix[c] or not layers[c] for c in range(used[0], used[-1] + 1))
-            if used
-            else True
-        )
-        if sum(mix) <= most and gapless and all(ends[c] > before for c in used):
+        between = range(used[0] + 1, used[-1]) if used else ()
+        gapless = all(mix[c] == layers[c] for c in between)
+        if sum(mix) <= most and gapless and (not used or ends[used[0]] > before):
             yield mix
 
 
@@ -171,14 +162,7 @@ def _of(problem: InnerProblem, stage: int, chunks: Chunks, times: StageTimes | N
         return None
     tail = sum(n * c.tail_s for chunk in chunks for n, c in zip(chunk, problem.classes, strict=True))
     tail += sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
-    return Column(stage, chunks, times.forward_s, times.backward_s, times.hidden_pair_s, times.extra_s, tail)
-
-
-def layout_of(problem: InnerProblem, chosen: list[Column]) -> Ints:
-    """The layout [pp, vpp, classes] of one column a stage."""
-    return np.array([column.chunks for column in chosen], dtype=np.int64).reshape(
-        problem.pp, problem.vpp, len(problem.classes)
-    )
+    return Column(stage, chunks, times, tail)
 
 
 weighted_sum = cp_model.LinearExpr.weighted_sum
@@ -207,11 +191,11 @@ class _Columns:
             pieces[piece.stage, piece.chunk] += piece.cost.split_s
         return cls(
             stage,
-            np.stack([column.forward_s for column in columns]),
-            np.stack([column.backward_s for column in columns]),
-            np.stack([column.hidden_pair_s for column in columns]),
+            np.stack([column.times.forward_s for column in columns]),
+            np.stack([column.times.backward_s for column in columns]),
+            np.stack([column.times.hidden_pair_s for column in columns]),
             layers @ np.array([c.split_s for c in problem.classes]) + pieces[stage],
-            np.array([column.extra_s for column in columns]),
+            np.array([column.times.extra_s for column in columns]),
         )
 
     def costs_s(self, problem: InnerProblem, path: SchedulePath) -> Floats:
@@ -230,54 +214,43 @@ def solve_master(
     columns: list[list[Column]],
     cuts: list[SchedulePath],
     upper_s: float,
-    *,
     hint: Ints | None,
-    deterministic_time: float,
-    seed: int,
-    should_cancel: Callable[[], bool] | None,
-    workers: int = 1,
+    solve: Callable[[cp_model.CpModel], ModelResult],
 ) -> Proposal:
     """Look for columns with every cut below upper_s (makespan plus the slowest stage's tail)."""
     if any(not stage for stage in columns):
         return Proposal(upper_s, None, proven=True, deterministic_time=0.0)
     scale = UNITS / upper_s  # 0 for an infinite upper bound: any columns that fit together will do
     model = cp_model.CpModel()
-    picks = [[model.new_bool_var("") for _ in stage] for stage in columns]
-    for stage in picks:
-        model.add_exactly_one(stage)
+    flat = [(column, model.new_bool_var("")) for stage in columns for column in stage]
+    by_stage = [[(column, pick) for column, pick in flat if column.stage == stage] for stage in range(problem.pp)]
+    for mine in by_stage:
+        model.add_exactly_one(pick for _, pick in mine)
     makespan = model.new_int_var(0, UNITS, "makespan")
     tail = model.new_int_var(0, UNITS, "tail")
-    flat = [
-        (column, pick)
-        for stage, row in zip(columns, picks, strict=True)
-        for column, pick in zip(stage, row, strict=True)
-    ]
     stacked = _Columns.of(problem, [column for column, _ in flat])
     for cut in cuts:
         costs = np.floor(stacked.costs_s(problem, cut) * scale).astype(np.int64).tolist()
         edges = int(np.floor(edges_s(problem, cut) * scale))
         model.add(weighted_sum([pick for _, pick in flat], costs) + edges <= makespan)
-    for stage_columns, row in zip(columns, picks, strict=True):
-        model.add(weighted_sum(row, [int(np.floor(c.tail_s * scale)) for c in stage_columns]) <= tail)
+    for mine in by_stage:
+        tails = [int(np.floor(column.tail_s * scale)) for column, _ in mine]
+        model.add(weighted_sum([pick for _, pick in mine], tails) <= tail)
     _place_layers(model, problem, flat)
     model.add(makespan + tail <= UNITS - 1)
     model.minimize(makespan + tail)
     if hint is not None:
-        for stage_columns, row in zip(columns, picks, strict=True):
-            for column, pick in zip(stage_columns, row, strict=True):
-                model.add_hint(pick, int(np.array_equal(np.array(column.chunks), hint[column.stage])))
-    result = solve_model(model, deterministic_time, seed, should_cancel, workers=workers)
+        for column, pick in flat:
+            model.add_hint(pick, int(np.array_equal(np.array(column.chunks), hint[column.stage])))
+    result = solve(model)
     if result.infeasible:
         return Proposal(upper_s * (1.0 - 1.0 / UNITS), None, True, result.deterministic_time)
     bound = result.bound / scale if scale else 0.0
     if result.solver is None:
         return Proposal(bound, None, False, result.deterministic_time)
     solver = result.solver
-    chosen = [
-        next(column for column, pick in zip(stage, row, strict=True) if solver.boolean_value(pick))
-        for stage, row in zip(columns, picks, strict=True)
-    ]
-    return Proposal(bound, layout_of(problem, chosen), result.optimal, result.deterministic_time)
+    layout = np.array([column.chunks for column, pick in flat if solver.boolean_value(pick)], dtype=np.int64)
+    return Proposal(bound, layout, result.optimal, result.deterministic_time)
 
 
 def _place_layers(model: cp_model.CpModel, problem: InnerProblem, flat: list[tuple[Column, cp_model.IntVar]]) -> None:
@@ -300,3 +273,108 @@ def _place_layers(model: cp_model.CpModel, problem: InnerProblem, flat: list[tup
             if any(later):
                 weights = [d - layers * late for d, late in zip(done, later, strict=True)]
                 model.add(weighted_sum(picks, weights) >= 0)
+
+
+FINE: Final = 64
+"""Layer costs keep this many fractions of a unit: a path passes a layer hundreds of times."""
+
+weighted_sum = cp_model.LinearExpr.weighted_sum
+
+
+def solve_counts(
+    problem: InnerProblem,
+    cuts: list[SchedulePath],
+    upper_s: float,
+    hint: Ints,
+    solve: Callable[[cp_model.CpModel], ModelResult],
+) -> Proposal:
+    """A layout whose makespan and slowest tail are below upper_s, if any."""
+    model = cp_model.CpModel()
+    shape = (problem.pp, problem.vpp, len(problem.classes))
+    most = most_layers_per_chunk(problem)
+    counts = np.empty(shape, dtype=object)
+    for place in np.ndindex(shape):
+        counts[place] = model.new_int_var(0, min(most, problem.layers[place[2]]), "")
+    flat: list[cp_model.IntVar] = list(counts.ravel())
+    for variable, value in zip(flat, hint.ravel().tolist(), strict=True):
+        model.add_hint(variable, value)
+    scale = UNITS / upper_s
+    makespan, tail = model.new_int_var(0, UNITS, ""), model.new_int_var(0, UNITS, "")
+    used = np.logical_or.reduce([cut.pairs > 0 for cut in cuts]) if cuts else np.zeros((problem.pp, 1, 1), np.bool_)
+    hidden = _hidden_in_pairs(model, problem, counts, used, scale * FINE)
+    for cut in cuts:
+        layer_s, fixed_s = cut_costs_s(problem, cut)
+        costs = np.floor(layer_s.ravel() * scale * FINE).astype(np.int64).tolist()
+        less = [-int(cut.pairs[place]) for place in hidden]
+        path = weighted_sum([*flat, *hidden.values()], [*costs, *less])
+        model.add(path + int(np.floor(fixed_s * scale * FINE)) <= FINE * makespan)
+    tails = np.floor(np.array([c.tail_s for c in problem.classes]) * scale * FINE).astype(np.int64).tolist()
+    for stage in range(problem.pp):
+        own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
+        model.add(
+            weighted_sum(list(counts[stage].ravel()), tails * problem.vpp) + int(own * scale * FINE) <= FINE * tail
+        )
+    _add_memory(model, problem, counts)
+    _add_places(model, problem, counts)
+    model.add(makespan + tail <= UNITS - 1)
+    model.minimize(makespan + tail)
+    result = solve(model)
+    if result.infeasible:
+        return Proposal(upper_s * (1.0 - 3.0 / UNITS), None, True, result.deterministic_time)
+    layout = None
+    if result.solver is not None:
+        solver = result.solver
+        layout = np.array([solver.value(v) for v in flat], dtype=np.int64).reshape(shape)
+    # Makespan and tail are whole units: each may be rounded up by one.
+    return Proposal(max(0.0, result.bound - 2.0) / scale, layout, result.optimal, result.deterministic_time)
+
+
+def _hidden_in_pairs(
+    model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray, used: np.ndarray, scale: float
+) -> dict[tuple[int, ...], cp_model.IntVar]:
+    """What each pair of chunks [stage, forward, backward] that some cut passes hides, at most, in 1 / scale seconds."""
+    shares = hidden_shares(problem)
+    if not shares:
+        return {}
+    found: dict[tuple[int, ...], cp_model.IntVar] = {}
+    most = most_layers_per_chunk(problem)
+    for place in zip(*np.nonzero(used), strict=True):
+        stage, forward, backward = map(int, place)
+        ceilings = [(np.ceil(u * scale).astype(np.int64), np.ceil(v * scale).astype(np.int64)) for u, v in shares]
+        top = min(int(most * (u.max() + v.max())) for u, v in ceilings)
+        variable = model.new_int_var(0, top, "")
+        for u, v in ceilings:
+            layers = [*counts[stage, forward], *counts[stage, backward]]
+            model.add(variable <= weighted_sum(layers, [*u.tolist(), *v.tolist()]))
+        found[stage, forward, backward] = variable
+    return found
+
+
+def _add_memory(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
+    lean = [c.activation_bytes - most_saved(problem.options, i) for i, c in enumerate(problem.classes)]
+    for stage in range(problem.pp):
+        pieces = [p for p in problem.pieces if p.stage == stage]
+        static = float(problem.fixed_bytes[stage]) + sum(p.cost.static_bytes for p in pieces)
+        for held in problem.moments[stage]:
+            room = problem.limit_bytes - static - sum(p.cost.activation_bytes * float(held[p.chunk]) for p in pieces)
+            used = [
+                int(np.floor((c.static_bytes + lean[i] * float(held[chunk])) * UNITS / max(problem.limit_bytes, 1.0)))
+                for chunk in range(problem.vpp)
+                for i, c in enumerate(problem.classes)
+            ]
+            limit = int(np.ceil(room * UNITS / max(problem.limit_bytes, 1.0)))
+            model.add(weighted_sum(list(counts[stage].ravel()), used) <= limit)
+
+
+def _add_places(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
+    """Every layer has a place, chunks keep their limits, and a class starts only when the one before has ended."""
+    parts = [spots[0] for spots in parts_of(problem)]
+    for number, layers in enumerate(problem.layers):
+        model.add(sum(counts[(*place, number)] for place in parts) == layers)
+    for place in parts:
+        model.add_linear_constraint(sum(counts[place]), problem.min_layers_per_chunk, most_layers_per_chunk(problem))
+    for number, layers in enumerate(problem.layers[:-1]):
+        for index, place in enumerate(parts):
+            ended = model.new_bool_var("")
+            model.add(sum(counts[(*p, number)] for p in parts[: index + 1]) >= layers * ended)
+            model.add(sum(counts[place][number + 1 :]) <= problem.total_layers * ended)

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.stages.inner_problem import chunk_times, stage_bytes
-from autodeploy.solver.effort import LOOK
-from autodeploy.solver.inner.evaluate import Evaluator
+from autodeploy.solver.inner.evaluate import Evaluator, InnerSolution
 from autodeploy.solver.inner.layouts import to_layout
 from autodeploy.solver.inner.memory_options import WHOLE
-from autodeploy.solver.inner.search import Search
-from autodeploy.solver.inner.solution import InnerSolution
 from autodeploy.solver.inner.solve import starts
-from autodeploy.solver.inner.stage_choices import StageChoices, stage_fits
-from autodeploy.solver.inner.uniform import MOST_TEMPLATE_ROWS, by_bound, quick_incumbent, under_sets
+from autodeploy.solver.inner.stage_choices import stage_fits
+from autodeploy.solver.inner.uniform import MOST_TEMPLATE_ROWS, by_bound, quick_plan, under_sets
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
@@ -29,14 +26,11 @@ def best_template(problem: InnerProblem) -> InnerSolution:
     """
     even = replace(problem, uniform_options=True)
     masks, low = by_bound(even)
-    sizes = starts(problem)
+    evaluator, sizes = Evaluator(problem), starts(problem)
     if problem.uniform_options:
-        state = Search(problem, StageChoices(problem), Evaluator(problem), LOOK, 0, None, float("inf"))
-        quick_incumbent(state, masks, low, sizes)
-        best = state.best
+        best = quick_plan(evaluator, (masks, low), sizes)
     else:
         layout, applied = _by_stage(problem, masks, low, to_layout(problem, sizes))
-        evaluator = Evaluator(problem)
         found = evaluator.fastest(evaluator.timed(layout, applied), np.arange(len(layout))) if len(layout) else None
         best = None if found is None else found[1]
     return InnerSolution("pruned" if best is None else "feasible", best)

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
-    from autodeploy.solver.inner.evaluate import Evaluator
-    from autodeploy.solver.inner.solution import InnerPlan
+    from autodeploy.solver.inner.evaluate import Evaluator, InnerPlan
 
 
 def greedy_options(problem: InnerProblem, layout: Ints) -> Ints | None:

@@ -62,6 +62,16 @@ class Choices:
             best = best + (apart if group.instead is None else np.maximum(apart, gain[group.instead]))
         return np.asarray(np.minimum(best, price * self.most_saved_bytes[:, None]))
 
+    def best(self, price: float) -> list[int]:
+        """The choices with which the first candidate's layer gains most at a price of its bytes."""
+        gain = (price * self.saved_bytes[:, 0] - self.extra_s[:, 0]).clip(min=0.0).tolist()
+        found: list[int] = []
+        for group in self.groups:
+            some = [i for sets in group.parts for i in max(sets, key=lambda each: sum(gain[i] for i in each))]
+            whole = group.instead
+            found += some if whole is None or sum(gain[i] for i in some) > gain[whole] else [whole]
+        return [i for i in found if gain[i] > 0.0]
+
     def dearest(self) -> Floats:
         """Seconds a byte of the dearest choice: the scale of prices [n]."""
         saved = self.saved_bytes
@@ -101,15 +111,8 @@ class Part:
         return replace(self, choices=self.choices.take(rows), **arrays)
 
 
-ARRAYS_OF_PARTS: Final = (
-    "forward_s",
-    "backward_s",
-    "static_bytes",
-    "activation_bytes",
-    "tail_s",
-    "hidden_forward_s",
-    "hidden_backward_s",
-)
+COSTS_OF_PARTS: Final = ("forward_s", "backward_s", "static_bytes", "activation_bytes", "tail_s")
+ARRAYS_OF_PARTS: Final = (*COSTS_OF_PARTS, "hidden_forward_s", "hidden_backward_s")
 
 
 def join(parts: Sequence[Part]) -> Part:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.stages.inner_problem import Floats, Ints
-    from autodeploy.solver.inner.evaluate import Evaluator
-    from autodeploy.solver.inner.solution import InnerPlan
+    from autodeploy.solver.inner.evaluate import Evaluator, InnerPlan
     from autodeploy.solver.inner.stage_choices import StageChoices
 
 BATCH: Final = 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -101,21 +100,11 @@ def uniform_choices(problem: InnerProblem) -> Ints:
 def _uniform_choices(labels: tuple[tuple[str, int, tuple[str, ...]], ...]) -> Ints:
     """`uniform_choices` of options by name, class and names of rivals; what they free and cost does not matter."""
     options = tuple(MemoryOption(name, "recompute", number, 0.0, excludes=others) for name, number, others in labels)
-    names = sorted({option.name for option in options})
-    rival = conflicts(options)
-    members = {name: [i for i, option in enumerate(options) if option.name == name] for name in names}
-    clash = {
-        frozenset((a, b))
-        for a, b in itertools.combinations(names, 2)
-        if any(j in rival[i] for i in members[a] for j in members[b])
-    }
+    clash = {(options[i].name, options[j].name) for i, rivals in enumerate(conflicts(options)) for j in rivals}
     sets: list[tuple[str, ...]] = [()]
-    for name in names:
-        sets += [(*s, name) for s in sets if all(frozenset((name, other)) not in clash for other in s)]
-    masks = np.zeros((len(sets), len(options)), dtype=np.int64)
-    for row, chosen in enumerate(sets):
-        for name in chosen:
-            masks[row, members[name]] = 1
+    for name in sorted({option.name for option in options}):
+        sets += [(*some, name) for some in sets if not any((name, other) in clash for other in some)]
+    masks = np.array([[option.name in some for option in options] for some in sets], dtype=np.int64)
     return masks[np.argsort(masks.sum(axis=1), kind="stable")]
 
 

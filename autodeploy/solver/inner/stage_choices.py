@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,16 +15,18 @@ from autodeploy.evaluation.stages.inner_problem import (
     InnerProblem,
     Ints,
     chunk_times,
+    fill_chunks,
     host_bytes,
     stage_bytes,
 )
-from autodeploy.solver.inner.layer_choices import least_extra_s, most_saved
-from autodeploy.solver.inner.nested_options import nested_frontier
+from autodeploy.solver.inner.layer_choices import choices_of, least_extra_s, most_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.evaluation.stages.inner_problem import MemoryOption
     from autodeploy.solver.cp_sat.stage_program import StageProgram
+
 
 MOST_POINTS = 64
 """Counts that are looked at in full, of those that a stage with several chunks proposes."""
@@ -267,3 +271,126 @@ def stage_fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray
 def fits(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
     """Whether every stage is within the card's and the host's memory [n]."""
     return np.asarray(stage_fits(problem, layout, applied).all(axis=1))
+
+
+PRICES: Final = (0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 10.0, 1e9)
+"""Prices of a byte, in those of the dearest option."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """Option counts of one stage, none of which another one beats.
+
+    counts [n, options]; saved [n, moments]: bytes freed at each of the stage's peak moments; extra_s [n]: recomputing;
+    swap_bytes [n]: moved out and in by one micro batch.
+    """
+
+    counts: Ints
+    saved: Floats
+    extra_s: Floats
+    swap_bytes: Floats
+
+
+@lru_cache(maxsize=256)
+def nested_sets(options: tuple[MemoryOption, ...], layer_class: int) -> tuple[tuple[int, ...], ...]:
+    """Sets of options of a class that don't compete, each in the order of its seconds a byte."""
+    mine = [i for i, option in enumerate(options) if option.layer_class == layer_class]
+    ratio = {i: options[i].extra_backward_s / options[i].saved_bytes for i in mine if options[i].saved_bytes > 0.0}
+    dearest, choices = max(ratio.values(), default=0.0) or 1.0, choices_of(options, layer_class)
+    sets = [[mine[number] for number in choices.best(price * dearest)] for price in PRICES]
+    return tuple(dict.fromkeys(tuple(sorted(some, key=lambda i: (ratio[i], i))) for some in sets if some))
+
+
+def nested_frontier(
+    options: tuple[MemoryOption, ...],
+    chunks: Ints,
+    moments: Floats,
+    need: Floats,
+    free_swap_bytes: float,
+) -> Frontier:
+    """Undominated counts of those sets for a stage whose chunks hold `chunks` [vpp, classes].
+
+    moments : micro batches in flight at one or two of the stage's peak moments [moments, vpp].
+    need : bytes that must be freed [moments]; more is worth nothing.
+    free_swap_bytes : swapping less than this in all costs no time, so it isn't compared.
+    """
+    none = np.zeros((1, len(options)), dtype=np.int64)
+    found = Frontier(none, np.zeros((1, len(moments))), np.zeros(1), np.zeros(1))
+    for number, layers in enumerate(chunks.sum(axis=0).tolist()):
+        sets = nested_sets(options, number)
+        if not layers or not sets:
+            continue
+        rows = _steps(sets, len(options), layers)
+        own = _valued(options, rows, chunks, moments)
+        found = _undominated(_summed(found, _undominated(own, None, 0.0)), need, free_swap_bytes)
+    return found
+
+
+def _steps(sets: tuple[tuple[int, ...], ...], options: int, layers: int) -> Ints:
+    """Counts [n, options] along every set: one more layer of one more option each time."""
+    rows = [np.zeros(options, dtype=np.int64)]
+    for members in sets:
+        full = np.zeros(options, dtype=np.int64)
+        for option in members:
+            for count in range(1, layers + 1):
+                row = full.copy()
+                row[option] = count
+                rows.append(row)
+            full[option] = layers
+    return np.unique(np.stack(rows), axis=0)
+
+
+def _valued(options: tuple[MemoryOption, ...], rows: Ints, chunks: Ints, moments: Floats) -> Frontier:
+    saved = np.zeros((len(rows), len(moments)))
+    extra, swap = np.zeros(len(rows)), np.zeros(len(rows))
+    for index in np.flatnonzero(rows.any(axis=0)).tolist():
+        option = options[index]
+        filled = fill_chunks(rows[:, index : index + 1], chunks[None, None, :, option.layer_class])[:, 0]
+        saved += filled @ moments.T * option.saved_bytes
+        extra += rows[:, index] * option.extra_backward_s
+        swap += rows[:, index] * option.swap_bytes
+    return Frontier(rows, saved, extra, swap)
+
+
+def _summed(a: Frontier, b: Frontier) -> Frontier:
+    """Every combination of a row of a and a row of b."""
+    return Frontier(
+        (a.counts[:, None] + b.counts[None]).reshape(-1, a.counts.shape[1]),
+        (a.saved[:, None] + b.saved[None]).reshape(-1, a.saved.shape[1]),
+        (a.extra_s[:, None] + b.extra_s[None]).ravel(),
+        (a.swap_bytes[:, None] + b.swap_bytes[None]).ravel(),
+    )
+
+
+def _undominated(frontier: Frontier, need: Floats | None, free_swap_bytes: float) -> Frontier:
+    """Drop counts that another one matches or beats in memory, time and swap; among equals the first stays."""
+    saved = frontier.saved if need is None else np.minimum(frontier.saved, need)
+    swap = np.maximum(frontier.swap_bytes, free_swap_bytes)
+    flat = bool((swap == swap[0]).all())
+    first = saved[:, 0]
+    second = -swap if saved.shape[1] == 1 or not flat else saved[:, 1]
+    order = np.lexsort((-second, -first, frontier.extra_s))
+    if flat and saved.shape[1] == 1:
+        best = np.maximum.accumulate(np.concatenate([[-np.inf], first[order][:-1]]))
+        rows = order[first[order] > best]
+    else:
+        rows = order[_staircase(first[order].tolist(), second[order].tolist())]
+    return Frontier(frontier.counts[rows], frontier.saved[rows], frontier.extra_s[rows], frontier.swap_bytes[rows])
+
+
+def _staircase(first: list[float], second: list[float]) -> list[int]:
+    """Places whose point no earlier point reaches in both values: the earlier maxima form a falling staircase."""
+    kept: list[int] = []
+    xs: list[float] = []  # rising
+    ys: list[float] = []  # falling
+    for place, (x, y) in enumerate(zip(first, second, strict=True)):
+        at = bisect.bisect_left(xs, x)
+        if at < len(xs) and ys[at] >= y:
+            continue
+        kept.append(place)
+        start = at
+        while start > 0 and ys[start - 1] <= y:
+            start -= 1
+        end = at + 1 if at < len(xs) and xs[at] == x else at
+        xs[start:end], ys[start:end] = [x], [y]
+    return kept

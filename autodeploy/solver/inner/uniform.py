@@ -1,4 +1,4 @@
-"""Targets that switch a memory option on for all layers or none: try every set of options that may be the best."""
+"""Sets of memory options that are on for all layers or none, as some targets launch them: which may be the best."""
 
 from __future__ import annotations
 
@@ -11,62 +11,17 @@ from autodeploy.solver.bounds.problem_bound import relax_bounds
 from autodeploy.solver.inner.layouts import to_layout
 from autodeploy.solver.inner.local_search import improve
 from autodeploy.solver.inner.memory_options import WHOLE, uniform_choices
-from autodeploy.solver.inner.search import search
 from autodeploy.solver.inner.stage_choices import StageChoices, fits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
-    from autodeploy.solver.inner.search import Search
-    from autodeploy.solver.inner.solution import InnerPlan
+    from autodeploy.solver.inner.evaluate import Evaluator, InnerPlan
 
 MOST_TEMPLATE_ROWS = 2048
 FIRST, BATCH = 8, 64
 """Simulated at once, the most promising first: the first few rule out most of the rest."""
-
-
-def search_uniform(state: Search, start: Ints) -> None:
-    """Search every undominated set of options in order of its bound, until the next one can't win."""
-    problem = state.problem
-    masks, low = by_bound(problem)
-    quick_incumbent(state, masks, low, start)
-    open_bounds: list[float] = []
-    shares = max(1, int(np.isfinite(low).sum()))
-    work, cuts, searched = 0.0, state.cuts, 0
-    for row in range(len(masks)):
-        best = np.inf if state.best is None else state.best.step_s
-        if low[row] >= min(best, state.target_s) or not np.isfinite(low[row]):
-            open_bounds.append(float(low[row]))
-            continue
-        if state.cancelled() or work >= state.effort.deterministic_time or searched >= state.effort.sets:
-            open_bounds.append(float(low[row]))
-            continue
-        part = replace(
-            state,
-            problem=with_options(problem, masks[row]),
-            choices=StageChoices(problem, masks[row]),
-            effort=replace(
-                state.effort,
-                deterministic_time=max(
-                    state.effort.deterministic_time - work, state.effort.deterministic_time / shares
-                ),
-            ),
-            bound_s=0.0,
-            proven_empty=False,
-            work=0.0,
-            cuts=list(cuts),
-        )
-        search(part, start)
-        work += part.work
-        searched += 1
-        state.take(part.best)
-        state.relaxation = part.relaxation
-        open_bounds.append(float("inf") if part.proven_empty else part.bound_s)
-        cuts = part.cuts
-    state.work += work
-    state.bound_s = min(open_bounds)
-    state.proven_empty = not np.isfinite(state.bound_s)
 
 
 def by_bound(problem: InnerProblem) -> tuple[Ints, Floats]:
@@ -77,29 +32,36 @@ def by_bound(problem: InnerProblem) -> tuple[Ints, Floats]:
     return masks[order], low[order]
 
 
-def quick_incumbent(state: Search, masks: Ints, low: Floats, start: Ints) -> None:
-    """The templates under the most promising sets, all in one batch: a good plan early prunes the rest."""
-    rows = np.flatnonzero(np.isfinite(low))[: max(1, MOST_TEMPLATE_ROWS // len(start))]
+def quick_plan(
+    evaluator: Evaluator,
+    sets: tuple[Ints, Floats],
+    sizes: Ints,
+    below_s: float = float("inf"),
+    moves: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> InnerPlan | None:
+    """The fastest of some layouts [n, parts] under the most promising sets, all in one batch, after some moves.
+
+    sets : as `by_bound` gives them. None where nothing is faster than below_s.
+    """
+    problem, (masks, low) = evaluator.problem, sets
+    rows = np.flatnonzero(np.isfinite(low))[: max(1, MOST_TEMPLATE_ROWS // len(sizes))]
     if not len(rows):
-        return
-    problem = state.problem
-    layout, applied = under_sets(problem, masks[rows], to_layout(problem, start))
+        return None
+    layout, applied = under_sets(problem, masks[rows], to_layout(problem, sizes))
     ok = np.flatnonzero(fits(problem, layout, applied))
-    if not len(ok):
-        return
-    plans = state.evaluator.timed(layout[ok], applied[ok])
-    best_s = np.inf if state.best is None else state.best.step_s
+    plans = evaluator.timed(layout[ok], applied[ok])
     found: tuple[int, InnerPlan] | None = None
     order = np.argsort(plans.least_s, kind="stable")
-    for some in np.split(order, range(FIRST, len(order), BATCH)):
-        if plans.least_s[some[0]] >= best_s or state.cancelled():
+    for some in np.split(order, range(FIRST, len(order), BATCH)) if len(ok) else ():
+        if plans.least_s[some[0]] >= below_s or stop():
             break
-        found = state.evaluator.fastest(plans, some, best_s) or found
-        best_s = found[1].step_s if found else best_s
-    if found is not None:
-        chosen, plan = found
-        choices = StageChoices(problem, masks[rows[ok[chosen] // len(start)]])
-        state.take(improve(state.evaluator, choices, plan, state.effort.moves, state.cancelled))
+        found = evaluator.fastest(plans, some, below_s) or found
+        below_s = found[1].step_s if found else below_s
+    if found is None:
+        return None
+    chosen, plan = found
+    return improve(evaluator, StageChoices(problem, masks[rows[ok[chosen] // len(sizes)]]), plan, moves, stop)
 
 
 def under_sets(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, Ints]:

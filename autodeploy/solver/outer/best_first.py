@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.solver.outer.candidate import refining
-from autodeploy.solver.outer.candidate_solver import CandidateSolver
+from autodeploy.solver.outer.candidate import CandidateSolver, refining
 from autodeploy.solver.outer.companion import Companion
 from autodeploy.solver.outer.frontier import Frontier
 from autodeploy.solver.outer.open_bounds import OpenBounds
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.solver.effort import Budget
-    from autodeploy.solver.outer.request import SearchRequest
+    from autodeploy.solver.outer.frontier import SearchRequest
 
 OPENING, BOUNDS, ESTIMATES, FIRST, PATHS = 0.15, 0.15, 0.15, 0.1, 0.2
 """Shares of the work on plans: looks by estimate before any bound is raised, looks by the bounds of stages, more by

@@ -12,6 +12,7 @@ import pickle
 import platform
 import signal
 import warnings
+from collections import deque
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -29,20 +30,23 @@ LONG: Final = 2**16
 
 
 class Begun(Generic[T]):
-    """A question that was asked."""
+    """A question that was asked: a method of the worker with its arguments, and the answer once there is one."""
 
-    def __init__(self, companion: Companion[Any], number: int) -> None:
-        self._companion, self._number = companion, number
+    def __init__(self, companion: Companion[Any], method: Callable[..., T], args: tuple[Any, ...]) -> None:
+        self._companion, self.method, self.args = companion, method, args
+        self.answers: list[T | _Raised] = []
 
     def ready(self) -> bool:
         """Whether there is an answer by now."""
-        return self._companion.has(self._number, wait=False)
+        return self._companion.answered(self, wait=False)
 
     def result(self) -> T | None:
         """Waits for the answer; None when the search is cancelled meanwhile."""
-        if not self._companion.has(self._number, wait=True):
+        if not self._companion.answered(self, wait=True):
             return None
-        answer: T = self._companion.take(self._number)
+        answer = self.answers[0]
+        if isinstance(answer, _Raised):
+            raise answer.error
         return answer
 
 
@@ -57,9 +61,7 @@ class Companion(Generic[W]):
 
     def __init__(self, worker: W, *, beside: bool, should_cancel: Callable[[], bool] | None) -> None:
         self._worker, self._should_cancel = worker, should_cancel
-        self._answers: dict[int, Any] = {}
-        self._asked: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
-        self._last = 0
+        self._asked: deque[Begun[Any]] = deque()  # without an answer, in order
         self._pid: int | None = None
         self._pipe: Connection | None = None
         # Elsewhere system libraries do not survive a fork, or there is none.
@@ -69,20 +71,20 @@ class Companion(Generic[W]):
     def begin(self, method: Callable[Concatenate[W, P], T], *args: P.args, **none: P.kwargs) -> Begun[T]:
         """Ask for a method of the worker with arguments that can be pickled."""
         assert not none, "arguments go by position"
-        self._last += 1
+        begun = Begun(self, method, args)
         if self.beside and self._pipe is None:
             self._fork()
         if self._pipe is None:
-            self._answers[self._last] = method(self._worker, *args, **none)
+            begun.answers.append(method(self._worker, *args, **none))
         else:
-            self._send(method, args)
-        return Begun(self, self._last)
+            self._send(begun)
+        return begun
 
-    def _send(self, method: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        question = pickle.dumps((method.__name__, args), pickle.HIGHEST_PROTOCOL)
+    def _send(self, begun: Begun[Any]) -> None:
+        question = pickle.dumps((begun.method.__name__, begun.args), pickle.HIGHEST_PROTOCOL)
         if len(question) > LONG and self._asked:
-            self.has(next(reversed(self._asked)), wait=True)
-        self._asked[self._last] = method, args
+            self.answered(self._asked[-1], wait=True)
+        self._asked.append(begun)
         try:
             if self._pipe is not None:
                 self._pipe.send_bytes(question)
@@ -91,9 +93,9 @@ class Companion(Generic[W]):
             pass
         self._lost()
 
-    def has(self, number: int, *, wait: bool) -> bool:
+    def answered(self, begun: Begun[Any], *, wait: bool) -> bool:
         """Whether a question is answered; with wait, not before it is, unless the search is cancelled."""
-        while number not in self._answers:
+        while not begun.answers:
             if self._pipe is None or (wait and self._should_cancel is not None and self._should_cancel()):
                 return False
             if not self._pipe.poll(POLL_S if wait else 0.0):
@@ -105,17 +107,8 @@ class Companion(Generic[W]):
             except (EOFError, OSError):
                 self._lost()
                 continue
-            first = next(iter(self._asked))
-            del self._asked[first]
-            self._answers[first] = answer
+            self._asked.popleft().answers.append(answer)
         return True
-
-    def take(self, number: int) -> Any:
-        """An answer, which is kept no longer."""
-        answer = self._answers.pop(number)
-        if isinstance(answer, _Raised):
-            raise answer.error
-        return answer
 
     def close(self) -> None:
         """End the process; what was asked and not answered is forgotten."""
@@ -139,9 +132,9 @@ class Companion(Generic[W]):
         """The process died: what it owes is computed here."""
         self.close()
         self.beside = False
-        for number, (method, args) in self._asked.items():
-            self._answers[number] = method(self._worker, *args)
-        self._asked.clear()
+        while self._asked:
+            begun = self._asked.popleft()
+            begun.answers.append(begun.method(self._worker, *begun.args))
 
     def _fork(self) -> None:
         from multiprocessing import Pipe

@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from autodeploy.evaluation.inputs.options import FLAT, SEQUENTIAL
+from autodeploy.evaluation.layers.cut_costs import CutCosts, cut_costs
 from autodeploy.strategies.tree import distinct
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
+    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.sweep.sweep import Sweep
+    from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.strategies.candidates import Candidates
+    from cost_models.arrays import Ints
 
 
 @dataclass
@@ -58,24 +66,55 @@ class Frontier:
 Watch = Callable[[Frontier, int], None]
 
 
+OUTER_AXES: Final = ("tp", "pp", "vpp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "schedule")
+
+
 def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:
     """A number for each distinct outer strategy [n].
 
     All axes but how optimizer states are kept, and which of the two pairwise dispatchers a framework runs.
     """
-    c = candidates
-    dispatcher = np.where(c.moe_dispatcher == SEQUENTIAL, FLAT, c.moe_dispatcher)
-    columns = (
-        c.tp,
-        c.pp,
-        c.vpp,
-        c.cp,
-        c.cp_algo,
-        c.ulysses,
-        c.ep,
-        c.etp,
-        c.micro_batch_size,
-        c.schedule,
-        dispatcher,
-    )
-    return distinct(columns)[1]
+    dispatcher = np.where(candidates.moe_dispatcher == SEQUENTIAL, FLAT, candidates.moe_dispatcher)
+    return distinct((*(getattr(candidates, axis) for axis in OUTER_AXES), dispatcher))[1]
+
+
+@dataclass(frozen=True, eq=False)
+class SearchRequest:
+    """Candidates with their sweep, how many plans of them are wanted, and how much work that may be.
+
+    contexts : the context of a candidate index (all the same unless batch or cards vary).
+    gap : the search may end when nothing can beat the best plan by more.
+    known_costs : of the candidates, where they are known.
+    watch : told of what is known, at every candidate.
+    """
+
+    candidates: Candidates
+    swept: Sweep
+    contexts: Callable[[int], Context]
+    top_k: int
+    gap: float
+    budget: Budget
+    known_costs: CutCosts | None = None
+    watch: Watch | None = None
+    should_cancel: Callable[[], bool] | None = None
+
+    @cached_property
+    def costs(self) -> CutCosts:
+        """Costs of the candidates' cuts of tensors."""
+        return cut_costs(self.candidates, self.contexts) if self.known_costs is None else self.known_costs
+
+    @cached_property
+    def outer(self) -> Ints:
+        """`outer_tuples` of the candidates [n]."""
+        return outer_tuples(self.candidates)
+
+    def by_context(self, rows: Ints) -> Iterator[tuple[Context, Ints]]:
+        """Of the candidates at some rows those of each context."""
+        known = [self.contexts(int(row)) for row in rows]
+        numbers = np.array([id(context) for context in known], dtype=np.int64)
+        for number, context in {id(context): context for context in known}.items():
+            yield context, rows[numbers == number]
+
+    def cancelled(self) -> bool:
+        """Whether the caller wants the search to end."""
+        return self.should_cancel is not None and self.should_cancel()

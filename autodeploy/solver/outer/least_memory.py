@@ -20,8 +20,7 @@ from autodeploy.solver.bounds.problem_bound import relax_bound
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.inner.memory_options import menus
 from autodeploy.solver.inner.solve import solve
-from autodeploy.solver.outer.candidate import refining
-from autodeploy.solver.outer.candidate_solver import CandidateSolver, PlansAhead
+from autodeploy.solver.outer.candidate import CandidateSolver, PlansAhead, refining
 from autodeploy.solver.outer.companion import Companion
 from autodeploy.solver.outer.frontier import Frontier
 from autodeploy.solver.outer.quick_plans import SOON
@@ -31,12 +30,10 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem
-    from autodeploy.evaluation.sweep.sweep import Sweep
     from autodeploy.solver.effort import Effort
-    from autodeploy.solver.inner.solution import InnerPlan, InnerSolution
+    from autodeploy.solver.inner.evaluate import InnerPlan, InnerSolution
     from autodeploy.solver.outer.candidate import CandidatePlans, Solved
-    from autodeploy.solver.outer.request import SearchRequest
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.solver.outer.frontier import SearchRequest
 
 
 CLOSE: Final = 2e-3
@@ -52,7 +49,7 @@ def least_memory(request: SearchRequest) -> Frontier:
     """
     here, swept, outer = CandidateSolver(request), request.swept, request.outer
     top_k, budget = request.top_k, request.budget
-    frontier, bounds = Frontier(), _sweeps_bytes(request.candidates, swept, request.contexts)
+    frontier, bounds = Frontier(), _sweeps_bytes(request)
     order = np.lexsort((swept.repaired_s, bounds))
     waiting: list[tuple[float, float, int]] = []  # bounded by their stages: what to solve next, the least first
     found: dict[int, tuple[float, Solved]] = {}
@@ -101,16 +98,12 @@ def _proven(bounds: Floats) -> float | None:
     return least if math.isfinite(least) else None
 
 
-def _sweeps_bytes(candidates: Candidates, swept: Sweep, contexts: Callable[[int], Context]) -> Floats:
+def _sweeps_bytes(request: SearchRequest) -> Floats:
     """The sweep's lower bound on the card [n]."""
-    found = np.empty(len(candidates))
-    groups: dict[int, tuple[Context, list[int]]] = {}
-    for index in range(len(candidates)):
-        context = contexts(index)
-        groups.setdefault(id(context), (context, []))[1].append(index)
-    for context, rows in groups.values():
-        outside = communication_bytes(candidates.take(np.array(rows)), context) + context.machine.runtime_bytes
-        found[rows] = on_card_bytes(swept.least_bytes[rows], outside, context.machine.fragmentation)
+    found = np.empty(len(request.candidates))
+    for context, rows in request.by_context(np.arange(len(found))):
+        outside = communication_bytes(request.candidates.take(rows), context) + context.machine.runtime_bytes
+        found[rows] = on_card_bytes(request.swept.least_bytes[rows], outside, context.machine.fragmentation)
     return found
 
 

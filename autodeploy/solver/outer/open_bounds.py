@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from autodeploy.solver.bounds.outer_bound import shapes_of
 from autodeploy.solver.bounds.tuple_bounds import PER_SECOND
-from autodeploy.solver.outer.candidate import CandidatePlans
-from autodeploy.solver.outer.candidate_solver import CandidateSolver
+from autodeploy.solver.outer.candidate import CandidatePlans, CandidateSolver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.companion import Begun, Companion
-    from autodeploy.solver.outer.request import SearchRequest
+    from autodeploy.solver.outer.frontier import SearchRequest
     from cost_models.arrays import Floats, Ints
 
 RELAXATIONS = (
@@ -102,7 +101,7 @@ class OpenBounds:
     """
 
     def __init__(self, request: SearchRequest, here: CandidateSolver, beside: Companion[CandidateSolver]) -> None:
-        self.candidates, self.contexts, self.outer = request.candidates, request.contexts, request.outer
+        self.request, self.candidates, self.outer = request, request.candidates, request.outer
         self.bounds_s, self.cancelled = request.swept.bound_s.copy(), request.cancelled
         self.here, self.beside = here, beside
         self._rests_on = np.zeros(len(self.bounds_s), dtype=np.int8)
@@ -143,10 +142,7 @@ class OpenBounds:
     def by_stages(self, high_s: float) -> int:
         """Raise all bounds below high_s by `outer_bounds_s`; how many candidates that leaves above it."""
         rows = np.flatnonzero(self.bounds_s < high_s)
-        known = [self.contexts(int(i)) for i in rows]
-        numbers = np.array([id(context) for context in known], dtype=np.int64)
-        for context in dict.fromkeys(numbers.tolist()):
-            mine = rows[numbers == context]
+        for _, mine in self.request.by_context(rows):
             # What orders cost to make is shared by the candidates of a shape: each shape is one side's.
             other = shapes_of(self.candidates.take(mine)) % 2 == 1
             parts = [part for part in (mine[~other], mine[other]) if len(part)]

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.solver.outer.candidate import CandidatePlans
-from autodeploy.solver.outer.candidate_solver import PlansAhead
+from autodeploy.solver.outer.candidate import CandidatePlans, PlansAhead
 from autodeploy.strategies.tree import MODE_AXES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import Frontier, SearchRequest
     from autodeploy.solver.outer.open_bounds import OpenBounds
-    from autodeploy.solver.outer.request import SearchRequest
     from cost_models.arrays import Ints
 
 AHEAD = 256
@@ -81,13 +79,9 @@ class QuickPlans:
         solved = [one.index for each in self._solved.values() for one in each]
         bounds[np.isin(self._order, solved)] = math.inf
         rest = np.minimum.accumulate(np.append(bounds, self._later_s)[::-1])[::-1]
-        for position, index in enumerate(map(int, self._order)):
-            self.frontier.cancelled |= self.open.cancelled()
-            kth = self._kth_s()
-            closed = self.prune and rest[position] >= (1.0 - self.gap) * kth
-            if self.frontier.cancelled or closed or self._spent(until):
+        for position, index, number in self._until(until, self._order):
+            if self.prune and rest[position] >= (1.0 - self.gap) * self._kth_s():
                 return
-            number = int(self.open.outer[index])
             if again:
                 self._try(number, index, (), again=True)
             elif number not in self._solved:
@@ -96,14 +90,19 @@ class QuickPlans:
     def by_bound(self, until: float) -> None:
         """Looks in the order of the bounds of outer tuples, until so much work is done or no bound is of interest."""
         order = np.argsort(self.open.bounds_s, kind="stable")
-        for position, index in enumerate(map(int, order)):
-            self.frontier.cancelled |= self.open.cancelled()
-            closed = self.open.bounds_s[index] >= (1.0 - self.gap) * self._best_s()
-            if self.frontier.cancelled or closed or self._spent(until):
+        for position, index, number in self._until(until, order):
+            if self.open.bounds_s[index] >= (1.0 - self.gap) * self._best_s():
                 return
-            number = int(self.open.outer[index])
             if number not in self._solved:
                 self._look_at(number, self._next(order, position))
+
+    def _until(self, until: float, order: Ints) -> Iterator[tuple[int, int, int]]:
+        """Places in an order of candidates, with the candidate and its outer tuple, until so much work is done."""
+        for position, index in enumerate(map(int, order)):
+            self.frontier.cancelled |= self.open.cancelled()
+            if self.frontier.cancelled or self._spent(until):
+                return
+            yield position, index, int(self.open.outer[index])
 
     def _spent(self, until: float) -> bool:
         wanted = 1 if until < self.budget.quick else self.top_k
