@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
 from autodeploy.evaluation.layers.layer_cost import PhaseCost
+from autodeploy.evaluation.layers.unit_costs import each_array
 from autodeploy.evaluation.stages.stage_memory import gathered_bytes
 from autodeploy.evaluation.stages.step_classes import (
     Placing,
@@ -99,14 +100,14 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
 
 
 def _read_costs(costs: UnitCosts) -> UnitCosts:
-    """With zeros for what no sweep reads, which is then not looked up."""
+    """With one entry for what is the same in all cuts, or is read by no sweep: nothing of it is looked up."""
     zero = np.zeros(1)
 
     def read(cost: LayerCost) -> LayerCost:
         choices = {
             name: replace(cost.choices[name], swap_bytes=zero, host_s=zero) for name in REPAIRS if name in cost.choices
         }
-        return replace(
+        some = replace(
             cost,
             choices=choices,
             expert_activation_bytes=zero,
@@ -116,6 +117,7 @@ def _read_costs(costs: UnitCosts) -> UnitCosts:
             tp_total_s=zero,
             cp_total_s=zero,
         )
+        return each_array(some, lambda values: values[:1] if (values[1:] == values[:-1]).all() else values)
 
     return replace(
         costs,
