@@ -71,9 +71,24 @@ class Group:
         near = None if self.near is None else self.near[index]
         return Group(self.size[index], tuple(fan_out[index] for fan_out in self.fan_out), near)
 
+    @property
+    def outermost_tier(self) -> npt.NDArray[np.int64]:
+        """Number of the outermost tier that each group spans [n]; 0 for a group of one rank."""
+        found = np.zeros(np.shape(self.size), dtype=np.int64)
+        for number, fan_out in enumerate(self.fan_out):
+            found = np.where(fan_out > 1, number, found)
+        return found
+
     def members_inside(self, tier: int) -> Floats:
         """Members within one instance of a tier [n]: the product of the fan-outs up to it."""
         return np.asarray(np.prod(np.broadcast_arrays(*self.fan_out[: tier + 1]), axis=0))
+
+
+def nested(inner: Group, outer: Group) -> Group:
+    """Groups [n] of which every member of `outer` is one of `inner`: on each tier as many as the two have together."""
+    both = None if inner.near is None or outer.near is None else inner.near * outer.near
+    fan_out = tuple(one * other for one, other in zip(inner.fan_out, outer.fan_out, strict=True))
+    return Group(inner.size * outer.size, fan_out, both)
 
 
 def _beyond_leaf(group: Group, near: Floats) -> Floats:

@@ -52,8 +52,9 @@ def strategy_page() -> str:
     groups = [(code(name), ", ".join(code(member) for member in members)) for name, members in GROUPS.items()]
     return (
         "# Strategy and features\n\n"
-        "Rank order, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp. `ep` counts the ranks over which "
-        "the routed experts of one layer are spread.\n\n"
+        "Rank order, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp. With `tp_pp_dp_mapping` the last "
+        "two change places: stages are next to each other, replicas far apart. `ep` counts the ranks over which the "
+        "routed experts of one layer are spread.\n\n"
         + model_tables([Strategy])
         + "\n## Features\n\nEach is one mechanism, switched in `search.features` with `on`, `off` or `auto`. `auto` is "
         "on where the target's release can launch the feature, the chip's software has it, the model has a use for it "

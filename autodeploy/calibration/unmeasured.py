@@ -14,6 +14,7 @@ import numpy as np
 
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inputs.options import ALL_GATHER
+from autodeploy.evaluation.inputs.rank_order import stage_stride
 from autodeploy.evaluation.layers.exchanges import EXPERT, Groups
 from autodeploy.evaluation.layers.unit_costs import sharding_of
 from autodeploy.evaluation.stages.sends import p2p_bytes
@@ -196,7 +197,7 @@ def _pipeline_uses(candidate: Candidates, context: Context) -> Iterator[Use]:
     axes = candidate.axes_at(0)
     pp = int(axes["pp"])
     if pp > 1:
-        name = context.machine.tier_of(context.world // pp).name
+        name = context.machine.tier_of(int(stage_stride(candidate, context.world)[0])).name
         size = (("ranks", 2), ("bytes", round(float(p2p_bytes(candidate, context)[0]))))
         yield Use(f"send_receive on {name}", size, (f"{name}.efficiency",))
 

@@ -44,7 +44,10 @@ class GroupSpan:
 def place_of(rank: int, strategy: Strategy) -> Place:
     """Where a rank stands in every group."""
     stage_ranks = strategy.tp * strategy.cp * (strategy.dp or 1)
-    pp, inside = divmod(rank, stage_ranks)
+    stride = strategy.stage_stride(stage_ranks * strategy.pp)
+    # Which stage, and which of the stage's ranks.
+    replica, rest = divmod(rank, stride * strategy.pp)
+    pp, inside = rest // stride, replica * stride + rest % stride
     etp = strategy.etp or strategy.tp
     return Place(
         tp=inside % strategy.tp,
@@ -62,10 +65,13 @@ def group_spans(strategy: Strategy, devices_per_node: int) -> tuple[GroupSpan, .
     stage_ranks = strategy.tp * strategy.cp * dp
     world = stage_ranks * strategy.pp
     etp = strategy.etp or strategy.tp
-    kinds = [("TP", strategy.tp, 1), ("CP", strategy.cp, strategy.tp), ("DP", dp, strategy.tp * strategy.cp)]
+    outside = strategy.pp if strategy.stages_inside else 1
+    kinds = [("TP", strategy.tp, 1), ("CP", strategy.cp, strategy.tp)]
+    kinds.append(("DP", dp, strategy.tp * strategy.cp * outside))
     if strategy.ep > 1:
-        kinds += [("EP", strategy.ep, etp), ("EDP", stage_ranks // (etp * strategy.ep), etp * strategy.ep)]
-    kinds.append(("PP", strategy.pp, stage_ranks))
+        holders = etp * strategy.ep
+        kinds += [("EP", strategy.ep, etp), ("EDP", stage_ranks // holders, holders * outside)]
+    kinds.append(("PP", strategy.pp, strategy.stage_stride(world)))
     spans = []
     for name, size, stride in kinds:
         if size > 1:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inputs.options import ALL_GATHER
+from autodeploy.evaluation.inputs.rank_order import stage_stride
 from autodeploy.evaluation.layers.exchanges import EXPERT
 from autodeploy.evaluation.layers.unit_costs import sharding_of
 from autodeploy.evaluation.stages.sends import p2p_bytes
@@ -225,11 +226,14 @@ def _gradients(table: LayerTable, context: Context, candidate: Candidates, wante
     """Gradients and weights of one layer in the data-parallel groups."""
     axes = candidate.axes_at(0)
     shared = int(axes["cp"]) * int(axes["dp"])
-    holders = int(axes["etp"]) * int(axes["ep"])
-    copies = max(1, context.world // (holders * int(axes["pp"])))
+    holders, pp = int(axes["etp"]) * int(axes["ep"]), int(axes["pp"])
+    copies = max(1, context.world // (holders * pp))
+    # A group in two parts, context-parallel ranks in one piece, is measured as if all its ranks were as far apart.
+    outside = pp if axes["tp_pp_dp_mapping"] else 1
+    between = int(axes["tp"]) * (int(axes["cp"]) * outside if outside > 1 else 1)
     for name, params, ranks, stride in (
-        ("dp", at(table.dense_params, 0), shared, int(axes["tp"])),
-        ("expert dp", at(table.expert_params, 0), copies, holders),
+        ("dp", at(table.dense_params, 0), shared, between),
+        ("expert dp", at(table.expert_params, 0), copies, holders * outside),
     ):
         if context.splits_states:
             wanted.message("reduce_scatter", name, ranks, stride, params * context.gradient_bytes, count)
@@ -241,9 +245,8 @@ def _gradients(table: LayerTable, context: Context, candidate: Candidates, wante
 def _pipeline(context: Context, candidate: Candidates, wanted: Wanted, count: float) -> None:
     pp = int(candidate.pp[0])
     if pp > 1:
-        wanted.message(
-            "send_receive", "pp", 2, context.world // pp, float(p2p_bytes(candidate, context)[0]), 2.0 * count
-        )
+        stride = int(stage_stride(candidate, context.world)[0])
+        wanted.message("send_receive", "pp", 2, stride, float(p2p_bytes(candidate, context)[0]), 2.0 * count)
 
 
 def _optimizer(

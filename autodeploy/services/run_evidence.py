@@ -78,10 +78,10 @@ def predicted_gib(met: OutOfMemory, plan: Plan, ranks: int) -> float:
 
 
 def stage_of(met: OutOfMemory, plan: Plan, ranks: int) -> int | None:
-    """The stage where memory ran out: stages are the outermost axis of ranks (Megatron-LM, order tp-cp-ep-dp-pp)."""
+    """The stage where memory ran out, by Megatron-LM's order of ranks."""
     if met.stage is not None or met.rank is None:
         return met.stage
-    return met.rank // max(1, ranks // plan.strategy.pp)
+    return met.rank // plan.strategy.stage_stride(ranks) % plan.strategy.pp
 
 
 def time_scale(runs: Sequence[StoredRun], profile: Profile) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.inputs.build_context import choice_context
 from autodeploy.evaluation.layers.alternatives import closed, fastest_costs
 from autodeploy.evaluation.layers.cut_costs import CutCosts, joined
+from autodeploy.evaluation.stages.step_parts import faster_somewhere
 from autodeploy.evaluation.sweep.sweep import TOTALS, Sweep, sweep_tree
 from autodeploy.solver.outer.frontier import SearchRequest
 from autodeploy.specs.planset import Counts
@@ -173,7 +174,24 @@ def candidate_grid(search: SearchSpec, context: Context, profile: Profile, choic
             keep &= np.isin(values, [int(v) for v in search.allow[axis]])
         if axis in search.forbid:
             keep &= ~np.isin(values, [int(v) for v in search.forbid[axis]])
+    keep &= _worth_their_order(grid, context)
     return grid if keep.all() else grid.only(keep)
+
+
+def _worth_their_order(grid: Grid, context: Context) -> npt.NDArray[np.bool_]:
+    """Placements but those in the second rank order that could be no faster than in the first.
+
+    The orders take the same memory. They differ in sends between stages and in collectives of replicas, and whatever
+    runs beside these, a step with none of them faster is no faster.
+    """
+    other = np.asarray(grid.column("tp_pp_dp_mapping"))
+    keep = np.ones(len(other), dtype=np.bool_)
+    rows = np.flatnonzero(other)
+    if len(rows) and not context.facts["asked_tp_pp_dp_mapping"]:
+        second = grid.placed(rows)
+        first = replace(second, tp_pp_dp_mapping=np.zeros(len(rows), dtype=np.bool_))
+        keep[rows] = faster_somewhere(second, first, context)
+    return keep
 
 
 def space_of(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Space:
@@ -186,7 +204,21 @@ def space_of(search: SearchSpec, context: Context, profile: Profile, choice: Fea
         context.global_batch,
         choice.switches,
     )
-    return restrict(space, search)
+    return restrict(replace(space, tp_pp_dp_mapping=_rank_orders(space, context, profile)), search)
+
+
+def _rank_orders(space: Space, context: Context, profile: Profile) -> tuple[bool, ...]:
+    """The rank orders that the release launches and that are worth a look.
+
+    The second one is for clusters with a boundary that more than one node lies within, of supernodes or leaf switches:
+    beyond it links are slow for all that crosses. Elsewhere it is searched where it is asked for.
+    """
+    facts, topology = context.facts, context.machine.topology
+    if not (facts["launches_tp_pp_dp_mapping"] and True in space.tp_pp_dp_mapping):
+        return (False,)
+    nodes = -(-topology.num_ranks // profile.ranks_per_node)
+    bounded = topology.leaf_grain > 0 or any(1 < count < nodes for count in topology.instances)
+    return (False, True) if bounded or facts["asked_tp_pp_dp_mapping"] else (False,)
 
 
 def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> None:

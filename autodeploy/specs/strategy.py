@@ -119,3 +119,12 @@ class Strategy(Document):
     def replicas(self, ranks: int) -> int:
         """Data-parallel degree: as given, else as many as so many ranks hold, at least one."""
         return self.dp or max(1, ranks // (self.tp * self.pp * self.cp))
+
+    @property
+    def stages_inside(self) -> bool:
+        """Whether ranks are in the order tp, cp, pp, dp: a pipeline's stages next to each other, replicas outside."""
+        return "tp_pp_dp_mapping" in self.features
+
+    def stage_stride(self, ranks: int) -> int:
+        """Ranks from one stage of a pipeline to the next."""
+        return self.tp * self.cp if self.stages_inside else max(1, ranks // self.pp)

@@ -56,6 +56,7 @@ class Candidates:
     virtual_optimizer: Bools
     keep_gathered: Bools
     dp_replicate: Ints
+    tp_pp_dp_mapping: Bools  # rank order tp-cp-ep-pp-dp in place of tp-cp-ep-dp-pp
 
     def __len__(self) -> int:
         return int(self.tp.shape[0])

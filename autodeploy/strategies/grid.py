@@ -68,7 +68,7 @@ class Grid:
             cut_used = np.zeros(len(self.cuts["tp"]), dtype=np.bool_)
             cut_used[self.cut_of[placements]] = True
             schedule = int(self.ways["schedule"][which[0]]) if len(which) else 0
-            placed = self._candidates(placements, schedule)
+            placed = self.placed(placements, schedule)
             if by_replicas:
                 cuts, cut_of = placed, np.arange(len(placements))
             else:
@@ -96,7 +96,8 @@ class Grid:
         reuse, swap, virtual = (self.modes[name].tolist() for name in MODE_AXES)
         return tuple(zip(reuse, swap, virtual, strict=True))
 
-    def _candidates(self, placements: Ints, schedule: int) -> Candidates:
+    def placed(self, placements: Ints, schedule: int = 0) -> Candidates:
+        """One candidate of each of these placements; its way and mode say no more than the schedule."""
         cut, shape = self.cut_of[placements], self.shape_of[placements]
         axes = {name: self.cuts[name][cut] for name in CUT_AXES}
         axes |= {name: self.shapes[name][shape] for name in SHAPE_AXES}
@@ -105,6 +106,7 @@ class Grid:
     def _cut_candidates(self, cuts: Ints, schedule: int) -> Candidates:
         axes = {name: self.cuts[name][cuts] for name in CUT_AXES}
         axes |= {name: np.ones(len(cuts), dtype=np.int64) for name in SHAPE_AXES}
+        axes["tp_pp_dp_mapping"] = np.zeros(len(cuts), dtype=np.bool_)
         return _filled(axes, len(cuts), schedule)
 
 
@@ -126,7 +128,12 @@ def grid_of(space: Space, *, world: int, global_batch: int, moe: bool) -> Grid:
     cut_of, pp, ranks = cut_of[divides], pp[divides], ranks[divides]
     dp = world // ranks
     micro_batches = global_batch // (cuts["micro_batch_size"][cut_of] * np.maximum(dp, 1))
-    shapes, shape_of = np.unique(np.stack([pp, dp, micro_batches]), axis=1, return_inverse=True)
+    other = np.zeros(len(pp), dtype=np.int64)
+    if True in space.tp_pp_dp_mapping:
+        again = np.flatnonzero((pp > 1) & (dp > 1) & _alike_inside(cuts, moe)[cut_of])
+        cut_of, pp, dp, micro_batches = (np.concatenate([x, x[again]]) for x in (cut_of, pp, dp, micro_batches))
+        other = np.concatenate([other, np.ones(len(again), dtype=np.int64)])
+    shapes, shape_of = np.unique(np.stack([pp, dp, micro_batches, other]), axis=1, return_inverse=True)
     # Pipelines of one length follow each other: rules leave few gaps, and a way's placements are nearly one slice.
     order = np.argsort(shape_of.ravel(), kind="stable")
     cut_of, shape_of = cut_of[order], shape_of.ravel()[order]
@@ -135,7 +142,18 @@ def grid_of(space: Space, *, world: int, global_batch: int, moe: bool) -> Grid:
     exists = np.zeros((shapes.shape[1], len(ways["vpp"])), dtype=np.bool_)
     for way, (schedule, vpp) in enumerate(zip(ways["schedule"].tolist(), ways["vpp"].tolist(), strict=True)):
         exists[:, way] = schedules()[schedule].exists_for(shapes[0], vpp)
-    return Grid(cuts, dict(zip(SHAPE_AXES, shapes, strict=True)), ways, modes, cut_of, shape_of, exists)
+    axes = dict(zip(SHAPE_AXES, [*shapes[:-1], shapes[-1].astype(np.bool_)], strict=True))
+    return Grid(cuts, axes, ways, modes, cut_of, shape_of, exists)
+
+
+def _alike_inside(cuts: Columns, moe: bool) -> Bools:
+    """Of which cuts [n] a layer takes as many ranks for its experts as for its attention.
+
+    Only then are the stages of a pipeline the same ranks for both where replicas lie outside them. Megatron-LM cuts
+    the experts that a dense model does not have over tp ranks.
+    """
+    inside: Bools = cuts["etp"] * cuts["ep"] == cuts["tp"] * cuts["cp"] if moe else cuts["cp"] == 1
+    return inside
 
 
 def _ways(space: Space) -> Columns:

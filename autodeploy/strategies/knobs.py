@@ -36,6 +36,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("moe_dispatcher", ("moe_dispatcher",), matters_with="ep"),
     Knob("keep_gathered", ("keep_gathered",)),
     _degree("dp_replicate"),
+    Knob("tp_pp_dp_mapping", ("tp_pp_dp_mapping",), matters_with="pp"),
     Knob("optimizer_memory", ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")),
 )
 

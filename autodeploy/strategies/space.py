@@ -39,6 +39,7 @@ class Space:
     memory_modes: Sequence[str]
     keep_gathered: Sequence[int] = (0,)
     dp_replicate: Sequence[int] = (1,)
+    tp_pp_dp_mapping: Sequence[bool] = (False,)
 
 
 def divisors(number: int) -> list[int]:
@@ -91,6 +92,7 @@ def default_space(
         keep_gathered=(0, 1) if features.get("keep_gathered", "off") != "off" else (0,),
         # Shards of less than a node would leave the fast links to what replicas have to say to each other.
         dp_replicate=divisors(max(1, world // node_ranks)) if features.get("hsdp", "off") != "off" else (1,),
+        tp_pp_dp_mapping=(False,) if "tp_pp_dp_mapping" in off else (False, True),
     )
 
 

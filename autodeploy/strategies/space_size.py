@@ -38,8 +38,10 @@ def most_candidates(space: Space, world: int) -> int:
     """An upper bound on the candidates of `world` ranks: their degrees divide it, their schedules have their chunks."""
     schedules = sum(_goes_with(schedule, vpp) for schedule in space.schedule for vpp in space.vpp)
     experts = sum(1 if ep == 1 else len(space.moe_dispatcher) for ep in space.ep)
-    others = schedules * experts * len(space.micro_batch_size) * len(space.memory_modes)
+    others = schedules * len(space.micro_batch_size) * len(space.memory_modes)
     others *= len(space.keep_gathered) * len(space.dp_replicate)
+    # In the other rank order a cut's experts lie on as many ranks as its attention: on one number of them.
+    experts += len(space.moe_dispatcher) * (True in space.tp_pp_dp_mapping)
     pp = np.asarray(space.pp, dtype=np.int64)
     layouts = 0
     for tp in _dividing(space.tp, world):
@@ -47,7 +49,7 @@ def most_candidates(space: Space, world: int) -> int:
         for cp in _dividing(space.cp, world // tp):
             stages = int(np.count_nonzero((world // (tp * cp)) % np.maximum(pp, 1) == 0))
             layouts += modes * stages * _context_choices(space.cp_algo, cp)
-    return layouts * others
+    return layouts * others * experts
 
 
 def _dividing(values: Sequence[int], whole: int) -> list[int]:

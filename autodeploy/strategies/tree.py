@@ -25,7 +25,7 @@ CUT_AXES = (
     *("keep_gathered", "dp_replicate"),
 )
 EXPERT_AXES = ("ep", "etp", "moe_dispatcher")  # of a cut: how experts are cut and reached
-SHAPE_AXES = ("pp", "dp", "micro_batches")  # of a pipeline
+SHAPE_AXES = ("pp", "dp", "micro_batches", "tp_pp_dp_mapping")  # of a pipeline
 WAY_AXES = ("schedule", "vpp")
 MODE_AXES = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
 

@@ -18,6 +18,16 @@ def after_the_parser(args: argparse.Namespace, world: int) -> str | None:
             f"world size {world} is not divisible by expert tensor x expert x pipeline size {model} "
             "(megatron/core/parallel_state.py)"
         )
+    # `replicas` of attention, world / (tp x cp x pp); without experts the group of theirs is cut over tp alone.
+    if (
+        getattr(args, "use_tp_pp_dp_mapping", False)
+        and args.pipeline_model_parallel_size > 1
+        and world // model != replicas
+    ):
+        return (
+            "When not using pp-last rank ordering, the data parallel size of the attention and moe layers must be the "
+            "same (megatron/core/parallel_state.py)"
+        )
     if args.global_batch_size % (micro_batch * replicas):
         return (
             f"global batch size {args.global_batch_size} is not divisible by micro batch {micro_batch} x data parallel "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,7 @@ spaces = st.builds(
     ),
     keep_gathered=st.sampled_from([(0,), (0, 1)]),
     dp_replicate=st.sampled_from([(1,), (1, 2), (3,)]),
+    tp_pp_dp_mapping=st.sampled_from([(False,), (False, True)]),
 )
 
 
@@ -166,6 +168,7 @@ def test_a_space_is_every_combination_that_exists() -> None:
         etp_modes=("whole", "as_tp"),
         memory_modes=("", "swap_optimizer"),
         keep_gathered=(0, 1),
+        tp_pp_dp_mapping=(False, True),
     )
     found = set(map(tuple, rows(grid_of(space, world=16, global_batch=32, moe=True).whole().candidates()).tolist()))
     assert found == set(combinations(space))
@@ -188,7 +191,9 @@ def combinations(space: Space) -> list[tuple[int, ...]]:
                                     dp = 16 // (tp * cp * pp)
                                     cut = (tp, pp, vpp, cp, algo, ulysses, ep, etp, dp, 1, 32 // dp)
                                     way = (SCHEDULES.index(schedule), dispatcher, int(tp > 1))
-                                    made += [(*cut, *way, 0, swap, 0, keep, 1) for swap in (0, 1) for keep in (0, 1)]
+                                    other = pp > 1 and dp > 1 and tp * cp == etp * ep
+                                    modes = product((0, 1), (0, 1), range(1 + other))
+                                    made += [(*cut, *way, 0, swap, 0, keep, 1, o) for swap, keep, o in modes]
     return made
 
 
@@ -210,7 +215,7 @@ def test_an_empty_grid_is_judged(target: str) -> None:
 
 def test_cuts_differ_by_replicas_only_where_these_count() -> None:
     ones = {f.name: np.ones(4, dtype=np.int64) for f in fields(Candidates)}
-    flags = ("sequence_parallel", "keep_gathered", *MODE_AXES)
+    flags = ("sequence_parallel", "keep_gathered", "tp_pp_dp_mapping", *MODE_AXES)
     columns = ones | {name: np.zeros(4, dtype=np.bool_) for name in flags} | {"schedule": np.zeros(4, dtype=np.int64)}
     some = Candidates(**columns | {"tp": np.array([1, 1, 2, 2]), "dp": np.array([8, 4, 4, 4])})
     assert distinct_cuts(some)[1].tolist() == [0, 0, 1, 1]

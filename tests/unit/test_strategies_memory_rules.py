@@ -24,7 +24,7 @@ def candidate(schedule: str = "interleaved", **axes: Any) -> Candidates:
         **{"tp": 2, "pp": 4, "vpp": 2, "cp": 1, "cp_algo": 0, "ulysses": 1, "ep": 8, "etp": 1, "dp": 16},
         **{"micro_batch_size": 1, "micro_batches": 16, "moe_dispatcher": 0, "schedule": SCHEDULES.index(schedule)},
         **{"sequence_parallel": True, "reuse_fp32_param": False, "swap_optimizer": False, "virtual_optimizer": False},
-        **{"keep_gathered": False, "dp_replicate": 1},
+        **{"keep_gathered": False, "dp_replicate": 1, "tp_pp_dp_mapping": False},
         **axes,
     }
     return Candidates(**{name: np.asarray([value]) for name, value in chosen.items()})

@@ -82,6 +82,7 @@ def arbitrary(count: int = 4000) -> Candidates:
         virtual_optimizer=draw.random(count) < 0.5,
         keep_gathered=draw.random(count) < 0.1,
         dp_replicate=np.where(draw.random(count) < 0.9, 1, pick(2, 3, 4)),
+        tp_pp_dp_mapping=draw.random(count) < 0.2,
     )
 
 
@@ -97,7 +98,7 @@ def one(**axes: int | bool | str) -> Candidates:
             "moe_dispatcher": "alltoall",
         },
         **{"sequence_parallel": True, "reuse_fp32_param": False, "swap_optimizer": False, "virtual_optimizer": False},
-        **{"keep_gathered": False, "dp_replicate": 1},
+        **{"keep_gathered": False, "dp_replicate": 1, "tp_pp_dp_mapping": False},
         **axes,
     }
     for axis, values in (("schedule", SCHEDULES), ("cp_algo", CP_ALGOS), ("moe_dispatcher", DISPATCHERS)):

@@ -10,6 +10,7 @@ import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import ExpertRanks, Loads, placed_balance
 from autodeploy.evaluation.inputs.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
+from autodeploy.evaluation.inputs.rank_order import copy_groups, replica_groups
 from autodeploy.evaluation.inputs.sample_balance import Packs, attention_factor
 from autodeploy.specs.dpo import SEQUENCES_OF_A_PAIR
 from autodeploy.specs.lora import adapter_params
@@ -196,17 +197,15 @@ class Context:
 
     def _sharded(self, candidates: Candidates) -> Sharded:
         """The groups over which parameters are sharded: dp x cp ranks, and the expert data parallel ranks."""
-        tp, replicas = candidates.tp.astype(np.float64), (candidates.cp * candidates.dp).astype(np.float64)
-        holders = (candidates.etp * candidates.ep).astype(np.float64)
+        dense, expert = replica_groups(candidates, self.machine, self.world, candidates.dp_replicate)
+        dense_copies, expert_copies = copy_groups(candidates, self.machine, self.world)
         reduce = "overlap_grad_reduce" in self.mechanisms
         apart = self.each_parameter_sharded & (candidates.ep > 1)  # experts are a unit of their own then
-        copies = candidates.dp_replicate.astype(np.float64)
-        dense, expert = replicas / copies, np.maximum(1.0, self.world / (holders * candidates.pp)) / copies
         return Sharded(
-            dense=self.machine.group(tp, dense),
-            expert=self.machine.group(holders, expert),
-            dense_copies=self.machine.group(tp * dense, copies),
-            expert_copies_group=self.machine.group(holders * expert, copies),
+            dense=dense,
+            expert=expert,
+            dense_copies=dense_copies,
+            expert_copies_group=expert_copies,
             gradient_bytes=self.gradient_bytes,
             expert_gradient_bytes=np.where(apart, self.optimizer.gradient, self.gradient_bytes),
             overlap_gather=reduce and "overlap_param_gather" in self.mechanisms,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.evaluation.layers.operator_time import OperatorTime
     from autodeploy.workload.operators import Exchange, LayerTable, Operator, Sharding
-    from cost_models.arrays import Floats
+    from cost_models.arrays import Floats, Ints
 
 HOT = frozenset({"hot_weights", "hot_gradients"})
 EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT
@@ -93,7 +93,7 @@ class Groups:
     etp: Group
     experts: Group  # all ranks that hold the experts of a layer
     rates: dict[str, GatherRate]  # of all-gathers in these groups
-    outermost: dict[str, Floats]  # tier that each group spans
+    outermost: dict[str, Ints]  # tier that each group spans
 
     @classmethod
     def of(cls, shard: Sharding, machine: Machine) -> Groups:
@@ -108,15 +108,7 @@ class Groups:
             "experts": machine.group(one, shard.etp * shard.ep),
         }
         rates = {name: gather_rate(groups[name], machine.tiers) for name in ("tp", "ep", "etp", "experts")}
-        return cls(**groups, rates=rates, outermost={name: _outermost(group) for name, group in groups.items()})
-
-
-def _outermost(group: Group) -> Floats:
-    """The outermost tier that a group spans [n]."""
-    tier = np.zeros(1)
-    for number, fan_out in enumerate(group.fan_out):
-        tier = np.where(fan_out > 1, float(number), tier)
-    return np.asarray(tier)
+        return cls(**groups, rates=rates, outermost={name: group.outermost_tier for name, group in groups.items()})
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.evaluation.inputs.rank_order import replica_groups, stage_stride
+from autodeploy.evaluation.stages.sends import p2p_s
 from autodeploy.strategies.candidates import Candidates, of_schedules
 from cost_models import data_parallel
 from cost_models.collectives import GatherRate, Group, gather_rate
@@ -17,7 +19,7 @@ from cost_models.hbm import StateBytes, replica_shards, state_bytes
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.layer_cost import LayerCost
-    from cost_models.arrays import Floats
+    from cost_models.arrays import Bools, Floats
 
 
 TAIL_PARTS = ("exposed_dp_s", "optimizer_s", "exposed_swap_s", "imbalance_s")
@@ -60,19 +62,18 @@ class ParameterGroups:
         Where a pipeline holds the parameters twice the ranks of the other stage that has them join both groups; the
         first and the last stage are farthest from each other, and all wait for them.
         """
-        tp, cp, dp = (c.astype(np.float64) for c in (candidates.tp, candidates.cp, candidates.dp))
-        etp, ep, pp = (c.astype(np.float64) for c in (candidates.etp, candidates.ep, candidates.pp))
-        expert_shards = np.maximum(1.0, context.world / (etp * ep * pp))
+        dense, expert = replica_groups(candidates, context.machine, context.world)
+        holders = (candidates.etp * candidates.ep * candidates.pp).astype(np.float64)
+        dense_shards, expert_shards = dense.size, np.maximum(1.0, context.world / holders)
         twice = of_schedules("copies", candidates.schedule) > 1
         copies = np.where(twice, 2.0, 1.0)
-        far = context.machine.topology.place(
-            np.where(twice, (candidates.pp - 1) * (context.world // candidates.pp), 1), np.where(twice, 2, 1)
-        ).outermost_tier
-        dense = _with_copies(context.machine.group(tp, cp * dp), copies, far)
-        expert = _with_copies(context.machine.group(etp * ep, expert_shards), copies, far)
+        # The tier that joins all stages joins the first and the last, and none inside it does.
+        stride = np.where(twice, stage_stride(candidates, context.world), 1)
+        stages = context.machine.group(stride, np.where(twice, candidates.pp, 1))
+        dense, expert = _with_copies(dense, copies, stages), _with_copies(expert, copies, stages)
         return cls(
             dense=dense,
-            dense_shards=cp * dp * copies / candidates.dp_replicate,
+            dense_shards=dense_shards * copies / candidates.dp_replicate,
             expert=expert,
             expert_shards=expert_shards * copies / candidates.dp_replicate,
             dense_rate=gather_rate(dense, context.machine.tiers),
@@ -91,12 +92,26 @@ class ParameterGroups:
         )
 
 
-def _with_copies(group: Group, copies: Floats, tier: npt.NDArray[np.int64]) -> Group:
-    """A group joined by the ranks of the stage that holds the same parameters, across `tier`."""
+def faster_somewhere(candidates: Candidates, others: Candidates, context: Context) -> Bools:
+    """Where a send or a collective of replicas takes less than in `others`, which differ in rank order alone [n]."""
+    mine, theirs = (ParameterGroups.of(c, context) for c in (candidates, others))
+    found = p2p_s(candidates, context) < p2p_s(others, context)
+    for rate, other in ((mine.dense_rate, theirs.dense_rate), (mine.expert_rate, theirs.expert_rate)):
+        found |= (rate.s_per_byte < other.s_per_byte) | (rate.latency_s < other.latency_s)
+    return np.asarray(found)
+
+
+def _with_copies(group: Group, copies: Floats, stages: Group) -> Group:
+    """A group joined by the ranks of the stage that holds the same parameters, on the tier that joins all `stages`."""
     if np.all(copies == 1.0):
         return group
+    tier = stages.outermost_tier
     fan_out = tuple(np.where(tier == number, fan * copies, fan) for number, fan in enumerate(group.fan_out))
-    return Group(group.size * copies, fan_out, group.near)
+    near = group.near
+    if near is not None and stages.near is not None:
+        below = (tier == len(fan_out) - 1) & (stages.near == stages.fan_out[-1])
+        near = np.where(below, near * copies, near)
+    return Group(group.size * copies, fan_out, near)
 
 
 @dataclass(frozen=True, slots=True)

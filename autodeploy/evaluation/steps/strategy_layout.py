@@ -78,6 +78,7 @@ def candidate_of(
         virtual_optimizer=one("virtual_optimizer" in strategy.features),
         keep_gathered=one("keep_gathered" in strategy.features),
         dp_replicate=one(strategy.dp_replicate),
+        tp_pp_dp_mapping=one("tp_pp_dp_mapping" in strategy.features),
     )
 
 

@@ -230,7 +230,7 @@ class LegalityModel:
 
 
 def _candidates(columns: Mapping[str, npt.NDArray[np.int64]]) -> Candidates:
-    flags = {"sequence_parallel", "keep_gathered", *OPTIMIZER_MEMORY}
+    flags = {"sequence_parallel", "keep_gathered", "tp_pp_dp_mapping", *OPTIMIZER_MEMORY}
     typed: dict[str, Any] = {n: c.astype(np.bool_) if n in flags else c for n, c in columns.items()}
     return Candidates(**typed)
 
@@ -261,6 +261,7 @@ def _domains(
     ranks = tp[:, None, None] * pp[:, None] * cp
     dp = np.unique(context.world // ranks)
     sequences = np.asarray(found["micro_batch_size"], dtype=np.int64)[:, None] * np.maximum(dp, 1)
+    other_order = context.facts["asked_tp_pp_dp_mapping"] or extra["tp_pp_dp_mapping"] == [1]
     whole = [1, *found["tp"]] if context.model.is_moe else [1]
     found |= {
         "dp": sorted({*dp.tolist(), *extra["dp"]}),
@@ -270,6 +271,7 @@ def _domains(
         "sequence_parallel": [0, 1],
         "keep_gathered": sorted({*default.keep_gathered, *extra["keep_gathered"]}),
         **{name: [0, 1] if name in default.memory_modes or extra[name] == [1] else [0] for name in OPTIMIZER_MEMORY},
+        "tp_pp_dp_mapping": [0, 1] if other_order else [0],
     }
     return {axis: found[axis] for axis in AXES}
 

@@ -66,7 +66,10 @@ class Frontier:
 Watch = Callable[[Frontier, int], None]
 
 
-OUTER_AXES: Final = ("tp", "pp", "vpp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "schedule")
+OUTER_AXES: Final = (
+    *("tp", "pp", "vpp", "cp", "cp_algo", "ulysses", "ep", "etp", "micro_batch_size", "schedule"),
+    "tp_pp_dp_mapping",
+)
 
 
 def outer_tuples(candidates: Candidates) -> npt.NDArray[np.int64]:

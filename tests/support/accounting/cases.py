@@ -285,6 +285,7 @@ def candidates_of(degrees: list[Degrees]) -> Candidates:
         "virtual_optimizer": [d.virtual_optimizer for d in degrees],
         "keep_gathered": [d.keep_gathered for d in degrees],
         "dp_replicate": [d.dp_replicate for d in degrees],
+        "tp_pp_dp_mapping": [d.replicas_outside for d in degrees],
     }
     return Candidates(**{name: np.asarray(values) for name, values in columns.items()})
 
@@ -370,7 +371,9 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
     cp = draw(st.sampled_from(_powers(min(4, world // (pp * tp)))))
     ulysses = draw(st.sampled_from([u for u in _powers(cp) if model["num_attention_heads"] % (u * tp) == 0]))
     etp = draw(st.sampled_from([1, tp])) if moe else 1
-    ep = draw(st.sampled_from(_powers(min(16, world // (pp * etp))))) if moe else 1
+    outside = pp > 1 and (tp * cp // etp <= 16 if moe else cp == 1) and draw(st.integers(0, 3)) == 0
+    eps = [tp * cp // etp] if outside else _powers(min(16, world // (pp * etp)))
+    ep = draw(st.sampled_from(eps)) if moe else 1
     if "fsdp" in case.run.on or case.run.pairs:  # paired passes have no place to gather parameters
         schedules = tuple(s for s in schedules if s in ("1f1b", "interleaved"))
     schedule = draw(st.sampled_from([s for s in schedules if s != "adaptive_pipe" or ep > 1]))
@@ -409,6 +412,7 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
         virtual_optimizer=not reuse and not swap and draw(st.booleans()),
         keep_gathered="torch_fsdp2" in case.run.on and pp == 1 and draw(st.booleans()),
         dp_replicate=draw(st.sampled_from(_powers(world // max(tp * cp * pp, etp * ep * pp) if sharded else 1))),
+        replicas_outside=outside,
     )
 
 

@@ -28,6 +28,7 @@ class Degrees:
     virtual_optimizer: bool = False
     keep_gathered: bool = False
     dp_replicate: int = 1
+    replicas_outside: bool = False  # of the pipelines
 
     @property
     def dp(self) -> int:
@@ -63,12 +64,15 @@ def group(rank: int, world: int, sizes: Sizes, along: set[str]) -> list[int]:
 
 
 def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
-    """Every group of one rank. Order of the axes, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp.
+    """Every group of one rank. Order of the axes, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp. The
+    last two change places where replicas lie outside the pipelines.
 
     Of a context-parallel group, neighbours exchange heads (Ulysses) and the rest pass keys and values round.
     """
     dense = (("tp", d.tp), ("heads", d.ulysses), ("ring", d.cp // d.ulysses), ("dp", d.dp), ("pp", d.pp))
     expert = (("etp", d.etp), ("ep", d.ep), ("edp", d.edp), ("pp", d.pp))
+    if d.replicas_outside:
+        dense, expert = ((*axes[:-2], axes[-1], axes[-2]) for axes in (dense, expert))
     found = {axis: group(rank, d.world, dense, {axis}) for axis in ("tp", "heads", "ring", "pp")}
     found["dense"] = group(rank, d.world, dense, {"heads", "ring", "dp"})
     found |= {axis: group(rank, d.world, expert, {axis}) for axis in ("etp", "ep", "edp")}
@@ -78,8 +82,15 @@ def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
         found[f"{axis}_copies"], found[axis] = found[axis][::each], found[axis][:each]
     if d.schedule == "dualpipe":
         # The first and the last stage hold the same parameters and are farthest apart; all stages wait for them.
-        stage = d.world // d.pp
+        places = coordinates(d.world, dense)
+        ends = [stage_ranks(p, d) for p in (0, d.pp - 1)]
         for axis in ("dense", "edp"):
-            mine = [member % stage for member in found[axis]]
-            found[axis] = [*mine, *(member + (d.pp - 1) * stage for member in mine)]
+            mine = [{**places[member], "pp": 0} for member in found[axis]]
+            found[axis] = [rank for end in ends for rank in end if {**places[rank], "pp": 0} in mine]
     return found
+
+
+def stage_ranks(stage: int, d: Degrees) -> list[int]:
+    """The ranks of a stage of the pipeline."""
+    outer = d.tp * d.cp if d.replicas_outside else d.world // d.pp
+    return [rank for rank in range(d.world) if rank // outer % d.pp == stage]

@@ -20,7 +20,7 @@ from tests.support.accounting.pipeline import (
     play,
     programme,
 )
-from tests.support.accounting.ranks import Degrees, groups_of
+from tests.support.accounting.ranks import Degrees, groups_of, stage_ranks
 from tests.support.accounting.uneven_experts import uneven
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _stages(
     copies = len(last_of)
     assert sum(map(sum, per_chunk)) == copies * run.num_hidden_layers
     for p in range(d.pp):
-        ranks = range(p * d.world // d.pp, (p + 1) * d.world // d.pp)
+        ranks = stage_ranks(p, d)
         groups = groups_of(ranks[0], d)
         # Every rank of the stage sees the same network: its groups spread over the tiers alike.
         for rank in ranks:
@@ -290,8 +290,10 @@ def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
     cut = d.sequence_parallel or "scatter_gather_sends" in run.on
     tokens = d.micro_batch_size * run.seq / d.cp / (d.tp if cut else 1)
     tokens *= 2 * 2 if run.pairs else 1  # chosen and rejected, of both models
-    size, pipelines = 2 * tokens * run.hidden_size, [groups_of(rank, d)["pp"] for rank in range(d.world // d.pp)]
-    return max(machine.send(size, stages[0], stages[1], stages) for stages in pipelines)
+    size, pipelines = 2 * tokens * run.hidden_size, [groups_of(rank, d)["pp"] for rank in stage_ranks(0, d)]
+    # Stages outside the replicas are far apart, and their first hop stands for all.
+    hops = d.pp - 1 if d.replicas_outside else 1
+    return max(machine.send(size, *stages[hop : hop + 2], stages) for stages in pipelines for hop in range(hops))
 
 
 @dataclass(frozen=True)
