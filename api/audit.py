@@ -42,6 +42,7 @@ NOTHING_STORED = frozenset(
             "POST /v1/improve",
             "POST /v1/recommend",
             "POST /v1/compare-clusters",
+            "POST /compare/clusters",
             "POST /searches/{search_id}/scaling",
             "POST /plans/{plan_id}/{box}",
             "POST /plans/{plan_id}/search",

@@ -8,6 +8,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from api.threads import slowly
+from api.ui.clusters import choices as cluster_choices
+from api.ui.clusters import clusters_context, form_rows
 from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
 from api.ui.from_here import changed_by, script_from, searched_from
 from api.ui.languages import language_of, texts
@@ -50,7 +52,11 @@ from autodeploy.store.searches import SearchFilter
 from hardware_profiles import ProfileError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from api.ui.views import SearchRow, Views
+    from autodeploy.errors import FieldError
+    from autodeploy.specs.clusters import ClusterComparison
 
 router = APIRouter(include_in_schema=False)
 OFFERED = 12
@@ -162,7 +168,41 @@ def ask(request: Request, plan_id: str, box: str, values: FormValues, views: Vie
 @router.get("/compare")
 @slowly
 def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | None, Query()] = None) -> HTMLResponse:
-    """Two to five plans, only where they differ."""
+    """Two to five plans, only where they differ, and one plan's training on other clusters."""
+    return _compare_page(request, views, plans)
+
+
+@router.get("/compare/clusters")
+def compare_clusters_anew(request: Request) -> Response:
+    """An answer that was left is asked for anew."""
+    return see(request, "/compare")
+
+
+@router.post("/compare/clusters")
+@slowly
+def compare_clusters(request: Request, values: FormValues, views: ViewsOfApp) -> HTMLResponse:
+    """The same page with what a plan's training takes and costs on several clusters."""
+    if is_foreign(request):
+        return refused(request)
+    found: ClusterComparison | None = None
+    errors: Sequence[FieldError] = ()
+    try:
+        found = views.compare_clusters(values)
+    except NotFoundError as error:
+        return not_found(request, error)
+    except SpecError as error:
+        errors = error.errors
+    return _compare_page(request, views, None, values, found, errors)
+
+
+def _compare_page(
+    request: Request,
+    views: Views,
+    plans: list[str] | None,
+    values: dict[str, str] | None = None,
+    clusters: ClusterComparison | None = None,
+    errors: Sequence[FieldError] = (),
+) -> HTMLResponse:
     given = [name.strip() for item in plans or () for name in item.split(",")]
     wanted = list(dict.fromkeys(name for name in given if name))
     comparison, problem, compared = None, "", []
@@ -182,13 +222,22 @@ def compare(request: Request, views: ViewsOfApp, plans: Annotated[list[str] | No
         (column, view.plan.step_time_s, step_shares(view.plan.breakdown, longest_s, lang))
         for column, view in zip(comparison.plans if comparison else (), compared, strict=True)
     ]
+    newest = _newest_plans(views)
     return render(
         request,
         "compare.html",
+        status=422 if errors else 200,
         comparison=comparison,
         problem=problem,
         wanted=wanted,
-        offered=[] if comparison else _newest_plans(views),
+        offered=[] if comparison else newest,
+        cluster_plans=newest,
+        cluster_plan=(values or {}).get("plan", wanted[0] if wanted else ""),
+        cluster_choices=cluster_choices(views.profiles()),
+        cluster_errors=errors,
+        offer_rows=form_rows(values or {}),
+        given=values or {},
+        **clusters_context(clusters, lang),
         shown=shown,
         bars=bars,
         bar_parts=list(dict.fromkeys((share.key, share.name) for _, _, shares in bars for share in shares)),

@@ -86,7 +86,7 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
     def in_language(other: str) -> str:
         query = dict(request.query_params) | {"lang": other}
         path = request.url.path
-        if request.method == "POST" and path.count("/") > 2:  # the answer of a box: its page, which can be asked again
+        if request.method == "POST" and path.count("/") > 1:  # the answer of a box: its page, which can be asked again
             path = path.rpartition("/")[0]
         return at(path) + "?" + urlencode(query)
 

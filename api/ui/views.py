@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation while the program runs
 
+from api.ui.clusters import request_of
 from api.ui.profile_page import ProfilePage, profile_page
 from api.ui.strategy_picture import MOST
 from autodeploy.errors import FieldError, NotFoundError, SpecError
@@ -22,6 +23,7 @@ from autodeploy.rehearsal.rehearse import smaller_than
 from autodeploy.reports.wording import system_title
 from autodeploy.services.access import ANYONE
 from autodeploy.services.intake import read_network_spec, refuse_profile
+from autodeploy.services.what_if_intake import read_offers
 from autodeploy.specs.presets import list_presets
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         Services,
     )
     from autodeploy.specs.ablation import AblationReport
+    from autodeploy.specs.clusters import ClusterComparison
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
@@ -253,6 +256,24 @@ class Views:
     def compare(self, plan_ids: Sequence[str]) -> Comparison:
         """In what plans differ; NotFoundError when one of them is not there."""
         return self._services.compare([_storable_id(plan_id) for plan_id in plan_ids])
+
+    def compare_clusters(self, values: Mapping[str, str]) -> ClusterComparison:
+        """What the training of a plan costs on the clusters of a sent form.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no such plan.
+        SpecError
+            with every bad field.
+        """
+        view = self._services.searches.plan(_storable_id(values.get("plan", "")))
+        asked = request_of(view.plan_set.search.spec, values)
+        spec = Spec.model_validate(asked.spec)
+        read_offers(spec, asked.clusters, self._services.planner)
+        return self._services.compare_clusters(
+            spec, asked.clusters, days=asked.days, tokens=asked.tokens, max_npus=asked.max_npus
+        )
 
     def annotate(self, search_id: str, tags: Sequence[str], note: str) -> None:
         """Replaces tags and note; SpecError when they are too many or too long."""

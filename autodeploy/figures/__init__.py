@@ -1,6 +1,7 @@
 """Pictures of plans: pure functions from plans to plotly figures, for the pages and the HTML reports."""
 
 from autodeploy.figures import labels
+from autodeploy.figures.days_and_cost import days_and_cost
 from autodeploy.figures.groups_on_nodes import group_spans, groups_on_nodes
 from autodeploy.figures.layers_on_stages import layers_on_stages
 from autodeploy.figures.layout import figure_json
@@ -11,6 +12,7 @@ from autodeploy.figures.time_and_memory import time_and_memory
 
 __all__ = [
     "batch_over_time",
+    "days_and_cost",
     "figure_json",
     "group_spans",
     "groups_on_nodes",

@@ -138,6 +138,9 @@ WORDS: dict[Language, dict[str, str]] = {
         "front": "no plan is better in both",
         "device": "device of the node",
         "node": "node",
+        "days": "days",
+        "cost": "cost, in the currency of the prices",
+        "deadline": "deadline",
     },
     "zh": {
         "step_time": "单步时间 (s)",
@@ -155,6 +158,9 @@ WORDS: dict[Language, dict[str, str]] = {
         "front": "两项互不支配的方案",
         "device": "节点内设备",
         "node": "节点",
+        "days": "天数",
+        "cost": "成本（与价格同币种）",
+        "deadline": "期限",
     },
 }
 

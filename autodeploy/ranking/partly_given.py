@@ -18,6 +18,7 @@ from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.candidates import CHOICES
 from autodeploy.strategies.feature_choice import choose_features
 from autodeploy.strategies.knobs import log2_ratio
+from autodeploy.strategies.rule_sentences import where_known
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
@@ -177,7 +178,10 @@ def _ruled_out(asked: Asked, found: PlanSet) -> WhyNot:
     reasons = conflict(spec.search, context, asked.profile, choice)
     rules = [reason for reason in reasons if not reason.is_pin]
     own = [reason.text for reason in reasons if reason.is_pin and reason.name not in asked.axes]
-    texts = "; ".join([*(rule.text for rule in rules), *own]) or "no strategy of this cluster is like that"
+    known: dict[str, Any] = dict(context.facts)
+    known.update((str(axis), value) for axis, value in asked.axes.items())
+    told = (where_known(rule.name, rule.text, known) for rule in rules)
+    texts = "; ".join([*told, *own]) or "no strategy of this cluster is like that"
     return WhyNot(
         rule=rules[0].name if rules else "space",
         message=f"nothing with {asked.words} is legal for {spec.search.target}: {texts}",

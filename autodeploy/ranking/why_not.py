@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from autodeploy.ranking.explain import explanation
 from autodeploy.specs.what_if import WhyNot
-from autodeploy.strategies.rules import broken_rules
+from autodeploy.strategies.rule_sentences import told
+from autodeploy.strategies.rules import broken_rules, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +39,10 @@ def explain_rejection(
     """
     broken = broken_rules(candidate, context.facts, spec.search.target)[0]
     if broken:
-        first = broken[0]
-        text = "; ".join(rule.text for rule in broken)
+        text = "; ".join(rule.text for rule in told(broken, values_of(candidate, context.facts)))
         return WhyNot(
-            rule=first.name,
-            message=f"not legal for {spec.search.target}: {text} ({first.source})",
+            rule=broken[0].name,
+            message=f"not legal for {spec.search.target}: {text}",
             broken_rules=tuple(rule.name for rule in broken),
             nearest=nearest(),
         )

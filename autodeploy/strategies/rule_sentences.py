@@ -53,6 +53,19 @@ def sentence_of(rule: Rule, values: Mapping[str, Any]) -> BrokenRule:
     return BrokenRule(rule=rule.name, text=f"{rule.text} ({told})" if told else rule.text, values=numbers)
 
 
+def where_known(rule: str, text: str, known: Mapping[str, Any]) -> str:
+    """The sentence of a rule where `known`, axes by name and facts, fills all of its blanks; else its text with those
+    that are known.
+    """
+    template = sentences().get(rule, "")
+    blanks = [name for _, name, *_ in string.Formatter().parse(template) if name]
+    values = {name: _plain(name, known[name]) for name in blanks if known.get(name) is not None}
+    if blanks and len(values) == len(set(blanks)):
+        return template.format_map(values)
+    numbers = ", ".join(f"{name} {value}" for name, value in values.items())
+    return f"{text} ({numbers})" if numbers else text
+
+
 def _plain(name: str, value: Any) -> bool | int | float | str:
     """The value of one candidate as a document holds it; choices by name."""
     if isinstance(value, frozenset):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import plotly.graph_objects as go
 import pytest
 
-from autodeploy import planner
+from autodeploy import figures, planner
 from autodeploy.cli.recommend import clusters_text, offer_of
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
@@ -139,3 +140,14 @@ def test_the_real_planner_answers_for_both_clusters() -> None:
     assert all(answer.num_npus is not None for answer in found.clusters)
     fewest = [answer.num_npus or 0 for answer in found.clusters]
     assert fewest[1] < fewest[0], "a card of two dies does more"
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_picture_has_a_point_a_plan_and_the_deadline(lang: Literal["en", "zh"]) -> None:
+    found = compared((A2, 1.0), (CM, 1.9))
+    figure = figures.days_and_cost(found, ["A2", "CM"], lang)
+    go.Figure(data=figure.data, layout=figure.layout)  # plotly's own objects refuse what its script would not draw
+    drawn = {trace["name"]: trace for trace in figure.data if "markers" in trace["mode"]}
+    for title, answer in zip(("A2", "CM"), found.clusters, strict=True):
+        assert list(zip(drawn[title]["x"], drawn[title]["y"], strict=True)) == [(p.days, p.cost) for p in answer.points]
+    assert figure.layout["shapes"][0]["x0"] == found.days

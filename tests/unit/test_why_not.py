@@ -12,6 +12,7 @@ from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, why_not
 from autodeploy.ranking.partly_given import is_whole
 from autodeploy.ranking.plans import Identity
+from autodeploy.reports.translation import translated
 from autodeploy.specs.planset import Fastest, RiskRanking
 from autodeploy.specs.strategy import Strategy
 
@@ -187,3 +188,17 @@ def test_near_strategies_are_scaled_as_plans_are(monkeypatch: pytest.MonkeyPatch
     assert near.change == scaled.change
     seconds = [float(each.effect.removeprefix("fits; about ").removesuffix(" s a step")) for each in (near, scaled)]
     assert seconds[1] == pytest.approx(2.0 * seconds[0], rel=1e-3)
+
+
+def test_what_is_illegal_is_told_with_its_numbers_and_without_places_in_a_source() -> None:
+    """A whole strategy, and partly given ones whose axes say enough."""
+    whole = asked({"tp": 3, "pp": 1, "cp": 1, "vpp": 1, "micro_batch_size": 1, "layers_per_stage": [32]})
+    partly, deep = asked({"tp": 3}), asked({"pp": 64, "vpp": 1, "tp": 1})
+    assert "8 ranks do not divide by tp 3 x pp 1 x cp 1" in whole.message
+    assert "the ranks are tp x pp x cp x dp (world 8, tp 3)" in partly.message
+    assert "do not divide by tp 1 x pp 64" in deep.message or "pp 64)" in deep.message
+    for answer in (whole, partly, deep):
+        assert answer.rule is not None
+        assert "parallel_state" not in answer.message
+        assert "(MG" not in answer.message
+        assert "do not" not in translated(answer.message, "zh")

@@ -1,0 +1,102 @@
+"""The part of the page of comparisons about clusters: what a plan's training takes and costs on each of several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from autodeploy import figures
+from autodeploy.errors import SpecError
+from autodeploy.importers.amounts import token_amount
+from autodeploy.reports.cluster_table import RIGHT, cluster_lines, cluster_rows, cluster_titles, offer_title
+from autodeploy.services.what_if_intake import CompareClustersRequest
+from autodeploy.specs.validation import field_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from api.ui.views import ProfileRow
+    from autodeploy.reports.texts import Language
+    from autodeploy.specs.clusters import ClusterComparison
+
+OFFERS = 3
+# What is filled in: the two Ascend clusters that people choose between; prices are theirs to say.
+FILLED = ("ascend-800t-a2", "cloudmatrix-384")
+DAYS = "30"
+TOKENS = "1T"
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRow:
+    """One row of the form."""
+
+    chosen: str
+    price: str
+
+
+def choices(profiles: Sequence[ProfileRow]) -> list[tuple[str, str]]:
+    """Value and title of each cluster that can be chosen: `PROFILE`, or `PROFILE:GRADE` of another grade."""
+    found = []
+    for profile in profiles:
+        found.append((profile.name, f"{profile.title} {profile.default_device}"))
+        others = [device for device in profile.devices if device != profile.default_device]
+        found += [(f"{profile.name}:{device}", f"{profile.title} {device}") for device in others]
+    return found
+
+
+def form_rows(values: Mapping[str, str]) -> list[OfferRow]:
+    """The rows of the form as they were sent, by default the two clusters without prices."""
+    if not values:
+        filled = [OfferRow(name, "") for name in FILLED]
+        return [*filled, *(OfferRow("", "") for _ in range(OFFERS - len(filled)))]
+    return [OfferRow(values.get(f"cluster-{n}", ""), values.get(f"price-{n}", "")) for n in range(OFFERS)]
+
+
+def request_of(spec: dict[str, Any], values: Mapping[str, str]) -> CompareClustersRequest:
+    """The request of a sent form.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    clusters = []
+    for row in form_rows(values):
+        if row.chosen:
+            profile, _, device = row.chosen.partition(":")
+            price = _number(row.price)
+            clusters.append({"profile": profile, "device": device or None, "price_per_npu_hour": price})
+    document = {"spec": spec, "days": _number(values.get("days", "")), "clusters": clusters}
+    tokens = values.get("tokens", "").strip()
+    if tokens:
+        document["tokens"] = token_amount(tokens) or tokens
+    if cards := values.get("max_npus", "").strip():
+        document["max_npus"] = int(cards) if cards.isdecimal() and len(cards) < 10 else cards
+    try:
+        return CompareClustersRequest.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, model=CompareClustersRequest)) from error
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text.strip().replace(",", "."))
+    except ValueError:
+        return text.strip()
+
+
+def clusters_context(found: ClusterComparison | None, lang: Language) -> dict[str, Any]:
+    """What the page shows of an answer: its sentences, its table and its picture."""
+    if found is None:
+        return {"cluster_lines": [], "cluster_head": [], "cluster_rows": [], "charts": {}}
+    titles = [offer_title(answer.offer) for answer in found.clusters]
+    return {
+        "cluster_lines": cluster_lines(found, lang),
+        "cluster_head": [(title, index in RIGHT) for index, title in enumerate(cluster_titles(lang))],
+        "cluster_rows": [
+            [(cell, index in RIGHT) for index, cell in enumerate(row)] for row in cluster_rows(found, lang)
+        ],
+        "charts": {"chart-clusters": figures.figure_json(figures.days_and_cost(found, titles, lang))},
+    }
