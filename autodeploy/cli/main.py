@@ -33,11 +33,13 @@ from autodeploy.cli import (
     worker,
 )
 from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
+from autodeploy.cli.loudness import EveryCommand, begin, loudness
 
 app = typer.Typer(
     name="autodeploy",
     help="Find the best parallel strategy for training large models on Ascend clusters.",
     epilog="Exit codes: 0 done, 1 gate failed, 2 bad input, 3 infeasible, 4 service error or timeout.",
+    cls=EveryCommand,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -75,6 +77,7 @@ def run() -> None:
     """Runs a command and leaves with its exit code."""
     from autodeploy.cli.output import quiet_broken_pipe
 
+    begin()
     try:
         with quiet_broken_pipe():
             app()
@@ -82,15 +85,14 @@ def run() -> None:
         sys.exit(130)
     except Exception as error:
         code = report_error(error, asked_language(sys.argv))
-        if code == SERVICE_ERROR:
-            _show_trace_when_asked()
+        _show_trace_when_asked(code)
         sys.exit(code)
 
 
-def _show_trace_when_asked() -> None:
+def _show_trace_when_asked(code: int) -> None:
     import os
 
-    if os.environ.get("AUTODEPLOY_DEBUG"):
+    if loudness() == "verbose" or (code == SERVICE_ERROR and os.environ.get("AUTODEPLOY_DEBUG")):
         import traceback
 
         traceback.print_exc()

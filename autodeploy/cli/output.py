@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from autodeploy.cli.loudness import loudness
 from autodeploy.errors import SpecError
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def write_text_report(text: str, output: Path | None) -> None:
 
 
 def talk(text: str) -> None:
-    """A word to the person, on stderr."""
+    """A word to the person, on stderr; with `--quiet` none."""
+    if loudness() == "quiet":
+        return
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

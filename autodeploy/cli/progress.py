@@ -6,6 +6,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.cli.loudness import loudness
 from autodeploy.cli.options import spoken
 from autodeploy.cli.output import talk, tell
 from autodeploy.reports.command_texts import command_text
@@ -49,7 +50,7 @@ class SearchTalk:
         self._said_s = 0.0
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and loudness() == "normal":
             from rich.console import Console
 
             self._status = Console(stderr=True).status(command_text(self._lang, "planning"))
@@ -80,6 +81,10 @@ class SearchTalk:
             from rich.markup import escape
 
             self._status.update(escape(text))
-        elif progress.kind in {"enumerated", "incumbent", "finished"} or progress.elapsed_s - self._said_s >= QUIET_S:
+        elif (
+            loudness() == "verbose"
+            or progress.kind in {"enumerated", "incumbent", "finished"}
+            or progress.elapsed_s - self._said_s >= QUIET_S
+        ):
             self._said_s = progress.elapsed_s
             talk(text)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from autodeploy.cli.loudness import log_changes, loudness
 from autodeploy.cli.options import Lang, Tongue, spoken
 
 app = typer.Typer()
@@ -27,11 +28,13 @@ def serve(
     from autodeploy.settings import load_settings
 
     changes = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
-    run(load_settings(**changes), when_ready=lambda address: _say("serve_ready", address=address))
+    run(load_settings(**changes, **log_changes()), when_ready=lambda address: _say("serve_ready", address=address))
 
 
 def _say(key: str, **values: object) -> None:
     """A line to the person who started the server; the log is for those who keep it running."""
     from autodeploy.reports.command_texts import command_text
 
+    if loudness() == "quiet":
+        return
     typer.echo(command_text(spoken(), key, **values))

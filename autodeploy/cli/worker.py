@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from autodeploy.cli.loudness import log_changes
+
 app = typer.Typer()
 
 LOOK_S = 1.0
@@ -27,7 +29,7 @@ def worker(
     from autodeploy.services import open_services
     from autodeploy.settings import load_settings
 
-    settings = load_settings(**({} if workers is None else {"workers": workers}))
+    settings = load_settings(**({} if workers is None else {"workers": workers}), **log_changes())
     configure_logging(settings)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

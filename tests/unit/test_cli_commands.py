@@ -19,6 +19,7 @@ from autodeploy.errors import ConflictError, NotFoundError, SearchCancelled
 from autodeploy.planner import Progress
 from autodeploy.reports.wording import width
 from autodeploy.specs.planset import NearestChange, PlanSet
+from docs.commands import commands, options_of
 from tests import factories
 
 
@@ -464,3 +465,47 @@ def test_models_name_their_source_in_short(command):
     _, shown, _ = command("models", "ls")
     assert "deepseek-ai/DeepSeek-V3" in shown
     assert "(Hugging Face)" not in shown
+
+
+def test_every_command_can_be_quiet_or_verbose():
+    for words, command_of in commands():
+        assert {"--quiet", "-q", "--verbose", "-v"} <= options_of(command_of), words
+
+
+def test_quiet_leaves_the_report_and_errors(command, planned, spec_path, tmp_path):
+    planned(factories.plan_set(2))
+    written = str(tmp_path / "report.json")
+    loud = command("plan", spec_path, "-o", written)
+    quiet = command("plan", spec_path, "-o", written, "--quiet")
+    assert loud[0] == quiet[0] == 0
+    assert f"written to {written}" in loud[2]
+    assert quiet[2] == ""
+    assert command("plan", spec_path)[1] == command("plan", spec_path, "-q")[1]
+    code, _, err = command("plan", "nowhere.yaml", "--quiet")
+    assert code == 2
+    assert "nowhere.yaml" in err
+
+
+def test_verbose_tells_every_step_and_the_trace_of_an_error(command, planned, spec_path, monkeypatch, capsys):
+    planned(RuntimeError("broken"))
+    assert "Traceback" not in command("plan", spec_path)[2]
+    assert "Traceback" in command("plan", spec_path, "--verbose")[2]
+    monkeypatch.setattr("autodeploy.cli.progress.loudness", lambda: "verbose")
+    with SearchTalk() as talk:
+        for elapsed_s in (1.0, 1.1, 1.2):
+            talk(Progress("bound", "", enumerated=1_000, elapsed_s=elapsed_s))
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_quiet_and_verbose_exclude_each_other(command, spec_path):
+    code, _, err = command("plan", spec_path, "-q", "-v")
+    assert code == 2
+    assert "exclude each other" in err
+
+
+@pytest.mark.parametrize(("option", "level"), [("--quiet", "warning"), ("--verbose", "debug")])
+def test_the_log_of_a_server_follows(command, monkeypatch, option, level):
+    started = []
+    monkeypatch.setattr("api.server.serve", lambda settings, **_: started.append(settings))
+    assert command("serve", option)[0] == 0
+    assert started[0].log_level == level
