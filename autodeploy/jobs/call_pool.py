@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -24,6 +22,7 @@ from autodeploy.jobs.tallies import CallTally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import ProcessPoolExecutor
 
     from autodeploy.settings import Settings
 
@@ -157,14 +156,7 @@ class _CallProcess:
         if self._pool is None:
             if self._ended:
                 raise BrokenProcessPool("the server stops")
-            for name, value in pool_process.SINGLE_THREADED.items():
-                os.environ.setdefault(name, value)
-            self._pool = ProcessPoolExecutor(
-                max_workers=1,
-                mp_context=multiprocessing.get_context("spawn"),
-                initializer=pool_process.prepare,
-                initargs=(self._planner, self._memory_bytes, pool_process.CALL_NICENESS),
-            )
+            self._pool = pool_process.new_pool(self._planner, self._memory_bytes, pool_process.CALL_NICENESS)
             self._pid = self._pool.submit(pool_process.process_id).result(limit_s)
         return self._pool
 

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,25 @@ class Job:
     database_url: str
     planner: str
     heartbeat_s: float
+
+
+def new_pool(planner: str, memory_bytes: int, niceness: int = NICENESS) -> ProcessPoolExecutor:
+    """A pool of one process, which starts with the first call: a new interpreter that `prepare` readies.
+
+    Parameters
+    ----------
+    planner : module with the planner's functions.
+    memory_bytes : most address space of the process.
+    niceness : added to that of the parent.
+    """
+    for name, value in SINGLE_THREADED.items():
+        os.environ.setdefault(name, value)
+    return ProcessPoolExecutor(
+        max_workers=1,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=prepare,
+        initargs=(planner, memory_bytes, niceness),
+    )
 
 
 def prepare(planner: str, memory_bytes: int, niceness: int = NICENESS) -> None:

@@ -6,12 +6,10 @@ A native crash or the kernel's memory killer takes down one search and never the
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,8 @@ from autodeploy.jobs.memory_limit import aborted
 from autodeploy.jobs.tallies import SearchTally
 
 if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
     from autodeploy.settings import Settings
     from autodeploy.store.queue import Claim
 
@@ -65,15 +65,8 @@ class SearchProcess:
                 self.close()
         if self._interrupted:
             raise BrokenProcessPool("the process was told to end")
-        for name, value in pool_process.SINGLE_THREADED.items():
-            os.environ.setdefault(name, value)
         self._starts_in_vain += 1
-        self._pool = ProcessPoolExecutor(
-            max_workers=1,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=pool_process.prepare,
-            initargs=(self._planner, self._settings.search_memory_bytes),
-        )
+        self._pool = pool_process.new_pool(self._planner, self._settings.search_memory_bytes)
         try:
             self._pid_is(self._pool.submit(pool_process.process_id).result())
         except BrokenProcessPool:

@@ -18,6 +18,7 @@ from autodeploy.specs.spec import Spec
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
 from tests import factories
+from tests.support.forked_processes import processes
 from tests.support.postgresql import fresh_database
 
 if TYPE_CHECKING:
@@ -26,6 +27,20 @@ if TYPE_CHECKING:
 
 QUICK = "tests.quick_planner"
 WAIT_S = 90.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked() -> Iterator[None]:
+    """Services inside a test fork their processes."""
+    with processes(forked=True):
+        yield
+
+
+@pytest.fixture
+def new_interpreters() -> Iterator[None]:
+    """For tests of the processes themselves: made as the product makes them."""
+    with processes(forked=False):
+        yield
 
 
 def migrate(database_url: str) -> None:

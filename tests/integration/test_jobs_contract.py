@@ -128,6 +128,7 @@ def test_every_end_is_stored(runners):
         eventually(status_is(services, after, "optimal"))
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_a_search_over_its_memory_fails_once_and_says_what_to_change(runners):
     with runners.running(search_memory_bytes=1 << 30) as services:
         ids = {name: services.searches.submit(named(name)).search.id for name in (HUNGRY, ABORTS)}
@@ -155,6 +156,7 @@ def test_queued_and_running_searches_can_be_cancelled(runners):
         assert states(services, waiting) == ["queued", "cancelled"]
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_a_killed_pool_process_costs_one_attempt(runners):
     with runners.running() as services:
         search_id = services.searches.submit(named(SLOW)).search.id
@@ -167,6 +169,7 @@ def test_a_killed_pool_process_costs_one_attempt(runners):
         eventually(status_is(services, search_id, "cancelled"))
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_an_idle_process_that_is_killed_costs_nothing(runners):
     with runners.running() as services:
         first = services.searches.submit(named("first")).search.id
@@ -179,6 +182,7 @@ def test_an_idle_process_that_is_killed_costs_nothing(runners):
         assert attempts(services, second) == [1]
 
 
+@pytest.mark.usefixtures("new_interpreters")
 def test_a_process_that_dies_between_claim_and_start_costs_nothing(runners, monkeypatch):
     claimed = Queue.claim_next
     killed: list[int] = []
@@ -200,6 +204,7 @@ def test_a_process_that_dies_between_claim_and_start_costs_nothing(runners, monk
 
 
 @EVERY_DATABASE
+@pytest.mark.usefixtures("new_interpreters")
 def test_shutdown_hands_running_searches_back(runners):
     with runners.running() as services:
         search_id = services.searches.submit(named(SLOW)).search.id

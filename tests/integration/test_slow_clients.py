@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-HEADER_S = 4.0
+HEADER_S = 2.5
 HALF_HEAD = b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "
 HALF_BODY = (
     b'POST /v1/searches HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"model":'

@@ -17,6 +17,7 @@ from api.app import create_app
 from api.server import server_config
 from autodeploy.settings import Settings
 from tests import factories
+from tests.support.forked_processes import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +83,13 @@ def store_searches(services: Services) -> dict[str, str]:
         services.searches.plan_and_store(factories.spec(model=factories.DEEPSEEK_V3 | {"name": "fails"}))
     stored["failed"] = services.searches.list(limit=1).items[0].id
     return stored
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked() -> Iterator[None]:
+    """Services inside a test fork their processes."""
+    with processes(forked=True):
+        yield
 
 
 @pytest.fixture(scope="module")
