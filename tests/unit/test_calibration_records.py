@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.measured import counts_for_time, fits_time, is_update_phase, measured_step_s
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import features_of, release_of, stack_of
+from autodeploy.calibration.run_rows import run_row
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.specs.record import Measured, Record
 
@@ -210,6 +212,19 @@ def test_ids_of_the_shipped_records_are_unique_and_sourced() -> None:
     ids = [record.id for record in shipped()]
     assert len(set(ids)) == len(ids)
     assert all(record.source.strip() for record in shipped())
+
+
+def test_the_shipped_table_holds_the_records_as_they_are_read_today() -> None:
+    """Where this fails, a record or what its release had on has changed: `make calibrate`."""
+    rows = {row["id"]: row for row in coverage()["records"]}
+    of_fit = {"fit", "left_out"}
+    assert rows.keys() == {record.id for record in shipped() if fits_time(record)}
+    for record in shipped():
+        if record.id in rows:
+            assert {key: value for key, value in rows[record.id].items() if key not in of_fit} == run_row(record)
+    of_memory = [run_row(record) for record in shipped() if record.measured.peak_memory_gib is not None]
+    kept = coverage()["memory"]["records"]
+    assert kept == [{key: row[key] for key in kept[0]} for row in of_memory]
 
 
 def test_update_phases_and_doubtful_runs_are_in_no_fit() -> None:
