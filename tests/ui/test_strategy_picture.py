@@ -10,10 +10,14 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.ui.conftest import Site, visiting
+from tests.ui.panning import MOST_SHARE, STEPS, long_tasks_while_panning
 from tests.ui.test_plan_pages import planned  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+
+SPREAD = ("step_time_s", "peak_memory_gib")
 
 
 def points_of(site: Site, lang: str = "en") -> dict[str, object]:
@@ -28,7 +32,9 @@ def test_points_are_the_plans_and_others_at_their_bounds(planned: Site) -> None:
     points = found["points"]
     assert isinstance(points, list)
     plans = [point for point in points if "plan" in point]
-    others = [point for point in points if "ask" in point]
+    others = [point for point in points if "ask" in point and "solved" not in point]
+    layouts = {point["name"] for point in points}
+    assert len(layouts) == len(points), "what is solved is no bound beside itself"
     assert [plan["plan"] for plan in plans] == [planned.stored[f"plan{rank}"] for rank in (1, 2, 3)]
     assert len(others) > 3
     assert {point["tp"] for point in points} == {2}, "the search fixes it"
@@ -96,3 +102,22 @@ def test_a_click_on_a_plan_opens_it(chromium_browser: Browser, planned: Site) ->
             page.keyboard.press("ArrowRight")
         page.locator("#strategies-open").click()
         page.wait_for_url(re.compile(r"/plans/p_\w+"))
+
+
+def test_five_thousand_points_are_moved_without_long_tasks(chromium_browser: Browser, planned: Site) -> None:  # noqa: F811
+    found = points_of(planned)
+    points = found["points"]
+    assert isinstance(points, list)
+    others = [point for point in points if "ask" in point and "solved" not in point]
+    while len(points) < 5000:
+        number = len(points)
+        drawn = {name: others[number % len(others)][name] * (1 + 1e-4 * (number % 997)) for name in SPREAD}
+        points.append(others[number % len(others)] | drawn)
+    with visiting(chromium_browser, planned.url) as visitor:
+        page = visitor.page
+        page.route(re.compile("/strategies"), lambda route: route.fulfill(json=found))
+        page.goto(f"{planned.url}/searches/{planned.stored['search']}?lang=en")
+        page.locator("#strategies-picture").scroll_into_view_if_needed()
+        page.wait_for_selector("#all-strategies[data-drawn='5000']")
+        tasks = long_tasks_while_panning(page, page.locator("#strategies-picture"))
+        assert tasks <= MOST_SHARE * STEPS, f"{tasks} of {STEPS} steps took more than 50 ms"

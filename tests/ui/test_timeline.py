@@ -15,6 +15,7 @@ from autodeploy.jobs.planning import PLANNER
 from autodeploy.services import open_services
 from autodeploy.settings import Settings
 from tests.ui.conftest import Site, serving, visiting
+from tests.ui.panning import MOST_SHARE, STEPS, long_tasks_while_panning
 from tests.ui.test_accessibility import violations
 
 if TYPE_CHECKING:
@@ -110,6 +111,17 @@ def test_slots_are_read_one_by_one_and_stages_scroll_inside(chromium_browser: Br
         expect(rows).to_have_count(32)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert violations(page) == []
+
+
+def test_thirty_two_stages_are_moved_without_long_tasks(chromium_browser: Browser, staged: Site) -> None:
+    """Where each slot has its text, which costs most, and where slots are too narrow for one."""
+    with visiting(chromium_browser, staged.url, bypass_csp=True) as visitor:
+        page = visitor.page
+        opened(page, f"{staged.url}/plans/{staged.stored['plan']}?lang=en")
+        for button in ("Start of the step", "Zoom in", "Whole step"):
+            page.get_by_role("button", name=button).click()
+            tasks = long_tasks_while_panning(page, page.locator("#timeline-canvas"), shift=True)
+            assert tasks <= MOST_SHARE * STEPS, f"{button}: {tasks} of {STEPS} steps took more than 50 ms"
 
 
 def test_the_table_stands_without_scripts_and_the_slots_are_data(chromium_browser: Browser, staged: Site) -> None:

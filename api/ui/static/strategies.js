@@ -25,12 +25,11 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = (value) => Number(value.toPrecision(4)).toLocaleString("en");
   const axis = (role) => roles[role].value;
-  const inner = () => ({
-    width: canvas.clientWidth - EDGE.left - EDGE.right,
-    height: canvas.clientHeight - EDGE.top - EDGE.bottom,
-  });
-  const atX = (value) => EDGE.left + ((value - view.x0) / (view.x1 - view.x0)) * inner().width;
-  const atY = (value) => EDGE.top + (1 - (value - view.y0) / (view.y1 - view.y0)) * inner().height;
+  let size = { width: 1, height: 1 }; // inside the axes; asking the page anew for every point would take longest of all
+  const inner = () => size;
+  const measure = () => (size = { width: canvas.clientWidth - EDGE.left - EDGE.right, height: canvas.clientHeight - EDGE.top - EDGE.bottom });
+  const atX = (value) => EDGE.left + ((value - view.x0) / (view.x1 - view.x0)) * size.width;
+  const atY = (value) => EDGE.top + (1 - (value - view.y0) / (view.y1 - view.y0)) * size.height;
 
   const range = (name) => {
     const values = shown.map((point) => point[name]);
@@ -44,7 +43,7 @@
     [[view.x0, view.x1], [view.y0, view.y1]] = [range(axis("x")), range(axis("y"))];
   };
 
-  const colours = () => {
+  const coloursOf = () => {
     const values = [...new Set(data.points.map((point) => point[axis("colour")]))].sort((a, b) => a - b);
     if (values.length <= RAMP.length) {
       const of = new Map(values.map((value, i) => [value, RAMP[values.length > 1 ? Math.round((i * (RAMP.length - 1)) / (values.length - 1)) : 0]]));
@@ -55,18 +54,97 @@
     return { of: (point) => RAMP[Math.max(0, place(point[axis("colour")]))], entries: edges.map((edge, i) => [edge, RAMP[i]]) };
   };
 
-  // The plans that no other plan beats in what the two axes show.
-  const front = () => {
+  // Solved strategies are filled: ranked plans, and others that no solved one beats. The rest are at their bounds.
+  const isSolved = (point) => Boolean(point.plan || point.solved);
+  // The solved ones that no other beats in what the two axes show.
+  const frontOf = () => {
     const [x, y] = [axis("x"), axis("y")];
     const signed = (name, point) => (BEST_IS_HIGH.has(name) ? -point[name] : point[name]);
-    const plans = shown.filter((point) => point.plan).sort((a, b) => signed(x, a) - signed(x, b) || signed(y, a) - signed(y, b));
+    const plans = shown.filter(isSolved).sort((a, b) => signed(x, a) - signed(x, b) || signed(y, a) - signed(y, b));
     const found = [];
     for (const plan of plans) if (!found.length || signed(y, plan) < signed(y, found.at(-1))) found.push(plan);
     return found;
   };
 
+  let colours = null; // of the points that are shown, and the plans that none beats: the same in every frame
+  let front = [];
+  let plans = [];
+  let others = []; // [colour, xs, ys] of the hollow points
+  const prepare = () => {
+    [colours, front] = [coloursOf(), frontOf()];
+    plans = shown.filter(isSolved);
+    const byColour = new Map();
+    for (const point of shown) {
+      if (isSolved(point)) continue;
+      const colour = colours.of(point);
+      if (!byColour.has(colour)) byColour.set(colour, [[], []]);
+      const [xs, ys] = byColour.get(colour);
+      xs.push(point[axis("x")]);
+      ys.push(point[axis("y")]);
+    }
+    others = [...byColour].map(([colour, [xs, ys]]) => [colour, Float64Array.from(xs), Float64Array.from(ys)]);
+  };
+
+  // Hollow points are written as pixels: thousands of arcs, or of copied pictures, take a canvas a tenth of a second.
+  const RING_PX = 10;
+  const rings = new Map();
+  const ring = (scale) => {
+    if (!rings.has(scale)) {
+      const side = Math.ceil(RING_PX * scale);
+      const tile = document.createElement("canvas");
+      tile.width = tile.height = side;
+      const brush = tile.getContext("2d", { willReadFrequently: true });
+      brush.scale(scale, scale);
+      brush.arc(RING_PX / 2, RING_PX / 2, 3, 0, 2 * Math.PI);
+      brush.stroke();
+      const { data: bytes } = brush.getImageData(0, 0, side, side);
+      const inked = [];
+      for (let i = 0; i < side * side; i++) {
+        const alpha = bytes[4 * i + 3];
+        if (alpha > 15) inked.push([i % side, Math.floor(i / side), alpha]);
+      }
+      rings.set(scale, { side, inked });
+    }
+    return rings.get(scale);
+  };
+  const layer = document.createElement("canvas");
+  let pixels = null;
+  const drawOthers = (pen, scale) => {
+    const [wide, high] = [Math.round(size.width * scale), Math.round(size.height * scale)];
+    if (wide < 1 || high < 1) return;
+    if (pixels?.width !== wide || pixels.height !== high) {
+      [layer.width, layer.height] = [wide, high];
+      pixels = new ImageData(wide, high);
+    }
+    const { data: bytes } = pixels;
+    bytes.fill(0);
+    const { side, inked } = ring(scale);
+    const [perX, perY] = [wide / (view.x1 - view.x0), high / (view.y1 - view.y0)];
+    for (const [colour, xs, ys] of others) {
+      const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+      for (let i = 0; i < xs.length; i++) {
+        const left = Math.round((xs[i] - view.x0) * perX - side / 2);
+        const top = Math.round(high - (ys[i] - view.y0) * perY - side / 2);
+        if (left <= -side || top <= -side || left >= wide || top >= high) continue;
+        for (const [dx, dy, alpha] of inked) {
+          const [x, y] = [left + dx, top + dy];
+          if (x < 0 || y < 0 || x >= wide || y >= high) continue;
+          const at = 4 * (y * wide + x);
+          if (bytes[at + 3] > alpha) continue;
+          bytes[at] = red;
+          bytes[at + 1] = green;
+          bytes[at + 2] = blue;
+          bytes[at + 3] = alpha;
+        }
+      }
+    }
+    layer.getContext("2d", { willReadFrequently: true }).putImageData(pixels, 0, 0);
+    pen.drawImage(layer, EDGE.left, EDGE.top, size.width, size.height);
+  };
+
   const draw = () => {
     waiting = false;
+    measure();
     const scale = window.devicePixelRatio || 1;
     const { clientWidth: width, clientHeight: height } = canvas;
     if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
@@ -113,29 +191,16 @@
       if (axis("y") === "step_time_s") pen.fillRect(EDGE.left, atY(high), inner().width, Math.max(2, atY(low) - atY(high)));
       if (axis("x") === "step_time_s") pen.fillRect(atX(low), EDGE.top, Math.max(2, atX(high) - atX(low)), inner().height);
     }
-    const of = colours().of;
-    // Hollow ones by colour, so that a stroke is one path.
-    const paths = new Map();
-    for (const point of shown) {
-      if (point.plan) continue;
-      const colour = of(point);
-      if (!paths.has(colour)) paths.set(colour, new Path2D());
-      const [x, y] = [atX(point[axis("x")]), atY(point[axis("y")])];
-      paths.get(colour).moveTo(x + 3, y);
-      paths.get(colour).arc(x, y, 3, 0, 2 * Math.PI);
-    }
-    for (const [colour, path] of paths) {
-      pen.strokeStyle = colour;
-      pen.stroke(path);
-    }
+    const { of } = colours;
+    drawOthers(pen, scale);
     pen.beginPath();
-    for (const plan of front()) pen.lineTo(atX(plan[axis("x")]), atY(plan[axis("y")]));
+    for (const plan of front) pen.lineTo(atX(plan[axis("x")]), atY(plan[axis("y")]));
     pen.strokeStyle = quiet;
     pen.lineWidth = 1.5;
     pen.stroke();
-    for (const point of shown.filter((each) => each.plan)) {
+    for (const point of plans) {
       pen.beginPath();
-      pen.arc(atX(point[axis("x")]), atY(point[axis("y")]), 7, 0, 2 * Math.PI);
+      pen.arc(atX(point[axis("x")]), atY(point[axis("y")]), point.plan ? 7 : 4.5, 0, 2 * Math.PI);
       pen.fillStyle = of(point);
       pen.fill();
       pen.strokeStyle = ink;
@@ -165,7 +230,7 @@
       chosenText.textContent = "";
     } else {
       const { words } = data;
-      const [least, most] = point.plan ? ["", ""] : [`${words.least} `, `${words.most} `];
+      const [least, most] = isSolved(point) ? ["", ""] : [`${words.least} `, `${words.most} `];
       const title = point.plan ? `${words.plan} ${point.rank}: ` : "";
       chosenText.textContent =
         `${title}${point.name} · ${least}${number(point.step_time_s)} s · ${least}${number(point.peak_memory_gib)} GiB · ` +
@@ -185,8 +250,9 @@
     slider.max = Math.max(0, shown.length - 1);
     said.textContent = data.words.shown.replace("{shown}", shown.length.toLocaleString("en")).replace("{total}", data.total.toLocaleString("en"));
     whole();
-    const bits = colours().entries.map(([value, colour]) => ["swatch", colour, `${data.words[axis("colour")]} ${number(value)}`]);
-    if (front().length > 1) bits.push(["swatch line", "currentColor", data.words.pareto]);
+    prepare();
+    const bits = colours.entries.map(([value, colour]) => ["swatch", colour, `${data.words[axis("colour")]} ${number(value)}`]);
+    if (front.length > 1) bits.push(["swatch line", "currentColor", data.words.pareto]);
     if (data.valley_s && [axis("x"), y].includes("step_time_s")) bits.push(["swatch", "rgba(74, 151, 140, 0.35)", data.words.valley]);
     legend.replaceChildren(
       ...bits.map(([kind, colour, text]) => {
@@ -204,7 +270,7 @@
   const nearest = (event) => {
     let [best, bestPx] = [null, NEAR_PX];
     for (const point of shown) {
-      const px = Math.hypot(atX(point[axis("x")]) - event.offsetX, atY(point[axis("y")]) - event.offsetY) - (point.plan ? 4 : 0);
+      const px = Math.hypot(atX(point[axis("x")]) - event.offsetX, atY(point[axis("y")]) - event.offsetY) - (point.plan ? 4 : point.solved ? 2 : 0);
       if (px < bestPx) [best, bestPx] = [point, px];
     }
     return best;

@@ -73,6 +73,47 @@
     return pen.createPattern(tile, "repeat");
   };
 
+  // What boxes say, each text drawn once and then copied: writing hundreds anew takes longer than a frame has.
+  const FONT = "11px Inter, 'Segoe UI', system-ui, sans-serif";
+  const MOST_LABELS = 3000;
+  const LABEL_PX = 16; // its height, with the base line BASE_PX below the top
+  const BASE_PX = 12;
+  const labels = new Map();
+  const measurer = document.createElement("canvas").getContext("2d");
+  measurer.font = FONT;
+  const widths = new Map();
+  const widthOf = (text) => {
+    if (!widths.has(text)) {
+      if (widths.size > MOST_LABELS) widths.clear();
+      widths.set(text, measurer.measureText(text).width);
+    }
+    return widths.get(text);
+  };
+  const label = (text, ink) => {
+    const scale = window.devicePixelRatio || 1;
+    const key = `${scale} ${ink} ${text}`;
+    if (!labels.has(key)) {
+      if (labels.size > MOST_LABELS) labels.clear();
+      const tile = document.createElement("canvas");
+      const wide = Math.ceil(widthOf(text)) + 2;
+      [tile.width, tile.height] = [Math.ceil(wide * scale), Math.ceil(LABEL_PX * scale)];
+      const brush = tile.getContext("2d");
+      brush.scale(scale, scale);
+      brush.font = FONT;
+      brush.fillStyle = ink;
+      brush.fillText(text, 1, BASE_PX);
+      labels.set(key, { tile, wide: tile.width / scale, high: tile.height / scale });
+    }
+    return labels.get(key);
+  };
+  // A text around x on a base line, on whole pixels of the screen, so that it stays sharp.
+  const write = (pen, text, ink, x, base) => {
+    const scale = window.devicePixelRatio || 1;
+    const { tile, wide, high } = label(text, ink);
+    const [left, top] = [x - wide / 2, base - BASE_PX].map((px) => Math.round(px * scale) / scale);
+    pen.drawImage(tile, left, top, wide, high);
+  };
+
   // Slots too narrow to tell apart: each column is filled by the shares of its time, the rest of it is bubble.
   const drawShares = (pen, stage, first, top) => {
     const slots = data.slots[stage];
@@ -139,10 +180,8 @@
       const wide = right - left;
       pen.fillStyle = fill;
       pen.fillRect(left, top, wide > 4 ? wide - 1 : wide, height);
-      const fitting = wide > 12 && texts().find((each) => pen.measureText(each).width < wide - 4);
-      if (!fitting) return;
-      pen.fillStyle = ink;
-      pen.fillText(fitting, (left + right) / 2, top + height / 2 + 4);
+      const fitting = wide > 12 && texts().find((each) => widthOf(each) < wide - 4);
+      if (fitting) write(pen, fitting, ink, (left + right) / 2, top + height / 2 + 4);
     };
     const gap = (number) => {
       const [from, idle] = [number ? endOf(slots[number - 1]) : 0, idleBefore(slots, number)];
@@ -206,7 +245,7 @@
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     inks ??= { ink: css("--ink"), quiet: css("--ink-quiet"), line: css("--line"), surface: css("--surface"), bubbles: hatch(pen) };
     pen.clearRect(0, 0, widthPx, shownPx);
-    pen.font = "11px Inter, 'Segoe UI', system-ui, sans-serif";
+    pen.font = FONT;
     pen.textAlign = "center";
     drawAxis(pen, shownPx);
     pen.save();
@@ -217,8 +256,7 @@
     for (let stage = first; stage < stages && stage <= rowAt(shownPx); stage++) {
       const top = EDGE.top + stage * row - frame.scrollTop;
       drawStage(pen, stage, top);
-      pen.fillStyle = inks.quiet;
-      pen.fillText(String(stage), EDGE.left / 2, top + slotPx() / 2 + 4);
+      write(pen, String(stage), inks.quiet, EDGE.left / 2, top + slotPx() / 2 + 4);
     }
     pen.restore();
     if (selected) {
