@@ -12,6 +12,8 @@ MINDSPEED     ?=
 MINDSPEED_LLM ?=
 MINDFORMERS   ?=
 VERL          ?=
+TORCHTITAN     ?=
+TORCHTITAN_NPU ?=
 MINDSPEED_RL  ?=
 
 VENV  := .venv
@@ -110,6 +112,7 @@ flags: $(STAMP) ## Make the tables of registered flags anew; MEGATRON= MINDSPEED
 	@$(BIN)/python -m tests.launch_check.flag_tables $(if $(MEGATRON),--megatron $(MEGATRON)) \
 		$(if $(MINDSPEED),--mindspeed $(MINDSPEED)) $(if $(MINDSPEED_LLM),--mindspeed-llm $(MINDSPEED_LLM)) \
 		$(if $(MINDFORMERS),--mindformers $(MINDFORMERS)) \
+		$(if $(TORCHTITAN),--torchtitan $(TORCHTITAN)) $(if $(TORCHTITAN_NPU),--torchtitan-npu $(TORCHTITAN_NPU)) \
 		$(if $(VERL),--verl $(VERL)) $(if $(MINDSPEED_RL),--mindspeed-rl $(MINDSPEED_RL))
 
 docs: $(STAMP) ## Make the generated pages and the README's numbers anew

@@ -50,7 +50,7 @@ WAYS = (
     ),
     (
         "script",
-        ".sh,.yaml,.yml",
+        ".sh,.yaml,.yml,.toml",
         "TP=2\nPP=8\ntorchrun $DISTRIBUTED_ARGS pretrain_gpt.py \\\n"
         "  --tensor-model-parallel-size ${TP} \\\n  --pipeline-model-parallel-size ${PP} ...",
     ),

@@ -318,8 +318,8 @@ class Views:
     def export_formats(self, plan: Plan) -> tuple[str, ...]:
         """What a plan can be exported to."""
         strategy = plan.strategy
-        parts = strategy.tp * strategy.pp
-        return formats_of(strategy.schedule, post_trains=strategy.rl is not None, parts=parts)
+        parts, stages = strategy.tp * strategy.pp, strategy.pp
+        return formats_of(strategy.schedule, post_trains=strategy.rl is not None, parts=parts, stages=stages)
 
     def rehearsals(self, plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
         """On how many nodes the plan can be rehearsed, as `?rehearse=` takes it; none where its profile is gone."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.launch_script import LaunchScript
     from autodeploy.specs.spec import Spec
 
-LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml", "mindspeed-llm-fsdp2-yaml"})
+LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml", "mindspeed-llm-fsdp2-yaml", "torchtitan-toml"})
 
 
 @dataclass(frozen=True, slots=True)

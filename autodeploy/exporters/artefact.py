@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 REVIEW = "generated, review before launch"
 MEDIA_TYPES = (
-    *("application/json", "application/yaml", "text/csv", "text/html"),
+    *("application/json", "application/yaml", "application/toml", "text/csv", "text/html"),
     *("text/markdown", "text/plain", "text/x-shellscript"),
 )
 """What artefacts are in: what the service documents."""

@@ -45,6 +45,7 @@ FORMATS: dict[str, Format] = {
     "mindspeed-llm": Format("mindspeed_llm", launches="mindspeed-llm"),
     "mindspeed-llm-flags": Format("mindspeed_llm", "export_flags", launches="mindspeed-llm"),
     "mindspeed-llm-fsdp2": Format("mindspeed_llm_fsdp2", launches="mindspeed-llm-fsdp2"),
+    "torchtitan-npu": Format("torchtitan_npu", launches="torchtitan-npu"),
     "megatron": Format("megatron", launches="megatron"),
     "megatron-flags": Format("megatron", "export_flags", launches="megatron"),
     "mindformers": Format("mindformers", launches="mindformers"),
@@ -59,13 +60,14 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def formats_of(schedule: str, *, post_trains: bool = False, parts: int = 1) -> tuple[str, ...]:
+def formats_of(schedule: str, *, post_trains: bool = False, parts: int = 1, stages: int = 1) -> tuple[str, ...]:
     """Formats that a plan with this schedule can be offered in, of pre-training or of post-training.
 
-    parts : tp x pp, which some frameworks don't have.
+    parts : tp x pp, which some frameworks don't have. stages : pp alone.
     """
     launchers = [name for name in frameworks_with(schedule) if FRAMEWORKS[name].post_trains is post_trains]
     launchers = [name for name in launchers if parts == 1 or not FRAMEWORKS[name].shards_alone]
+    launchers = [name for name in launchers if stages == 1 or not FRAMEWORKS[name].one_stage]
     offered = [name for name, known in FORMATS.items() if not known.launches or known.launches in launchers]
     if post_trains:
         return tuple(name for name in offered if not FORMATS[name].of_pre_training)

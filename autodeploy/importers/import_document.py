@@ -16,6 +16,7 @@ from autodeploy.importers.megatron_script import import_launch_script
 from autodeploy.importers.mindformers_yaml import import_mindformers, is_mindformers
 from autodeploy.importers.mindspeed_rl_yaml import import_mindspeed_rl, is_mindspeed_rl
 from autodeploy.importers.other_trainings import refuse_other_configuration
+from autodeploy.importers.torchtitan_toml import import_torchtitan, is_toml, is_torchtitan, load_toml
 from autodeploy.importers.verl_script import import_verl, is_verl
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def import_document(
     name: str | None = None,
     base_dir: Path | None = None,
 ) -> Imported:
-    """The spec in a text: an own spec or PlanSet, a Hugging Face config.json, a launch script, a MindFormers YAML.
+    """The spec in a text: an own spec or PlanSet, a Hugging Face config.json, a launch script or file.
 
     Parameters
     ----------
@@ -64,6 +65,11 @@ def import_document(
     if len(text) > MAX_BYTES:
         raise SpecError(f"the file is larger than {MAX_BYTES:,} characters")
     suffix = Path(filename or "").suffix.lower()
+    if is_toml(text, suffix):
+        document = load_toml(text)
+        if not is_torchtitan(document):
+            raise SpecError("the file is no configuration of torchtitan", hint="it has [model] and [parallelism]")
+        return import_torchtitan(document, text, name, _stem(filename), base_dir).with_doubts()
     if is_script(text, suffix) and is_verl(text):
         return import_verl(text, variables, name, base_dir).with_doubts()
     if is_script(text, suffix) and is_fsdp2_script(text):

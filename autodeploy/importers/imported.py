@@ -28,6 +28,7 @@ Kind = Literal[
     "mindspeed-rl-yaml",
     "verl-script",
     "mindspeed-llm-fsdp2-yaml",
+    "torchtitan-toml",
 ]
 
 

@@ -26,6 +26,7 @@ class Framework:
     pipelined_exchange : the two steps of a hierarchical All-to-All run at the same time.
     recomputes_in_waits : what is recomputed may run while the backward pass waits for an exchange.
     shards_alone : it cuts a model by sharding, sequences and experts alone: tp and pp are 1.
+    one_stage : its plans have no pipeline.
     post_trains : it launches post-training by reinforcement learning, and no pre-training.
     generates_beside : generation can run on cards of its own, in turn with training or beside it.
     generation_precisions : of linear layers, in which it generates; empty: any.
@@ -41,6 +42,7 @@ class Framework:
     pipelined_exchange: bool = True
     recomputes_in_waits: bool = False
     shards_alone: bool = False
+    one_stage: bool = False
     post_trains: bool = False
     generates_beside: bool = True
     generation_precisions: tuple[str, ...] = ()
@@ -61,6 +63,7 @@ FRAMEWORKS: dict[str, Framework] = {
             runs_as=("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"),
         ),
         Framework("mindspeed-llm-fsdp2", "MindSpeed-LLM FSDP2", configured_by="file", shards_alone=True),
+        Framework("torchtitan-npu", "torchtitan-npu", configured_by="file", one_stage=True),
         Framework("megatron", "Megatron-LM"),
         Framework(
             "mindformers",

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["SCHEDULES", "Schedule", "frameworks_with", "launched", "schedule", "variant_of", "variants_of"]
 
 _BY_PLACEMENT: Final = tuple(Variant(component, by="placement") for component in ("megatron", "mindformers"))
-_UNSTAGED: Final = Variant("mindspeed-llm-fsdp2", by="placement")  # layers are on one stage, in their order
-_LAUNCHES: Final[dict[str, tuple[Variant, ...]]] = {"1f1b": (*_BY_PLACEMENT, _UNSTAGED), "interleaved": _BY_PLACEMENT}
+# Layers are on one stage, in their order.
+_UNSTAGED: Final = tuple(Variant(component, by="placement") for component in ("mindspeed-llm-fsdp2", "torchtitan-npu"))
+_LAUNCHES: Final[dict[str, tuple[Variant, ...]]] = {"1f1b": (*_BY_PLACEMENT, *_UNSTAGED), "interleaved": _BY_PLACEMENT}
 
 
 def variants_of(name: str) -> tuple[Variant, ...]:

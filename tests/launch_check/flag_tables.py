@@ -1,7 +1,8 @@
 """Writes what the parser of every release registers to autodeploy/stack/flags/NAME.csv.
 
     python -m tests.launch_check.flag_tables --megatron GITDIR --mindspeed GITDIR --mindspeed-llm GITDIR \\
-        --mindformers GITDIR --verl GITDIR --mindspeed-rl GITDIR [--release NAME ...] [--into FOLDER]
+        --mindformers GITDIR --verl GITDIR --mindspeed-rl GITDIR --torchtitan GITDIR --torchtitan-npu GITDIR \\
+        [--release NAME ...] [--into FOLDER]
 
 GITDIR: git directories with the commits that autodeploy/stack/releases.yaml names. Facts only: names, types, choices,
 numbers of values and where they are registered; a release whose git directories are not given is left as it is.
@@ -27,12 +28,23 @@ from tests.launch_check.frameworks import Frameworks
 from tests.launch_check.fsdp2_keys import COMPONENT, fsdp2_keys
 from tests.launch_check.mindformers_keys import mindformers_keys
 from tests.launch_check.rl_keys import mindspeed_rl_keys, override_keys, verl_keys
+from tests.launch_check.torchtitan_keys import COMPONENT as TORCHTITAN
+from tests.launch_check.torchtitan_keys import torchtitan_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 INTO = pathlib.Path(__file__).resolve().parents[2] / "autodeploy" / "stack" / "flags"
-GIT_DIRS = ("megatron", "mindspeed", "mindspeed-llm", "mindformers", "verl", "mindspeed-rl")
+GIT_DIRS = (
+    "megatron",
+    "mindspeed",
+    "mindspeed-llm",
+    "mindformers",
+    "verl",
+    "mindspeed-rl",
+    "torchtitan",
+    "torchtitan-npu",
+)
 POST_TRAINING = ("verl", "mindspeed-rl")
 _PLAIN = {int: "int", float: "float", str: "str", bool: "bool", None: "str"}
 
@@ -138,6 +150,8 @@ def write_table(release: Release, git_dirs: Mapping[str, str], into: pathlib.Pat
         count = table_text(mindformers_keys(git_dirs["mindformers"], commits["mindformers"]), path)
     elif COMPONENT in commits:
         count = table_text(fsdp2_keys(git_dirs[COMPONENT], commits[COMPONENT]), path)
+    elif TORCHTITAN in commits:
+        count = table_text(torchtitan_keys(git_dirs, commits), path)
     else:
         parsers = {name: commit for name, commit in commits.items() if name not in POST_TRAINING}
         with tempfile.TemporaryDirectory() as folder:

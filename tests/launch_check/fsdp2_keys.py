@@ -40,12 +40,12 @@ def source_text(git_dir: str, ref: str) -> str:
 def _fields(section: str, node: ast.ClassDef) -> Iterator[RegisteredFlag]:
     for statement in node.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            kind, choices, nargs = _taken(statement.annotation)
+            kind, choices, nargs = taken(statement.annotation)
             source = f"{ARGUMENTS}:{statement.lineno}"
             yield RegisteredFlag(f"{section}.{statement.target.id}", kind, choices, nargs, COMPONENT, source)
 
 
-def _taken(annotation: ast.expr) -> tuple[str, tuple[str, ...], str]:
+def taken(annotation: ast.expr) -> tuple[str, tuple[str, ...], str]:
     """Type, choices and number of values, as `_create_argument_parser` makes them of an annotation."""
     name, inner = "", annotation
     while isinstance(inner, ast.Subscript):

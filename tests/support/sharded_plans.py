@@ -1,4 +1,4 @@
-"""Small plans of frameworks that shard and have neither pipelines nor tensor parallelism."""
+"""Small plans of frameworks that shard parameters and have no pipelines."""
 
 from __future__ import annotations
 

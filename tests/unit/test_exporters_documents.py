@@ -63,12 +63,12 @@ def test_every_format_has_a_file_name_and_a_media_type(to):
     launches = FORMATS[to].launches
     if launches and FRAMEWORKS[launches].post_trains:
         plan_set, _ = rl_plan_set(CASES["dense"], to)
-    elif launches and FRAMEWORKS[launches].shards_alone:
+    elif launches and (FRAMEWORKS[launches].shards_alone or FRAMEWORKS[launches].one_stage):
         plan_set = sharded_plan_set(launches)
     else:
         plan_set = factories.plan_set(5)
     artefact = exported(plan_set, plan_set.plans[-1], to)
-    assert re.fullmatch(r"[a-z0-9_]+\.(sh|json|csv|md|yaml|html)", artefact.filename)
+    assert re.fullmatch(r"[a-z0-9_]+\.(sh|json|csv|md|yaml|toml|html)", artefact.filename)
     assert plan_set.plans[-1].plan_id in artefact.filename
     assert "/" in artefact.media_type
     assert artefact.text.endswith("\n")

@@ -23,7 +23,8 @@ from autodeploy.stack.releases import releases
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAG = re.compile(r"--?[A-Za-z][\w-]*")
-KEYED = {"mindformers", "mindspeed-llm-fsdp2", "verl", "mindspeed-rl"}  # take documents of keys, no flags
+# They take documents of keys, no flags.
+KEYED = {"mindformers", "mindspeed-llm-fsdp2", "torchtitan-npu", "verl", "mindspeed-rl"}
 NAMES = [release.name for release in releases() if release.framework not in KEYED]
 # Read by what follows them: flags of counts are put together, and entry points name a model.
 PUT_TOGETHER = {"--recompute-activation-function-num-layers", "--recompute-norm-num-layers"}

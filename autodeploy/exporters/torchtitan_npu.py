@@ -1,0 +1,196 @@
+"""A plan as the TOML of torchtitan-npu: `torchrun ... -m torchtitan_npu.entry --job.config_file FILE`.
+
+Tokenizer, weights, data and output are the user's, and given on the command line, which wins over the file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.exporters.artefact import Artefact, provenance_line
+from autodeploy.exporters.launch_arguments import Launch, plain_launch
+from autodeploy.exporters.launch_script import mark
+from autodeploy.exporters.memory_arguments import recomputed_layers
+from autodeploy.exporters.release_check import release_lines
+from autodeploy.exporters.target_release import profile_of
+from autodeploy.exporters.toml_text import toml_text
+from autodeploy.specs.torchtitan_models import (
+    CONVERTERS,
+    ROTARY,
+    SPARSE,
+    TorchtitanModel,
+    torchtitan_model_of,
+    torchtitan_models,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.strategy import Strategy
+
+TARGET = "torchtitan-npu"
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+
+
+def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The TOML; its comments say how it is started, and what it can't say."""
+    launch = plain_launch(plan_set, plan, TARGET)
+    document = configuration(launch)
+    release = launch.arguments.release
+    for path, values in _values(document):
+        known = release.keys.get(path)
+        fault = f"it has no {path}" if known is None else known.fault(values)
+        if fault is not None:
+            raise UnsupportedError(f"{release.title} can't launch this plan: {fault}", path="/to")
+    marks = [line.removeprefix("# ") for line in mark(launch)]
+    name = f"torchtitan_npu_{plan.plan_id}.toml"
+    comments = [provenance_line(plan_set, plan), *marks, *release_lines(release), *_start(launch, name)]
+    comments += [f"Note: {note}" for note in launch.arguments.notes]
+    return Artefact(toml_text(document, comments), "application/toml", name, tuple(launch.arguments.notes))
+
+
+def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
+    """The sections, in the order of torchtitan's own files.
+
+    Raises
+    ------
+    UnsupportedError
+        for what is not planned for torchtitan-npu (pipelines, other exchanges), and models that it has no flavor of.
+    """
+    spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
+    _refuse(launch)
+    model = _model(launch)
+    batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
+    training: dict[str, Any] = {
+        "local_batch_size": strategy.micro_batch_size,
+        "global_batch_size": batch,
+        "seq_len": spec.training.seq_length,
+        "mixed_precision_param": DTYPES[spec.training.precision],
+        "mixed_precision_reduce": "float32",
+    }
+    if spec.training.tokens is not None:
+        training["steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
+    if spec.model.sparse_attention is not None:
+        # Its README: 146 tokens/s a card at 4,096 tokens, where DeepSeek-V3 has 546.
+        launch.arguments.note(
+            "published runs of this model take several times as long: its sparse attention runs as many operators"
+        )
+    if model.predicts:
+        training["num_mtp_modules"] = spec.model.num_nextn_predict_layers
+    launch.arguments.note("learning rate and its schedule are torchtitan's defaults: set them as --optimizer.lr")
+    return {
+        "job": {"custom_config_module": "torchtitan_npu.config.custom_config"},
+        "model": {"name": model.name, "flavor": model.flavor, "converters": _converters(strategy, model)},
+        "optimizer": {
+            "name": "AdamW",
+            "implementation": "foreach" if "unfused_optimizer" in strategy.features else "fused",
+            "swap_optimizer": strategy.swap_optimizer,
+        },
+        "training": training,
+        "parallelism": _parallelism(launch),
+        "activation_checkpoint": _recomputed(launch),
+        "compile": {"enable": False},
+        "debug": {"deterministic": spec.search.deterministic_training},
+    }
+
+
+def _refuse(launch: Launch) -> None:
+    strategy, precision = launch.plan.strategy, launch.spec.training.precision
+    sequences = strategy.cp == 1 or strategy.cp_algo == "ulysses"
+    for met, path, fault in (
+        (strategy.pp == 1, "pp", "plans for torchtitan-npu have one stage"),
+        (sequences, "cp_algo", "context parallelism is Ulysses, of DeepSeek-V3 alone"),
+        (
+            strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
+            "moe_dispatcher",
+            "experts are reached by All-to-All",
+        ),
+        (not strategy.swap, "swap", "torchtitan-npu swaps no activations to the host"),
+    ):
+        if not met:
+            raise UnsupportedError(fault, path=f"/strategy/{path}", hint=f"plan with search.target: {TARGET}")
+    if precision not in DTYPES:
+        raise UnsupportedError(f"{precision} can't be exported to {TARGET} yet", path="/training/precision")
+
+
+def _model(launch: Launch) -> TorchtitanModel:
+    model = launch.spec.model
+    found = torchtitan_model_of(model)
+    if found is None:
+        known = ", ".join(dict.fromkeys(each.preset for each in torchtitan_models()))
+        message = f"torchtitan-npu has no flavor of the shape of {model.name[:60]}"
+        raise UnsupportedError(message, path="/model", hint=f"one of {known}")
+    if model.num_nextn_predict_layers and not found.predicts:
+        raise UnsupportedError(
+            "multi-token prediction is of DeepSeek-V3.2 alone",
+            path="/model/num_nextn_predict_layers",
+            hint="plan the model with num_nextn_predict_layers: 0",
+        )
+    return found
+
+
+def _converters(strategy: Strategy, model: TorchtitanModel) -> list[str]:
+    found = [SPARSE] if model.predicts else []
+    found += [name for feature, name in CONVERTERS if feature in strategy.features]
+    return found + ([] if "unfused_rotary" in strategy.features else [ROTARY])
+
+
+def _parallelism(launch: Launch) -> dict[str, Any]:
+    strategy, model = launch.plan.strategy, launch.spec.model
+    replicas = strategy.replicas(launch.ranks)
+    found: dict[str, Any] = {
+        "data_parallel_replicate_degree": strategy.dp_replicate,
+        # Ranks of context parallelism share parameters beside these (distributed/parallel_dims.py).
+        "data_parallel_shard_degree": replicas // strategy.dp_replicate,
+        "fsdp_reshard_after_forward": "never" if "keep_gathered" in strategy.features else "always",
+        "tensor_parallel_degree": strategy.tp,
+        "pipeline_parallel_degree": 1,
+        "context_parallel_degree": strategy.cp,
+        "enable_custom_context_parallel": strategy.cp > 1,
+    }
+    if model.is_moe:
+        etp = strategy.etp or 1
+        found |= {"expert_parallel_degree": strategy.ep, "expert_tensor_parallel_degree": etp if strategy.ep > 1 else 1}
+    return found
+
+
+def _recomputed(launch: Launch) -> dict[str, Any]:
+    """All layers, every n-th one, or none. Where the plan recomputes others, the next larger number of layers is."""
+    layers = launch.spec.model.num_hidden_layers
+    counts = recomputed_layers(launch.plan.strategy, 1, layers)
+    for name in counts.keys() - {"full"}:
+        launch.arguments.note(f"torchtitan-npu has no key that recomputes {name} alone")
+    whole = sum(counts.get("full", [0]))
+    if not whole:
+        return {"mode": "none"}
+    every = layers // whole
+    if every < 2:
+        if whole < layers:
+            launch.arguments.note(f"the plan recomputes {whole} layers of {layers}, the file all of them")
+        return {"mode": "full"}
+    if layers // every != whole:
+        launch.arguments.note(f"the plan recomputes {whole} layers of {layers}, the file {layers // every}")
+    return {"mode": "selective", "selective_ac_option": str(every)}
+
+
+def _start(launch: Launch, name: str) -> list[str]:
+    profile = profile_of(launch.spec)
+    each = min(profile.ranks_per_node, launch.ranks) if profile else 8
+    nodes = max(1, launch.ranks // each)
+    return [
+        "Start it in the torchtitan-npu directory on every node, with the environment of its "
+        "scripts/run_train_multinodes.sh: "
+        f"torchrun --nproc_per_node {each} --nnodes {nodes} --node_rank NODE_RANK --master_addr MASTER_ADDR "
+        f"--master_port 6300 -m torchtitan_npu.entry --job.config_file {name} --model.hf_assets_path ASSETS "
+        "--training.dataset DATA --training.dataset_path PATH --job.dump_folder OUTPUT"
+    ]
+
+
+def _values(document: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Every key by its path, with its values as the parser reads them."""
+    for section, keys in document.items():
+        for key, value in keys.items():
+            listed = value if isinstance(value, list) else [value]
+            yield f"{section}.{key}", [str(each) for each in listed]

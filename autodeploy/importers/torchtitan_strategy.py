@@ -1,0 +1,138 @@
+"""The strategy of a launch of torchtitan: degrees, what is recomputed and what is switched on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.specs.torchtitan_models import CONVERTERS, ROTARY, SPARSE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.importers.key_reader import KeyReader
+
+# What FSDP2 always does, and what attention and loss are on this chip.
+ALWAYS: Final = (
+    *("fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather", "flash_attention", "transformers_loss"),
+)
+BATCH: Final = 8  # local_batch_size, where the file has none
+EVERY: Final = "2"  # selective_ac_option likewise
+# Converters that are predicted as what they are, or change neither time nor memory of what is predicted.
+KNOWN: Final = frozenset(
+    {*(name for _, name in CONVERTERS), ROTARY, SPARSE, "npu_expert_parallel", "npu_fusion_attention"}
+)
+
+
+def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """The `strategy` of a spec, and the ranks of the launch where the file says them.
+
+    Raises
+    ------
+    UnsupportedError
+        for pipelines.
+    """
+    moe = "n_routed_experts" in model
+    degree = _degrees(reader)
+    if degree["pp"] > 1:
+        raise UnsupportedError(
+            "pipelines of torchtitan can't be planned yet: FSDP2 keeps what it gathered for all micro batches",
+            path="/parallelism/pipeline_parallel_degree",
+            hint="set it to 1",
+        )
+    batch = reader.number("/strategy/micro_batch_size", "training.local_batch_size", least=1)
+    if batch is None:
+        reader.log.default("/strategy/micro_batch_size", BATCH, "torchtitan's default")
+    strategy: dict[str, Any] = {
+        "tp": degree["tp"],
+        "cp": degree["cp"],
+        "micro_batch_size": batch or BATCH,
+        "fsdp": True,
+        "distributed_optimizer": True,
+        "sequence_parallel": degree["tp"] > 1,
+    }
+    strategy |= {"dp_replicate": degree["replicate"]} if degree["replicate"] > 1 else {}
+    if degree["cp"] > 1:
+        strategy["cp_algo"] = _context(reader, sparse="sparse_attention" in model)
+    strategy |= _experts(reader) if moe else {}
+    if reader.switch("/strategy/swap_optimizer", "optimizer.swap_optimizer"):
+        strategy["swap_optimizer"] = True
+    features = {*ALWAYS, *_switches(reader, moe=moe)} | ({"hsdp"} if degree["replicate"] > 1 else set())
+    strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]))
+    shards = degree["shard"]
+    ranks = None if shards is None else shards * degree["replicate"] * degree["tp"] * degree["cp"]
+    return strategy | {"features": sorted(features)}, ranks
+
+
+def _degrees(reader: KeyReader) -> dict[str, Any]:
+    """Degrees by axis; `shard` None where it is what is left of the ranks."""
+    found: dict[str, Any] = {}
+    for axis, key, field in (
+        ("tp", "tensor_parallel_degree", "/strategy/tp"),
+        ("pp", "pipeline_parallel_degree", "/strategy/pp"),
+        ("cp", "context_parallel_degree", "/strategy/cp"),
+        ("replicate", "data_parallel_replicate_degree", "/strategy/dp_replicate"),
+    ):
+        found[axis] = reader.number(field, f"parallelism.{key}", least=1) or 1
+    key = "parallelism.data_parallel_shard_degree"
+    left = reader.raw(key) in (None, -1)
+    found["shard"] = None if left else reader.number("/cluster/num_npus", key, least=1)
+    return found
+
+
+def _context(reader: KeyReader, *, sparse: bool) -> str:
+    if reader.switch("/strategy/cp_algo", "parallelism.enable_custom_context_parallel"):
+        if sparse:
+            key = "parallelism.enable_custom_context_parallel"
+            reader.log.unmodelled(
+                "/" + key.replace(".", "/"), True, "gathered keys and values are predicted as Ulysses"
+            )
+        return "ulysses"
+    method = reader.raw("parallelism.context_parallel_rotate_method") or "allgather"
+    reason = "gathered keys and values are predicted as a ring"
+    reader.log.unmodelled("/parallelism/context_parallel_rotate_method", method, reason)
+    return "ring"
+
+
+def _experts(reader: KeyReader) -> dict[str, Any]:
+    """Experts over ep ranks, whole or cut as the attention is, sharded over the others."""
+    ep = reader.number("/strategy/ep", "parallelism.expert_parallel_degree", least=1) or 1
+    etp = reader.number("/strategy/etp", "parallelism.expert_tensor_parallel_degree", least=1) or 1
+    return {"ep": ep, "etp": etp, "moe_dispatcher": "alltoall"}
+
+
+def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
+    """Features and facts of the run."""
+    given = reader.take("/strategy/features", "model.converters") or []
+    converters = {str(each) for each in given} if isinstance(given, list) else {str(given)}
+    for name in sorted(converters - KNOWN):
+        reader.log.unmodelled("/model/converters", name, "what the converter changes is not predicted")
+    found = {feature for feature, name in CONVERTERS if name in converters}
+    found -= set() if moe else {"grouped_gemm", "fused_operators"}
+    found |= {"fused_swiglu"} if "grouped_gemm" in found else set()
+    found |= set() if ROTARY in converters else {"unfused_rotary"}
+    if reader.take("/strategy/features", "parallelism.fsdp_reshard_after_forward") == "never":
+        found.add("keep_gathered")
+    if reader.take("/strategy/features", "optimizer.implementation") in ("foreach", "for-loop"):
+        found.add("unfused_optimizer")
+    return found
+
+
+def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
+    """All layers, every n-th one, or by operator: attention and every second product are kept."""
+    mode = reader.take("/strategy/recompute", "activation_checkpoint.mode") or "selective"
+    option = str(reader.take("/strategy/recompute", "activation_checkpoint.selective_ac_option") or EVERY)
+    if mode == "full":
+        return {"granularity": "full"}
+    if mode == "selective" and option.isdigit() and 0 < int(option[:9]) <= layers:
+        every = int(option[:9])
+        return {"granularity": "full"} | ({"num_layers": layers // every} if every > 1 else {})
+    if mode == "selective" and option == "op":
+        reason = "every second product that is computed again is predicted as kept"
+        reader.log.unmodelled("/activation_checkpoint/selective_ac_option", option, reason)
+        return {"granularity": "selective", "modules": ["norm", "activation"]}
+    if mode == "memory_budget":
+        reader.log.unmodelled(
+            "/activation_checkpoint/mode", mode, "what the compiler computes again is predicted as kept"
+        )
+    return {"granularity": "none"}

@@ -1,0 +1,197 @@
+"""Launches of torchtitan and torchtitan-npu: their TOML.
+
+Source: torchtitan v0.2.2, torchtitan/config/job_config.py; torchtitan-npu @306d569f, config/custom_config.py.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
+from autodeploy.importers.key_reader import KeyReader
+from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
+from autodeploy.importers.rl_common import model_of
+from autodeploy.importers.torchtitan_strategy import read_strategy
+from autodeploy.specs.presets import load_preset
+from autodeploy.specs.torchtitan_models import preset_of_flavor, torchtitan_models
+from autodeploy.stack.releases import release_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TARGET: Final = "torchtitan-npu"
+KIND: Final = "torchtitan-toml"
+SIGNS: Final = frozenset({"tensor_parallel_degree", "data_parallel_shard_degree", "data_parallel_replicate_degree"})
+DTYPES: Final = {"bfloat16": "bf16", "float32": "fp32"}
+# Of the data classes.
+DEFAULTS: Final = {"seq_len": 2048, "local_batch_size": 8}
+REASONS: Final = {
+    **dict.fromkeys(("job", "profiling", "metrics", "checkpoint", "comm", "validation"), "logging and checkpoints"),
+    **dict.fromkeys(("model", "training"), "paths and data"),
+    **dict.fromkeys(("optimizer", "lr_scheduler"), "the recipe of the training"),
+    **dict.fromkeys(("memory_estimation", "fault_tolerance", "experimental", "debug"), "tools beside the training"),
+    "parallelism": "of pipelines, or as it is predicted",
+    "activation_checkpoint": "how recomputation is checked",
+    "compile": "torch.compile is off",
+    "quantize": "no converter asks for it",
+}
+# Models of which no layer is modelled.
+UNMODELLED_MODELS: Final = {"deepseek_v4": "DeepSeek-V4's compressed attention"}
+# Converters that change number formats.
+EIGHT_BITS: Final = ("float8", "mx", "quant", "hif8")
+_SECTION: Final = re.compile(r"^\[parallelism\]\s*$", re.MULTILINE)
+MODULES: Final = "training.num_mtp_modules"
+# What changes time or memory and is predicted as its default; the values that change nothing.
+UNMODELLED: Final = {
+    "compile.enable": (False, "what torch.compile fuses is predicted as single operators"),
+    "training.enable_cpu_offload": (False, "parameters on the host are predicted on the device"),
+    MODULES: (0, "prediction modules are predicted for DeepSeek-V3.2 alone"),
+    "optimizer.early_step_in_backward": (False, "the update is predicted after the passes"),
+    "parallelism.enable_async_tensor_parallel": (False, "collectives in chunks are predicted whole"),
+    "parallelism.expert_parallel_comm_backend": ("standard", "DeepEP is predicted as an All-to-All"),
+}
+
+
+def is_toml(text: str, suffix: str) -> bool:
+    """Whether a text is TOML, by the suffix of its file or, where it has none, by its sections."""
+    return suffix == ".toml" or (not suffix and _SECTION.search(text) is not None)
+
+
+def load_toml(text: str) -> Mapping[str, Any]:
+    """A document of TOML.
+
+    Raises
+    ------
+    SpecError
+        with what is wrong, and where.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"not TOML: {str(error)[:200]}", hint="give a configuration of torchtitan") from None
+
+
+def is_torchtitan(document: Mapping[str, Any]) -> bool:
+    """Whether the document is a configuration of torchtitan."""
+    parallel, model = document.get("parallelism"), document.get("model")
+    return isinstance(parallel, Mapping) and isinstance(model, Mapping) and bool(SIGNS & parallel.keys())
+
+
+def import_torchtitan(
+    document: Mapping[str, Any],
+    text: str = "",
+    name: str | None = None,
+    otherwise: str = UNNAMED,
+    base_dir: Path | None = None,
+) -> Imported:
+    """The spec that a configuration trains.
+
+    Parameters
+    ----------
+    document : the configuration.
+    text : its source, whose comments may name plan and cluster.
+    name : a preset; absent, the one of the shape of `model.name` and `model.flavor`.
+    otherwise : the file's name. base_dir : folder with a `config.json` under the name.
+
+    Raises
+    ------
+    SpecError
+        with the JSON pointer of every key that can't be read.
+    UnsupportedError
+        for pipelines, formats of 8 bits and models of which no layer is modelled.
+    """
+    reader = KeyReader(document)
+    _refuse_formats(reader)
+    model = _model(reader, name, base_dir)
+    strategy, ranks = read_strategy(reader, model)
+    spec: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
+    take_marks(text, spec, strategy, reader.log)
+    search: dict[str, Any] = {"target": TARGET}
+    if reader.switch("/search/deterministic_training", "debug.deterministic"):
+        search["deterministic_training"] = True
+    release = release_of_marks(text) or release_of(TARGET, None)
+    if not release.is_default:
+        search["target_release"] = release.name
+    spec |= {"search": search, "strategy": strategy}
+    for path, (harmless, reason) in UNMODELLED.items():
+        found = reader.raw(path)
+        predicted = path == MODULES and "sparse_attention" in model
+        if found is not None and found != harmless and not predicted:
+            reader.log.unmodelled("/" + path.replace(".", "/"), found, reason)
+    reasons = {key: REASONS[key.partition(".")[0]] for key in release.keys}
+    kept = reader.note_rest(reasons, lambda _: None, "not a key of torchtitan: kept as it is")
+    return Imported(
+        KIND,
+        spec,
+        reader.log.finish(),
+        ranks=ranks,
+        target=TARGET,
+        kept=tuple(KeptFlag(path, value, 0) for path, value in kept),
+        plan_id=plan_id_of(text),
+    )
+
+
+def _refuse_formats(reader: KeyReader) -> None:
+    converters = reader.raw("model.converters") or []
+    for each in converters if isinstance(converters, list) else [converters]:
+        if str(each).startswith(EIGHT_BITS):
+            raise UnsupportedError(
+                f"a launch for the Ascend 950 ({str(each)[:40]}) can't be planned yet: no profile has its rates, "
+                "memory and links",
+                path="/model/converters",
+                hint="give the launch for A2 or A3",
+            )
+
+
+def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[str, Any]:
+    """The `model` of a spec: of the preset that the name given means, else of the flavor."""
+    kind, flavor = str(reader.raw("model.name") or ""), str(reader.raw("model.flavor") or "")
+    if name:
+        return model_of([name], base_dir, reader.log, "/model/name")
+    if kind in UNMODELLED_MODELS:
+        raise UnsupportedError(f"{kind} can't be planned yet: {UNMODELLED_MODELS[kind]}", path="/model/name")
+    found = preset_of_flavor(kind, flavor)
+    if found is None:
+        known = ", ".join(f"{each.name} {each.flavor}" for each in torchtitan_models())
+        message = f"no preset has the shape of {kind[:40]} {flavor[:40]}"
+        raise UnsupportedError(message, path="/model/flavor", hint=f"name it (--name qwen3-8b), or one of {known}")
+    reader.log.take("/model/flavor", "/model", found.preset, "the preset of that shape")
+    model = load_preset(found.preset).model_dump(mode="json", exclude_unset=True)
+    modules = reader.number("/model/num_nextn_predict_layers", MODULES) if found.predicts else 0
+    return {**model, "num_nextn_predict_layers": modules or 0}
+
+
+def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
+    """Batch as it is given, else local_batch_size x replicas (distributed over ranks / (tp x cp))."""
+    sequence = reader.number("/training/seq_length", "training.seq_len", least=1)
+    if sequence is None:
+        reader.log.default("/training/seq_length", DEFAULTS["seq_len"], "torchtitan's default")
+    field, path = "/training/global_batch_size", "training.global_batch_size"
+    batch = None if reader.raw(path) in (None, -1) else reader.number(field, path, least=1)
+    if batch is None and ranks is not None:
+        batch = int(strategy["micro_batch_size"]) * ranks // (int(strategy["tp"]) * int(strategy["cp"]))
+        reader.log.default(field, batch, "local_batch_size on every replica")
+    elif batch is None:
+        reader.log.doubt(field, "open", "the file has neither a batch nor a number of ranks")
+    found: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}
+    found |= {} if batch is None else {"global_batch_size": batch}
+    for key in ("training.mixed_precision_param", "training.dtype"):
+        if reader.raw(key) not in (None, *DTYPES):
+            reader.fail(key, f"{str(reader.raw(key))[:40]!r} is no format of torchtitan", "bfloat16 or float32")
+    if reader.raw("training.dtype") == "bfloat16":
+        reader.fail("training.dtype", "weights and states in BF16 alone are not modelled", "float32")
+    found["precision"] = DTYPES[reader.take("/training/precision", "training.mixed_precision_param") or "bfloat16"]
+    if reader.switch("/training/routing_imbalance", "debug.moe_force_load_balance"):
+        found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
+    optimizer = reader.take("/training", "optimizer.name") or "AdamW"
+    if str(optimizer).lower() != "adamw":
+        reader.fail("optimizer.name", f"{str(optimizer)[:40]} is not modelled yet", "AdamW")
+    steps = reader.raw("training.steps")
+    if isinstance(steps, int) and steps > 0 and batch is not None:
+        found["tokens"] = float(steps * batch * found["seq_length"])
+        reader.log.take("/training/steps", "/training/tokens", steps)
+    return found

@@ -1,0 +1,213 @@
+"""torchtitan-npu as a target of the search: its plans, the TOML that it is launched with, and TOML that is read."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.exporters.registry import export, formats_of
+from autodeploy.exporters.toml_text import toml_text
+from autodeploy.importers.import_document import import_document
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import estimate, launch_rules, plan
+from autodeploy.specs.presets import load_preset
+from autodeploy.specs.torchtitan_models import preset_of_flavor, torchtitan_model_of, torchtitan_models
+from tests.support.sharded_plans import sharded_plan_set
+
+TARGET = "torchtitan-npu"
+TOML = """\
+[job]
+custom_config_module = "torchtitan_npu.config.custom_config"
+[model]
+name = "qwen3"
+flavor = "30B-A3B"
+converters = ["npu_rms_norm", "npu_gmm", "npu_rope"]
+hf_assets_path = "./assets/hf/Qwen3-30B-A3B"
+[optimizer]
+name = "AdamW"
+lr = 3e-4
+swap_optimizer = true
+[training]
+local_batch_size = 2
+global_batch_size = 512
+seq_len = 4096
+steps = 1000
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 16
+fsdp_reshard_after_forward = "never"
+tensor_parallel_degree = 2
+expert_parallel_degree = 8
+expert_tensor_parallel_degree = 1
+[activation_checkpoint]
+mode = "full"
+[debug]
+moe_force_load_balance = true
+deterministic = true
+"""
+MODELS = {each.preset for each in torchtitan_models()}
+
+
+def read(*changes: tuple[str, str]) -> Any:
+    text = TOML
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    return import_document(text, "run.toml")
+
+
+def test_a_configuration_is_read_with_degrees_copies_and_switches() -> None:
+    found = read()
+    spec = found.spec("ascend-800t-a2")
+    strategy, training = spec.strategy, spec.training
+    assert strategy is not None
+    assert found.ranks == 2 * 16 * 2
+    assert spec.cluster.num_npus == 64
+    assert (strategy.tp, strategy.ep, strategy.etp, strategy.dp_replicate, strategy.micro_batch_size) == (2, 8, 1, 2, 2)
+    assert (strategy.swap_optimizer, strategy.sequence_parallel, strategy.fsdp) == (True, True, True)
+    assert {"hsdp", "torch_fsdp2", "keep_gathered", "fused_rmsnorm", "grouped_gemm", "fused_swiglu"} <= {
+        *strategy.features
+    }
+    assert "unfused_rotary" not in strategy.features
+    assert strategy.recompute.granularity == "full"
+    assert (training.seq_length, training.global_batch_size.value) == (4096, 512)
+    assert training.tokens == 1000 * 512 * 4096
+    assert training.routing_imbalance == 1.0
+    assert spec.search.target == TARGET
+    assert spec.search.deterministic_training
+
+
+def test_an_estimate_of_it_has_what_it_says() -> None:
+    found = estimate(read().spec("ascend-800t-a2"))
+    assert (found.strategy.dp, found.micro_batches) == (32, 8)
+    assert found.strategy.dp_replicate == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ('"npu_rope"]', '"npu_rope", "npu_mhc_pre"]', "what the converter changes is not predicted"),
+        ("lr = 3e-4", "early_step_in_backward = true", "the update is predicted after the passes"),
+        ('mode = "full"', 'mode = "selective"\nselective_ac_option = "op"', "every second product"),
+        ('mode = "full"', 'mode = "memory_budget"', "what the compiler computes again"),
+        ("tensor_parallel_degree = 2", "context_parallel_degree = 2", "predicted as a ring"),
+    ],
+)
+def test_what_is_not_modelled_is_told(before: str, after: str, told: str) -> None:
+    assert any(told in note.reason for note in read((before, after)).diagnostics.unmodelled)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "path", "told"),
+    [
+        ('name = "qwen3"', 'name = "deepseek_v4"', "/model/name", "compressed attention"),
+        ('flavor = "30B-A3B"', 'flavor = "debugmodel"', "/model/flavor", "no preset has the shape"),
+        ('"npu_gmm"', '"quantize.linear.mx"', "/model/converters", "Ascend 950"),
+        ("tensor_parallel_degree = 2", "pipeline_parallel_degree = 2", "/parallelism/pipeline_parallel_degree", "pipe"),
+        ('name = "AdamW"', 'name = "Muon"', "/optimizer/name", "not modelled yet"),
+        ("seq_len = 4096", 'seq_len = 4096\ndtype = "bfloat16"', "/training/dtype", "BF16 alone"),
+        ("seq_len = 4096", "seq_len = 0", "/training/seq_len", "whole number"),
+    ],
+)
+def test_what_can_not_be_read_is_refused_by_its_key(before: str, after: str, path: str, told: str) -> None:
+    with pytest.raises(SpecError, match=told) as caught:
+        read((before, after))
+    assert caught.value.errors[0].path == path
+
+
+def test_what_is_no_toml_or_no_configuration_says_so() -> None:
+    with pytest.raises(SpecError, match="not TOML"):
+        import_document("[model\n", "run.toml")
+    with pytest.raises(SpecError, match="no configuration of torchtitan"):
+        import_document("[project]\nname = 'x'\n", "pyproject.toml")
+
+
+def test_every_other_layer_is_counted_and_a_file_without_ranks_keeps_them_open() -> None:
+    found = read(('mode = "full"', 'mode = "selective"'), ("shard_degree = 16", "shard_degree = -1"))
+    assert found.document["strategy"]["recompute"] == {"granularity": "full", "num_layers": 24}
+    assert found.ranks is None
+
+
+@pytest.mark.parametrize(("model", "npus"), [("qwen3-0.6b", 8), ("qwen3-30b-a3b", 64)])
+def test_our_own_file_is_read_back_as_the_plan(model: str, npus: int) -> None:
+    plan_set = sharded_plan_set(TARGET, model, npus)
+    best = plan_set.plans[0]
+    artefact = export(plan_set, best, TARGET)
+    written = tomllib.loads(artefact.text)
+    p, strategy = written["parallelism"], best.strategy
+    shared = p["data_parallel_replicate_degree"] * p["data_parallel_shard_degree"]
+    assert shared * p["tensor_parallel_degree"] * p["context_parallel_degree"] == best.num_npus_used
+    assert written["training"]["global_batch_size"] == plan_set.search.spec["training"]["global_batch_size"]["value"]
+    again = import_document(artefact.text, artefact.filename)
+    spec = again.spec()
+    assert again.plan_id == best.plan_id
+    assert spec.strategy is not None
+    found = estimate(spec)
+    assert found.step_time_s == pytest.approx(best.step_time_s, rel=1e-3)
+    assert (found.strategy.ep, found.strategy.tp, found.strategy.dp_replicate) == (
+        *(strategy.ep, strategy.tp, strategy.dp_replicate),
+    )
+
+
+def test_the_search_tries_tensor_parallelism_and_copies_of_all_shards() -> None:
+    document = {
+        "model": "qwen3-0.6b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
+        "training": {"seq_length": 4096, "global_batch_size": 64},
+        "search": {"target": TARGET, "effort": "fast", "allow": {"tp": [2], "dp_replicate": [2, 4]}},
+    }
+    found = plan(read_spec_document(document))
+    assert found.plans
+    assert {each.strategy.tp for each in found.plans} == {2}
+    assert {each.strategy.dp_replicate for each in found.plans} <= {2, 4}
+    written = tomllib.loads(export(found, found.plans[0], TARGET).text)["parallelism"]
+    assert written["data_parallel_replicate_degree"] == found.plans[0].strategy.dp_replicate
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rule"),
+    [
+        ({"ep": 8, "moe_dispatcher": "allgather"}, "torchtitan_dispatches_to_all"),
+        ({"tp": 2, "ep": 1, "etp": 2}, "torchtitan_grouped_experts"),
+        ({"cp": 2, "cp_algo": "ring"}, "torchtitan_whole_sequences"),
+    ],
+)
+def test_strategies_that_it_lacks_fail_a_check(strategy: dict[str, Any], rule: str) -> None:
+    document = {
+        "model": "qwen3-30b-a3b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 64},
+        "training": {"seq_length": 4096, "global_batch_size": 128},
+        "search": {"target": TARGET},
+        "strategy": {"ep": 8, "etp": 1, "fsdp": True, "recompute": {"granularity": "full"}} | strategy,
+    }
+    assert rule in {each.rule for each in launch_rules(read_spec_document(document)).broken}
+
+
+def test_every_flavor_has_a_preset_of_its_shape() -> None:
+    for each in torchtitan_models():
+        found = torchtitan_model_of(load_preset(each.preset))
+        assert found is not None
+        assert (found.preset, found.name) == (each.preset, each.name)
+        assert preset_of_flavor(each.name, each.flavor) == each
+    assert torchtitan_model_of(load_preset("glm-4.5")) is None
+
+
+def test_plans_with_stages_are_not_offered_and_what_it_lacks_is_refused() -> None:
+    assert TARGET in formats_of("1f1b", parts=2)
+    assert TARGET not in formats_of("1f1b", parts=2, stages=2)
+    plan_set = sharded_plan_set(TARGET)
+    best = plan_set.plans[0]
+    cut = best.model_copy(update={"strategy": best.strategy.model_copy(update={"pp": 2})})
+    with pytest.raises(UnsupportedError, match="one stage"):
+        export(plan_set, cut, TARGET)
+
+
+def test_text_of_toml_is_read_back_as_it_was() -> None:
+    document: dict[str, dict[str, Any]] = {
+        "a": {"text": 'x "y" \\ \x7f \n é', "many": ["a", "b"], "on": True, "none": [], "rate": 1e-5, "count": -1},
+        "b": {"off": False},
+    }
+    assert tomllib.loads(toml_text(document, ["a comment\nof two lines"])) == document
