@@ -23,6 +23,8 @@ from tests.support import chromium
 from tests.ui.conftest import serving, visiting
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
     from autodeploy.services import Services
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -58,6 +60,16 @@ def measure_runs(services: Services) -> None:
         services.runs.add(search.best_plan_id, only_run(read_measured_text(trace)))
 
 
+def draw_canvases(page: Page) -> None:
+    """Brings each picture that the page draws itself into view, waits for it, and goes back to the top."""
+    for box in ("#all-strategies", "#timeline-box"):
+        if page.locator(box).count():
+            page.locator(f"{box} canvas").scroll_into_view_if_needed()
+            page.wait_for_selector(f"{box}[data-drawn]")
+    page.evaluate("() => window.scrollTo({ top: 0, behavior: 'instant' })")
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
@@ -74,8 +86,9 @@ def main() -> None:
             pictures = {
                 "searches": ("/?lang=en", "light", "main"),
                 "search": (f"/searches/{shown}?lang=en", "light", "section:has(#time)"),
+                "search_zh": (f"/searches/{shown}?lang=zh", "light", "section:has(#time)"),
                 "search_zh_dark": (f"/searches/{shown}?lang=zh", "dark", "section:has(#run)"),
-                "plan": (f"/plans/{plans[0]}?lang=en", "light", "section:has(#headroom)"),
+                "plan": (f"/plans/{plans[0]}?lang=en", "light", "section:has(#timeline)"),
                 "compare": (f"/compare?plans={','.join(plans[:3])}&lang=en", "light", "main"),
                 "new_search": ("/new?lang=en", "light", "#fields"),
                 "hardware": ("/profiles/cloudmatrix-384?lang=en", "light", "section:has(#g2)"),
@@ -87,6 +100,7 @@ def main() -> None:
                         measure_runs(services)
                 with visiting(browser, url, color_scheme=scheme) as visitor:
                     page = visitor.open(path)
+                    draw_canvases(page)
                     box = page.locator(last).first.bounding_box()
                     assert box is not None
                     clip = {"x": 0, "y": 0, "width": WIDTH_PX, "height": box["y"] + box["height"] + BELOW_PX}
