@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hardware_profiles.changes import apply_overlay, apply_overrides
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.profile import Profile
-from hardware_profiles.reading import parse_profile_document, read_yaml_file
+from hardware_profiles.reading import parse_profile_document, parse_yaml, read_text
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -120,4 +120,10 @@ def _named(name: str, calibrated: bool) -> Profile:
 
 
 def _from_path(path: Path) -> Profile:
-    return Profile(parse_profile_document(read_yaml_file(path), name=str(path)))
+    return _profile_of(read_text(path), str(path))
+
+
+# One search loads its profile several times, and the text of a file takes a tenth of a second to parse.
+@lru_cache(maxsize=8)
+def _profile_of(text: str, name: str) -> Profile:
+    return Profile(parse_profile_document(parse_yaml(text, name=name), name=name))

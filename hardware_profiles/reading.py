@@ -43,17 +43,21 @@ def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
 
 def read_yaml_file(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; ProfileError when it cannot be read, is too large or is not one."""
+    return parse_yaml(read_text(path), name=str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a YAML file; ProfileError when it cannot be read. Of one that is too large, more than is parsed."""
     try:
         if not path.is_file():
             raise ProfileError(f"there is no file {path}", hint="give the path of a YAML file")
         with path.open("rb") as file:
             data = file.read(MAX_YAML_BYTES + 1)
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         raise ProfileError(f"{path} is not UTF-8 text, or is too large", hint="a profile is a YAML text") from None
     except OSError as error:
         raise ProfileError(f"{path} cannot be read: {error.strerror}", hint="check the path and its rights") from None
-    return parse_yaml(text, name=str(path))
 
 
 def parse_profile_document(content: Any, *, name: str = "profile") -> ProfileDocument:

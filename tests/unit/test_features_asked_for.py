@@ -31,6 +31,7 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
                     "effort": "fast",
                     "features": features,
                     "top_k": 3,
+                    "risk": "neutral",  # what is legal is the same under each
                     "allow": allowed,
                 },
             }
