@@ -39,7 +39,8 @@ class AlikeRuns(BaseModel):
     """What timed runs leave uncertain about plans whose ranks have the same work, as a rehearsal's have its plan's.
 
     `work`: digest of it. `covariance`: of the fitted factors, as far as repeats of these runs and the work of other
-    runs leave them uncertain. `absorbed`: by how much each log factor follows the model's log error of this work.
+    runs leave them uncertain, and of numbers that no fit has with what the runs told of them. `absorbed`: by how much
+    each log factor follows the model's log error of this work.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

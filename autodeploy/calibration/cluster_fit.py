@@ -13,9 +13,9 @@ import numpy as np
 
 from autodeploy.calibration.alike_runs import alike_runs
 from autodeploy.calibration.calibrate import NOISE
-from autodeploy.calibration.covariances import covariance_document, covariance_of_fit
+from autodeploy.calibration.covariances import covariance_document, covariance_of_fit, unfitted_beside
 from autodeploy.calibration.coverage import carried_from
-from autodeploy.calibration.fit import DEGREES, Fit, FitParameter, fit, left_out_residuals, limits_of
+from autodeploy.calibration.fit import DEGREES, Fit, FitParameter, fit, jacobian_of, left_out_residuals, limits_of
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters, nuisances_of
 from autodeploy.calibration.spreads import REPEAT_NOISE
@@ -127,19 +127,29 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     before = residuals_of({"profile": profile.name})
     left_out = left_out_residuals(found, [row.run.group for row in rows])
     steps = np.array([row.part is None for row in rows], dtype=np.bool_)
-    return ClusterFit(
-        overlay, found, before[steps], residuals_of(overlay)[steps], left_out[steps], _alike(rows, found, source)
-    )
+    unfitted = unfitted_beside(profile, parameters)
+
+    def residuals_beside(log_factors: Floats) -> Floats:
+        moved = _at((*parameters, *unfitted), np.concatenate([found.log_factors, log_factors]))
+        return residuals_of(_overlay(profile, pinned, moved, source))
+
+    exercised = np.zeros((len(rows), 0))
+    if unfitted:
+        exercised = jacobian_of(residuals_beside, np.zeros(len(unfitted)), found.residuals)
+    alike = _alike(rows, found, unfitted, exercised, source)
+    return ClusterFit(overlay, found, before[steps], residuals_of(overlay)[steps], left_out[steps], alike)
 
 
-def _alike(rows: Sequence[_Row], found: Fit, source: str) -> list[dict[str, Any]]:
+def _alike(
+    rows: Sequence[_Row], found: Fit, unfitted: tuple[FitParameter, ...], exercised: Floats, source: str
+) -> list[dict[str, Any]]:
     """Of every work that the rows' runs had."""
     entries = []
     for work in dict.fromkeys(row.run.work for row in rows if row.run.work):
         same = [row.run.work == work for row in rows]
         noise = np.array([row.noise(model=not own) for row, own in zip(rows, same, strict=True)], dtype=np.float64)
         moved = np.array([row.part_of_step if own else 0.0 for row, own in zip(rows, same, strict=True)])
-        entries.append(alike_runs(work, found, noise, moved, source))
+        entries.append(alike_runs(work, found, noise, moved, source, unfitted=unfitted, exercised=exercised))
     return entries
 
 

@@ -12,7 +12,7 @@ from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_p
 from hardware_profiles.covariance import Covariance, FittedFactor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from autodeploy.calibration.calibrate import Calibration
     from autodeploy.calibration.fit import Fit, FitParameter
@@ -33,11 +33,8 @@ def covariance_of(profile: Profile) -> Covariance:
     The numbers of the host and of large networks are as uncertain as before any run where no fit had them and nobody
     measured them; what was measured since the fit is known.
     """
-    known = measured_elsewhere(profile)
-    found = _without(profile.covariance or _of_priors(profile), known)
-    named = known | {name for factor in found.factors for name in factor.multiplies}
-    named |= {name for name in OF_LINKS if profile.quantity(f"efficiency.{name}").kind in {"measured", "fitted"}}
-    added = [parameter for parameter in UNFITTED if not named.intersection(parameter.multiplies)]
+    found = _without(profile.covariance or _of_priors(profile), measured_elsewhere(profile))
+    added = unfitted_beside(profile, found.factors)
     if not added:
         return found
     zeros = (0.0,) * len(found.factors)
@@ -46,6 +43,13 @@ def covariance_of(profile: Profile) -> Covariance:
     return found.model_copy(
         update={"factors": (*found.factors, *factors), "log_covariance": (*found.log_covariance, *rows)}
     )
+
+
+def unfitted_beside(profile: Profile, factors: Iterable[FittedFactor | FitParameter]) -> tuple[FitParameter, ...]:
+    """Factors of the numbers that a fit of these ones does not have, and nobody has measured."""
+    named = measured_elsewhere(profile) | {name for factor in factors for name in factor.multiplies}
+    named |= {name for name in OF_LINKS if profile.quantity(f"efficiency.{name}").kind in {"measured", "fitted"}}
+    return tuple(parameter for parameter in UNFITTED if not named.intersection(parameter.multiplies))
 
 
 def covariance_of_fit(fit: Fit, source: str, *, in_residuals: float = 0.0) -> Covariance:

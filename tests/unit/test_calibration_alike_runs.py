@@ -13,6 +13,8 @@ from autodeploy.calibration.fit import FitParameter, fit
 from autodeploy.calibration.run_keys import work_digest
 from autodeploy.calibration.spreads import REPEAT_NOISE
 from autodeploy.rehearsal import rehearse
+from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
+from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec
 from hardware_profiles.evidence import AlikeRuns
 from tests.support.rehearsed_plans import PLANS, searched
@@ -42,6 +44,47 @@ def test_the_variance_is_that_of_drawn_clusters() -> None:
     errors = (fitted - theta) @ plan - of_work
     slopes = {"cards": -0.7, "links": -0.3, "unknown": 9.0}
     assert entry().variance_of(slopes, WORK**2) == pytest.approx(float(np.var(errors)), rel=0.03)
+
+
+def test_numbers_that_no_fit_has_count_as_far_as_no_run_exercised_them() -> None:
+    """Of drawn clusters whose large networks are not as assumed: the fit takes their part of its runs for its own."""
+    unfitted = (FitParameter("nodes", ("node_growth",), 0.9, "growth"),)
+    exercised = np.array([[0.01], [0.01], [0.03]])
+    found = fit(FACTORS, lambda t: SLOPES @ t, np.full(3, 0.06), degrees=np.inf)
+    noise = np.where(SAME > 0.0, REPEAT, OTHER)
+    given = alike_runs("0" * 16, found, noise, SAME, "three runs", unfitted=unfitted, exercised=exercised)
+    entry = AlikeRuns.model_validate(given)
+    draw, count = np.random.default_rng(11), 20_000
+    theta = draw.normal(0.0, [p.prior_sigma for p in FACTORS], (count, 2))
+    beyond = draw.normal(0.0, 0.9, count)
+    measured = theta @ SLOPES.T + beyond[:, None] * exercised.T + draw.normal(0.0, 1.0, (count, 3)) * noise
+    gain = found.covariance @ found.jacobian.T * found.weights
+    plan, sigmas = np.array([-0.7, -0.3]), {}
+    for slope in (0.0, 0.01, 0.05):
+        errors = (measured @ gain.T - theta) @ plan - slope * beyond
+        slopes = {"cards": -0.7, "links": -0.3, "nodes": slope}
+        assert entry.variance_of(slopes, 0.0) == pytest.approx(float(np.var(errors)), rel=0.03)
+        sigmas[slope] = entry.variance_of(slopes, 0.0)
+    assert sigmas[0.01] < sigmas[0.0] < sigmas[0.05], "what the plan shares with its rehearsal costs it nothing"
+
+
+@pytest.mark.parametrize("name", ["dense A2"])
+def test_a_rehearsal_tells_what_it_exercised_of_large_networks(name: str) -> None:
+    plan_set, plan = searched(name)
+    spec = Spec.model_validate(plan_set.search.spec)
+    small = rehearse(plan_set, plan, "2nodes", planner)
+    run = StoredRun("small", small.spec, small.plan, MeasuredRun(step_time_s=small.plan.step_time_s))
+    overlay, _ = calibrate_cluster("here", [run], planner)
+    (entry,) = (AlikeRuns.model_validate(each) for each in overlay["evidence"]["alike"])
+    names = [factor.name for factor in entry.covariance.factors]
+    assert {"nodes", "small_messages"} <= set(names)
+    cluster = spec.cluster.model_copy(update={"overlay": overlay})
+    slopes = planner.reestimate(spec.model_copy(update={"cluster": cluster}), plan).uncertainty.sensitivity
+    own = planner.reestimate(small.spec.model_copy(update={"cluster": cluster}), small.plan).uncertainty.sensitivity
+    assert slopes["nodes"] > own["nodes"] > 0.0, "the full plan has more nodes"
+    known = {name: value for name, value in slopes.items() if name != "nodes"}
+    more = entry.variance_of(slopes, 0.0) - entry.variance_of(known | {"nodes": own["nodes"]}, 0.0)
+    assert more > 0.0
 
 
 def test_a_model_that_errs_on_the_work_costs_only_what_the_fit_has_not_absorbed() -> None:
