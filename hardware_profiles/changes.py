@@ -52,6 +52,32 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
     return _changed(profile, changes, problems, "overrides", lambda path: json_pointer([path]))
 
 
+def behind_leaves(profile: Profile, nodes: int, oversubscription: float) -> Profile:
+    """The profile with so many nodes below each leaf switch of its outermost tier.
+
+    Parameters
+    ----------
+    oversubscription : bandwidth below a leaf switch over that of its uplinks, at least 1.
+
+    Raises
+    ------
+    ProfileError
+        where no tier spans the cluster, or a number is out of range.
+    """
+    content = profile.document.model_dump()
+    outer = content["tiers"][-1]
+    if outer["span"] != "cluster":
+        raise ProfileError(
+            f"the outermost tier, {outer['name']}, spans a {outer['span']}: it has no leaf switches",
+            path="/leaf",
+            hint="leave the leaf out, or give the profile a tier that spans the cluster",
+        )
+    said = {"kind": "assumed", "source": (USER_OVERRIDE,)}
+    outer["leaf_nodes"] = {"value": float(nodes), "unit": "nodes", **said}
+    outer["leaf_oversubscription"] = {"value": float(oversubscription), "unit": "ratio", **said}
+    return Profile(parse_profile_document(content))
+
+
 def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> Profile:
     """The profile with a calibration overlay (a mapping, or the path of its YAML file) merged over it.
 

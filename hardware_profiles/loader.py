@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardware_profiles.changes import apply_overlay, apply_overrides
+from hardware_profiles.changes import apply_overlay, apply_overrides, behind_leaves
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.profile import Profile
 from hardware_profiles.reading import parse_profile_document, parse_yaml, read_text
@@ -83,8 +83,11 @@ def load_profile(
     overlay: Mapping[str, Any] | str | Path | None = None,
     *,
     calibrated: bool = True,
+    leaf: tuple[int, float] | None = None,
 ) -> Profile:
     """The named profile (cached) or the one in a YAML file, with the overlay and then the overrides applied.
+
+    `leaf`: nodes below one leaf switch, and its oversubscription; in place of the profile's before anything is applied.
 
     A shipped profile comes with the efficiencies fitted to the shipped records; `calibrated=False` gives its priors.
 
@@ -92,6 +95,8 @@ def load_profile(
     what is wrong: an unknown name lists the known ones, a bad file every bad field with its JSON pointer.
     """
     profile = _from_path(Path(name_or_path)) if _is_path(name_or_path) else _named(str(name_or_path), calibrated)
+    if leaf is not None:
+        profile = behind_leaves(profile, *leaf)
     if overlay is not None:
         profile = apply_overlay(profile, overlay)
     return apply_overrides(profile, overrides) if overrides else profile

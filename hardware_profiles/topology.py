@@ -145,7 +145,7 @@ def _leaf_grain(profile: Profile, total: int, used: int, *, broken: bool) -> int
         hint = f"a leaf joins whole instances of {profile.tiers[-2].name} ({inside} ranks) or an even part of one"
         raise ProfileError(f"a leaf of {ranks} ranks cuts through instances of a tier", path=path, hint=hint)
     if broken:
-        hint = "give num_npus, or take the leaf out of the profile"
+        hint = "give num_npus, or leave the leaf out"
         raise ProfileError("a leaf tier with blocks of healthy nodes is not modelled", path=path, hint=hint)
     return math.gcd(*_boundaries(used, _even_lengths(total, ranks)))
 

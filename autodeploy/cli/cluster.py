@@ -25,7 +25,8 @@ def import_files(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="rank table (hccl.json); what npu-smi info -t topo, hccn_tool -speed -g and hccl_test print",
+            help="rank table (hccl.json); map of switches (basic-tor-node-cm); what npu-smi info -t topo, hccn_tool "
+            "-speed -g and hccl_test print",
         ),
     ],
     profile: Annotated[
@@ -35,6 +36,13 @@ def import_files(
     name: Annotated[str | None, typer.Option("--name", help="the cluster's name in the spec")] = None,
     op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
+    leaf_nodes: Annotated[
+        int | None, typer.Option("--leaf-nodes", min=1, max=25_000, help="nodes below one leaf switch")
+    ] = None,
+    leaf_oversubscription: Annotated[
+        float | None,
+        typer.Option("--leaf-oversubscription", min=1.0, max=1000.0, help="bandwidth below over that of uplinks"),
+    ] = None,
     output: Output = None,
     lang: Lang = Tongue.EN,
 ) -> None:
@@ -43,7 +51,8 @@ def import_files(
     from autodeploy.importers.cluster_file import read_cluster_file
     from autodeploy.services.cluster_import import import_cluster
 
-    found = import_cluster([(file.name, read_cluster_file(file, op=op, ranks=ranks)) for file in files], profile)
+    read = [(file.name, read_cluster_file(file, op=op, ranks=ranks)) for file in files]
+    found = import_cluster(read, profile, leaf_nodes=leaf_nodes, leaf_oversubscription=leaf_oversubscription)
     for said in found.disagreements:
         tell(said.key, **said.values)
     if not found.disagreements:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from autodeploy.errors import SpecError
 from autodeploy.importers.benchmark_tables import is_collective_table, read_collective_table
 from autodeploy.importers.documents import read_text
+from autodeploy.importers.leaf_map import LeafMap, is_leaf_map, read_leaf_map
 from autodeploy.importers.link_speeds import LinkSpeeds, is_link_speeds, read_link_speeds
 from autodeploy.importers.measured_text import MAX_TEXT_BYTES
 from autodeploy.importers.npu_topology import NpuTopology, is_npu_topology, read_npu_topology
@@ -16,7 +17,7 @@ from autodeploy.specs.measured_run import MeasuredRun
 if TYPE_CHECKING:
     from pathlib import Path
 
-ClusterFile: TypeAlias = RankTable | NpuTopology | LinkSpeeds | MeasuredRun
+ClusterFile: TypeAlias = RankTable | LeafMap | NpuTopology | LinkSpeeds | MeasuredRun
 
 
 def read_cluster_file(path: Path, *, op: str | None = None, ranks: int | None = None) -> ClusterFile:
@@ -44,6 +45,8 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
     text = text.removeprefix("\ufeff")
     if not text.strip():
         raise SpecError("the file is empty")
+    if is_leaf_map(text):
+        return read_leaf_map(text)
     if is_rank_table(text):
         return read_rank_table(text)
     if is_npu_topology(text):
@@ -54,5 +57,6 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
         return read_link_speeds(text)
     raise SpecError(
         "this file is none that says how a cluster is",
-        hint="a rank table (hccl.json), or what `npu-smi info -t topo`, `hccn_tool -i 0 -speed -g` or hccl_test prints",
+        hint="a rank table (hccl.json) or map of switches, or what `npu-smi info -t topo`, `hccn_tool -i 0 -speed -g` "
+        "or hccl_test prints",
     )

@@ -78,19 +78,19 @@ def _table(document: Any) -> RankTable:
     status = str(document.get("status", "completed"))[:40]
     if status != "completed":
         raise SpecError(f"the table's status is {status!r}", path="/status", hint="take it when it says completed")
-    listed = _objects(document.get("server_list"), "/server_list")
-    if "server_count" in document and _whole(document["server_count"], "/server_count") != len(listed):
+    listed = json_objects(document.get("server_list"), "/server_list")
+    if "server_count" in document and json_whole(document["server_count"], "/server_count") != len(listed):
         raise SpecError(f"server_count says otherwise than the {len(listed)} servers listed", path="/server_count")
     supernode_of = _supernodes(document, version)
     seen: dict[str, set[object]] = {"rank_id": set(), "device_ip": set(), "server_id": set()}
     servers = []
     for index, server in enumerate(listed):
         path = f"/server_list/{index}"
-        name = _name(server.get("server_id"), f"{path}/server_id")
-        _once(name, seen["server_id"], f"{path}/server_id", "server_id")
+        name = json_name(server.get("server_id"), f"{path}/server_id")
+        json_once(name, seen["server_id"], f"{path}/server_id", "server_id")
         if supernode_of and name not in supernode_of:
             raise SpecError(f"server {name!r} is in no supernode", path=f"{path}/server_id", hint="super_pod_list")
-        devices = _devices(_objects(server.get("device"), f"{path}/device"), f"{path}/device", seen)
+        devices = _devices(json_objects(server.get("device"), f"{path}/device"), f"{path}/device", seen)
         servers.append(Server(name, devices, supernode_of.get(name)))
     strangers = supernode_of.keys() - {server.name for server in servers}
     if strangers:
@@ -105,16 +105,16 @@ def _devices(listed: list[dict[str, Any]], path: str, seen: dict[str, set[object
     devices: list[int] = []
     for index, device in enumerate(listed):
         place = f"{path}/{index}"
-        number = _whole(device.get("device_id"), f"{place}/device_id")
+        number = json_whole(device.get("device_id"), f"{place}/device_id")
         if number in devices:
             raise SpecError(f"device_id {number} is there twice", path=f"{place}/device_id")
         devices.append(number)
         if "rank_id" in device:
-            _once(_whole(device["rank_id"], f"{place}/rank_id"), seen["rank_id"], f"{place}/rank_id", "rank_id")
+            json_once(json_whole(device["rank_id"], f"{place}/rank_id"), seen["rank_id"], f"{place}/rank_id", "rank_id")
         if len(seen["rank_id"]) > MAX_RANKS:
             raise SpecError(f"more than {MAX_RANKS:,} ranks", path=place)
         if address := device.get("device_ip"):
-            _once(_name(address, f"{place}/device_ip"), seen["device_ip"], f"{place}/device_ip", "device_ip")
+            json_once(json_name(address, f"{place}/device_ip"), seen["device_ip"], f"{place}/device_ip", "device_ip")
     return tuple(devices)
 
 
@@ -124,20 +124,20 @@ def _supernodes(document: dict[str, Any], version: str) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     names: set[object] = set()
-    for index, pod in enumerate(_objects(document.get("super_pod_list"), "/super_pod_list")):
+    for index, pod in enumerate(json_objects(document.get("super_pod_list"), "/super_pod_list")):
         path = f"/super_pod_list/{index}"
-        name = _name(pod.get("super_pod_id"), f"{path}/super_pod_id")
-        _once(name, names, f"{path}/super_pod_id", "super_pod_id")
-        for place, server in enumerate(_objects(pod.get("server_list"), f"{path}/server_list")):
+        name = json_name(pod.get("super_pod_id"), f"{path}/super_pod_id")
+        json_once(name, names, f"{path}/super_pod_id", "super_pod_id")
+        for place, server in enumerate(json_objects(pod.get("server_list"), f"{path}/server_list")):
             pointer = f"{path}/server_list/{place}/server_id"
-            server_name = _name(server.get("server_id"), pointer)
+            server_name = json_name(server.get("server_id"), pointer)
             if server_name in found:
                 raise SpecError(f"server {server_name!r} is in two supernodes", path=pointer)
             found[server_name] = name
     return found
 
 
-def _objects(value: Any, path: str) -> list[dict[str, Any]]:
+def json_objects(value: Any, path: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value:
         raise SpecError("a list with at least one entry is needed", path=path)
     for index, item in enumerate(value):
@@ -146,7 +146,7 @@ def _objects(value: Any, path: str) -> list[dict[str, Any]]:
     return value
 
 
-def _whole(value: Any, path: str) -> int:
+def json_whole(value: Any, path: str) -> int:
     """A number that stands as a text or as a number."""
     text = str(value)[:40] if not isinstance(value, bool) else "true"
     if not isinstance(value, str | int) or not _WHOLE.fullmatch(text):
@@ -154,13 +154,13 @@ def _whole(value: Any, path: str) -> int:
     return int(text)
 
 
-def _name(value: Any, path: str) -> str:
+def json_name(value: Any, path: str) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool) or not 1 <= len(str(value)) <= MAX_NAME:
         raise SpecError(f"a name of at most {MAX_NAME} characters is needed", path=path)
     return str(value)
 
 
-def _once(value: object, seen: set[object], path: str, what: str) -> None:
+def json_once(value: object, seen: set[object], path: str, what: str) -> None:
     if value in seen:
         raise SpecError(f"{what} {value} is there twice", path=path)
     seen.add(value)

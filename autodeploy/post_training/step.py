@@ -182,8 +182,8 @@ def _joint_machine(profile: Profile, document: str) -> Machine:
     topology = topology_of(profile, cluster, healthy_npus(profile, cluster))
     if topology.leaf_grain:
         message = "leaf switches are not modelled between trainers and generators"
-        hint = "take leaf_nodes and leaf_oversubscription out of the profile"
-        raise SpecError(message, path="/cluster/profile", hint=hint)
+        hint = "leave out cluster.leaf, or leaf_nodes and leaf_oversubscription of the profile"
+        raise SpecError(message, path="/cluster/profile" if cluster.leaf is None else "/cluster/leaf", hint=hint)
     return machine_of(profile, device_of(profile, cluster), topology, "bf16")
 
 

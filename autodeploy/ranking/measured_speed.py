@@ -85,6 +85,8 @@ def work_of(spec: Spec, num_npus: int, global_batch: int) -> str:
     model = spec.model.model_dump(mode="json", exclude=set(NOT_WORK))
     training = spec.training.model_dump(mode="json", exclude={*NOT_WORK, "global_batch_size"})
     cluster = spec.cluster.model_dump(mode="json", include={"profile", "device", "slowest_device_factor", "overrides"})
+    if spec.cluster.leaf is not None:
+        cluster["leaf"] = spec.cluster.leaf.model_dump(mode="json")
     return hashlib.sha256(canonical_json([model, training, cluster, num_npus, global_batch]).encode()).hexdigest()
 
 

@@ -157,6 +157,22 @@ _TEXTS: dict[str, tuple[str, str]] = {
         "{file}: collectives reach {found} of the wire on {tier}, the profile says {expected}",
         "{file}：集合通信在 {tier} 上达到线速的 {found}，硬件参数为 {expected}",
     ),
+    "leaves_differ": (
+        "{file}: most leaf switches have {usual} nodes, {found} another number: taken as if all were alike",
+        "{file}：多数叶交换机下有 {usual} 个节点，{found} 台不同：按全部相同处理",
+    ),
+    "leaf_nodes_differ": (
+        "{file}: leaf switches have {found} nodes, --leaf-nodes says {given}, which counts",
+        "{file}：叶交换机下有 {found} 个节点，--leaf-nodes 为 {given}，以后者为准",
+    ),
+    "leaf_rate_unknown": (
+        "{file}: {nodes} nodes a leaf switch; say --leaf-oversubscription, else all uplinks count as wide enough",
+        "{file}：每台叶交换机 {nodes} 个节点；请给出 --leaf-oversubscription，否则视上行链路不收敛",
+    ),
+    "leaf_left_out": (
+        "leaf switches are left out: they are modelled for whole supernodes of {profile} only",
+        "叶交换机不计入：仅支持 {profile} 的完整超节点",
+    ),
     # recommend
     "cards_column": ("cards", "卡数"),
     "days_column": ("days", "天数"),

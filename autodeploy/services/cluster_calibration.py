@@ -24,7 +24,7 @@ from autodeploy.services.run_evidence import evidence_of
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import Spec, canonical_json
-from hardware_profiles import cluster_topology, load_profile
+from hardware_profiles import cluster_topology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +110,7 @@ def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) ->
     shown = {"evidence": found} if found else {}
     if not timed:
         return _documents(name, pinned | shown, [], None) if len(pinned | shown) > 1 else ({}, {})
-    base = load_profile(newest.cluster.profile, overlay=pinned)
+    base = profile_of(_plain(newest).cluster.model_copy(update={"overlay": pinned}))
     fitted = fit_cluster(
         base, timed, pinned, f"MAP fit to {len(timed)} {'run' if len(timed) == 1 else 'runs'} on {name}"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.calibration.benchmarks import collective_overlay
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.machine import machine_of
+from autodeploy.importers.leaf_map import LeafMap
 from autodeploy.importers.link_speeds import LinkSpeeds
 from autodeploy.importers.npu_topology import NpuTopology
 from autodeploy.importers.rank_table import RankTable, Server
@@ -49,17 +50,25 @@ class ImportedCluster:
     disagreements: tuple[Disagreement, ...]
 
 
-def import_cluster(files: Sequence[Named], profile_name: str | None = None) -> ImportedCluster:
+def import_cluster(
+    files: Sequence[Named],
+    profile_name: str | None = None,
+    *,
+    leaf_nodes: int | None = None,
+    leaf_oversubscription: float | None = None,
+) -> ImportedCluster:
     """The cluster that these files, each with its name, describe together.
 
     Parameters
     ----------
     profile_name : the profile that they are held against; None: the one system whose nodes look like the rank table's.
+    leaf_nodes, leaf_oversubscription : of leaf switches, what no file says; the latter no file does.
 
     Raises
     ------
     SpecError
-        when two rank tables are there, no or several profiles fit, or nodes can't be made of the profile's cards.
+        when two rank tables or maps of switches are there, no or several profiles fit, nodes can't be made of the
+        profile's cards, or nobody says how many are below a leaf switch.
     """
     tables = [(name, file) for name, file in files if isinstance(file, RankTable)]
     if len(tables) > 1:
@@ -70,6 +79,8 @@ def import_cluster(files: Sequence[Named], profile_name: str | None = None) -> I
     said: list[Disagreement] = []
     for name, table in tables:
         document |= _counted(profile, table, name, overlay, said)
+    if leaf := _leaf(files, leaf_nodes, leaf_oversubscription, said):
+        document = _behind_leaves(apply_overlay(profile, overlay), document, leaf, said)
     for name, file in files:
         if isinstance(file, LinkSpeeds):
             _speeds(profile, file, name, overlay, said)
@@ -139,6 +150,46 @@ def _counted(
         said.append(Disagreement("supernode_size", {"file": name, "found": most, "expected": profile.supernode_nodes}))
         overlay["supernode_nodes"] = _measured(most, name)
     return {"blocks": [{"supernode": i, "nodes": count} for i, count in enumerate(nodes.values())]}
+
+
+def _leaf(
+    files: Sequence[Named], nodes: int | None, oversubscription: float | None, said: list[Disagreement]
+) -> dict[str, Any] | None:
+    """Leaf switches as a spec says them; None without."""
+    maps = [(name, file) for name, file in files if isinstance(file, LeafMap)]
+    if len(maps) > 1:
+        raise SpecError(f"{maps[1][0]} is a second map of switches", hint="one map for the whole cluster")
+    for name, found in maps:
+        counts = Counter(found.nodes)
+        usual = max(counts, key=lambda count: (counts[count], count))
+        others = sum(count != usual for count in found.nodes)
+        if others > (found.nodes[-1] < usual):  # the last one may be partly filled
+            said.append(Disagreement("leaves_differ", {"file": name, "usual": usual, "found": others}))
+        if nodes is not None and nodes != usual:
+            said.append(Disagreement("leaf_nodes_differ", {"file": name, "found": usual, "given": nodes}))
+        nodes = usual if nodes is None else nodes
+        if oversubscription is None:
+            said.append(Disagreement("leaf_rate_unknown", {"file": name, "nodes": usual}))
+    if oversubscription is None:
+        return None
+    if nodes is None:
+        message = "nothing says how many nodes are below a leaf switch"
+        raise SpecError(message, hint="--leaf-nodes, or MindCluster's map of switches")
+    return {"nodes": nodes, "oversubscription": oversubscription}
+
+
+def _behind_leaves(
+    profile: Profile, document: dict[str, Any], leaf: dict[str, Any], said: list[Disagreement]
+) -> dict[str, Any]:
+    """The cluster with its leaf switches, in whole supernodes: nothing says where the others' broken nodes are."""
+    blocks = document.get("blocks", ())
+    if any(block["nodes"] != profile.supernode_nodes for block in blocks[:-1]):
+        said.append(Disagreement("leaf_left_out", {"profile": profile.name}))
+        return document
+    found = {key: value for key, value in document.items() if key != "blocks"}
+    if blocks:
+        found["num_npus"] = profile.npus_per_node * sum(block["nodes"] for block in blocks)
+    return found | {"leaf": leaf}
 
 
 def _fewer_cards(profile: Profile, devices: int, cards: int, name: str, overlay: dict[str, Any]) -> None:

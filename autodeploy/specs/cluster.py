@@ -20,6 +20,17 @@ class Block(Document):
     nodes: Annotated[int, Field(ge=1, le=25_000)]
 
 
+class Leaf(Document):
+    """Leaf switches between nodes and cluster, narrower above than below.
+
+    `nodes`: below one leaf switch, in the order of ranks; they reach each other at the full rate of the network.
+    `oversubscription`: bandwidth towards them over that of the uplinks, which all of them share.
+    """
+
+    nodes: Annotated[int, Field(ge=1, le=25_000, examples=[32])]
+    oversubscription: Annotated[float, Field(ge=1.0, le=1000.0, allow_inf_nan=False, examples=[2.0])]
+
+
 class ClusterSpec(Document):
     """Which cards there are and which of them may be used. Cards as the vendor counts them."""
 
@@ -33,6 +44,9 @@ class ClusterSpec(Document):
         | None
     ) = None
     blocks: Annotated[tuple[Block, ...], Field(min_length=1, max_length=4096)] | None = None
+    leaf: Annotated[
+        Leaf | None, Field(description="leaf switches of the network between nodes; absent: the profile's, if any")
+    ] = None
     spare_npus: Annotated[int, Field(ge=0, le=MAX_NPUS)] = 0
     use: Literal["exactly", "at_most"] = "exactly"
     slowest_device_factor: Annotated[float, Field(ge=1.0, le=10.0)] = 1.0

@@ -81,6 +81,7 @@ _FAULTS: dict[str, str] = {
     **dict.fromkeys(("less_than", "less_than_equal"), "is too big"),
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "is no whole number"),
     **dict.fromkeys(("float_parsing", "float_type"), "is no number"),
+    "model_type": "is no mapping",
     "bool_type": "is neither true nor false",
     "literal_error": "is not known here",
 }
@@ -121,6 +122,9 @@ def field_errors(
             hint = did_you_mean(str(location[-1]), _fields_at(model, location))
         elif item["type"] == "missing":
             message = f"{location[-1]!r} is required"
+        elif item["type"] == "model_type":
+            keys = _fields_at(model, (*location, ""))
+            hint = f"a mapping with {', '.join(keys)}" if keys else ""
         elif item["type"] == "literal_error":
             hint = "one of " + str(item.get("ctx", {}).get("expected", ""))
         elif item["type"] == "value_error":

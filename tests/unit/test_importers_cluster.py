@@ -16,6 +16,7 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.cluster_file import read_cluster_file, read_cluster_text
+from autodeploy.importers.leaf_map import LeafMap
 from autodeploy.importers.link_speeds import LinkSpeeds
 from autodeploy.importers.npu_topology import NpuTopology
 from autodeploy.importers.rank_table import MAX_TEXT, RankTable
@@ -177,6 +178,52 @@ def test_a_measured_collective_is_predicted_as_it_was_measured() -> None:
     assert collective_s(point, adjacent_group(profile, 8), machine.tiers, machine) == pytest.approx(2.5e-3, rel=0.03)
 
 
+def leaves(*nodes: int) -> dict[str, Any]:
+    """`tor_info` as MindCluster's guide to switch affinity shows it."""
+    switches, first = [], 0
+    for switch, count in enumerate(nodes):
+        servers = [
+            {"server_ip": f"10.0.{(first + n) // 200}.{(first + n) % 200}", "npu_count": 8, "slice_id": n}
+            for n in range(count)
+        ]
+        switches.append({"tor_id": switch, "tor_ip": f"10.9.0.{switch}", "server": servers})
+        first += count
+    return {"version": "1.0", "tor_count": len(nodes), "server_list": switches}
+
+
+def test_a_map_of_switches_says_how_many_nodes_are_below_each() -> None:
+    plain = json.dumps(leaves(4, 4, 3))
+    config_map = json.dumps({"kind": "ConfigMap", "data": {"tor_info": plain}})
+    for text in (plain, config_map):
+        assert read_cluster_text(text) == LeafMap((4, 4, 3))
+    files = [("hccl.json", read_cluster_text(json.dumps(table(11, 8, 0)))), ("tor.json", read_cluster_text(plain))]
+    found = import_cluster(files, leaf_oversubscription=3.0)
+    assert (found.document["leaf"], said(found)) == ({"nodes": 4, "oversubscription": 3.0}, {})
+    ClusterSpec.model_validate(found.document)
+    unknown = import_cluster(files)
+    assert "leaf" not in unknown.document
+    assert said(unknown) == {"leaf_rate_unknown": {"file": "tor.json", "nodes": 4}}
+    uneven = [files[0], ("tor.json", read_cluster_text(json.dumps(leaves(2, 4, 4, 1))))]
+    assert said(import_cluster(uneven, leaf_oversubscription=2.0))["leaves_differ"]["found"] == 2
+    told = said(import_cluster(files, leaf_nodes=8, leaf_oversubscription=2.0))["leaf_nodes_differ"]
+    assert told == {"file": "tor.json", "found": 4, "given": 8}
+    with pytest.raises(SpecError, match="nothing says how many nodes"):
+        import_cluster(files[:1], leaf_oversubscription=2.0)
+    with pytest.raises(SpecError, match="second map of switches"):
+        import_cluster([*files, files[1]], leaf_oversubscription=2.0)
+
+
+def test_leaf_switches_of_supernodes_are_those_of_whole_ones() -> None:
+    whole = [("hccl.json", read_cluster_text(json.dumps(table(96, 16, 2))))]
+    found = import_cluster(whole, leaf_nodes=48, leaf_oversubscription=2.0)
+    assert found.document["num_npus"] == 768
+    assert "blocks" not in found.document
+    partial = [("hccl.json", read_cluster_text(json.dumps(table(4, 16, 2))))]
+    left = import_cluster(partial, leaf_nodes=48, leaf_oversubscription=2.0)
+    assert said(left) == {"leaf_left_out": {"profile": "cloudmatrix-384"}}
+    assert "leaf" not in left.document
+
+
 def test_nodes_with_fewer_cards_have_fewer_links_of_the_same_rate() -> None:
     found = imported(json.dumps(table(2, 4, 0)), profile="ascend-800t-a2")
     assert said(found)["cards_of_a_node"] == {"file": "file0", "found": 4, "expected": 8}
@@ -268,6 +315,42 @@ def test_a_wrong_value_of_a_rank_table_is_refused_with_its_line(path: str, value
 )
 def test_hostile_json_is_refused_with_its_line(text: str, told: str) -> None:
     assert told in str(refused(text))
+
+
+def switches_with(path: str, value: object) -> str:
+    """A good map of switches with one value changed, one line a value."""
+    document: Any = leaves(2, 2)
+    *parents, last = path.split("/")
+    node = document
+    for key in parents:
+        node = node[int(key)] if isinstance(node, list) else node[key]
+    node[int(last) if isinstance(node, list) else last] = value
+    return json.dumps(document, indent=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (switches_with("version", "9.0"), "line 2: version '9.0' is not read"),
+        (switches_with("server_list", {}), "line 4: a list with at least one entry"),
+        (switches_with("server_list/1", 3), "an object is needed"),
+        (switches_with("server_list/1/tor_id", 0), "tor_id 0 is there twice"),
+        (switches_with("server_list/1/tor_id", -1), "'-1' is no whole number"),
+        (switches_with("server_list/1/server", []), "a list with at least one entry"),
+        (switches_with("server_list/1/server/0/server_ip", "10.0.0.0"), "server_ip 10.0.0.0 is there twice"),
+        (switches_with("server_list/1/server/0/server_ip", None), "a name of at most"),
+        ('{"tor_id": 1, "server_list": ' + "[" * 100_000, "nested"),
+        ('{"tor_id": NaN}', "NaN is not a JSON number"),
+        ('{"tor_id": [' + "1," * 260_000 + "1]}", "more than 250,000 values"),
+        (" " * (MAX_TEXT + 1) + '{"tor_id": 1}', "more than 4,000,000 characters"),
+        ('{"data": {"tor_info": 4}}', "tor_info is no map of switches"),
+        (json.dumps({"data": {"tor_info": json.dumps({"data": {"tor_info": "{}"}})}}), "tor_info is no map"),
+    ],
+)
+def test_a_broken_map_of_switches_is_refused_with_its_line(text: str, told: str) -> None:
+    error = refused(text)
+    assert told in str(error)
+    assert str(error).startswith(("line ", "more than"))
 
 
 def swapped(old: str, new: str, text: str | None = None) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import yaml
 
+from autodeploy import planner
+from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.inputs.machine import Machine, machine_of
 from autodeploy.evaluation.stages.sends import p2p_s
@@ -115,6 +117,63 @@ def test_a_leaf_that_cuts_supernodes_is_refused(tmp_path: Path, nodes: int) -> N
 def test_blocks_of_healthy_nodes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="not modelled"):
         cluster_topology(with_leaf(tmp_path, 2.0), blocks=[(0, 8)])
+
+
+def document(leaf: Any = None, **cluster: Any) -> dict[str, Any]:
+    """A spec whose cluster says its leaf switches itself."""
+    cluster = {"profile": "ascend-800t-a2", "num_npus": CARDS, "leaf": leaf} | cluster
+    training = {"seq_length": 4096, "global_batch_size": 256}
+    return {"model": "llama2-7b", "cluster": cluster, "training": training}
+
+
+def test_a_spec_says_its_leaf_switches_as_a_profile_does(tmp_path: Path) -> None:
+    own = profile_of(parse_spec(document({"nodes": LEAF_NODES, "oversubscription": 3.0})).cluster, calibrated=False)
+    found, expected = machine(own), machine(with_leaf(tmp_path, 3.0))
+    for stride, size in GROUPS:
+        assert times(found, stride, size) == times(expected, stride, size)
+    assert own.content_hash != load_profile("ascend-800t-a2", calibrated=False).content_hash
+
+
+def test_every_plan_pays_for_leaf_switches_that_are_narrower_above() -> None:
+    """Of one strategy whose replicas lie below several leaves, and of one below a single leaf."""
+
+    def step_s(strategy: dict[str, Any], leaf: Any, cards: int = 64) -> float:
+        given = document(leaf, num_npus=cards) | {"strategy": {"schedule": "1f1b", "micro_batch_size": 1} | strategy}
+        return float(planner.estimate(parse_spec(given)).step_time_s)
+
+    leaves = [None, *({"nodes": LEAF_NODES, "oversubscription": o} for o in (1.0, 2.0, 8.0))]
+    crossing = [step_s({"tp": 8, "pp": 1}, leaf) for leaf in leaves]
+    assert crossing[0] == crossing[1] < crossing[2] < crossing[3]
+    below = [step_s({"tp": 8, "pp": 1}, leaf, cards=LEAF_NODES * 8) for leaf in leaves]
+    assert len(set(below)) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "told"),
+    [
+        ({"leaf": 2}, "/cluster/leaf", "2 is no mapping"),
+        ({"leaf": {"nodes": 0, "oversubscription": 2}}, "/cluster/leaf/nodes", "too small"),
+        ({"leaf": {"nodes": 4, "oversubscription": 0.5}}, "/cluster/leaf/oversubscription", "too small"),
+        ({"leaf": {"nodes": 4, "oversubscription": 2, "spines": 2}}, "/cluster/leaf/spines", ""),
+        (
+            {"profile": "cloudmatrix-384", "num_npus": 768, "leaf": {"nodes": 36, "oversubscription": 2}},
+            "/cluster/leaf/nodes",
+            "cuts through",
+        ),
+        (
+            {"num_npus": None, "blocks": [{"supernode": 0, "nodes": 8}], "leaf": {"nodes": 4, "oversubscription": 2}},
+            "/cluster/leaf",
+            "blocks of healthy nodes",
+        ),
+    ],
+)
+def test_a_leaf_that_makes_no_cluster_is_refused_with_its_path(changes: dict[str, Any], path: str, told: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        planner.prepare(parse_spec(document(**changes)))
+    (error,) = caught.value.errors
+    assert error.path == path
+    assert told in error.message
+    assert error.hint
 
 
 def test_half_a_leaf_is_refused(tmp_path: Path) -> None:

@@ -57,8 +57,9 @@ def profile_of(cluster: ClusterSpec, overlay: str | None = None, *, calibrated: 
         if there is none of this name, or a number is not valid, with the path into the spec.
     """
     own = None if isinstance(cluster.overlay, str) else cluster.overlay
+    leaf = None if cluster.leaf is None else (cluster.leaf.nodes, cluster.leaf.oversubscription)
     try:
-        return load_profile(cluster.profile, overrides=cluster.overrides, overlay=overlay or own, calibrated=calibrated)
+        return load_profile(cluster.profile, cluster.overrides, overlay or own, calibrated=calibrated, leaf=leaf)
     except BadProfile as error:
         path = error.path or "/profile"
         if own is not None and overlay is None and "overlay" in str(error):
@@ -87,9 +88,10 @@ def topology_of(profile: Profile, cluster: ClusterSpec, num_npus: int) -> Cluste
             return cluster_topology(profile, blocks=blocks, num_ranks=num_npus * profile.devices_per_npu)
         return cluster_topology(profile, num_npus=num_npus)
     except BadProfile as error:
-        raise SpecError(
-            str(error), path="/cluster/blocks" if blocks else "/cluster/num_npus", hint=error.hint
-        ) from error
+        path = "/cluster/blocks" if blocks else "/cluster/num_npus"
+        if cluster.leaf is not None and (error.path or "").endswith("/leaf_nodes"):
+            path = "/cluster/leaf" if blocks else "/cluster/leaf/nodes"
+        raise SpecError(str(error), path=path, hint=error.hint) from error
 
 
 def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:

@@ -16,8 +16,6 @@ from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
-from hardware_profiles.profile import Profile
-from hardware_profiles.schema import TierDocument
 from tests.support.accounting.machine import Link, Numbers
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.run import Run
@@ -25,6 +23,7 @@ from tests.support.accounting.run import Run
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.inputs.machine import Machine
+    from hardware_profiles.profile import Profile
 
 DENSE: dict[str, Any] = {
     "name": "dense",
@@ -103,6 +102,7 @@ class Cluster:
     spec: ClusterSpec
     profile: Profile
     supernode_ranks: int | None
+    leaf: tuple[int, float] | None
 
 
 @lru_cache(maxsize=8)
@@ -114,20 +114,11 @@ def cluster(name: str, slowest: float = 1.0) -> Cluster:
         document["blocks"] = [{"supernode": s, "nodes": n} for s, n in blocks]
     else:
         document["num_npus"] = cards
+    leaf = LEAVES.get(name)
+    if leaf is not None:
+        document["leaf"] = {"nodes": leaf[0], "oversubscription": leaf[1]}
     spec = ClusterSpec.model_validate(document)
-    found = profile_of(spec)
-    return Cluster(spec, behind_leaves(found, *LEAVES[name]) if name in LEAVES else found, ranks)
-
-
-def behind_leaves(profile: Profile, nodes: int, oversubscription: float) -> Profile:
-    """The same machine with `nodes` below each leaf switch."""
-    said: dict[str, Any] = {"kind": "assumed", "source": "own"}
-    outer = profile.document.tiers[-1].model_dump() | {
-        "leaf_nodes": {"value": nodes, "unit": "nodes", **said},
-        "leaf_oversubscription": {"value": oversubscription, "unit": "ratio", **said},
-    }
-    tiers = (*profile.document.tiers[:-1], TierDocument.model_validate(outer))
-    return Profile(profile.document.model_copy(update={"tiers": tiers}))
+    return Cluster(spec, profile_of(spec), ranks, leaf)
 
 
 def numbers_of(machine: Machine, where: Cluster) -> Numbers:
@@ -137,6 +128,8 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
         where.supernode_ranks if document.span == "supernode" and where.supernode_ranks else tier.ranks
         for document, tier in zip(where.profile.document.tiers, where.profile.tiers, strict=True)
     ]
+    nodes, narrower = where.leaf or (None, 1.0)
+    leaf = (None if nodes is None else nodes * where.profile.ranks_per_node, narrower)
     links = tuple(
         Link(
             size,
@@ -145,10 +138,9 @@ def numbers_of(machine: Machine, where: Cluster) -> Numbers:
             float(t.latency_s),
             float(t.efficiency),
             float(t.half_size_bytes),
-            None if tier.leaf_nodes is None else tier.leaf_nodes * where.profile.ranks_per_node,
-            tier.leaf_oversubscription,
+            *(leaf if t is machine.tiers[-1] else (None, 1.0)),
         )
-        for size, t, tier in zip(sizes, machine.tiers, where.profile.tiers, strict=True)
+        for size, t in zip(sizes, machine.tiers, strict=True)
     )
     names = (
         *("peak_flops", "hbm_bytes_per_s", "gemm_fraction", "gemm_k_half", "gemm_mn_half", "grouped_gemm"),
