@@ -27,7 +27,7 @@ def main() -> None:
     first = vendor_lines(records, measures.calibrations[ASCEND])
     chosen = backtests(records, measures.calibrations, gains(records, list(measures.calibrations.values())))
     last = [*chosen_lines(chosen), *ladder_lines(), *published_lines()]
-    write_accuracy(DOCS, points_file, measures, first=first, last=last, more=[ladder_section()])
+    write_accuracy(DOCS, points_file, measures, records, first=first, last=last, more=[ladder_section()])
     sys.stdout.write(f"written: docs/accuracy.md, docs/images/accuracy.svg, {points_file.relative_to(DOCS.parent)}\n")
 
 

@@ -55,6 +55,7 @@ class ProfiledRun:
 
 def accuracy_context(
     shipped: Sequence[Point],
+    peaks: Sequence[Point],
     ledger: RunPage,
     clusters: Sequence[ClusterView],
     reranked: Mapping[str, tuple[ReestimatedPlan, ...]],
@@ -69,6 +70,9 @@ def accuracy_context(
     return {
         "plot": Markup(plot),
         "groups": [group_row(name, members) for name, members in groups_of(shipped).items()],
+        "memory_groups": [
+            group_row(group_name(name, known), members) for name, members in groups_of(list(peaks)).items()
+        ],
         "ledger": ledger.items,
         "next": ledger.next_after,
         "clusters": [cluster_row(view, reranked.get(view.cluster, ())) for view in clusters],
@@ -99,7 +103,7 @@ def own_points(runs: Sequence[RunView], group: str) -> list[Point]:
 
 
 def group_row(name: str, points: Sequence[Point]) -> GroupRow:
-    """Mean absolute error of predicted throughput, and the share of runs that are near."""
+    """Mean absolute error of predicted throughput or memory, and the share of runs that are near."""
     errors = [abs(point.predicted / point.measured - 1.0) for point in points]
     near = sum(error <= NEAR for error in errors)
     return GroupRow(name, len(errors), sum(errors) / len(errors), near / len(errors))

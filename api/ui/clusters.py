@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.clusters import ClusterComparison
 
 OFFERS = 3
-# What is filled in: the two Ascend clusters that people choose between; prices are theirs to say.
-FILLED = ("ascend-800t-a2", "cloudmatrix-384")
-DAYS = "30"
-TOKENS = "1T"
+FILLED = 2  # rows that name a cluster before anything was sent; prices are for people to say
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +43,11 @@ def choices(profiles: Sequence[ProfileRow]) -> list[tuple[str, str]]:
     return found
 
 
-def form_rows(values: Mapping[str, str]) -> list[OfferRow]:
-    """The rows of the form as they were sent, by default the two clusters without prices."""
+def form_rows(values: Mapping[str, str], profiles: Sequence[ProfileRow] = ()) -> list[OfferRow]:
+    """The rows of the form as they were sent, by default the first profiles without prices."""
     if not values:
-        filled = [OfferRow(name, "") for name in FILLED]
-        return [*filled, *(OfferRow("", "") for _ in range(OFFERS - len(filled)))]
+        names = [profile.name for profile in profiles[:FILLED]]
+        return [OfferRow(name, "") for name in [*names, *([""] * (OFFERS - len(names)))]]
     return [OfferRow(values.get(f"cluster-{n}", ""), values.get(f"price-{n}", "")) for n in range(OFFERS)]
 
 

@@ -235,7 +235,7 @@ def _compare_page(
         cluster_plan=(values or {}).get("plan", wanted[0] if wanted else ""),
         cluster_choices=cluster_choices(views.profiles()),
         cluster_errors=errors,
-        offer_rows=form_rows(values or {}),
+        offer_rows=form_rows(values or {}, views.profiles()),
         given=values or {},
         **clusters_context(clusters, lang),
         shown=shown,

@@ -10,6 +10,7 @@ from api.ui.assets import PLOTLY, SCRIPTS, STYLE, compressed
 from api.ui.languages import LANGUAGES, texts
 from api.ui.rendering import ENVIRONMENT
 from autodeploy.calibration.accuracy_points import shipped_points
+from autodeploy.calibration.memory_points import shipped_memory_points
 from autodeploy.figures.layout import plotly_style_ids
 from autodeploy.reports.translation import sentences
 from autodeploy.services.calls import SMALL
@@ -49,6 +50,7 @@ def warm_up() -> None:
         texts(lang)
     sentences()
     shipped_points()
+    shipped_memory_points()
     plotly_style_ids()
     for name in (STYLE, SCRIPTS, PLOTLY):
         compressed(name)

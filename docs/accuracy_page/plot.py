@@ -7,19 +7,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.accuracy_points import points_text
+from autodeploy.calibration.memory_points import FILE as MEMORY_FILE
+from autodeploy.calibration.memory_points import memory_points
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 from docs.accuracy_page.page import page
 from docs.accuracy_page.sets import A100, ASCEND, H100
+from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from autodeploy.specs.record import Record
     from docs.accuracy_page.aims import Line
     from docs.accuracy_page.errors import Runs
     from docs.accuracy_page.measures import Measures
 
 TITLES = {ASCEND: "800T A2 and A3", A100: "A100", H100: "H100"}
+
+
+def memory_titles(records: Sequence[Record]) -> dict[str, str]:
+    """Profile -> title of its group of peaks: its own, else that of a device of the same vendor."""
+    vendors = {load_profile(name).vendor: title for name, title in reversed(TITLES.items())}
+    profiles = sorted({record.cluster.profile for record in records})
+    found = {name: TITLES.get(name) or vendors.get(load_profile(name).vendor, "") for name in profiles}
+    return {name: title for name, title in found.items() if title}
 
 
 def points_of(measures: Measures) -> list[Point]:
@@ -45,6 +57,7 @@ def write_accuracy(
     docs: Path,
     points_file: Path,
     measures: Measures,
+    records: Sequence[Record],
     *,
     first: Sequence[Line] = (),
     last: Sequence[Line] = (),
@@ -56,6 +69,8 @@ def write_accuracy(
     """
     points = points_of(measures)
     points_file.write_text(points_text(points), encoding="utf-8")
+    peaks = memory_points(records, memory_titles(records))
+    points_file.with_name(MEMORY_FILE).write_text(points_text(peaks), encoding="utf-8")
     picture = docs / "images" / "accuracy.svg"
     picture.parent.mkdir(parents=True, exist_ok=True)
     title = "Each family predicted by a fit that left it out"
