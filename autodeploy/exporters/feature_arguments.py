@@ -68,6 +68,8 @@ def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name
         arguments.note(f"{name} has no flag: it {feature.unreleased}")
     elif _is_own(variant):
         values = launch_names(spec, strategy) | dict(feature.values)
+        if spec.training.expert_capacity_factor is not None:
+            values["capacity_factor"] = spec.training.expert_capacity_factor
         for flag in variant.flags:
             if spec.model.is_moe or flag.block != MOE:
                 arguments.add(flag.block, flag.flag, *values_of(flag, values))

@@ -9,7 +9,7 @@ from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.known_flags import framework_of_flags
 from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
-from autodeploy.importers.megatron_model import read_model
+from autodeploy.importers.megatron_model import CAPACITY, read_model
 from autodeploy.importers.megatron_recipe import read_training_recipe
 from autodeploy.importers.megatron_strategy import ALLOCATORS, ASYNC_PERMUTATION, read_gradient_sums, read_strategy
 from autodeploy.importers.megatron_tuning import read_tuning
@@ -125,6 +125,8 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
         batch = strategy["micro_batch_size"] * (ranks // degrees)
         reader.log.default("/training/global_batch_size", batch, "Megatron's default: one micro batch a replica")
     training |= {} if batch is None else {"global_batch_size": batch}
+    if "capacity_drop" in strategy["features"]:
+        training["expert_capacity_factor"] = reader.decimal(CAPACITY, "/training/expert_capacity_factor")
     half = reader.switch("--bf16", "/training/precision")
     single = not reader.switch("--fp16", "/training/precision") and not half
     eight = reader.text("--fp8-format", "/training/precision")

@@ -10,7 +10,6 @@ from autodeploy.exporters.parallel_arguments import CP_ALGORITHMS, CP_COMM_TYPES
 from autodeploy.importers.megatron_layers import read_chunks, rows_of_stages
 from autodeploy.importers.megatron_memory import read_memory
 from autodeploy.importers.megatron_model import CAPACITY, PADDED
-from autodeploy.stack.features import FEATURES
 from autodeploy.stack.gradient_sums import EXPERT_FUSION, EXPERTS_APART, NO_FUSION, PLAIN_APART, in_mindspeed
 
 if TYPE_CHECKING:
@@ -157,13 +156,8 @@ def _read_capacity(reader: FlagReader) -> set[str]:
     """Experts that drop what is above their capacity; padded to it they are the model's (`capacity_factor`)."""
     if reader.has(PADDED):
         return set()
-    factor = reader.decimal(CAPACITY, "/strategy/features")
-    if factor is None or factor <= 0:
-        return set()
-    priced = FEATURES["capacity_drop"].values["capacity_factor"]
-    if factor != priced:
-        reader.log.doubt("/strategy/features", "capacity_drop", f"a capacity of {factor:g} is predicted as {priced:g}")
-    return {"capacity_drop"}
+    factor = reader.decimal(CAPACITY, "/training/expert_capacity_factor")
+    return set() if factor is None or factor <= 0 else {"capacity_drop"}
 
 
 def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:

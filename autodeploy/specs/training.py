@@ -126,6 +126,15 @@ class TrainingSpec(Document):
         BeforeValidator(as_imbalance),
         Field(description="the same at the worst moment; sizes memory"),
     ] = 2.0
+    expert_capacity_factor: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1024,
+            description="of the mean expert's tokens, with capacity_drop: what lies above is dropped; absent: 1.5",
+            exclude_if=lambda value: value is None,
+        ),
+    ] = None
     router: Annotated[
         RouterKind | None,
         Field(

@@ -38,6 +38,7 @@ def facts_of(
     shards_states: bool = True,
     trains_adapters: bool = False,
     compares_pairs: bool = False,
+    packed: bool = False,
     release: Release | None = None,
 ) -> dict[str, Any]:
     """Names and values that rules may read.
@@ -50,6 +51,7 @@ def facts_of(
     asked : features that the spec switches on, not merely leaves at auto: a strategy has to use them.
     precision : number format of the run. shards_states : replicas share optimizer states.
     trains_adapters : beside a frozen model. compares_pairs : of sequences, beside a reference model.
+    packed : sequences hold several documents.
     release : what the plan is launched with; None launches everything.
     """
     known = mechanisms(features)
@@ -73,6 +75,7 @@ def facts_of(
         "shards_states": shards_states,
         "trains_adapters": trains_adapters,
         "compares_pairs": compares_pairs,
+        "packed": packed,
         "linear_heads": 0 if model.linear_attention is None else model.linear_attention.num_key_heads,
         "sparse_attention": model.sparse_attention is not None,
         "dense_layers": model.first_k_dense_replace if model.is_moe else 0,

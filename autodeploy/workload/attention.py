@@ -246,7 +246,7 @@ def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> li
     heads, kv_heads = _heads(model, shard)
     key_value = (heads if model.is_mla else kv_heads) * (model.qk_head_dim + model.value_head_dim)
     query, out = heads * model.qk_head_dim, heads * model.value_head_dim
-    update = 6.0 if on.fused_operators else 46.0
+    update = 6.0 if on.fused_ring_update else 46.0
     steps = np.asarray(shard.ring - 1.0)
     forward = (0.75 * update + 3.0) * out + key_value
     backward = 4.5 * query + 3.0 * out + 5.5 * key_value
@@ -259,7 +259,7 @@ def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> li
             forward_bytes=np.asarray(steps * shard.tokens * forward),
             backward_bytes=np.asarray(steps * shard.tokens * backward),
             launches=np.asarray(steps * 3.0),
-            issued=np.asarray(steps * (3.0 if on.fused_operators else 3.0 + 6.0 * documents)),
+            issued=np.asarray(steps * (3.0 if on.fused_ring_update else 3.0 + 6.0 * documents)),
             issued_backward=np.asarray(steps * 3.0),
         )
     ]

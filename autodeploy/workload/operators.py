@@ -165,6 +165,7 @@ class OperatorFeatures:
     rect_fa: bool = False
     vector_sort: bool = False
     fused_operators: bool = False
+    fused_ring_update: bool = False
     fused_router: bool = False
     sends_once: bool = False  # a dispatch sends a token once to each rank, which makes the rows of its experts
     row_index: bool = False  # gathered tokens are picked and added by one index a row, not one an element

@@ -125,6 +125,9 @@ def test_capacity_bounds_imbalance_and_activations() -> None:
     off, on = run(training=early), run("capacity_drop", training=early)
     assert on.breakdown.imbalance_s < 0.5 * off.breakdown.imbalance_s
     assert on.peak_memory_gib < off.peak_memory_gib
+    tight = run("capacity_drop", training=early | {"expert_capacity_factor": 1.0})
+    assert tight.peak_memory_gib < on.peak_memory_gib
+    assert tight.step_time_s < on.step_time_s
 
 
 def test_a_histogram_shortens_attention_and_rearranging_levels_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -263,19 +264,19 @@ def test_flags_that_change_the_result_and_are_not_modelled_are_a_class_of_their_
 
 
 def test_a_capacity_is_the_models_where_experts_are_padded_to_it_and_drops_tokens_else() -> None:
-    def read(flags: str) -> tuple[dict[str, object], list[str], tuple[str, ...]]:
+    def read(flags: str) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
         text = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8 "
         text += "--vocab-size 100 --micro-batch-size 1 --seq-length 512 --num-experts 8 --moe-router-topk 2 "
         found = import_document(text + "--moe-ffn-hidden-size 512 " + flags, "a.sh")
-        return found.document["model"], found.document["strategy"]["features"], found.diagnostics.doubts
+        return found.document["model"], found.document["strategy"]["features"], found.document["training"]
 
     model, features, _ = read("--moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity")
     assert model["capacity_factor"] == 1.25
     assert "capacity_drop" not in features
-    model, features, doubts = read("--moe-expert-capacity-factor 1.5")
+    model, features, training = read("--moe-expert-capacity-factor 1.1")
     assert "capacity_factor" not in model
     assert "capacity_drop" in features
-    assert not any("capacity" in doubt for doubt in doubts)
+    assert training["expert_capacity_factor"] == 1.1
 
 
 def test_a_pattern_of_expert_layers_counts_padding() -> None:

@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from autodeploy.evaluation.inputs.sample_balance import packs_of
+from autodeploy.exporters.registry import export
+from autodeploy.importers.import_document import import_document
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.planner import plan
 from autodeploy.specs.presets import load_preset
 from autodeploy.workload.layers import layer_table
 from autodeploy.workload.operators import Operator, OperatorFeatures
@@ -47,6 +51,31 @@ def test_more_ranks_take_more_steps_for_the_same_tokens() -> None:
     assert eight is not None
     assert np.ravel(8 * eight.forward_bytes)[0] == pytest.approx(np.ravel(4 * four.forward_bytes)[0] * 7 / 3)
     assert np.ravel(eight.issued)[0] == pytest.approx(7 * (3 + 6 * 16))
+
+
+def test_one_operator_puts_the_pieces_together_with_less_traffic_and_no_work_of_the_host_by_document() -> None:
+    plain = operator("ring_update", 8, PACKED)
+    fused = operator("ring_update", 8, replace(PACKED, fused_ring_update=True))
+    assert plain is not None
+    assert fused is not None
+    assert np.ravel(fused.forward_bytes)[0] < 0.4 * np.ravel(plain.forward_bytes)[0]
+    assert np.ravel(fused.issued)[0] == 7 * 3
+
+
+def test_a_launch_names_the_operator_where_documents_are_packed_around_a_ring() -> None:
+    document = {
+        "model": "llama2-7b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
+        "training": {"seq_length": 32768, "global_batch_size": 16, "sequence_length_histogram": {"4096": 1.0}},
+        "search": {"target": "mindspeed-llm", "effort": "fast", "top_k": 1, "allow": {"cp": [4], "cp_algo": ["ring"]}},
+    }
+    plan_set = plan(read_spec_document(document))
+    best = plan_set.plans[0]
+    assert "fused_ring_update" in best.strategy.features
+    text = export(plan_set, best, "mindspeed-llm").text
+    assert "--use-fused-ring-attention-update" in text
+    strategy = import_document(text, "run.sh").document["strategy"]
+    assert "fused_ring_update" in strategy["features"]
 
 
 def test_a_histogram_says_how_many_documents_a_sequence_holds() -> None:

@@ -124,6 +124,7 @@ def operator_features(
         vector_sort="vector_sort" in features,
         fused_operators="fused_operators" in features,
         fused_router="fused_router" in features,
+        fused_ring_update="fused_ring_update" in features,
         sends_once="deduplicated_dispatch" in features,
         row_index="async_permutation" in features,
         weighted_rows="graph_mode" in features,
@@ -178,7 +179,8 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
     )
     capacity, levelling = None, Levelling.of(features)
     if "capacity_drop" in mechanisms(features) and not even:
-        capacity = float(launch_values(features, "capacity_drop")["capacity_factor"])
+        capacity = training.expert_capacity_factor
+        capacity = float(launch_values(features, "capacity_drop")["capacity_factor"]) if capacity is None else capacity
     loads = Loads(experts, sustained, worst, router, capacity=capacity, levelling=levelling)
     if even or training.expert_load_file is None or not model.is_moe:
         return loads
@@ -389,5 +391,6 @@ def _facts(
         shards_states=shards_states,
         trains_adapters=spec.training.lora is not None,
         compares_pairs=spec.training.kind == "dpo",
+        packed=spec.training.sequence_length_histogram is not None,
         release=spec.search.release(profile.vendor),
     )
