@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
@@ -20,10 +19,8 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
 
-DAYS = st.sampled_from([500.0, 2_000.0, 10_000.0, 50_000.0, 1e6])
 
-
-def spec_of(card_hours: float = 20_000.0, cards: int = 64, *, run: Any = None, **search: Any) -> Spec:
+def spec_of(card_hours: float = 20_000.0, cards: int = 16, *, run: Any = None, **search: Any) -> Spec:
     """Llama2-7B on `cards`, of which one fails every `card_hours`."""
     return read_spec_document(
         {
@@ -37,7 +34,7 @@ def spec_of(card_hours: float = 20_000.0, cards: int = 64, *, run: Any = None, *
 
 
 @cache
-def planned(card_hours: float, cards: int = 64) -> PlanSet:
+def planned(card_hours: float, cards: int = 16) -> PlanSet:
     return plan(spec_of(card_hours, cards), search_id="s")
 
 
@@ -46,8 +43,8 @@ def recovery_of(found: PlanSet) -> str:
     return found.plans[0].run.recovery
 
 
-@settings(max_examples=5, deadline=None)
-@given(DAYS, st.sampled_from([16, 64]))
+# Each way wins somewhere: recovery where cards fail often, none where they seldom do.
+@pytest.mark.parametrize(("card_hours", "cards"), [(500.0, 16), (10_000.0, 64), (1e6, 16)])
 def test_the_first_plan_ends_first_and_none_is_below_the_bound(card_hours: float, cards: int) -> None:
     found = planned(card_hours, cards)
     days = [days_of(each) for each in found.plans]
@@ -60,11 +57,10 @@ def test_the_first_plan_ends_first_and_none_is_below_the_bound(card_hours: float
         assert days_of(alone.plans[0]) >= days[0] * (1.0 - 1e-9), name
 
 
-@settings(max_examples=5, deadline=None)
-@given(DAYS, DAYS)
-def test_more_failures_never_end_a_run_sooner(first: float, second: float) -> None:
-    often, seldom = sorted((first, second))
-    assert days_of(planned(often).plans[0]) >= days_of(planned(seldom).plans[0]) * (1.0 - 1e-9)
+def test_more_failures_never_end_a_run_sooner() -> None:
+    days = [days_of(planned(card_hours, 16).plans[0]) for card_hours in (500.0, 2_000.0, 10_000.0, 1e6)]
+    assert all(seldom <= often * (1.0 + 1e-9) for often, seldom in pairwise(days))
+    assert days[-1] < days[0]
 
 
 def test_recovery_is_preferred_where_cards_fail_often_and_not_where_they_seldom_do() -> None:

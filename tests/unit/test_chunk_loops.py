@@ -1,15 +1,35 @@
-"""The compiled loops over chunks against the same in numpy."""
+"""The compiled loops over chunks against one layer after the other."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from autodeploy.evaluation.stages.chunk_loops import add_options
 from autodeploy.evaluation.stages.inner_problem import fill_chunks
 
 
-def test_options_are_added_to_the_chunks_that_are_filled() -> None:
-    """One rule says which chunks have an option: `fill_chunks`; the loop adds what it costs there."""
+def first_layers(number: int, sizes: list[int]) -> list[int]:
+    """How many layers of each chunk are among the first `number` of a stage whose chunks have so many."""
+    chunk_of = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
+    taken = chunk_of[: max(number, 0)]
+    return [taken.count(chunk) for chunk in range(len(sizes))]
+
+
+def test_the_first_layers_of_a_stage_lie_in_its_first_chunks() -> None:
+    assert first_layers(4, [3, 0, 2]) == [3, 0, 1]
+    assert first_layers(-1, [3, 2]) == [0, 0]
+    assert first_layers(9, [3, 2]) == [3, 2]
+
+
+@pytest.mark.parametrize("sizes", [[3, 2], [0, 4], [2, 0, 1], [5]])
+def test_chunks_are_filled_in_order(sizes: list[int]) -> None:
+    for number in range(-1, sum(sizes) + 2):
+        found = fill_chunks(np.array([[number]]), np.array([[sizes]]))
+        assert found[0, 0].tolist() == first_layers(number, sizes)
+
+
+def test_options_cost_what_they_do_in_the_chunks_that_have_them() -> None:
     draws = np.random.default_rng(20261122)
     layout = draws.integers(0, 4, (50, 3, 2, 2))
     layer_class, amount = np.array([0, 1, 1]), np.array([1.0, 0.25, -3.0])
@@ -17,7 +37,10 @@ def test_options_are_added_to_the_chunks_that_are_filled() -> None:
     applied = draws.integers(-1, most + 2)  # also fewer than none and more than all
     total = np.ones((50, 3, 2))
     add_options(applied, layout, layer_class, amount, total)
-    expected = np.ones((50, 3, 2))
-    for option, number in enumerate(layer_class):
-        expected += amount[option] * fill_chunks(applied[..., option], layout[..., number])
-    np.testing.assert_array_equal(total, expected)
+    for row, stage in np.ndindex(50, 3):
+        expected = [1.0, 1.0]
+        for option, number in enumerate(layer_class):
+            sizes = layout[row, stage, :, number].tolist()
+            for chunk, layers in enumerate(first_layers(int(applied[row, stage, option]), sizes)):
+                expected[chunk] += layers * amount[option]
+        assert total[row, stage].tolist() == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -127,9 +126,10 @@ def test_a_changed_number_changes_every_reader_at_once(tmp_path: Path, path: str
     slower = {name: after[name] / before[name] for name in before}
     assert min(slower.values()) > 1.0 + 1e-4, slower
     assert slower["validate"] == slower["record"]
-    assert math.isclose(slower["estimate"], slower["sweep"], rel_tol=0.02), (
-        "the sweep has closed forms, not other numbers"
-    )
+    # To 1e-9 where both have the same layout (`tests/property/test_independent_accounting.py`); here the estimate's is
+    # the record's and the sweep's its template.
+    assert after["sweep"] == pytest.approx(after["estimate"], rel=0.04)
+    assert slower["sweep"] == pytest.approx(slower["estimate"], rel=0.02)
     assert profile_hash(spec_on(changed).cluster) != profile_hash(spec_on(str(DATA / f"{NAME}.yaml")).cluster)
 
 
