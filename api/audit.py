@@ -29,6 +29,7 @@ ACTIONS = {
     "POST /v1/batches": "batch.create",
     "POST /v1/batches/{batch_id}/cancel": "batch.cancel",
     "POST /new": "search.create",
+    "POST /plans/{plan_id}/save": "search.create",
     "POST /searches/{search_id}/cancel": "search.cancel",
     "POST /searches/{search_id}/notes": "search.annotate",
     "POST /login": "session.begin",

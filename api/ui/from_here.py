@@ -49,6 +49,18 @@ def searched_from(view: PlanView, given: Mapping[str, str]) -> dict[str, Any]:
     return document
 
 
+def kept_from(view: PlanView, given: Mapping[str, str], views: Views) -> str:
+    """Stores the strategy as it was changed as a plan of its own; its id.
+
+    Errors as `changed_by`, and SpecError where it does not fit.
+    """
+    spec, strategy = changed_by(view, given)
+    plan = views.estimate(spec, strategy)
+    if not plan.fits:
+        raise SpecError("a plan that does not fit is not kept", path="/strategy", hint="less memory on a card")
+    return views.keep(view, spec.model_copy(update={"strategy": None}), plan)
+
+
 def script_from(view: PlanView, given: Mapping[str, str], views: Views) -> Artefact:
     """The launch file of the strategy as it was changed, for the framework that the search was for.
 

@@ -16,6 +16,7 @@ from autodeploy.figures.palette import PART_COLOURS
 from autodeploy.reports.evidence import evidence_line, evidence_rows
 from autodeploy.reports.outlook import goal_line
 from autodeploy.reports.recommendation import box_rows, rescaled_words
+from autodeploy.reports.wording import choices
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from cost_models.schedule import schedule, searched
@@ -170,7 +171,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "spec": spec,
         "stale": view.stale,
         "layout": figures.labels.layout(strategy),
-        "schedule": schedule(strategy.schedule).title_in(lang),
+        "chosen_words": choices(strategy, lang),
         "timeline": timeline,
         "stage_rows": () if timeline is None else stage_rows(timeline),
         "expected": expected(view.plan),

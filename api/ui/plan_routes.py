@@ -11,7 +11,7 @@ from api.threads import slowly
 from api.ui.clusters import choices as cluster_choices
 from api.ui.clusters import clusters_context, form_rows
 from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
-from api.ui.from_here import changed_by, script_from, searched_from
+from api.ui.from_here import changed_by, kept_from, script_from, searched_from
 from api.ui.languages import language_of, texts
 from api.ui.origin import is_foreign
 from api.ui.plan_page import (
@@ -136,6 +136,21 @@ def search_from_here(request: Request, plan_id: str, values: FormValues, views: 
     except SpecError as error:
         return _plan_page(request, plan_id, views, "what-if", values, error)
     return form_page(request, views, pasted=spec_text(document))
+
+
+@router.post("/plans/{plan_id}/save")
+@slowly
+def save(request: Request, plan_id: str, values: FormValues, views: ViewsOfApp) -> Response:
+    """Stores the strategy as it was changed, and opens it as a plan of its own."""
+    if is_foreign(request):
+        return refused(request)
+    try:
+        kept = kept_from(views.plan(plan_id), values, views)
+    except NotFoundError as error:
+        return not_found(request, error)
+    except SpecError as error:
+        return _plan_page(request, plan_id, views, "what-if", values, error)
+    return see(request, f"/plans/{kept}")
 
 
 @router.post("/plans/{plan_id}/script")

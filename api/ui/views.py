@@ -230,6 +230,11 @@ class Views:
         """What the spec's target refuses of each strategy."""
         return self._services.rules_broken(spec, strategies)
 
+    def keep(self, view: PlanView, spec: Spec, plan: Plan) -> str:
+        """Stores an estimate beside a plan as a plan of its own; its id."""
+        kept = self._services.searches.keep(view.plan_set, spec, plan, note=f"{view.plan.plan_id}")
+        return kept.plans[0].plan_id
+
     def script(self, view: PlanView, spec: Spec, plan: Plan, to: str) -> Artefact:
         """The launch file of an estimate beside a plan; SpecError when the framework can't launch it."""
         return self._services.script(view, spec, plan, to)

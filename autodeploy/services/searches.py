@@ -29,6 +29,7 @@ from autodeploy.services.submissions import (
     search_of_key,
 )
 from autodeploy.services.views import PlanView, SearchPage, SearchSummary, SearchView, StoredPlan
+from autodeploy.specs.plan_set_of_one import plan_set_of_one
 from autodeploy.specs.planset import FINISHED, Plan
 from autodeploy.store.clock import utc_now
 from autodeploy.store.deliveries import Deliveries
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
 
 EVERYWHERE = SearchFilter()
 NEWEST = "-created_at"
+
+
+GIVEN = "this plan was estimated as it was given; no search compared it with others"
 
 
 class SearchService:
@@ -202,6 +206,31 @@ class SearchService:
             progress=progress,
             should_cancel=should_cancel,
         )
+
+    def keep(self, of: PlanSet, spec: Spec, plan: Plan, *, note: str = "") -> PlanSet:
+        """Stores a strategy that was estimated beside a plan as a search of its own, which no other search reuses.
+
+        Parameters
+        ----------
+        of : the PlanSet of the plan that it was changed from. plan : what was estimated for `spec`.
+
+        Raises
+        ------
+        SpecError
+            when the note is too long.
+        """
+        content = Content(*self._planner.describe_hashes(spec))
+        check_annotations((), note)
+        with self._database.write() as session:
+            view = self.insert(session, Admitted(spec, content, None), (), note, reuse=False, enqueue=False)
+            queue = Queue(session)
+            claim = queue.claim(view.id, str(Owner()), now=utc_now())
+            assert claim is not None, "nobody else knows of it yet"
+            found = plan_set_of_one(of, spec, plan.model_copy(update={"rank": 1}), spec.search.objective)
+            info = view.plan_set.search
+            kept = found.model_copy(update={"search": info, "reproducible": False, "warnings": (GIVEN,)})
+            queue.finish(claim, kept, now=utc_now())
+        return kept
 
     def _search_of_key(self, session: Session, principal: str, key: str | None, body_hash: str) -> str | None:
         return None if key is None else search_of_key(session, principal, key, body_hash)

@@ -15,7 +15,7 @@ MOST = 4
 class ClusterOffer(Document):
     """Cards that can be had: a profile, perhaps a chip grade, and the price of a card and hour in any currency."""
 
-    profile: Annotated[str, Field(min_length=1, max_length=4096, examples=["cloudmatrix-384"])]
+    profile: Annotated[str, Field(min_length=1, max_length=4096, description="by name")]
     device: Annotated[str, Field(max_length=64)] | None = None
     price_per_npu_hour: Annotated[float, Field(gt=0, le=1e6, description="of a card as the vendor counts them")]
 
