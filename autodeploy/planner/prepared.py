@@ -45,7 +45,7 @@ def prepare(spec: Spec) -> Prepared:
     """
     refuse_unmodelled(spec)
     profile = profile_of(spec.cluster)
-    choice = choose_features(spec.search, spec.model, profile)
+    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
     context = choice_context(spec, profile, choice)
     return Prepared(spec, profile, choice, context, identity_of(spec, profile, context))
 

@@ -70,7 +70,7 @@ def _rate(step_s: Floats, context: Context) -> float:
 
 def best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:
     """The rate of the fastest swept candidate of another batch or card count."""
-    choice = choose_features(spec.search, spec.model, profile)
+    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
     near = variant(spec, profile, choice, num_npus, batch)
     legal, _ = legal_tree(spec.search, near, profile, choice)
     return _rate(sweep_tree(legal, near, parts=False).repaired_s, near)

@@ -29,7 +29,7 @@ def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Sea
     """Binding rules, and changes of the spec that the sweep says would fit, the smallest first."""
     legal = searched.counts.enumerated - sum(searched.counts.rejected.values())
     if legal == 0:
-        choice = choose_features(spec.search, spec.model, profile)
+        choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
         return Infeasible(
             binding_rules=why_nothing_is_legal(spec.search, context, profile, choice),
             nearest=tuple(_rule_changes(spec, profile, context, choice)),
@@ -50,7 +50,7 @@ def missing_memory(spec: Spec, profile: Profile, context: Context) -> str:
 def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: SearchSpec | None = None) -> float | None:
     """Step time of the fastest candidate that fits on so many cards, or None."""
     changed = spec if search is None else spec.model_copy(update={"search": search})
-    choice = choose_features(changed.search, spec.model, profile)
+    choice = choose_features(changed.search, spec.model, profile, adapters=spec.training.lora is not None)
     near = variant(changed, profile, choice, num_npus, batch)
     legal, _ = legal_tree(changed.search, near, profile, choice)
     if not len(legal):
@@ -61,7 +61,7 @@ def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: Searc
 
 
 def _least_gib(spec: Spec, profile: Profile, context: Context) -> float:
-    choice = choose_features(spec.search, spec.model, profile)
+    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
     legal, _ = legal_tree(spec.search, context, profile, choice)
     return float(np.min(sweep_tree(legal, context, parts=False).recomputed_bytes)) / GIB if len(legal) else float("nan")
 

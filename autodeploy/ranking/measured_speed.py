@@ -76,7 +76,11 @@ def level_of(spec: Spec) -> Rescaled | None:
     """`measured_ratio` of a spec by itself, for answers over many numbers of cards."""
     profile = profile_of(spec.cluster)
     return measured_ratio(
-        spec, profile, choice_context(spec, profile, choose_features(spec.search, spec.model, profile))
+        spec,
+        profile,
+        choice_context(
+            spec, profile, choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+        ),
     )
 
 

@@ -167,7 +167,7 @@ def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:
 def _ruled_out(asked: Asked, found: PlanSet) -> WhyNot:
     """Which rules leave nothing, or that nothing fits, and what comes nearest."""
     counts, spec = found.counts, asked.pinned(asked.axes)
-    choice = choose_features(spec.search, spec.model, asked.profile)
+    choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
     context = choice_context(spec, asked.profile, choice)
     if counts.enumerated > sum(counts.rejected.values()):
         late = not found.reproducible and spec.search.mode == "reproducible"
@@ -210,7 +210,7 @@ def _nearest(asked: Asked) -> tuple[NearestChange, ...]:
 def _nearest_with(asked: Asked, kept: Mapping[Axis, AxisValue]) -> tuple[tuple[float, float, float], str, float] | None:
     """(axes changed, sum of |log2 ratio|, s), the change in words, s; None where nothing fits with what is kept."""
     spec = asked.pinned(kept)
-    choice = choose_features(spec.search, spec.model, asked.profile)
+    choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
     found = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
     fits = np.flatnonzero(found.swept.repaired_s < HOPELESS_S)
     seconds = asked.ratio * found.swept.repaired_s

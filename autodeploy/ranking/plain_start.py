@@ -46,7 +46,7 @@ def plain_start(spec: Spec, profile: Profile, context: Context, identity: Identi
     plan = _plain_start_on(spec, profile, context, identity)
     if plan is not None or spec.cluster.use != "at_most":
         return plan
-    choice = choose_features(spec.search, spec.model, profile)
+    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
     _, *fewer = of_sizes(spec, profile, choice, context)
     found = (_plain_start_on(spec, profile, each, identity) for each in fewer)
     return next((plan for plan in found if plan is not None), None)
@@ -59,7 +59,7 @@ def _plain_start_on(spec: Spec, profile: Profile, context: Context, identity: Id
         allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
         features=FEATURES,
     )
-    choice = choose_features(search, spec.model, profile)
+    choice = choose_features(search, spec.model, profile, adapters=spec.training.lora is not None)
     first, *others = (
         replace(each, features=each.features - set(FEATURES), facts=_unasked(each)) for each in closed(context)
     )

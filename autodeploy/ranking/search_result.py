@@ -127,7 +127,9 @@ def finish(
         fastest=None if first is None else fastest_of(first, ranked, advice),
         valley=valley,
         rescaled=identity.measured,
-        features_off={} if beside is None else choose_features(spec.search, spec.model, profile).off_everywhere,
+        features_off={}
+        if beside is None
+        else choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None).off_everywhere,
         warnings=(
             *spec.doubts,
             *_batch_note(spec, context),

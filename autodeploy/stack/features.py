@@ -72,7 +72,7 @@ class Variant:
         component asks for beside it. gives_way_to : features that this component refuses beside it.
         models : kinds of model that it has it for, as `Feature.model` names them; empty: all.
         when : strategies that the component can launch it with.
-        always : the component has it on, whatever is asked for.
+        always : the component has it on, whatever is asked for. whole_model : it refuses it beside adapters.
     reason : why there is neither flag nor key. marked : no flag says that it is on, so the file's comment does.
     """
 
@@ -88,6 +88,7 @@ class Variant:
     reason: str = ""
     marked: bool = False
     always: bool = False
+    whole_model: bool = False
 
     def fits(self, stack: Stack) -> bool:
         """Whether a release has the component and registers every flag with the values written, and the key."""

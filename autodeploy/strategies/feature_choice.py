@@ -47,19 +47,21 @@ class FeatureChoice:
         return {name: reason for name, reason in self.off_reasons.items() if name not in some}
 
 
-def choose_features(search: SearchSpec, model: ModelSpec, profile: Profile) -> FeatureChoice:
+def choose_features(search: SearchSpec, model: ModelSpec, profile: Profile, *, adapters: bool = False) -> FeatureChoice:
     """Resolve every feature's switch.
 
     `auto` is on where it is launchable, within the numerics asked for and useful to the model. Features that are axes
     of the search (schedules, dispatchers, algorithms, memory modes) stay open when they are on by auto; those that are
     faster for some strategies and slower for others stay open as `alternatives`.
 
+    adapters : the run trains adapters beside a frozen model.
+
     Raises
     ------
     UnsupportedError
         with every feature that is on but not launchable, beyond the numerics, or without what it needs.
     """
-    return _Chooser(search, model, profile).choice()
+    return _Chooser(search, model, profile, adapters=adapters).choice()
 
 
 def launchable_features(release: Release | None) -> frozenset[str]:
@@ -72,8 +74,8 @@ def launchable_features(release: Release | None) -> frozenset[str]:
 class _Chooser:
     """The switches of one search, model and chip."""
 
-    def __init__(self, search: SearchSpec, model: ModelSpec, profile: Profile) -> None:
-        self.search, self.model, self.profile = search, model, profile
+    def __init__(self, search: SearchSpec, model: ModelSpec, profile: Profile, *, adapters: bool) -> None:
+        self.search, self.model, self.profile, self.adapters = search, model, profile, adapters
         self.release = search.release(profile.vendor)
         self.asked = {member: switch for name, switch in search.features.items() for member in expand(name)}
 
@@ -157,7 +159,9 @@ class _Chooser:
         if self.release is None:
             return True
         variant = feature.variant(self.release)
-        return variant is not None and all(_KINDS[kind](self.model) for kind in variant.models)
+        if variant is None or (self.adapters and variant.whole_model):
+            return False
+        return all(_KINDS[kind](self.model) for kind in variant.models)
 
     def _is_always_on(self, feature: Feature) -> bool:
         variant = self._variant(feature)

@@ -204,3 +204,15 @@ def test_intervals_say_that_no_run_trained_adapters() -> None:
     assert "lora" not in whole.extrapolated
     assert "lora" in adapted.extrapolated
     assert adapted.high_s / adapted.low_s > whole.high_s / whole.low_s
+
+
+def test_a_chip_without_fused_collectives_has_plans_that_need_tensor_parallelism() -> None:
+    """Multiplications in chunks are what it would have instead, which MindSpeed-LLM refuses beside adapters."""
+    training = {"lora": {"rank": 16}, "global_batch_size": 256}
+    spec = document(**training) | {
+        "cluster": {"profile": "cloudmatrix-384", "num_npus": 8},
+        "search": {"effort": "fast"},
+    }
+    found = planner.plan(parse_spec(spec))
+    assert found.plans
+    assert all("coc" not in each.strategy.features for each in found.plans)
