@@ -29,8 +29,8 @@ PLANS: dict[str, tuple[str, str, int, int, dict[str, Any]]] = {
     ),
     "experts A3": (
         *("glm-4.5", A3, 128, 1024),
-        {"tp": 4, "pp": 8, "vpp": 2, "ep": 32, "etp": 1, "schedule": "interleaved", "features": EXPERTS}
-        | {"recompute": ZERO_MEMORY, "swap": ["unpermute"]},
+        {"tp": 4, "pp": 8, "vpp": 2, "ep": 32, "etp": 1, "schedule": "interleaved"}
+        | {"features": (*EXPERTS, "moe_alltoall_overlap"), "recompute": ZERO_MEMORY},
     ),
     "MLA A2": (
         *("deepseek-v3", A2, 512, 2048),
