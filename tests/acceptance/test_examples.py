@@ -107,7 +107,7 @@ def test_what_cannot_fit_names_the_rule_and_the_nearest_change() -> None:
     spec = read_spec_file(EXAMPLES / "cannot_fit.yaml")
     cards = int(change.partition(": ")[2])
     larger = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"num_npus": cards})})
-    assert planner.plan(larger).plans, "the change that is named must fit"
+    assert planner.plan(larger, alone=True).plans, "the change that is named must fit"
 
 
 def test_typos_are_all_reported_at_once() -> None:
@@ -135,7 +135,7 @@ def test_trained_strategy_of_pangu_ultra_moe_is_legal_without_a_framework() -> N
 def test_pangu_ultra_moe_is_planned() -> None:
     document = read_spec_file(EXAMPLES / "pangu_ultra_moe_718b_6144.yaml").model_dump(mode="json", exclude_none=True)
     document["search"] |= {"effort": "fast", "top_k": 5}
-    result = planner.plan(read_spec_document(document))
+    result = planner.plan(read_spec_document(document), alone=True)
     assert len(result.plans) == 5
     assert all(plan.fits for plan in result.plans)
     axes = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "schedule", "moe_dispatcher")

@@ -38,9 +38,9 @@ def test_intervals_after_a_rehearsal_hold_what_they_say(profiled: bool):
     assert 0.72 <= np.mean([each.inside for each in found]) <= 0.88
 
 
-def _brought_near(name: str, *, profiled: bool = False) -> list[Trial]:
+def _brought_near(name: str, *, profiled: bool = False) -> tuple[Trial, ...]:
     """Ten trials, of which nine come within 8 %, with errors less than half of what they were."""
-    found = trials(name, "2nodes", 10, seed=SEED, profiled=profiled)
+    found = trials(name, "2nodes", 10, SEED, profiled=profiled)
     before, after = (np.abs([getattr(each, error) for each in found]) for error in ("before", "after"))
     assert _largest_gap(found) > 0.2
     assert np.sum(before <= 0.08) < np.sum(after <= 0.08)
@@ -49,5 +49,5 @@ def _brought_near(name: str, *, profiled: bool = False) -> list[Trial]:
     return found
 
 
-def _largest_gap(found: list[Trial]) -> float:
+def _largest_gap(found: tuple[Trial, ...]) -> float:
     return max(abs(each.before) for each in found)

@@ -65,6 +65,7 @@ def running(directory: Path, **settings: object) -> Iterator[Running]:
     environment = {
         "AUTODEPLOY_DATABASE_URL": f"sqlite:///{directory / 'autodeploy.db'}",
         "AUTODEPLOY_SHUTDOWN_GRACE_S": "1",
+        "AUTODEPLOY_CORES": "1",
         **{f"AUTODEPLOY_{name.upper()}": str(value) for name, value in settings.items()},
     }
     program = Program(["serve", "--port", str(port)], environment, directory / "server.log")

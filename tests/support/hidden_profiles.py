@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,7 +48,8 @@ class Trial:
     inside: bool
 
 
-def trials(name: str, nodes: str, count: int, seed: int, *, profiled: bool = False) -> list[Trial]:
+@cache
+def trials(name: str, nodes: str, count: int, seed: int, *, profiled: bool = False) -> tuple[Trial, ...]:
     """So many hidden profiles of a plan of `rehearsed_plans`, each with one rehearsal.
 
     profiled : a trace of the rehearsal is given back beside its log.
@@ -79,7 +81,7 @@ def trials(name: str, nodes: str, count: int, seed: int, *, profiled: bool = Fal
                 _holds(after, full_s),
             )
         )
-    return found
+    return tuple(found)
 
 
 def _hidden(spec: Spec, rng: np.random.Generator) -> dict[str, float]:
