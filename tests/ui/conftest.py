@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PLANNER = "tests.quick_planner"
 START_S = 20.0
+FITS = "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+WIDTHS = (390, 1024, 1440)
 SHOWN = """chart => {
   if (chart.dataset.drawn) return true;
   chart.scrollIntoView({ block: "center", behavior: "instant" });
@@ -113,6 +115,16 @@ def _site(directory: Path, *, stored: bool) -> Iterator[Site]:
     with serving(app) as url:
         services: Services = app.state.services
         yield Site(url, services, store_searches(services) if stored else {})
+
+
+def fits_every_width(page: Page) -> None:
+    """No page is wider than its window, on a telephone or on a desk."""
+    before = page.viewport_size
+    assert before is not None
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": before["height"]})
+        page.wait_for_function(FITS, timeout=10_000)  # charts are drawn anew a moment later
+    page.set_viewport_size(before)
 
 
 @dataclass

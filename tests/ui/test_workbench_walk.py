@@ -13,12 +13,12 @@ from api.app import create_app
 from api.ui.languages import texts
 from autodeploy.importers.import_document import import_document
 from autodeploy.settings import Settings
-from tests.ui.conftest import Site, serving, visiting
+from tests.ui.conftest import Site, fits_every_width, serving, visiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 # A model with experts of nobody's, in the words of transformers.
 CONFIG = {
@@ -45,8 +45,11 @@ CONFIG = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-FITS = "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-WIDTHS = (390, 1024, 1440)
+MOST_TABS = 200
+SHOWS_FOCUS = """() => {
+  const style = getComputedStyle(document.activeElement);
+  return style.outlineStyle !== "none" || style.boxShadow !== "none";
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -79,13 +82,13 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(
         page.wait_for_url(re.compile(r"/plans/p_"))
         visitor.wait_for_charts()
         turned = _turn_imbalance_and_cards(page)
-        _fits_every_width(page)
+        fits_every_width(page)
         page.goto(searched)
         visitor.wait_for_charts()
         page.get_by_role("button", name=says["compare.chosen"]).click()
         page.wait_for_url(re.compile(r"/compare\?"))
         expect(page.locator("pre.diff ins").first).to_be_visible()
-        _fits_every_width(page)
+        fits_every_width(page)
         page.goto(turned)
         visitor.wait_for_charts()
         assert page.locator("#knob-routing_imbalance").input_value() == "2.0"
@@ -95,13 +98,68 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(
         taken_s = [float(row.locator("td").last.inner_text()) for row in rows.all()]
         assert len(taken_s) > 5
         assert taken_s[0] == max(taken_s), "the slowest operator stands first"
-        _fits_every_width(page)
+        fits_every_width(page)
         page.goto(turned)
         visitor.wait_for_charts()
         with page.expect_download(timeout=60_000) as started:
             page.get_by_role("button", name=says["plan.script_of_change"]).click()
         document = import_document(started.value.path().read_text(), "launch.sh").document
         assert document["cluster"]["num_npus"] == 16
+
+
+def test_the_keyboard_alone_does_the_walk(chromium_browser: Browser, empty: Site) -> None:
+    with visiting(chromium_browser, empty.url) as visitor:
+        page = visitor.open("/new?lang=en")
+        _go_to(page, page.locator("#way-of-preset"))
+        page.keyboard.press("ArrowRight")  # of the tabs
+        _go_to(page, page.locator("#spec-text"))
+        page.keyboard.insert_text(json.dumps(CONFIG))
+        _go_to(page, page.locator("#paste-cluster"))
+        page.keyboard.type("ascend-800t")
+        for name, value in (("num_npus", "32"), ("seq_length", "4k"), ("global_batch_size", "256")):
+            _go_to(page, page.locator(f"#paste-{name}"))
+            page.keyboard.type(value)
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile(r"/searches/srch_\w+"))
+        page.locator("section.best").wait_for(timeout=120_000)
+        _go_to(page, page.locator("#open-plan"))
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile(r"/plans/p_"))
+        for name, value in (("routing_imbalance", "2.0"), ("num_npus", "16")):
+            _go_to(page, page.locator(f"#knob-{name}"))
+            page.keyboard.press("ControlOrMeta+A")
+            page.keyboard.type(value)
+            page.keyboard.press("Tab")
+            expect(page).to_have_url(re.compile(f"{name}={value}"), timeout=20_000)
+        expect(page.locator("[data-key='against']")).to_contain_text("%", timeout=20_000)
+        _go_to(page, page.get_by_role("link", name="Where the time goes, down to operators"))
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile(r"/operators"))
+        page.go_back()
+        page.wait_for_url(re.compile(r"routing_imbalance=2.0"))
+        assert page.locator("#knob-num_npus").input_value() == "16", "what was turned is still turned"
+        _go_to(page, page.get_by_role("button", name="Script of the change"))
+        with page.expect_download(timeout=60_000) as started:
+            page.keyboard.press("Enter")
+        document = import_document(started.value.path().read_text(), "launch.sh").document
+        assert document["cluster"]["num_npus"] == 16
+        _go_to(page, page.locator(".crumb a").nth(1))
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile(r"/searches/srch_\w+"))
+        _go_to(page, page.get_by_role("button", name="Compare the chosen plans"))
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile(r"/compare\?"))
+        expect(page.locator("pre.diff ins").first).to_be_visible()
+
+
+def _go_to(page: Page, wanted: Locator) -> None:
+    """Presses Tab until an element has the focus, which can then be seen."""
+    for _ in range(MOST_TABS):
+        page.keyboard.press("Tab")
+        if wanted.evaluate("element => element === document.activeElement"):
+            assert page.evaluate(SHOWS_FOCUS), "the focused element does not show it"
+            return
+    raise AssertionError(f"{wanted} is not reached by the keyboard")
 
 
 def _turn_imbalance_and_cards(page: Page) -> str:
@@ -116,13 +174,3 @@ def _turn_imbalance_and_cards(page: Page) -> str:
     expect(page.locator("[data-key='step_time_s']")).not_to_have_text(before, timeout=20_000)
     expect(page).to_have_url(re.compile(r"num_npus=16"))
     return page.url
-
-
-def _fits_every_width(page: Page) -> None:
-    """No page is wider than its window, on a telephone or on a desk."""
-    before = page.viewport_size
-    assert before is not None
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": before["height"]})
-        page.wait_for_function(FITS, timeout=10_000)  # charts are drawn anew a moment later
-    page.set_viewport_size(before)
