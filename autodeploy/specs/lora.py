@@ -66,7 +66,6 @@ _UNMODELLED: Final = {
     "sliding_attention_heads": "sliding layers of other heads",
     "attention_head_gate": "gates of heads",
     "num_nextn_predict_layers": "multi-token prediction",
-    "tie_word_embeddings": "tied embeddings",
 }
 
 

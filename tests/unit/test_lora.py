@@ -174,7 +174,7 @@ def test_fine_tuning_of_all_parameters_is_a_step_of_pre_training() -> None:
     ("changes", "path", "message"),
     [
         ({"model": "deepseek-v3"}, "/training/lora", "experts"),
-        ({"model": "qwen3-0.6b"}, "/training/lora", "tied embeddings"),
+        ({"model": "step-3.5-flash"}, "/training/lora", "experts"),
     ],
 )
 def test_models_whose_adapters_are_not_modelled_are_refused_by_name(
@@ -216,3 +216,15 @@ def test_a_chip_without_fused_collectives_has_plans_that_need_tensor_parallelism
     found = planner.plan(parse_spec(spec))
     assert found.plans
     assert all("coc" not in each.strategy.features for each in found.plans)
+
+
+def test_a_pipeline_holds_a_tied_embedding_twice_and_frozen() -> None:
+    strategies = ({"tp": 1, "pp": pp, "recompute": {"granularity": "full"}} for pp in (1, 2))
+    one, two = (
+        planner.estimate(parse_spec(document(lora={"rank": 16}) | {"model": "qwen3-0.6b", "strategy": each}))
+        for each in strategies
+    )
+    held = [sum(stage.memory_gib.weights for stage in found.stages) for found in (one, two)]
+    assert held[1] - held[0] == pytest.approx(2 * 151_936 * 1024 / 2**30, rel=0.02)
+    # Nobody adds up a gradient of it, and it has no states.
+    assert two.stages[1].memory_gib.optimizer <= one.stages[0].memory_gib.optimizer

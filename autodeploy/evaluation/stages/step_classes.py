@@ -155,13 +155,13 @@ class Placing:
         A pipeline keeps them on stage 0; schedules under which the model's ends meet keep the two together.
         """
         tied = self.context.model.tie_word_embeddings
-        return self._step_class(_with_copy(costs.head, copied) if tied else costs.head, "head")
+        return self._step_class(_with_copy(costs.head, copied, self.context) if tied else costs.head, "head")
 
     def modules(self, costs: UnitCosts, copied: Floats) -> Iterator[StepClass]:
         """Prediction modules together, where there are any, with their copy of the embedding."""
         number = self.context.model.num_nextn_predict_layers
         if costs.mtp is not None:
-            module = _with_copy(mean_of([(costs.mtp, float(number))]), copied)
+            module = _with_copy(mean_of([(costs.mtp, float(number))]), copied, self.context)
             yield self._step_class(module, "mtp", move=self.moves.get(MODULE) if number == 1 else None)
 
     def _layers(self, costs: UnitCosts, members: list[tuple[int, float]]) -> StepClass:
@@ -277,8 +277,16 @@ def of_candidates(costs: UnitCosts, moves: Mapping[int, Migration], cut_of: Ints
     )
 
 
-def _with_copy(cost: LayerCost, copied: Floats) -> LayerCost:
-    return replace(cost, dense_params=np.asarray(cost.dense_params + copied))
+def _with_copy(cost: LayerCost, copied: Floats, context: Context) -> LayerCost:
+    """With `copied` parameters of the embedding: trained, or frozen beside adapters; a reference model has its own."""
+    on = context.operators
+    frozen, models = on.lora_rank > 0, 2.0 if on.reference else 1.0
+    trained = 0.0 if frozen else 1.0
+    return replace(
+        cost,
+        dense_params=np.asarray(cost.dense_params + trained * copied),
+        frozen_bytes=np.asarray(cost.frozen_bytes + (models - trained) * copied * on.element_bytes),
+    )
 
 
 def embedding_copy_params(candidates: Candidates, context: Context) -> Floats:

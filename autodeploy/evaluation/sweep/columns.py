@@ -83,6 +83,7 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
     none, tied = np.zeros(1), context.model.tie_word_embeddings
     folded = placing.head(looked_up, none) if tied else classes.head, *placing.modules(looked_up, none)
     found["dense_params_folded", LAST_PIECES] = np.asarray(sum(piece.cost.dense_params for piece in folded))
+    found["frozen_bytes_folded", LAST_PIECES] = np.asarray(sum(piece.cost.frozen_bytes for piece in folded))
     found["tail_dp_s_folded", LAST_PIECES] = np.asarray(sum(piece.exposed_dp_s for piece in folded))
     found["migration_s_folded", LAST_PIECES] = found["migration_s", LAST_PIECES]
     counts = tuple(step.count for step in classes.layers)
@@ -259,8 +260,9 @@ def _mode_columns(base: Mapping[Key, Floats], rates: Rates, holders: Ints, pp: F
         + of_model("update_s", "layers")
         + of_model("swap_s", "layers")
     ) / pp
-    frozen = sum(base["frozen_bytes", holder] for holder in ("layers", FIRST_PIECE, LAST_PIECES))
+    frozen = base["frozen_bytes", "layers"] + base["frozen_bytes", FIRST_PIECE]
     ends = of_model("total_bytes", "layers") + of_model("total_bytes", FIRST_PIECE) + frozen
     for suffix in ("", "_folded"):
-        found[f"total_bytes{suffix}", "share"] = (ends + of_model("total_bytes", LAST_PIECES, suffix)) / pp
+        last = of_model("total_bytes", LAST_PIECES, suffix) + base[f"frozen_bytes{suffix}", LAST_PIECES]
+        found[f"total_bytes{suffix}", "share"] = (ends + last) / pp
     return found

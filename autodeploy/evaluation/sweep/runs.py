@@ -289,7 +289,7 @@ class _Batch:
         loss = LossBytes(*(of_loss(f"{name}_bytes") for name in ("workspace", "passing")))
         beside = partial(workspace_bytes, widest[:, None], gathered[:, None], pairs=self.way.paired, loss=loss)
         bare, lean = kept + beside(recomputes_layers=False), kept - freed + beside(recomputes_layers=True)
-        frozen = held("frozen_bytes")
+        frozen = held("frozen_bytes", suffix)
         for bytes_ in (bare, lean):
             bytes_ += frozen
             existing(bytes_)

@@ -320,7 +320,7 @@ def cases(draw: st.DrawFn) -> Case:
         on |= {"torch_fsdp2", "fsdp"}
     model, adapters, pairs = draw(models()), None, False
     if model["name"] == "dense" and draw(st.booleans()):
-        model |= {"tie_word_embeddings": False, "num_nextn_predict_layers": 0}
+        model |= {"num_nextn_predict_layers": 0}
         on = on - {"fsdp", "torch_fsdp2", "chunked_loss"}
         chosen = [name for name in TARGETS if draw(st.booleans())]
         pairs = draw(st.booleans())
