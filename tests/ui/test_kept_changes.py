@@ -22,8 +22,10 @@ def test_a_change_becomes_a_plan_with_a_page(chromium_browser: Browser, planned:
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"/plans/{before}?lang=en")
         page.locator("#knob-recompute").select_option("full")
-        expect(page.locator("[data-key='step_time_s']")).not_to_have_text("–")
+        expect(page.locator("[data-key='step_time_s']")).not_to_have_text("–", timeout=20_000)
         promised = page.locator("[data-key='step_time_s']").text_content()
+        by_stage = (page.locator("[data-key='stages']").text_content() or "").split()
+        assert max(map(float, by_stage)) == float(page.locator("[data-key='peak_memory_gib']").text_content() or 0)
         page.get_by_role("button", name="Save as a plan").click()
         page.wait_for_url(re.compile(r"/plans/p_\w+\?lang=en"))
         kept = re.search(r"p_\w+", page.url)
@@ -35,6 +37,7 @@ def test_a_change_becomes_a_plan_with_a_page(chromium_browser: Browser, planned:
         expect(page.locator("main")).to_contain_text("no search compared it with others")
     view = planned.services.searches.plan(kept[0])
     assert view.plan.strategy.recompute.granularity == "full"
+    assert by_stage == [f"{stage.total_gib:.1f}" for stage in view.plan.stages]
     assert not view.plan_set.reproducible
     # The search of the same spec is answered by the search, not by what was saved.
     again = planned.services.searches.plan_and_store(Spec.model_validate(view.plan_set.search.spec), reuse=True)

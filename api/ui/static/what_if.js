@@ -74,7 +74,10 @@
     return found.some((each) => each.value !== each.dataset.now);
   };
 
-  const put = (key, text) => (answer.querySelector(`[data-key="${key}"]`).textContent = text);
+  const put = (key, text) => {
+    const cell = answer.querySelector(`[data-key="${key}"]`);
+    if (cell) cell.textContent = text;
+  };
 
   // As `chance` of the reports writes it.
   const chance = (p) => {
@@ -128,6 +131,7 @@
     put("tokens_per_s_per_npu", Math.round(plan.tokens_per_s_per_npu).toLocaleString("en"));
     put("peak_memory_gib", plan.peak_memory_gib.toFixed(1));
     put("p_fits", chance(plan.p_fits));
+    put("stages", plan.stages.map((stage) => stage.total_gib.toFixed(1)).join(" "));
     for (const cell of answer.querySelectorAll("[data-part]")) {
       cell.textContent = Number((plan.breakdown[cell.dataset.part] ?? 0).toPrecision(3));
     }
