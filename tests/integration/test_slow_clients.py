@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-HEADER_S = 2.5
+HEADER_S = 4.0
 HALF_HEAD = b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "
 HALF_BODY = (
     b'POST /v1/searches HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"model":'
@@ -65,7 +65,6 @@ def running(directory: Path, **settings: object) -> Iterator[Running]:
     environment = {
         "AUTODEPLOY_DATABASE_URL": f"sqlite:///{directory / 'autodeploy.db'}",
         "AUTODEPLOY_SHUTDOWN_GRACE_S": "1",
-        "AUTODEPLOY_CORES": "1",
         **{f"AUTODEPLOY_{name.upper()}": str(value) for name, value in settings.items()},
     }
     program = Program(["serve", "--port", str(port)], environment, directory / "server.log")
