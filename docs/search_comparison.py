@@ -22,8 +22,8 @@ from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.planner import budget_of, estimate, prepare
 from autodeploy.ranking.plain_start import plain_start
 from autodeploy.solver.inner.evaluate import Evaluator
-from autodeploy.solver.inner.greedy import greedy
 from autodeploy.solver.inner.layouts import templates, to_layout
+from autodeploy.solver.inner.solve import greedy
 from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.search_space import Searched, search_space
 from autodeploy.specs.search import SearchSpec

@@ -57,7 +57,12 @@ def schedules(title: str, problem: InnerProblem, rows: dict[str, InnerPlan]) -> 
     for name, plan in rows.items():
         times = chunk_times(problem, plan.layout[None], plan.applied[None])
         line = simulate(
-            evaluator.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends, keep_times=True
+            evaluator.problem.order,
+            times.forward_s,
+            times.backward_s,
+            times.hidden_pair_s,
+            times.sends,
+            keep_times=True,
         )
         assert line.start_s is not None
         assert line.end_s is not None
@@ -77,7 +82,7 @@ def schedules(title: str, problem: InnerProblem, rows: dict[str, InnerPlan]) -> 
 
 def _lanes(evaluator: Evaluator, start: np.ndarray, end: np.ndarray, longest: float, y: float) -> list[str]:
     """One path a stage and kind of slot."""
-    order, scale = evaluator.order, (WIDTH - 60 - 16) / longest
+    order, scale = evaluator.problem.order, (WIDTH - 60 - 16) / longest
     body = []
     for stage in range(order.pp):
         drawn: dict[str, list[str]] = {kind: [] for kind in COLOURS}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from autodeploy.errors import ProfileError, SearchCancelled
-from autodeploy.solver.search_size import SearchSize
+from autodeploy.solver.search_space import SearchSize
 from autodeploy.specs.operators import OperatorReport
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.spec import canonical_json, spec_hash

@@ -28,7 +28,7 @@ def with_balanced_layers(prepared: Prepared, strategy: Strategy, features: froze
     if strategy.layers_per_stage is not None or "virtual_pipeline_balance" not in features:
         return even
     choices = frozenset(key.name for key in even.layout.applied)
-    problem = build_problem(even.classes, even.candidate, even.context, 0, choices=choices, menu=False)
+    problem = build_problem(even.priced, choices=choices, menu=False)
     limit = problem.limit_bytes if even.plan.fits else BOUNDLESS
     found = solve(replace(_with_choices(problem), limit_bytes=limit)).plan
     if found is None:

@@ -20,7 +20,7 @@ from autodeploy.calibration.parameters import PARAMETERS, nuisances_of
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import in_graph_mode
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.steps.sensitivity import sensitivities
+from autodeploy.evaluation.steps.worlds import sensitivities
 from hardware_profiles.covariance import FittedFactor
 from hardware_profiles.loader import load_profile, shipped_profiles
 

@@ -14,9 +14,9 @@ from autodeploy.calibration.release_defaults import features_of, memory_facts, r
 from autodeploy.evaluation.inputs.build_context import device_of, profile_of, spec_context
 from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout
-from autodeploy.evaluation.steps.strategy_layout import candidate_of, layout_of
+from autodeploy.evaluation.steps.one_strategy import candidate_of, layout_of
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
@@ -83,7 +83,7 @@ def predict_record(
     candidate = record_candidate(record, context.world, context.machine.vendor)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(record.strategy, tuple(c.count for c in classes.layers))
-    estimate = estimate_layout(classes, candidate, context, 0, layout)
+    estimate = estimate_layout(Priced(classes, candidate, context), layout)
     steady = memory_regime(record) == STEADY
     peak = estimate.allocator_bytes if steady else estimate.first_step_bytes
     return Prediction(

@@ -10,7 +10,7 @@ from autodeploy.calibration.measured import memory_counts, memory_regime
 from autodeploy.calibration.memory_spread import MemorySpread, memory_spread
 from autodeploy.calibration.release_defaults import features_of
 from autodeploy.calibration.spreads import shares_node
-from autodeploy.evaluation.steps.sensitivity import sensitivities
+from autodeploy.evaluation.steps.worlds import sensitivities
 
 if TYPE_CHECKING:
     from autodeploy.calibration.predict import Prediction

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.release_defaults import release_of, stack_of
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.steps.strategy_layout import layout_of
+from autodeploy.evaluation.steps.one_strategy import layout_of
 from autodeploy.specs.record_reading import Diagnosis
 from cost_models.schedule import chunks_in_words, kinds, schedule_problem
 

@@ -13,7 +13,7 @@ import numpy as np
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters, measured_elsewhere
-from autodeploy.evaluation.inputs.router_priors import persistent_shares
+from autodeploy.evaluation.inputs.expert_balance import persistent_shares
 from autodeploy.evaluation.steps.worlds import PERSISTENT, SHIFTED, base_value, reads
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.loader import load_profile, shipped_profiles

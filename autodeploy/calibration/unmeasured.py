@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.inputs.options import ALL_GATHER
+from autodeploy.evaluation.inputs.context import ALL_GATHER
 from autodeploy.evaluation.inputs.rank_order import stage_stride
 from autodeploy.evaluation.layers.exchanges import EXPERT, Groups
-from autodeploy.evaluation.layers.unit_costs import sharding_of
-from autodeploy.evaluation.stages.sends import p2p_bytes
-from autodeploy.evaluation.stages.step_parts import ParameterGroups
+from autodeploy.evaluation.layers.unit_costs import at, sharding_of
+from autodeploy.evaluation.stages.step_parts import ParameterGroups, p2p_bytes
 from autodeploy.specs.base import Document
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.planner import LaunchRules, Progress
-    from autodeploy.solver.search_size import SearchSize
+    from autodeploy.solver.search_space import SearchSize
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Breakdown, Plan, PlanSet

@@ -123,5 +123,5 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
         return timeline_rl(spec, strategy)
     prepared = prepare(spec)
     found = estimated(strategy, context_for(prepared, strategy, None))
-    drawn = pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
+    drawn = pipeline_timeline(found.priced, found.layout)
     return rescaled_timeline(drawn, prepared.identity.measured)

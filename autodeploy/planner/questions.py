@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
-from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, judged_candidate
-from autodeploy.evaluation.steps.strategy_layout import facts_of_placement
+from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, facts_of_placement, judged_candidate
 from autodeploy.planner.predictions import lowered, predict
 from autodeploy.planner.prepared import context_for, context_of_plan, prepare
 from autodeploy.planner.search import plan

@@ -27,10 +27,10 @@ from autodeploy.rl_planning.planning import plan_rl
 from autodeploy.rl_planning.update_layouts import update_spec
 from autodeploy.solver.effort import cores
 from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.candidate import with_placements
 from autodeploy.solver.outer.least_memory import least_memory
-from autodeploy.solver.outer.placements import with_placements
-from autodeploy.solver.search_size import search_size as size_of_search
 from autodeploy.solver.search_space import Searched, refuse_enormous, search_space
+from autodeploy.solver.search_space import search_size as size_of_search
 from autodeploy.specs.planset import Unrestricted
 from autodeploy.specs.spec import spec_hash
 from autodeploy.training_run.checkpoints import refuse_unsaved
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from autodeploy.ranking.advice import Advice
     from autodeploy.solver.outer.frontier import Frontier
-    from autodeploy.solver.search_size import SearchSize
+    from autodeploy.solver.search_space import SearchSize
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.calibration.coverage import RUN_AXES, spread_of
 from autodeploy.calibration.spreads import Z80, shares_node
-from autodeploy.evaluation.steps.step_phases import StepPhase, phase_cost, phase_costs
+from autodeploy.evaluation.steps.one_strategy import StepPhase, phase_cost, phase_costs
 from autodeploy.post_training.samples import samples_of, update_context
 from autodeploy.post_training.weights import parameters_of
 from autodeploy.specs.model import ModelSpec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.inputs.machine import Machine
-    from autodeploy.evaluation.steps.step_phases import PhaseCost
+    from autodeploy.evaluation.steps.one_strategy import PhaseCost
     from autodeploy.post_training.samples import Samples
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.rl import RlTraining

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.evaluation.layers.operator_time import operator_time
+from autodeploy.evaluation.layers.unit_costs import at
 from autodeploy.workload.operators import Operator, OperatorKind
 from cost_models.all_to_all import flat_s
 from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.inputs.options import ALL_GATHER
+from autodeploy.evaluation.inputs.context import ALL_GATHER
 from autodeploy.evaluation.inputs.rank_order import stage_stride
 from autodeploy.evaluation.layers.exchanges import EXPERT
-from autodeploy.evaluation.layers.unit_costs import sharding_of
-from autodeploy.evaluation.stages.sends import p2p_bytes
+from autodeploy.evaluation.layers.unit_costs import at, sharding_of
+from autodeploy.evaluation.stages.step_parts import p2p_bytes
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from cost_models.hbm import MIB, optimizer_moved_bytes
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.layers.lanes import VECTOR_LANE, beside_matrix_work_s
 from autodeploy.evaluation.layers.layer_cost import issued, layer_times, synchronisation_s
-from autodeploy.evaluation.layers.unit_costs import layer_inputs
+from autodeploy.evaluation.layers.pair_windows import VECTOR_LANE, beside_matrix_work_s
+from autodeploy.evaluation.layers.unit_costs import at, layer_inputs
 from autodeploy.workload.layers import layer_kinds
 from cost_models.host_bound import exposed_host_s, issue_s
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.layers.unit_costs import at
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.planset import MemoryItem
 from autodeploy.workload.memory_choices import CHOICES

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import spec_context
-from autodeploy.evaluation.steps.one_strategy import as_candidate
-from autodeploy.evaluation.steps.strategy_layout import facts_of_placement
+from autodeploy.evaluation.steps.one_strategy import as_candidate, facts_of_placement
 from autodeploy.ranking.one_strategy import predicted
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.strategy import Recompute, Strategy

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.layers.exchanges import LayerInputs, OneExchange, group_name
-from autodeploy.evaluation.layers.lanes import beside_matrix_work_s
 from autodeploy.evaluation.layers.layer_cost import layer_times
-from autodeploy.evaluation.layers.unit_costs import layer_inputs
+from autodeploy.evaluation.layers.pair_windows import beside_matrix_work_s
+from autodeploy.evaluation.layers.unit_costs import at, layer_inputs
 from autodeploy.specs.operators import ExchangeRow, LayerOperators, OperatorReport, OperatorRow
 from autodeploy.workload.layers import layer_kinds
 from autodeploy.workload.operators import MATRIX_KINDS

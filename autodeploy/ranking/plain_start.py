@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.layers.alternatives import closed
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import estimate_layout
-from autodeploy.evaluation.steps.strategy_layout import layout_of
+from autodeploy.evaluation.steps.one_strategy import layout_of
 from autodeploy.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
 from autodeploy.ranking.uncertainty import slopes_of
 from autodeploy.solver.search_space import legal_tree, of_sizes, swept_tree
@@ -105,7 +105,7 @@ def _with_full_recompute(
     classes = step_classes(costs, candidate, context)
     strategy = Strategy(pp=int(candidate.pp[0]), recompute=Recompute(granularity="full"))
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
-    estimate = estimate_layout(classes, candidate, context, 0, layout)
+    estimate = estimate_layout(Priced(classes, candidate, context), layout)
     if not fits(estimate, context):
         return None
     strategy, slopes = strategy_of(candidate, context, layout), slopes_of(candidate, context, [layout])[0]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.inner_problem import InnerProblem
-    from autodeploy.evaluation.stages.step_classes import StepClasses
+    from autodeploy.evaluation.stages.step_classes import Priced, StepClasses
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.specs.planset import Rescaled
     from cost_models.arrays import Floats, Ints
@@ -174,8 +174,7 @@ def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity) -> 
         together = concatenate([found[number].candidate for number in mine])
         slopes |= dict(zip(mine, slopes_of(together, context, [layouts[number] for number in mine]), strict=True))
     return [
-        plan_of(solved.candidate, solved.classes, solved.context, layouts[number], spec, identity, slopes[number])
-        for number, solved in enumerate(found)
+        plan_of(solved.priced, layouts[number], spec, identity, slopes[number]) for number, solved in enumerate(found)
     ]
 
 
@@ -183,23 +182,15 @@ def layout_of_solved(solved: Solved) -> Layout:
     """Where the layers of a candidate's plan are, and what they recompute or swap."""
     problem, applied = solved.problem, solved.plan.applied
     used = frozenset(option.name for number, option in enumerate(problem.options) if applied[:, number].any())
-    read = with_choices(problem, solved.classes, solved.candidate, solved.context, 0, used)
+    read = with_choices(problem, solved.priced, used)
     return layout_of_solution(problem, solved.plan.layout, applied, read)
 
 
-def plan_of(
-    candidate: Candidates,
-    classes: StepClasses,
-    context: Context,
-    layout: Layout,
-    spec: Spec,
-    identity: Identity,
-    slopes: Floats,
-) -> Plan:
+def plan_of(priced: Priced, layout: Layout, spec: Spec, identity: Identity, slopes: Floats) -> Plan:
     """The plan of a candidate under a layout, with everything predicted about it."""
-    estimate = estimate_layout(classes, candidate, context, 0, layout)
+    estimate, candidate, context = estimate_layout(priced, layout), priced.candidate, priced.context
     strategy = strategy_of(candidate, context, layout)
-    return plan_of_estimate(estimate, strategy, candidate, classes, context, layout, spec, identity, slopes)
+    return plan_of_estimate(estimate, strategy, candidate, priced.classes, context, layout, spec, identity, slopes)
 
 
 def plan_of_estimate(

@@ -11,7 +11,7 @@ from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import RUN_AXES, Spread, TimedRuns, coverage, spread_of
 from autodeploy.calibration.run_keys import family_digest, work_digest
 from autodeploy.calibration.spreads import shares_node
-from autodeploy.evaluation.steps.sensitivity import sensitivities
+from autodeploy.evaluation.steps.worlds import sensitivities
 from autodeploy.ranking.features_in_use import holds
 from autodeploy.specs.planset import Plan, Uncertainty
 from autodeploy.stack.features import FEATURES

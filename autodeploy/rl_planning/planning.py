@@ -104,7 +104,7 @@ def timeline_rl(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     npus = trainers(layout, healthy_npus(profile, spec.cluster))
     update = strategy.model_copy(update={"rl": None})
     found = estimated(update, context_of_update(spec, profile, update, layout.pack_tokens, npus=npus))
-    return pipeline_timeline(found.classes, found.candidate, found.context, 0, found.layout)
+    return pipeline_timeline(found.priced, found.layout)
 
 
 def plan_rl(

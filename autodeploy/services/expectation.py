@@ -11,7 +11,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from autodeploy.solver.search_size import SearchSize
+    from autodeploy.solver.search_space import SearchSize
     from autodeploy.specs.search import SearchSpec
 
 # Plans are made of a few hundred candidates at most; what each takes grows with the layers.

@@ -12,14 +12,16 @@ import numpy.typing as npt
 from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.inputs.build_context import choice_context
 from autodeploy.evaluation.layers.alternatives import closed, fastest_costs
-from autodeploy.evaluation.layers.cut_costs import CutCosts, joined
+from autodeploy.evaluation.layers.unit_costs import CutCosts, joined
 from autodeploy.evaluation.stages.step_parts import faster_somewhere
 from autodeploy.evaluation.sweep.sweep import TOTALS, Sweep, sweep_tree
+from autodeploy.solver.effort import LEVELS, USUAL
 from autodeploy.solver.outer.frontier import SearchRequest
 from autodeploy.specs.planset import Counts
 from autodeploy.strategies.candidates import Candidates, concatenate
 from autodeploy.strategies.grid import Grid, grid_of
 from autodeploy.strategies.grid_rules import judge_grid
+from autodeploy.strategies.knobs import allowed_values
 from autodeploy.strategies.space import Space, default_space, restrict
 from autodeploy.strategies.space_size import (
     MOST_CANDIDATES,
@@ -168,12 +170,10 @@ def candidate_grid(search: SearchSpec, context: Context, profile: Profile, choic
     keep = np.ones(len(grid.cut_of), dtype=bool)
     for axis in ("dp", "etp"):
         values = grid.column(axis)
-        if axis in search.fix:
-            keep &= values == int(search.fix[axis])
-        if axis in search.allow:
-            keep &= np.isin(values, [int(v) for v in search.allow[axis]])
-        if axis in search.forbid:
-            keep &= ~np.isin(values, [int(v) for v in search.forbid[axis]])
+        known = np.unique(values).tolist()
+        left = allowed_values(search, axis, known)
+        if len(left) < len(known):
+            keep &= np.isin(values, left)
     keep &= _worth_their_order(grid, context)
     return grid if keep.all() else grid.only(keep)
 
@@ -283,3 +283,53 @@ def _join(tables: Sequence[Sweep]) -> Sweep:
     if len(tables) == 1:
         return tables[0]
     return Sweep(**{name: np.concatenate([getattr(t, name) for t in tables]) for name in TOTALS}, parts={})
+
+
+# Grids beyond this are not judged but guessed: a submission waits for the answer.
+MOST_JUDGED = 250_000
+LEGAL_SHARE = 0.2
+"""Of the most candidates that a large space can have, so many are legal: 0.09 to 0.31 on eight specs."""
+DEEP_WORK = 5.0
+"""Work of `effort: deep` in that of the default: 1 to 13 on five specs, by when the gap is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSize:
+    """What the time of a search depends on.
+
+    candidates : legal ones, before it is known which fit; layers : of the model; effort : work in that of the default;
+    phases : searches of their own that the run's phases add.
+    """
+
+    candidates: int
+    layers: int
+    effort: float
+    phases: int = 0
+
+
+def search_size(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> SearchSize:
+    """The size of the search of a spec: a tenth of a second at most."""
+    candidates = 0.0
+    for context in of_sizes(spec, profile, choice, nominal):
+        space = space_of(spec.search, context, profile, choice)
+        if grid_cells(space) > MOST_JUDGED:
+            candidates += LEGAL_SHARE * most_candidates(space, context.world)
+        else:
+            candidates += len(legal_tree(spec.search, context, profile, choice)[0])
+    return SearchSize(round(candidates), nominal.model.num_hidden_layers, _effort(spec), _phases(spec))
+
+
+def _effort(spec: Spec) -> float:
+    """Of `deep` and of numbers; where more plans are asked for than are looked at, that many are."""
+    effort = spec.search.effort
+    scale = DEEP_WORK if effort == "deep" else LEVELS[effort].quick / USUAL.quick if isinstance(effort, str) else effort
+    return max(scale, 2.0 * spec.search.top_k / USUAL.quick)
+
+
+def _phases(spec: Spec) -> int:
+    """Other sequence lengths and batches of the run, each of which is searched where layouts may change."""
+    if spec.run is None or spec.run.layout_changes != "allowed":
+        return 0
+    usual = (spec.training.seq_length, spec.training.global_batch_size.value)
+    found = {(phase.seq_length or usual[0], phase.global_batch_size or usual[1]) for phase in spec.run.phases}
+    return len(found - {usual})

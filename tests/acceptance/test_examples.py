@@ -10,7 +10,7 @@ import pytest
 
 from autodeploy import planner
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.steps.strategy_layout import candidate_of
+from autodeploy.evaluation.steps.one_strategy import candidate_of
 from autodeploy.exporters import export
 from autodeploy.importers.spec_file import read_spec_document, read_spec_file
 from autodeploy.specs.planset import PARTS, PlanSet

@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, chunk_times
 from autodeploy.solver import DEFAULT, FAST, solve
 from autodeploy.solver.bounds.path_bound import PathLibrary, path_bound_s
-from autodeploy.solver.inner.greedy import greedy_options
+from autodeploy.solver.inner.solve import greedy_options
 from autodeploy.solver.inner.stage_choices import StageChoices
 from cost_models.schedule import in_flight_moments
 from tests.support.figures import report

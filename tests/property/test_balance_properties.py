@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autodeploy.evaluation.inputs.build_context import spec_context
 from autodeploy.evaluation.inputs.expert_balance import ExpertBalance, migrated_balance, routed_balance
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
 from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.specs.training import TrainingSpec
@@ -34,7 +34,7 @@ def estimated(case: Case, d: Degrees, layers: int = 8) -> Estimate:
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
     placed = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp)
     assert int(placed.sum()) == layers
-    return estimate_layout(classes, candidates, case.context, 0, Layout(placed, {}))
+    return estimate_layout(Priced(classes, candidates, case.context), Layout(placed, {}))
 
 
 def balances(case: Case, d: Degrees) -> tuple[ExpertBalance, ExpertBalance]:

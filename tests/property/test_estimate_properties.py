@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
 from autodeploy.evaluation.sweep.sweep import Sweep, sweep
 from autodeploy.specs.choice_key import ChoiceKey
@@ -45,7 +45,7 @@ def estimated(context: Context, d: Degrees, per_chunk: list[list[int]], applied:
     classes = step_classes(unit_costs(context, candidates), candidates, context)
     layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk), d.schedule)
     counts = {ChoiceKey(name): np.asarray(values) for name, values in applied.items()}
-    return estimate_layout(classes, candidates, context, 0, Layout(layers, counts))
+    return estimate_layout(Priced(classes, candidates, context), Layout(layers, counts))
 
 
 @settings(max_examples=40, phases=[Phase.generate])
@@ -145,7 +145,7 @@ def test_an_estimate_is_the_same_alone_and_in_a_batch(data: st.DataObject, name:
     counts = tuple(c.count for c in classes.layers)
     for index, d in enumerate(batch):
         layout = Layout(template_layers(counts, d.pp, d.vpp, kind=d.schedule), {})
-        together = estimate_layout(classes, candidates, case.context, index, layout)
+        together = estimate_layout(Priced(classes, candidates, case.context, index), layout)
         alone = estimated(case.context, d, layout.layers.sum(axis=2).tolist(), {})
         assert together.step_time_s == alone.step_time_s
         assert together.breakdown == alone.breakdown

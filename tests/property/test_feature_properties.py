@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
 from autodeploy.ranking.lane_report import lane_report
 from autodeploy.ranking.memory_menu import memory_menu
@@ -52,7 +52,7 @@ def estimated(case: Case, d: Degrees, per_chunk: list[list[int]], applied: dict[
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
     layers = template_layers(tuple(c.count for c in classes.layers), d.pp, d.vpp, np.asarray(per_chunk))
     counts = {ChoiceKey(name): np.asarray(values) for name, values in applied.items()}
-    return estimate_layout(classes, candidates, case.context, 0, Layout(layers, counts))
+    return estimate_layout(Priced(classes, candidates, case.context), Layout(layers, counts))
 
 
 @st.composite

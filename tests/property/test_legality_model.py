@@ -26,6 +26,7 @@ from autodeploy.strategies.grid import grid_of
 from autodeploy.strategies.knobs import KNOBS, allowed_values, log2_ratio
 from autodeploy.strategies.rules import judge, load_rules, values_of
 from autodeploy.strategies.space import default_space, restrict
+from tests.support.cut_costs import cut_costs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -262,7 +263,8 @@ def test_one_model_over_all_axes_and_time_has_the_optimum_of_the_two_levels(prep
         solution = solve_candidate(legal.take(slice(place, place + 1)), context, place, None).solution
         costs_s[number] = solution.step_s if solution.plan is not None else math.inf
     budget = Budget(quick=10**6, slots=math.inf, refined=0, effort=FAST)
-    levels = best_first(SearchRequest(legal, sweep(legal, context), lambda _: context, 1, 0.0, budget))
+    costs = cut_costs(legal, context)
+    levels = best_first(SearchRequest(legal, sweep(legal, context), lambda _: context, 1, 0.0, budget, costs))
     one = fastest_of_one_model(model_of(prepared), everything, costs_s)
     if one is None:
         assert not levels.best

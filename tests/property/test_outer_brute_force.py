@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.build_problem import build_problem
 from autodeploy.evaluation.stages.stage_memory import communication_bytes
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import Prepared, prepare
@@ -23,6 +23,7 @@ from autodeploy.solver.outer.frontier import SearchRequest, outer_tuples
 from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_solver_brute_force import best_step_s
+from tests.support.cut_costs import cut_costs
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
@@ -81,7 +82,7 @@ def test_the_best_plans_are_those_of_the_enumeration(drawn: dict[str, Any]) -> N
         truth[int(outer[index])] = min(truth.get(int(outer[index]), math.inf), fastest(classes, legal, context, index))
     expected = sorted(seconds for seconds in truth.values() if math.isfinite(seconds))[:TOP_K]
     budget = Budget(quick=10**6, slots=math.inf, refined=10**6, effort=DEFAULT)
-    found = best_first(SearchRequest(legal, swept, lambda _: context, TOP_K, 0.0, budget))
+    found = best_first(SearchRequest(legal, swept, lambda _: context, TOP_K, 0.0, budget, cut_costs(legal, context)))
     best = [solved.solution.step_s for solved in found.best[:TOP_K]]
     assert len(best) == len(expected), (best, expected)
     np.testing.assert_allclose(best, expected, rtol=3e-6)
@@ -122,5 +123,7 @@ def fastest(classes: StepClasses, legal: Candidates, context: Context, index: in
     Recomputing whole layers takes a buffer: strategies that do without it are enumerated without it.
     """
     choices = memory_choices(legal.take(slice(index, index + 1)), context)
-    problems = [build_problem(classes, legal, context, index, choices=each) for each in (choices, choices - {"full"})]
+    problems = [
+        build_problem(Priced(classes, legal, context, index), choices=each) for each in (choices, choices - {"full"})
+    ]
     return min(best_step_s(problem) for problem in problems)

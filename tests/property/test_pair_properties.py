@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
 from cost_models.schedule import (
     BackwardHalf,
@@ -103,7 +103,7 @@ def estimated(case: Case, d: Degrees) -> Estimate:
     classes = step_classes(unit_costs(case.context, candidates), candidates, case.context)
     counts = tuple(c.count for c in classes.layers)
     layers = template_layers(counts, d.pp, d.vpp, kind=d.schedule)  # type: ignore[arg-type]
-    return estimate_layout(classes, candidates, case.context, 0, Layout(layers, {}))
+    return estimate_layout(Priced(classes, candidates, case.context), Layout(layers, {}))
 
 
 @pytest.mark.parametrize("pp", [2, 4])

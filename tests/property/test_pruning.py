@@ -16,6 +16,7 @@ from autodeploy.solver.outer.frontier import SearchRequest
 from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_outer_brute_force import TOP_K, instances, resolved
+from tests.support.cut_costs import cut_costs
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
@@ -49,7 +50,9 @@ def compare(drawn: dict[str, Any]) -> None:
 def searched(legal: Candidates, context: Context, *, prune: bool) -> Frontier:
     """All of a small space; nothing but pruning may leave a candidate out."""
     budget = Budget(quick=10**4, slots=math.inf, refined=10**4, effort=FAST)
-    return best_first(SearchRequest(legal, sweep(legal, context), lambda _: context, TOP_K, 0.0, budget), prune=prune)
+    costs = cut_costs(legal, context)
+    request = SearchRequest(legal, sweep(legal, context), lambda _: context, TOP_K, 0.0, budget, costs)
+    return best_first(request, prune=prune)
 
 
 def steps(found: Frontier) -> list[float]:

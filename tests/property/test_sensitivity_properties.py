@@ -14,9 +14,9 @@ from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import spread_of
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
-from autodeploy.evaluation.steps.sensitivity import STEP, sensitivities
+from autodeploy.evaluation.steps.worlds import STEP, sensitivities
 from autodeploy.ranking.uncertainty import parameter_variance
 from autodeploy.specs.choice_key import ChoiceKey
 from hardware_profiles.covariance import Covariance, FittedFactor
@@ -92,7 +92,7 @@ def at(context: Context, efficiency: dict[str, float]) -> Context:
 
 def step_s(context: Context, candidate: Candidates, layout: Layout) -> float:
     classes = step_classes(unit_costs(context, candidate), candidate, context)
-    return estimate_layout(classes, candidate, context, 0, layout).step_time_s
+    return estimate_layout(Priced(classes, candidate, context), layout).step_time_s
 
 
 @settings(max_examples=15, phases=[Phase.generate], deadline=None)

@@ -18,10 +18,17 @@ from autodeploy.evaluation.stages.inner_problem import (
     tail_s,
 )
 from autodeploy.solver import relax_bound, solve
-from autodeploy.solver.bounds.path_bound import PathBound, PathLibrary, _Model, path_bound_s
+from autodeploy.solver.bounds.path_bound import (
+    PathBound,
+    PathLibrary,
+    TupleBounds,
+    _Model,
+    _Open,
+    easiest,
+    path_bound_s,
+)
 from autodeploy.solver.bounds.problem_bound import Surcharges, batch_of
 from autodeploy.solver.bounds.stage_bound import lower_bound_s, steady_micro_batches
-from autodeploy.solver.bounds.tuple_bounds import TupleBounds, _Open, easiest
 from autodeploy.solver.effort import FAST
 from autodeploy.solver.inner.layouts import most_layers_per_chunk
 from autodeploy.solver.inner.uniform import set_problems

@@ -20,7 +20,7 @@ from autodeploy.evaluation.stages.inner_problem import (
     tail_s,
 )
 from autodeploy.solver import relax_bound, solve
-from autodeploy.solver.inner.layouts import parts_of, to_layout
+from autodeploy.solver.inner.layouts import to_layout
 from autodeploy.solver.inner.memory_options import legal_options
 from cost_models.schedule import in_flight_moments, makespan_s, operation_order
 
@@ -86,7 +86,7 @@ def random_problem(seed: int) -> InnerProblem:
 
 def everything(problem: InnerProblem) -> tuple[Ints, Ints]:
     """Every legal pair of layout and option counts."""
-    parts, total, least = len(parts_of(problem)), problem.total_layers, problem.min_layers_per_chunk
+    parts, total, least = len(problem.parts), problem.total_layers, problem.min_layers_per_chunk
     sizes = [s for s in itertools.product(range(least, total + 1), repeat=parts) if sum(s) == total]
     layouts, counts = [], []
     for layout in to_layout(problem, np.array(sizes, dtype=np.int64)):

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
 from autodeploy.evaluation.steps.worlds import context_in, step_times_in
 from autodeploy.ranking.error_box import error_box
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def step_s(context: Context, candidate: Candidates, layout: Layout) -> float:
     classes = step_classes(unit_costs(context, candidate), candidate, context)
-    return estimate_layout(classes, candidate, context, 0, layout).step_time_s
+    return estimate_layout(Priced(classes, candidate, context), layout).step_time_s
 
 
 @settings(max_examples=15, phases=[Phase.generate], deadline=None)

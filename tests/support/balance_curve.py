@@ -125,7 +125,7 @@ def _stages_pct(spec: Spec, features: frozenset[str], imbalance: float) -> float
     def problem(vocabulary: float, on: frozenset[str]) -> InnerProblem:
         model = spec.model.model_copy(update={"vocab_size": int(vocabulary)})
         found = _predicted(spec.model_copy(update={"model": model}), on)
-        lowered = build_problem(found.classes, found.candidate, found.context, 0, choices=frozenset())
+        lowered = build_problem(found.priced, choices=frozenset())
         return replace(lowered, limit_bytes=1e18)
 
     even, free = features - {BALANCE}, features | {BALANCE}

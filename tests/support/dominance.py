@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.predict import Prediction
     from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.layers.cut_costs import CutCosts
+    from autodeploy.evaluation.layers.unit_costs import CutCosts
     from autodeploy.evaluation.sweep.sweep import Sweep
     from autodeploy.solver.outer.frontier import Frontier
     from autodeploy.specs.record import Record

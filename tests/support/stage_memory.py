@@ -15,9 +15,9 @@ import numpy as np
 
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import estimate_layout
-from autodeploy.evaluation.steps.strategy_layout import candidate_of, layout_of
+from autodeploy.evaluation.steps.one_strategy import candidate_of, layout_of
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
@@ -96,7 +96,7 @@ def predict_stage_memory(recomputed_layers: int = 0) -> StageMemory:
     )
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
-    estimate = estimate_layout(classes, candidate, context, 0, layout)
+    estimate = estimate_layout(Priced(classes, candidate, context), layout)
     return StageMemory(
         recomputed_layers,
         np.asarray(figures, dtype=np.float64),

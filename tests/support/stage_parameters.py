@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.entries import at
+from autodeploy.evaluation.layers.unit_costs import at
 from cost_models.schedule import model_parts
 
 if TYPE_CHECKING:

@@ -70,7 +70,11 @@ def test_nothing_of_the_product_comes_through_the_cases() -> None:
         ("from cost_models.hbm import stream_s", True, ["cost_models.hbm.stream_s"]),
         ("import autodeploy.workload.attention", True, ["autodeploy.workload.attention"]),
         ("from autodeploy import solver", True, ["autodeploy.solver"]),
-        ("from autodeploy.evaluation.stages.sends import p2p_s", True, ["autodeploy.evaluation.stages.sends.p2p_s"]),
+        (
+            "from autodeploy.evaluation.stages.step_parts import p2p_s",
+            True,
+            ["autodeploy.evaluation.stages.step_parts.p2p_s"],
+        ),
         ("def late():\n    from autodeploy.specs.spec import Spec", False, ["autodeploy.specs.spec.Spec"]),
         ("import numpy as np", False, ["numpy"]),
         ("from importlib import import_module", True, ["importlib.import_module"]),

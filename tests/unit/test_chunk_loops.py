@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.stages.chunk_loops import add_options
-from autodeploy.evaluation.stages.inner_problem import fill_chunks
+from autodeploy.evaluation.stages.inner_problem import add_options, fill_chunks
 
 
 def first_layers(number: int, sizes: list[int]) -> list[int]:

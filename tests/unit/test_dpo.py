@@ -9,9 +9,8 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.stages.sends import p2p_bytes
-from autodeploy.evaluation.steps.one_strategy import estimated
-from autodeploy.evaluation.steps.strategy_layout import candidate_of
+from autodeploy.evaluation.stages.step_parts import p2p_bytes
+from autodeploy.evaluation.steps.one_strategy import candidate_of, estimated
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy

@@ -10,9 +10,9 @@ import pytest
 from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
 from autodeploy.solver import DEFAULT, solve
 from autodeploy.solver.inner.evaluate import Evaluator
-from autodeploy.solver.inner.first_look import best_template
-from autodeploy.solver.inner.layouts import parts_of, templates, to_layout
+from autodeploy.solver.inner.layouts import templates, to_layout
 from autodeploy.solver.inner.memory_options import legal_options
+from autodeploy.solver.inner.solve import best_template
 from autodeploy.solver.inner.stage_choices import fits
 from cost_models.schedule import in_flight_moments
 
@@ -96,7 +96,7 @@ def test_nothing_is_said_where_no_template_fits() -> None:
 
 def test_templates_lighten_whole_stages_of_several_chunks() -> None:
     case = replace(problem("dualpipev", 2, 40.0), layers=(13,), min_layers_per_chunk=1, equal_chunks=True)
-    stage = np.array([places[0][0] for places in parts_of(case)])
+    stage = np.array([places[0][0] for places in case.parts])
     sizes = to_layout(case, templates(case)).sum(axis=(2, 3))
     assert stage[0] == stage[-1] == 0
     assert any((row[0] < row[1:3].min()) and row[3] < row[1:3].max() for row in sizes)

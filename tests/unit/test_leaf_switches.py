@@ -13,7 +13,7 @@ from autodeploy import planner
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.inputs.machine import Machine, machine_of
-from autodeploy.evaluation.stages.sends import p2p_s
+from autodeploy.evaluation.stages.step_parts import p2p_s
 from autodeploy.evaluation.steps.one_strategy import candidate_for
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy

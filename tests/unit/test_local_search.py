@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from autodeploy.evaluation.stages.inner_problem import InnerProblem, LayerClass, MemoryOption
-from autodeploy.solver.inner import local_search
-from autodeploy.solver.inner.evaluate import Evaluator
+from autodeploy.solver.inner import evaluate
+from autodeploy.solver.inner.evaluate import Evaluator, best_of, improve
 from autodeploy.solver.inner.layouts import even_sizes, most_layers_per_chunk, moved, moves, neighbours
-from autodeploy.solver.inner.local_search import best_of, improve
 from autodeploy.solver.inner.stage_choices import StageChoices
 from cost_models.schedule import in_flight_moments
 
@@ -40,7 +39,7 @@ def test_chunks_of_neighbours_choose_the_same_plan(monkeypatch, schedule: str, v
     given = problem(schedule, vpp)
     start = Evaluator(given).plan(*_plan(given))
     whole = improve(Evaluator(given), StageChoices(given), start, 8, lambda: False)
-    monkeypatch.setattr(local_search, "CHUNK", 500)
+    monkeypatch.setattr(evaluate, "CHUNK", 500)
     in_chunks = improve(Evaluator(given), StageChoices(given), start, 8, lambda: False)
     assert whole.step_s < start.step_s
     assert in_chunks.step_s == whole.step_s
@@ -62,7 +61,7 @@ def test_a_local_search_that_is_to_stop_looks_at_no_further_chunk(monkeypatch) -
     looked: list[int] = []
     bare_s = Evaluator.bare_s
     monkeypatch.setattr(Evaluator, "bare_s", lambda self, layout: looked.append(len(layout)) or bare_s(self, layout))
-    monkeypatch.setattr(local_search, "CHUNK", 1)
+    monkeypatch.setattr(evaluate, "CHUNK", 1)
     some = neighbours(given, even_sizes(given))
     best_of(Evaluator(given), StageChoices(given), some, np.inf, lambda: len(looked) >= 3)
     assert looked == [1, 1, 1]

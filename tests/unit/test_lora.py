@@ -11,8 +11,7 @@ import pytest
 from autodeploy import planner
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.steps.one_strategy import estimated
-from autodeploy.evaluation.steps.strategy_layout import candidate_of
+from autodeploy.evaluation.steps.one_strategy import candidate_of, estimated
 from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.specs.lora import TARGETS, LoraSpec, adapter_params
 from autodeploy.specs.presets import load_preset

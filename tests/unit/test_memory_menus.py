@@ -6,7 +6,7 @@ import pytest
 
 from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.build_problem import build_problem
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import prepare
 from autodeploy.solver.inner.memory_options import memory_choices
@@ -27,8 +27,8 @@ def options_by_class(target: str) -> dict[int, set[str]]:
     one = legal.take(slice(0, 1))
     classes = step_classes(unit_costs(prepared.context, one), one, prepared.context)
     choices = memory_choices(one, prepared.context)
-    problem = build_problem(classes, one, prepared.context, 0, choices=choices)
-    every = build_problem(classes, one, prepared.context, 0, choices=choices, menu=False)
+    problem = build_problem(Priced(classes, one, prepared.context), choices=choices)
+    every = build_problem(Priced(classes, one, prepared.context), choices=choices, menu=False)
     chosen = {option.name for option in problem.options}
     found: dict[int, set[str]] = {}
     for option in every.options:
@@ -51,5 +51,5 @@ def test_whole_layers_are_always_among_the_options(target: str) -> None:
     legal, _ = legal_candidates(prepared.spec.search, prepared.context, prepared.profile, prepared.choice)
     one = legal.take(slice(0, 1))
     classes = step_classes(unit_costs(prepared.context, one), one, prepared.context)
-    problem = build_problem(classes, one, prepared.context, 0, choices=memory_choices(one, prepared.context))
+    problem = build_problem(Priced(classes, one, prepared.context), choices=memory_choices(one, prepared.context))
     assert {option.layer_class for option in problem.options if option.name == "full"} == {0, 1}

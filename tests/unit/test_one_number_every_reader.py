@@ -17,9 +17,9 @@ from autodeploy.calibration.validate import validate
 from autodeploy.cli.validate import report_text, unmeasured_text
 from autodeploy.cli.validate_html import report_html
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.sends import p2p_s
 from autodeploy.evaluation.stages.step_classes import step_classes
-from autodeploy.evaluation.steps.strategy_layout import candidate_of
+from autodeploy.evaluation.stages.step_parts import p2p_s
+from autodeploy.evaluation.steps.one_strategy import candidate_of
 from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.planner import estimate, prepare, profile_hash
 from autodeploy.specs.spec import Spec, parse_spec

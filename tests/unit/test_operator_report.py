@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autodeploy.cli.main import app
-from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.layers.unit_costs import at, unit_costs
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, lowered, operators
 from autodeploy.reports.operator_table import render_operators

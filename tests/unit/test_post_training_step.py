@@ -10,8 +10,7 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
-from autodeploy.evaluation.steps.one_strategy import estimated
-from autodeploy.evaluation.steps.step_phases import StepPhase, phase_cost
+from autodeploy.evaluation.steps.one_strategy import StepPhase, estimated, phase_cost
 from autodeploy.post_training import (
     Case,
     InfeasibleRlError,

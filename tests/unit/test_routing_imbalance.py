@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.router_priors import persistent_shares
+from autodeploy.evaluation.inputs.expert_balance import persistent_shares
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate
 from autodeploy.reports.best_plan import experts_line, plan_lines

@@ -16,9 +16,9 @@ from autodeploy.solver.bounds.problem_bound import batch_of
 from autodeploy.solver.bounds.stage_bound import _counts, _time_rows
 from autodeploy.solver.cp_sat.master import _fillings
 from autodeploy.solver.inner.evaluate import Evaluator
-from autodeploy.solver.inner.greedy import greedy
 from autodeploy.solver.inner.layouts import most_layers_per_chunk, templates, to_layout, to_sizes
 from autodeploy.solver.inner.memory_options import legal_options
+from autodeploy.solver.inner.solve import greedy
 from autodeploy.solver.inner.stage_choices import nested_frontier
 from cost_models.schedule import in_flight_moments
 from tests.support.cpu_time import least_cpu_s

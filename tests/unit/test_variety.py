@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.steps.strategy_layout import candidate_of
+from autodeploy.evaluation.steps.one_strategy import candidate_of
 from autodeploy.ranking.variety import Found, different, outline, valley
 from autodeploy.specs.planset import Breakdown, Hidden, Plan, Uncertainty
 from autodeploy.specs.strategy import Strategy

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError, ProfileError, SpecError, UnsupportedError
 from autodeploy.evaluation.inputs.context import Context
-from autodeploy.evaluation.inputs.expert_balance import Levelling, Loads
+from autodeploy.evaluation.inputs.expert_balance import Levelling, Loads, family_of
 from autodeploy.evaluation.inputs.machine import machine_of
-from autodeploy.evaluation.inputs.router_priors import family_of
 from autodeploy.evaluation.inputs.sample_balance import packs_of
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
@@ -140,7 +139,9 @@ def operator_features(
         element_bytes=4.0 if full else 2.0,
         logit_bytes=kept,
         loss_bytes=beside,
-        loss_chunk=_loss_chunk(features),
+        loss_chunk=float(launch_values(features, "chunked_loss")["chunk_tokens"])
+        if "chunked_loss" in features
+        else 0.0,
         whole_vocabulary="whole_vocabulary" in features,
         replicated_dispatch="replicated_dispatch" in features,
         copies_heads=ascend,
@@ -154,11 +155,6 @@ def operator_features(
         lora_targets=() if training.lora is None else training.lora.target_modules,
         reference=training.kind == "dpo",
     )
-
-
-def _loss_chunk(features: frozenset[str]) -> float:
-    """Tokens of which the loss is computed at a time; 0: all of a micro batch."""
-    return float(launch_values(features, "chunked_loss")["chunk_tokens"]) if "chunked_loss" in features else 0.0
 
 
 def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str]) -> Loads:
@@ -270,6 +266,10 @@ def spec_context(
     packs = packs_of(histogram, training.seq_length, batch) if histogram else None
     stack = spec.search.release(profile.vendor)
     operators = operator_features(model, training, features, profile.vendor, stack)
+    on, half = mechanisms(features), training.precision == "fp16"
+    reduced = 2.0 if half else OptimizerFormat.of(on).gradient
+    if "torch_fsdp2" in on:
+        reduced = 2.0 if "bf16_gradients" in on else 4.0
     return Context(
         model=model,
         machine=machine_of(
@@ -293,7 +293,7 @@ def spec_context(
         slowest_device_factor=cluster.slowest_device_factor,
         limit_bytes=_limit_bytes(device, spec.search),
         host_bytes_per_device=_host_bytes_per_device(profile, spec.search),
-        gradient_bytes=_reduced_bytes(mechanisms(features), training.precision),
+        gradient_bytes=reduced,
         distributed_optimizer=distributed_optimizer,
         deduplicate="deduplicated_dispatch" in features,
         packs=packs,
@@ -303,13 +303,6 @@ def spec_context(
         family=profile.family if cluster.profile in shipped_profiles() else f"{profile.family}{OWN}",
         facts=_facts(spec, profile, features, world, batch, shards_states=distributed_optimizer),
     )
-
-
-def _reduced_bytes(features: frozenset[str], precision: str) -> float:
-    """Bytes of one gradient element on its way to the other replicas."""
-    if "torch_fsdp2" in features:
-        return 2.0 if "bf16_gradients" in features else 4.0
-    return 2.0 if precision == "fp16" else OptimizerFormat.of(features).gradient
 
 
 def choice_context(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import ExpertRanks, Loads, placed_balance
-from autodeploy.evaluation.inputs.options import FLAT, SEQUENTIAL, ExchangeFeatures, Sharded
 from autodeploy.evaluation.inputs.rank_order import copy_groups, replica_groups
 from autodeploy.evaluation.inputs.sample_balance import Packs, attention_factor
 from autodeploy.specs.dpo import SEQUENCES_OF_A_PAIR
@@ -17,6 +16,7 @@ from autodeploy.specs.lora import adapter_params
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES, launch_values, mechanisms
 from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.strategies.candidates import DISPATCHERS
 from autodeploy.strategies.rules import values_of
 from autodeploy.workload.flops import mfu
 from cost_models.all_to_all import ExpertGroups
@@ -26,6 +26,9 @@ from cost_models.hbm import OptimizerFormat
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy.typing as npt
+
+    from autodeploy.evaluation.inputs.expert_balance import ExpertBalance
     from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.specs.model import ModelSpec
     from autodeploy.stack.frameworks import Framework
@@ -33,7 +36,71 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import OperatorFeatures
     from cost_models.arrays import Bools, Floats
+    from cost_models.collectives import Group
     from hardware_profiles.profile import Profile
+
+
+FLAT, SEQUENTIAL, ALL_GATHER, HIERARCHICAL = range(len(DISPATCHERS))
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """Fully sharded data parallelism: the ranks that share dense and expert parameters, and what runs beside work.
+
+    gradient_bytes : of one gradient element in the reduction; expert_gradient_bytes : of an expert's [n].
+    dense_copies, expert_copies_group : the ranks that hold the same shard and add up its gradients (HSDP).
+    keeps_gathered : weights stay whole from the forward to the backward pass [n].
+    copies, expert_copies : of weights out of what is gathered, and of gradients into what is reduced [n].
+    """
+
+    dense: Group
+    expert: Group
+    dense_copies: Group
+    expert_copies_group: Group
+    gradient_bytes: float
+    expert_gradient_bytes: Floats
+    overlap_gather: bool
+    overlap_reduce: bool
+    keeps_gathered: Bools
+    copies: float
+    expert_copies: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeFeatures:
+    """Features of the communication, one entry per candidate.
+
+    tp_fusion : chunks of a fused or chunked matrix multiplication with its collective (1 = none).
+    dispatcher : index into DISPATCHERS. balance : how evenly experts load the ranks.
+    paired : the schedule runs the forward of one micro batch against the backward of another.
+    recompute_in_waits : what the backward pass recomputes may run while it waits for an exchange.
+    attention_imbalance : time of attention on the ranks that set the pace, against the mean.
+    async_gathers : an all-gather dispatcher issues its gathers before the host waits. captured : what does not depend
+    on the router's sizes is launched as a graph.
+    compiled : the device runs a whole graph, and no host issues its operators.
+    groups : group-limited routing. pipelined : the two steps of a hierarchical exchange run at the same time.
+    """
+
+    dispatcher: npt.NDArray[np.int64]
+    tp_fusion: npt.NDArray[np.float64]
+    tp_fused_kernel: bool
+    alltoall_overlap: Bools
+    shared_expert_overlap: Bools
+    paired: Bools
+    recompute_in_waits: Bools
+    balance: ExpertBalance
+    attention_imbalance: npt.NDArray[np.float64]
+    deduplicate: bool = False
+    sync_free: bool = False
+    compiled: bool = False
+    host_reorder: bool = False
+    async_gathers: bool = False
+    captured: bool = False
+    vector_parallel: bool = False
+    pipelined: bool = True
+    groups: ExpertGroups | None = None
+    sharded: Sharded | None = None  # None: every rank holds its parameters whole
+
 
 # Mechanisms that change nothing but which rank holds which experts.
 LEVELLING = frozenset({"expert_migration", "mutual_routing"})
@@ -154,11 +221,6 @@ class Context:
         """Bytes of the optimizer's states."""
         return OptimizerFormat.of(self.mechanisms, self.precision)
 
-    @property
-    def cuts_sends(self) -> bool:
-        """Whether stages send 1/tp each and gather it inside the node (Megatron-LM scatter-gather, before SP)."""
-        return "scatter_gather_sends" in self.features
-
     def exchange_features(self, candidates: Candidates) -> ExchangeFeatures:
         """Communication switches of each candidate, where they are legal together."""
         on, n = self.mechanisms, len(candidates)
@@ -246,15 +308,10 @@ class Context:
         chosen = float(self.model.num_experts_per_tok or 1)
         return ExpertRanks(
             ranks=c.ep.astype(np.float64),
-            nodes=self.expert_nodes(c),
+            nodes=self.machine.group(c.etp.astype(np.float64), c.ep.astype(np.float64)).fan_out[-1],
             sequences=size * np.maximum(1.0, c.ep * c.etp / split),
             copies=chosen * self.seq_length * size * c.etp / split,
         )
-
-    def expert_nodes(self, candidates: Candidates) -> Floats:
-        """Instances of the outermost tier that each candidate's expert group spans [n]."""
-        group = self.machine.group(candidates.etp.astype(np.float64), candidates.ep.astype(np.float64))
-        return group.fan_out[-1]
 
 
 def _expert_groups(model: ModelSpec) -> ExpertGroups | None:

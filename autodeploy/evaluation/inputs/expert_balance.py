@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.specs.router import STATED_AT_EP, RouterKind, even_groups
 from autodeploy.stack.features import launch_values
 from autodeploy.strategies.tree import distinct
 from cost_models.expert_migration import migrate, migrate_all
-from cost_models.expert_skew import SkewFamily, deviations, family_imbalance
+from cost_models.expert_skew import REFERENCE_SPLIT, SkewFamily, deviations, family_imbalance
 from cost_models.load_balance import (
     LoadSeries,
     capped,
@@ -24,12 +26,61 @@ from cost_models.load_balance import (
     series_of_factor,
     without_hottest,
 )
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.specs.router import RouterKind
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.router import StatedImbalance
     from cost_models.arrays import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPrior:
+    """A number that nobody measured on the user's router: its value, what it may be, and where it comes from.
+
+    low, high : the extremes. sigma : standard deviation inside of them.
+    """
+
+    value: float
+    low: float
+    high: float
+    sigma: float
+    unit: str
+    kind: str
+    source: str
+
+
+@cache
+def persistent_shares() -> dict[str, RouterPrior]:
+    """Share of the variance of log loads that lasts, by kind of router; forced routers have none."""
+    text = files("autodeploy.evaluation.inputs").joinpath("router_priors.yaml").read_text(encoding="utf-8")
+    known = load_shipped_yaml(text)
+    return {kind: RouterPrior(**each["persistent_share"], source=each["source"]) for kind, each in known.items()}
+
+
+def family_of(
+    model: ModelSpec, router: RouterKind, stated: StatedImbalance | None, seq_length: int, share: float | None = None
+) -> SkewFamily:
+    """The loads behind a stated factor; even without one, and under a forced router.
+
+    Parameters
+    ----------
+    share : of the variance that lasts, in place of the prior's.
+    """
+    experts = model.n_routed_experts or 1
+    value = 1.0 if stated is None or router == "forced" or not model.is_moe else stated.value
+    if router != "forced" and share is None:
+        share = persistent_shares()[router].value
+    return SkewFamily(
+        experts=experts,
+        value=value,
+        at_ranks=STATED_AT_EP if stated is None else stated.at_ep,
+        copies=(model.num_experts_per_tok or 1) * seq_length / REFERENCE_SPLIT,
+        persistent=1.0 if share is None else share,
+        groups=even_groups(model, router),
+    )
 
 
 # Without a file: by how much the load of an expert differs from its prediction, relative, one standard deviation.
@@ -195,7 +246,7 @@ def prediction_error(loads: Loads, groups: ExpertRanks) -> float:
     """Error of the predicted loads that expert migration places by, on the file or the family behind the factor."""
     ranks, sequences, copies = int(groups.ranks[0]), float(groups.sequences[0]), float(groups.copies[0])
     series = _series(loads, ranks, sequences, copies)
-    if series is None or not _divides(series, ranks):
+    if series is None or series.experts % ranks:
         return 0.0
     how = loads.levelling
     found = migrate(series, nodes=1, ranks=ranks, interval=how.interval_steps, least_drop=how.least_drop)
@@ -288,10 +339,6 @@ def _sampled(loads: Loads, ranks: int, sequences: float, copies: float) -> float
     return float(imbalance_of(loads_of_ranks(came, contiguous(came.shape[1], series.experts, ranks), ranks)).mean())
 
 
-def _divides(series: LoadSeries, ranks: int) -> bool:
-    return series.experts % ranks == 0
-
-
 def _migrated(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, ...]]:
     """(sustained, of nodes, peak) imbalance after migration, and experts moved each interval."""
     known = _migrations(loads)
@@ -302,7 +349,7 @@ def _migrated(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, ...]]:
         ranks, nodes = int(case[0]), int(case[1])
         series = _series(loads, ranks, *case[2:]) if ranks > 1 else None
         sustained, peak = placed[case]
-        if series is None or not _divides(series, ranks) or ranks == series.experts or sustained <= 1.0:
+        if series is None or series.experts % ranks or ranks == series.experts or sustained <= 1.0:
             known[case] = sustained, sustained, peak, 0.0
         else:
             moving[case] = series, nodes if nodes and ranks % nodes == 0 else 1, ranks
@@ -341,7 +388,7 @@ def _without_hot(
     """`_routed` of one case, whose imbalance is `placed` where no expert is copied."""
     number, most = int(ranks), int(hottest)
     series = _series(loads, number, sequences, copies) if number > 1 else None
-    if series is None or most < 1 or not _divides(series, number) or placed <= 1.0:
+    if series is None or most < 1 or series.experts % number or placed <= 1.0:
         return 0.0, placed
     share = float(hot_share(series.loads, most).mean())
     cold = without_hottest(series.loads, most)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.inputs.options import ALL_GATHER
-from autodeploy.evaluation.layers.exchanges import CORE, HOT, ExchangeTimes, LayerInputs, exchange_times
-from autodeploy.evaluation.layers.lanes import beside_matrix_work_s
+from autodeploy.evaluation.inputs.context import ALL_GATHER
+from autodeploy.evaluation.layers.exchanges import CORE, HOT, ExchangeTimes, LayerInputs, exchange_times, sharded_s
 from autodeploy.evaluation.layers.operator_time import OperatorTime, operator_time
-from autodeploy.evaluation.layers.pair_windows import Pairing, halves
-from autodeploy.evaluation.layers.sharded_passes import sharded_s
+from autodeploy.evaluation.layers.pair_windows import Pairing, beside_matrix_work_s, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from autodeploy.workload.operators import MATRIX_KINDS
 from autodeploy.workload.reference_model import REFERENCE
@@ -23,7 +21,7 @@ from cost_models.swap import beyond_own_layer_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autodeploy.workload.operators import LayerTable, Operator
+    from autodeploy.workload.operators import Operator
     from cost_models.arrays import Floats
 
 
@@ -50,6 +48,9 @@ class PhaseCost:
     def total_s(self) -> Floats:
         """Seconds of the pass."""
         return np.asarray(sum(getattr(self, f.name) for f in fields(self)))
+
+
+PHASE_PARTS = tuple(field.name for field in fields(PhaseCost))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,8 @@ def layer_cost(layer: LayerInputs) -> LayerCost:
         pairing=pairing,
         covering_s=zero if pairing is None else np.where(features.paired, pairing.covering_s, 0.0),
         split_s=zero if pairing is None else np.where(features.paired, pairing.split_s, 0.0),
-        ep_shown_forward_s=np.asarray(sum(exchanged.exposed_ep(backward=False))),
-        ep_shown_backward_s=np.asarray(sum(exchanged.exposed_ep(backward=True))),
+        ep_shown_forward_s=exchanged.shown_ep(backward=False),
+        ep_shown_backward_s=exchanged.shown_ep(backward=True),
         ep_total_s=exchanged.ep_total_s,
         tp_total_s=exchanged.tp_total_s,
         cp_total_s=exchanged.cp_total_s,
@@ -196,8 +197,8 @@ def _phase(layer: LayerInputs, times: LayerTimes, *, backward: bool) -> PhaseCos
     if layer.features.vector_parallel:
         mean = mean - beside_matrix_work_s(times.even, exchanged, backward=backward)
         busy = busy - beside_matrix_work_s(times.busiest, exchanged, backward=backward)
-    ep, ep_imbalance = exchanged.exposed_ep(backward=backward)
-    tp, cp = exchanged.exposed_tp(backward=backward), exchanged.exposed_cp(backward=backward)
+    tp, cp, ep = (exchanged.exposed[lane, backward] for lane in ("tp", "cp", "ep"))
+    ep_imbalance = exchanged.imbalance[backward]
     dp = sharded_s(layer, busy, backward=backward)
     device = busy + ep + ep_imbalance + tp + cp + dp
     exposed = _host_s(layer, times, device, backward=backward)
@@ -261,13 +262,10 @@ def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> F
     experts everything. Source: Megatron-LM --cuda-graph-modules attn moe_router moe_preprocess.
     """
     table = layer.table
-    singly = [op for op in table.operators if not (layer.features.captured and _fixed_size(op, table))]
+    sized = {*table.after_synchronisation, HOOKED}
+    singly = [op for op in table.operators if not layer.features.captured or op.name in sized]
     graphs = 1.0 if len(singly) < len(table.operators) else 0.0
     return np.asarray(sum(launches(op, backward=backward) for op in singly) + graphs + exchanged.launches[backward])
-
-
-def _fixed_size(op: Operator, table: LayerTable) -> bool:
-    return op.name not in table.after_synchronisation and op.name != HOOKED
 
 
 def _pairing(layer: LayerInputs, times: LayerTimes, passes: tuple[PhaseCost, PhaseCost]) -> Pairing | None:
@@ -305,7 +303,7 @@ def _choices(
     again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
     found = {}
-    waits = _waits(kept, busiest, np.asarray(sum(exchanged.exposed_ep(backward=True)) * features.recompute_in_waits))
+    waits = _waits(kept, busiest, exchanged.shown_ep(backward=True) * features.recompute_in_waits)
     even = {t.name: t.kept_bytes for t in table.tensors}
     for choice in CHOICES.values():
         freed = freed_by(choice, kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from cost_models import compute
 from cost_models.compute import cast_s
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.workload.operators import Operator
     from cost_models.arrays import Floats
@@ -78,3 +80,23 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
         times = (times[0] * op.passes[0], times[1] * op.passes[1], times[2] * op.passes[2])
     slower = machine.software_factor * (machine.routing_factor if op.routes else 1.0)
     return OperatorTime(*(np.asarray(t * slower) for t in times))
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Prices:
+    """What was found for objects that several layers share: a module of prediction is a layer and a head again."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], tuple[tuple[object, ...], Any]] = {}
+
+    def once(self, of: tuple[object, ...], price: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`price` of its arguments, found once for each of the objects `of`, on which alone it differs."""
+        key = (price, *map(id, of))
+        if key not in self._found:
+            # The objects are kept, or others could get their numbers.
+            self._found[key] = of, price(*args, **kwargs)
+        found: T = self._found[key][1]
+        return found

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.layers.exchanges import HOT, LayerInputs, expert_s, group_name
-from autodeploy.evaluation.layers.lanes import beside_matrix_work_s
 from cost_models.collectives import all_gather_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
@@ -18,6 +17,42 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.layers.operator_time import OperatorTime
     from autodeploy.workload.operators import Exchange, Operator
     from cost_models.arrays import Floats
+
+
+# Reordering of rows on either side of the experts, with the exchange beside it.
+VECTOR_LANE = {"dispatch": ("permute", "sort_by_expert"), "combine": ("sort_by_rank", "unpermute")}
+SHARED_PRODUCTS = ("shared_up_proj", "shared_down_proj")
+EXPERT_PRODUCTS = ("expert_up_proj", "expert_down_proj")
+
+
+def beside_matrix_work_s(times: dict[str, OperatorTime], exchanged: ExchangeTimes, *, backward: bool) -> Floats:
+    """Seconds of a pass in which rows are reordered on vector units beside independent matrix work.
+
+    Notes
+    -----
+    Forward, the shared experts' products do not depend on the routed rows: half of them beside the way to the experts,
+    half beside the way back. Backward, rows return to the experts beside the shared experts' gradients, and leave them
+    beside the experts' weight gradients. An exchange that already runs behind the same work is in series with the
+    reordering, so it takes its share of the window first: hidden = min(reordering, matrix work - exchange behind it).
+    """
+    hidden = np.zeros(1)
+    for side, names in VECTOR_LANE.items():
+        rows = [times[name] for name in names if name in times]
+        moved = np.asarray(sum((t.backward_s if backward else t.forward_s for t in rows), np.zeros(1)))
+        window = np.maximum(0.0, _window_s(times, side, backward) - exchanged.behind.get((side, backward), np.zeros(1)))
+        hidden = hidden + np.minimum(moved, window)
+    return np.asarray(hidden)
+
+
+def _window_s(times: dict[str, OperatorTime], side: str, backward: bool) -> Floats:
+    shared = [times[name] for name in SHARED_PRODUCTS if name in times]
+    if not backward:
+        return np.asarray(sum((t.forward_s for t in shared), np.zeros(1)) / 2.0)
+    if side == "combine":
+        return np.asarray(sum((t.backward_s for t in shared), np.zeros(1)))
+    experts = [times[name] for name in EXPERT_PRODUCTS if name in times]
+    return np.asarray(sum((t.weight_gradient_s for t in experts), np.zeros(1)))
+
 
 ROUTED = ("expert_", "sort_by_")  # operators between dispatch and combine
 DENSE = ("mlp_up_", "mlp_activation", "mlp_down_")  # the MLP of a dense layer, in the experts' place

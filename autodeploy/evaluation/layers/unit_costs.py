@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from autodeploy.evaluation.inputs.context import LEVELLING
+from autodeploy.evaluation.inputs.context import ALL_GATHER, FLAT, LEVELLING, SEQUENTIAL, ExchangeFeatures
 from autodeploy.evaluation.inputs.expert_balance import even_balance, migrated_balance, routed_balance
-from autodeploy.evaluation.inputs.options import ALL_GATHER, FLAT, SEQUENTIAL, ExchangeFeatures
 from autodeploy.evaluation.layers.exchanges import Groups, LayerInputs
 from autodeploy.evaluation.layers.layer_cost import LayerCost, layer_cost
+from autodeploy.evaluation.layers.operator_time import Prices
 from autodeploy.evaluation.layers.pair_windows import PairCost, pair_cost
-from autodeploy.evaluation.layers.prices import Prices
 from autodeploy.strategies.tree import distinct_cuts
 from autodeploy.workload.attention_types import class_of
 from autodeploy.workload.layers import embedding_table, head_table, last_kind, layer_kinds, layer_table, mtp_table
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.workload.operators import LayerTable, OperatorFeatures
     from cost_models.arrays import Floats, Ints
+
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
@@ -251,7 +252,9 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
     batch, candidates = plain.whole, plain.whole.candidates
     exchange = batch.exchange
     if "mutual_routing" in context.mechanisms and plain.tables:
-        may_copy = context.levels_experts(candidates) & _may_copy(candidates)
+        # Hot experts are copied whole, and their tokens left out of a flat exchange.
+        flat = np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL])
+        may_copy = np.asarray(context.levels_experts(candidates) & (candidates.etp == 1) & flat)
         if not plain.one_machine:
             return _with_copies(batch, plain.layers, may_copy, context), {}
         # Most candidates can't copy: only those that can are priced.
@@ -292,11 +295,6 @@ def _pair(forward: LayerCost, backward: LayerCost, exchange: ExchangeFeatures) -
     if forward.pairing is None or backward.pairing is None:
         return PairCost(*(np.zeros(1) for _ in range(3)))
     return pair_cost(forward.pairing, backward.pairing, exchange.paired)
-
-
-def _may_copy(candidates: Candidates) -> npt.NDArray[np.bool_]:
-    """Hot experts are copied whole, and their tokens left out of a flat exchange."""
-    return np.asarray((candidates.etp == 1) & np.isin(candidates.moe_dispatcher, [FLAT, SEQUENTIAL]))
 
 
 def _faster(first: LayerCost, second: LayerCost, exchange: ExchangeFeatures) -> LayerCost:
@@ -351,3 +349,60 @@ def each_pair(first: T, second: T, change: Callable[[Array, Array], Array]) -> T
         pairs = {name: (getattr(first, name), getattr(second, name)) for name in names}
         return type(first)(**{name: each_pair(a, b, change) for name, (a, b) in pairs.items()})
     return first
+
+
+CUTS = 256
+"""Cuts whose costs are kept alone: candidates that are planned share a few."""
+
+
+@dataclass(frozen=True, eq=False)
+class CutCosts:
+    """Costs of candidates, under the features that each of them uses.
+
+    tables : costs of cuts. table, cut [n] : the table of each candidate, and its row there.
+    """
+
+    tables: tuple[UnitCosts, ...]
+    table: Ints
+    cut: Ints
+
+    def of(self, rows: Ints | slice) -> UnitCosts:
+        """Of the candidates at some rows, which share a context."""
+        table = self.table[rows]
+        return self.tables[int(table[0])].take(self.cut[rows])
+
+    def at(self, index: int) -> UnitCosts:
+        """Of one candidate."""
+        return self._alone(int(self.table[index]), int(self.cut[index]))
+
+    @cached_property
+    def _alone(self) -> Callable[[int, int], UnitCosts]:
+        tables = self.tables
+
+        @lru_cache(maxsize=CUTS)
+        def alone(table: int, cut: int) -> UnitCosts:
+            return tables[table].take(np.array([cut]))
+
+        return alone
+
+    def take(self, rows: Ints) -> CutCosts:
+        """Of the candidates at some rows alone."""
+        return CutCosts(self.tables, self.table[rows], self.cut[rows])
+
+
+def joined(parts: Sequence[CutCosts]) -> CutCosts:
+    """Of the candidates of all parts, in order."""
+    first = np.cumsum([0, *(len(part.tables) for part in parts)])
+    return CutCosts(
+        tuple(table for part in parts for table in part.tables),
+        np.concatenate([part.table + start for part, start in zip(parts, first, strict=False)]),
+        np.concatenate([part.cut for part in parts]),
+    )
+
+
+def at(values: object, index: int) -> float:
+    """Entry `index` of an array [n], or the one value that holds for all candidates."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 0:
+        return float(array)
+    return float(array[0] if array.shape[0] == 1 else array[index])

@@ -7,25 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, LayerPairs, MemoryOption
-from autodeploy.evaluation.stages.sends import p2p_s
-from autodeploy.evaluation.stages.stage_memory import host_room_bytes, stage_buffers
+from autodeploy.evaluation.layers.unit_costs import at
+from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerPairs, MemoryOption
+from autodeploy.evaluation.stages.stage_memory import (
+    LossBytes,
+    allocator_limit_bytes,
+    gathered_bytes,
+    on_card_bytes,
+    workspace_bytes,
+)
+from autodeploy.evaluation.stages.step_parts import p2p_s
 from autodeploy.strategies.placement_rules import placement_limits
 from autodeploy.workload.memory_choices import CHOICES, compete
 from cost_models.schedule import in_flight_moments, kinds, model_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.layer_cost import ChoiceCost
-    from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
-    from autodeploy.strategies.candidates import Candidates
-    from cost_models.arrays import Floats, Ints
+    from autodeploy.evaluation.stages.step_classes import Priced
+    from cost_models.arrays import Floats
 
     Known = list[dict[str, ChoiceCost]]  # choices of each class of layers
-    Menu = Callable[[Known, Sequence[int], int], list[list[str]]]
 
 
 # Choices of a class that the solver decides about: more multiply its work and change the plan by less than its gap.
@@ -33,125 +37,147 @@ MOST_CHOICES = 6
 MOST_CHOICES_OF_FEW = 2  # of a class with less than a fifth of the layers
 
 
-def build_problem(
-    classes: StepClasses,
-    candidates: Candidates,
-    context: Context,
-    index: int,
-    *,
-    choices: frozenset[str],
-    menu: bool = True,
-) -> InnerProblem:
-    """The problem of candidate `index`.
+@dataclass(frozen=True, slots=True)
+class StageBuffers:
+    """What every stage holds whatever its layers, and the limit that is left for the allocator.
+
+    workspace_bytes [pp] counts against limit_bytes, which is the card's usable memory scaled so that sum(stage) <=
+    limit_bytes means that the allocator's peak with fragmentation, communication buffers and runtime fit the card.
+    """
+
+    workspace_bytes: Floats
+    communication_bytes: float
+    runtime_bytes: float
+    fragmentation: float
+    card_limit_bytes: float
+
+    @property
+    def limit_bytes(self) -> float:
+        """Bytes that weights, gradients, optimizer, activations and workspace may take together."""
+        outside = self.communication_bytes + self.runtime_bytes
+        return float(allocator_limit_bytes(self.card_limit_bytes, outside, self.fragmentation))
+
+    def card_bytes(self, allocator_bytes: Floats) -> Floats:
+        """Bytes on the card when the allocator holds `allocator_bytes` at its peak."""
+        return on_card_bytes(allocator_bytes, self.communication_bytes + self.runtime_bytes, self.fragmentation)
+
+
+def stage_buffers(priced: Priced, *, recomputes_layers: bool) -> StageBuffers:
+    """Buffers of a candidate on each of its stages."""
+    classes, context, machine = priced.classes, priced.context, priced.context.machine
+    axes = priced.candidates.axes_at(priced.index)
+    pp, vpp, schedule = int(axes["pp"]), int(axes["vpp"]), str(axes["schedule"])
+    widest = max(priced.at(step.cost.worst_activation_bytes) for step in classes.layers)
+    units = [step.cost for step in (*classes.layers, *classes.pieces)]
+    largest = max(priced.at(np.asarray(cost.dense_params + cost.expert_params)) for cost in units)
+    ends = np.zeros(pp)
+    ends[[stage for stage, _ in model_parts(schedule, pp, vpp)[-1]]] = 1.0
+    head = classes.head.cost
+    workspace = workspace_bytes(
+        np.full(pp, widest),
+        gathered_bytes(np.asarray(largest), context, bool(priced.candidates.keep_gathered[priced.index])),
+        recomputes_layers=recomputes_layers,
+        pairs=kinds.schedule(schedule).pairs,
+        loss=LossBytes(priced.at(head.workspace_bytes) * ends, priced.at(head.passing_bytes) * ends),
+    )
+    return StageBuffers(
+        workspace_bytes=workspace,
+        communication_bytes=priced.at(classes.communication_bytes),
+        runtime_bytes=machine.runtime_bytes,
+        fragmentation=machine.fragmentation,
+        card_limit_bytes=context.limit_bytes,
+    )
+
+
+def _host_room_bytes(priced: Priced) -> float:
+    """Host bytes of a device that its optimizer states leave for what is swapped.
+
+    States take those of an even share of the layers and of the largest piece.
+    """
+    classes, context = priced.classes, priced.context
+    layers = sum(step.count * priced.at(step.static.host) for step in classes.layers)
+    piece = max(priced.at(piece.static.host) for piece in classes.pieces)
+    return max(0.0, context.host_bytes_per_device - (layers / int(priced.candidates.pp[priced.index]) + piece))
+
+
+def build_problem(priced: Priced, *, choices: frozenset[str], menu: bool = True) -> InnerProblem:
+    """The problem of a candidate.
 
     Parameters
     ----------
     menu : keep only the choices worth deciding about; a fixed strategy keeps all it names.
     choices : memory choices that may be used. "full" among them keeps one whole layer of workspace on every stage.
     """
-    axes = candidates.axes_at(index)
-    pp, vpp = int(axes["pp"]), int(axes["vpp"])
-    schedule = str(axes["schedule"])
-    kind = kinds.schedule(schedule)
+    context, axes = priced.context, priced.candidates.axes_at(priced.index)
+    schedule, pp, vpp = str(axes["schedule"]), int(axes["pp"]), int(axes["vpp"])
     micro_batches = int(axes["micro_batches"])
-    buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
-    p2p = at(p2p_s(candidates.take(np.array([index])), context), 0)
-    blocking = kind.blocking_sends
-    limits = placement_limits(candidates.take(np.array([index])), context.facts, context.target)
+    buffers = stage_buffers(priced, recomputes_layers="full" in choices)
+    limits = placement_limits(priced.candidate, context.facts, context.target)
     return InnerProblem(
         schedule=schedule,
         pp=pp,
         vpp=vpp,
         micro_batches=micro_batches,
-        classes=_layer_classes(classes, context, index),
-        pairs_of=LayerPairs(*_pair_tables(classes, lambda values: at(values, index))),
-        layers=tuple(c.count for c in classes.layers),
-        options=_options(classes, choices, index, menu=_menu_of(context) if menu else None),
-        pieces=_pieces(classes, context, index, pp, vpp, schedule),
+        layers=tuple(c.count for c in priced.classes.layers),
         in_flight=in_flight_moments(schedule, pp, vpp, micro_batches).astype(np.float64),
         limit_bytes=buffers.limit_bytes,
-        fixed_bytes=buffers.fixed_bytes,
-        host_link_bytes_per_s=at(context.machine.host.link_bytes_per_s, index),
-        host_bytes_per_device=at(host_room_bytes(classes, candidates.pp, context), index),
-        p2p_s=0.0 if blocking else p2p,
-        blocking_p2p_s=p2p if blocking else 0.0,
+        fixed_bytes=buffers.workspace_bytes,
+        host_bytes_per_device=_host_room_bytes(priced),
         tail_s=0.0,
         uniform_options=context.framework.uniform_options,
         equal_chunks=limits.equal,
         min_layers_per_chunk=_least_layers(context, pp, vpp, filled=limits.filled),
+        **_costs(
+            priced,
+            (schedule, pp, vpp),
+            at(p2p_s(priced.candidate, context), 0),
+            _options(priced, choices, menu=menu),
+        ),
     )
 
 
-def with_choices(
-    problem: InnerProblem,
-    classes: StepClasses,
-    candidates: Candidates,
-    context: Context,
-    index: int,
-    choices: frozenset[str],
-    *,
-    menu: bool = False,
-) -> InnerProblem:
+def with_choices(problem: InnerProblem, priced: Priced, choices: frozenset[str], *, menu: bool = False) -> InnerProblem:
     """The problem of a candidate with other memory choices and the workspace that they ask for; see `build_problem`."""
-    buffers = stage_buffers(classes, candidates, context, index, recomputes_layers="full" in choices)
-    options = _options(classes, choices, index, menu=_menu_of(context) if menu else None)
-    return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.fixed_bytes)
+    buffers = stage_buffers(priced, recomputes_layers="full" in choices)
+    options = _options(priced, choices, menu=menu)
+    return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.workspace_bytes)
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Costs of layers, of their pairs [rows, class, class] and of pieces by name, for every row of a batch."""
-
-    layers: Sequence[tuple[LayerClass, ...]]
-    pairs: LayerPairs
-    pieces: Mapping[str, Sequence[LayerClass]]
-
-    @classmethod
-    def of(cls, classes: StepClasses, context: Context, rows: int) -> Prices:
-        """Of the classes of a batch of so many candidates."""
-
-        def read(values: object) -> Floats:
-            return np.broadcast_to(np.asarray(values, dtype=np.float64), (rows,))
-
-        def layer_rows(step: StepClass, hidden_s: object = 0.0) -> list[LayerClass]:
-            columns = [values.tolist() for values in _layer_values(step, context, hidden_s, read)]
-            return [LayerClass(step.name, *values) for values in zip(*columns, strict=True)]
-
-        layers = [layer_rows(step, most) for step, most in zip(classes.layers, classes.most_hidden, strict=True)]
-        tables = [np.ascontiguousarray(np.moveaxis(table, -1, 0)) for table in _pair_tables(classes, read)]
-        pieces = {piece.name: layer_rows(piece) for piece in classes.pieces}
-        return cls(list(zip(*layers, strict=True)), LayerPairs(*tables), pieces)
-
-
-def repriced(
-    problem: InnerProblem,
-    prices: Prices,
-    classes: StepClasses,
-    context: Context,
-    index: int,
-    *,
-    choices: frozenset[str],
-    send_s: float,
-) -> InnerProblem:
-    """The problem at the prices of another row of a batch, which is the same candidate on another machine.
+def repriced(problem: InnerProblem, priced: Priced, *, choices: frozenset[str], send_s: float) -> InnerProblem:
+    """The problem at the prices of the same candidate on another machine.
 
     Parameters
     ----------
-    prices : of the batch. choices : memory choices, all of them kept. send_s : seconds in which that row sends to the
-        next stage.
+    choices : memory choices, all of them kept. send_s : seconds of a send to the next stage there.
     """
-    blocking = problem.kind.blocking_sends
-    pairs = prices.pairs
-    return replace(
-        problem,
-        classes=prices.layers[index],
-        pairs_of=LayerPairs(pairs.hidden_s[index], pairs.exchange_s[index], pairs.first_s[index]),
-        options=_options(classes, choices, index, menu=None),
-        pieces=tuple(replace(piece, cost=prices.pieces[piece.cost.name][index]) for piece in problem.pieces),
-        host_link_bytes_per_s=at(context.machine.host.link_bytes_per_s, index),
-        p2p_s=0.0 if blocking else send_s,
-        blocking_p2p_s=send_s if blocking else 0.0,
-    )
+    options = _options(priced, choices, menu=False)
+    return replace(problem, **_costs(priced, (problem.schedule, problem.pp, problem.vpp), send_s, options))
+
+
+def _costs(
+    priced: Priced, shape: tuple[str, int, int], send_s: float, options: tuple[MemoryOption, ...]
+) -> dict[str, Any]:
+    """What depends on the machine: fields of the problem of a schedule with so many stages and chunks of each.
+
+    Embedding on the first part of the model, head and multi-token prediction on its last, wherever those are.
+    """
+    classes, index, parts = priced.classes, priced.index, model_parts(*shape)
+    rows, blocking = classes.rows, kinds.schedule(shape[0]).blocking_sends
+    pairs = rows.pairs
+    pieces = [
+        FixedPiece(rows.pieces[piece.name][index], stage, chunk)
+        for piece in classes.pieces
+        for stage, chunk in parts[0 if piece is classes.embedding else -1]
+    ]
+    return {
+        "classes": rows.layers[index],
+        "pairs_of": LayerPairs(pairs.hidden_s[index], pairs.exchange_s[index], pairs.first_s[index]),
+        "options": options,
+        "pieces": tuple(pieces),
+        "host_link_bytes_per_s": priced.at(priced.context.machine.host.link_bytes_per_s),
+        "p2p_s": 0.0 if blocking else send_s,
+        "blocking_p2p_s": send_s if blocking else 0.0,
+    }
 
 
 def _least_layers(context: Context, pp: int, vpp: int, *, filled: bool) -> int:
@@ -166,80 +192,19 @@ def _least_layers(context: Context, pp: int, vpp: int, *, filled: bool) -> int:
     return 0 if heavy_end and "virtual_pipeline_balance" in context.mechanisms else 1
 
 
-def _pair_tables(classes: StepClasses, read: Callable[[object], Any]) -> list[Floats]:
-    """Tables of `LayerPairs`, in its order, of what is read of each entry [class, class, ...]."""
-    names = ("hidden_s", "hidden_exchange_s", "first_s")
-    return [np.array([[read(getattr(pair, name)) for pair in row] for row in classes.pairs]) for name in names]
+def _options(priced: Priced, choices: frozenset[str], *, menu: bool) -> tuple[MemoryOption, ...]:
+    """Memory options of every layer class, with the choices whose tensors they share; all of them without a menu.
 
-
-def _layer_classes(classes: StepClasses, context: Context, index: int) -> tuple[LayerClass, ...]:
-    each = zip(classes.layers, classes.most_hidden, strict=True)
-    return tuple(_layer_class(step, context, index, at(most, index)) for step, most in each)
-
-
-def _layer_class(step: StepClass, context: Context, index: int, hidden_s: float = 0.0) -> LayerClass:
-    return LayerClass(step.name, *_layer_values(step, context, hidden_s, lambda values: at(values, index)))
-
-
-def _layer_values(
-    step: StepClass, context: Context, hidden_s: object, read: Callable[[object], Any]
-) -> tuple[Any, ...]:
-    """What a `LayerClass` holds after its name, in its order, of what is read of each entry."""
-    slow, cost = context.slowest_device_factor, step.cost
-    return (
-        read(cost.forward.total_s) + (slow - 1.0) * read(cost.forward.compute_s),
-        read(cost.backward.total_s) + (slow - 1.0) * read(cost.backward.compute_s),
-        read(step.static.total),
-        read(cost.activation_bytes),
-        read(step.tail.total_s),
-        read(hidden_s),
-        read(cost.covering_s),
-        read(cost.split_s),
-    )
-
-
-def _pieces(
-    classes: StepClasses, context: Context, index: int, pp: int, vpp: int, schedule: str
-) -> tuple[FixedPiece, ...]:
-    """Embedding on the first part of the model, head and multi-token prediction on its last, wherever those are."""
-    parts = model_parts(schedule, pp, vpp)
-    placed = []
-    for piece in classes.pieces:
-        cost = _layer_class(piece, context, index)
-        places = parts[0] if piece is classes.embedding else parts[-1]
-        placed += [FixedPiece(cost, stage, chunk) for stage, chunk in places]
-    return tuple(placed)
-
-
-def held_pieces(problem: InnerProblem, classes: StepClasses) -> list[tuple[StepClass, FixedPiece]]:
-    """Every place of every piece, with its costs."""
-    steps = {step.name: step for step in classes.pieces}
-    return [(steps[piece.cost.name], piece) for piece in problem.pieces]
-
-
-def chunk_sums(
-    problem: InnerProblem, classes: StepClasses, index: int, layers: Ints, of: Callable[[StepClass], object]
-) -> Floats:
-    """Sum over the layers [pp, vpp, class] and the pieces of every chunk of what one has [pp, vpp]."""
-    total = layers @ np.array([at(of(step), index) for step in classes.layers])
-    for step, piece in held_pieces(problem, classes):
-        total[piece.stage, piece.chunk] += at(of(step), index)
-    return np.asarray(total)
-
-
-def _menu_of(context: Context) -> Menu:
-    """How the choices worth deciding about are told: where an option is on for all layers or none, for all at once."""
-    return _menu_of_all if context.framework.uniform_options else _menu_of_each
-
-
-def _options(
-    classes: StepClasses, choices: frozenset[str], index: int, *, menu: Menu | None
-) -> tuple[MemoryOption, ...]:
-    """Memory options of every layer class, with the choices whose tensors they share; all of them without a menu."""
+    Where an option is on for all layers or none, the menu is told for all classes at once.
+    """
     if not choices:
         return ()
-    known = [{name: cost for name, cost in step.cost.choices.items() if name in choices} for step in classes.layers]
-    names = [list(each) for each in known] if menu is None else menu(known, [c.count for c in classes.layers], index)
+    layers, index = priced.classes.layers, priced.index
+    known = [{name: cost for name, cost in step.cost.choices.items() if name in choices} for step in layers]
+    names = [list(each) for each in known]
+    if menu:
+        menu_of = _menu_of_all if priced.context.framework.uniform_options else _menu_of_each
+        names = menu_of(known, [step.count for step in layers], index)
     options = []
     for number, (costs, mine) in enumerate(zip(known, names, strict=True)):
         for name in mine:

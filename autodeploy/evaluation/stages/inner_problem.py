@@ -12,16 +12,27 @@ turn them into chunk times and stage memory, for one layout or for a batch of th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from autodeploy.evaluation.stages.chunk_loops import add_options, beside_swaps, pair_chunks
 from cost_models.arrays import Floats as Floats  # noqa: TC001  others take it from here
 from cost_models.arrays import Ints as Ints  # noqa: TC001
-from cost_models.schedule import Schedule, Sends, chunk_micro_batches, kinds
+from cost_models.compiled import compiled
+from cost_models.schedule import (
+    OperationOrder,
+    Schedule,
+    Sends,
+    chunk_micro_batches,
+    kinds,
+    model_parts,
+    operation_order,
+)
 from cost_models.swap import exposed_swap_s, transfer_s
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,16 @@ class InnerProblem:
         return kinds.schedule(self.schedule)
 
     @property
+    def parts(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Places (stage, chunk) of every part of the model, in its order."""
+        return model_parts(self.schedule, self.pp, self.vpp)
+
+    @property
+    def order(self) -> OperationOrder:
+        """The operations of every stage."""
+        return operation_order(self.schedule, self.pp, self.vpp, self.micro_batches)
+
+    @property
     def chunk_micro_batches(self) -> int:
         """Micro batches that one chunk runs."""
         return chunk_micro_batches(self.schedule, self.micro_batches)
@@ -181,13 +202,19 @@ def _add(problem: InnerProblem, applied: Ints, layout: Ints, amount: list[float]
     add_options(np.array(applied, order="C"), np.array(layout, order="C"), classes, np.array(amount), total)
 
 
+def chunk_totals(problem: InnerProblem, name: str, layout: Ints | Floats, each: Floats | float = 0.0) -> Floats:
+    """Sum over the layers and the pieces of every chunk of a number of theirs, and what each chunk has [n, pp, vpp]."""
+    total = np.asarray(layout @ np.array([getattr(layer, name) for layer in problem.classes]) + each)
+    for piece in problem.pieces:
+        total[:, piece.stage, piece.chunk] += getattr(piece.cost, name)
+    return total
+
+
 def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTimes:
     """Forward and backward seconds of every chunk under a layout and its memory options."""
-    forward = layout @ np.array([c.forward_s for c in problem.classes]) + problem.blocking_p2p_s
-    backward = layout @ np.array([c.backward_s for c in problem.classes]) + problem.blocking_p2p_s
-    for piece in problem.pieces:
-        forward[:, piece.stage, piece.chunk] += piece.cost.forward_s
-        backward[:, piece.stage, piece.chunk] += piece.cost.backward_s
+    forward, backward = (
+        chunk_totals(problem, name, layout, problem.blocking_p2p_s) for name in ("forward_s", "backward_s")
+    )
     swapped = np.zeros_like(forward)
     _add(problem, applied, layout, [option.extra_backward_s for option in problem.options], backward)
     _add(problem, applied, layout, [option.swap_bytes for option in problem.options], swapped)
@@ -211,21 +238,14 @@ def layer_pairs(problem: InnerProblem) -> LayerPairs:
     return LayerPairs(own, own, np.zeros_like(own))
 
 
-def _same_length(layout: Ints) -> npt.NDArray[np.bool_]:
-    total = layout.sum(axis=-1)
-    return np.asarray(total[..., :, None] == total[..., None, :])
-
-
 def _sends(problem: InnerProblem, layout: Ints) -> Sends:
     """Sends of a pair of equally long chunks run beside the dW of the backward's last layer, the first of its chunk."""
     covering = np.zeros(layout.shape[:-1])
     for index in reversed(range(len(problem.classes))):
         covering = np.where(layout[..., index] > 0, problem.classes[index].covering_s, covering)
-    covering = np.where(_same_length(layout), covering[..., None, :], 0.0)
-    split = layout @ np.array([c.split_s for c in problem.classes])
-    for piece in problem.pieces:
-        split[:, piece.stage, piece.chunk] += piece.cost.split_s
-    return Sends(problem.p2p_s, covering, np.asarray(split))
+    total = layout.sum(axis=-1)
+    covering = np.where(total[..., :, None] == total[..., None, :], covering[..., None, :], 0.0)
+    return Sends(problem.p2p_s, covering, chunk_totals(problem, "split_s", layout))
 
 
 def stage_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
@@ -235,17 +255,12 @@ def stage_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
 
 def static_bytes(problem: InnerProblem, layout: Ints) -> Floats:
     """Weights, gradients and optimizer states [n, pp]."""
-    total = (layout @ np.array([c.static_bytes for c in problem.classes])).sum(axis=-1)
-    for piece in problem.pieces:
-        total[:, piece.stage] += piece.cost.static_bytes
-    return np.asarray(total)
+    return np.asarray(chunk_totals(problem, "static_bytes", layout).sum(axis=-1))
 
 
 def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
     """Activations of all micro batches in flight [n, pp]."""
-    chunk = layout @ np.array([c.activation_bytes for c in problem.classes])
-    for piece in problem.pieces:
-        chunk[:, piece.stage, piece.chunk] += piece.cost.activation_bytes
+    chunk = chunk_totals(problem, "activation_bytes", layout)
     _add(problem, applied, layout, [-option.saved_bytes for option in problem.options], chunk)
     return worst_moment(problem, chunk)
 
@@ -264,7 +279,101 @@ def host_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
 
 def tail_s(problem: InnerProblem, layout: Ints) -> Floats:
     """Seconds after the pipeline has drained [n]: the slowest stage's reduction, optimizer and gathering."""
-    stage = (layout @ np.array([c.tail_s for c in problem.classes])).sum(axis=-1)
-    for piece in problem.pieces:
-        stage[:, piece.stage] += piece.cost.tail_s
-    return np.asarray(problem.tail_s + stage.max(axis=-1))
+    return np.asarray(problem.tail_s + chunk_totals(problem, "tail_s", layout).sum(axis=-1).max(axis=-1))
+
+
+def by_class(starts: Any, ends: Any, layers: Sequence[int]) -> list[Any]:
+    """Layers of each class between two places in the model: classes follow each other in model order."""
+    bounds = np.cumsum((0, *layers))
+    return [np.maximum(np.minimum(ends, high) - np.maximum(starts, low), 0) for low, high in pairwise(bounds)]
+
+
+def placed_layers(schedule: str, pp: int, vpp: int, layers: Sequence[int], sizes: Ints) -> Ints:
+    """Layers of every part of the model [n, parts] -> of each class in each chunk [n, pp, vpp, classes]."""
+    ends = np.cumsum(sizes, axis=1)
+    counts = np.stack(by_class(ends - sizes, ends, layers), axis=-1)
+    layout = np.zeros((len(sizes), pp, vpp, len(layers)), dtype=np.int64)
+    for part, places in enumerate(model_parts(schedule, pp, vpp)):
+        for stage, chunk in places:
+            layout[:, stage, chunk] = counts[:, part]
+    return layout
+
+
+# A search runs through these loops over the chunks of many layouts more often than through all else.
+
+
+@compiled
+def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, total: Floats) -> None:
+    """Add to `total` [n, pp, vpp] what options cost or save in every chunk, first chunks first.
+
+    applied [n, pp, options]; layout [n, pp, vpp, classes]; layer_class, amount [options]: of one layer.
+    """
+    n, pp, vpp = total.shape
+    for row in range(n):
+        for stage in range(pp):
+            for option in range(len(amount)):
+                left = applied[row, stage, option]
+                for chunk in range(vpp):
+                    size = layout[row, stage, chunk, layer_class[option]]
+                    total[row, stage, chunk] += min(max(left, 0), size) * amount[option]
+                    left -= size
+
+
+@compiled
+def pair_chunks(layout: Ints | Floats, hidden_s: Floats, exchange_s: Floats, first_s: Floats) -> tuple[Floats, Floats]:
+    """What pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication.
+
+    layout [n, pp, vpp, classes], whole layers or parts of some. Tables by class [i, j, n], or [i, j, 1] for all rows.
+
+    The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
+    first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
+    at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
+    """
+    n, pp, vpp, classes = layout.shape
+    hidden = np.zeros((n, pp, vpp, vpp))
+    exchange = np.zeros((n, pp, vpp, vpp))
+    for row in range(n):
+        of = row if hidden_s.shape[2] > 1 else 0
+        for stage in range(pp):
+            for ahead in range(vpp):
+                for behind in range(vpp):
+                    forward, backward = layout[row, stage, ahead], layout[row, stage, behind]
+                    all_s, exchanged_s, first, every = 0.0, 0.0, 0.0, 0.0
+                    start = 0.0
+                    for i in range(classes):
+                        end, begun = start + forward[i], 0.0
+                        for j in range(classes - 1, -1, -1):
+                            low, high = max(start, begun), min(end, begun + backward[j])
+                            both = max(high - low, 0.0)
+                            all_s += both * hidden_s[i, j, of]
+                            exchanged_s += both * exchange_s[i, j, of]
+                            every += both * first_s[i, j, of]
+                            if low == 0.0:
+                                first += min(both, 1.0) * first_s[i, j, of]
+                            begun += backward[j]
+                        start = end
+                    lost = first if forward.sum() == backward.sum() else every
+                    hidden[row, stage, ahead, behind] = all_s - lost
+                    exchange[row, stage, ahead, behind] = max(exchanged_s - lost, 0.0)
+    return hidden, exchange
+
+
+@compiled
+def beside_swaps(
+    hidden_s: Floats, forward_s: Floats, backward_s: Floats, out_s: Floats, back_s: Floats, moved_s: Floats
+) -> None:
+    """Make of what pairs of chunks hide without swaps [n, pp, vpp, vpp] what they hide with them.
+
+    Swapping out runs beside the pair, swapping in too, in the other direction of the link. All others [n, pp, vpp]:
+    passes, what their swaps add to each when it runs alone, and the transfers themselves.
+    """
+    n, pp, vpp = forward_s.shape
+    for row in range(n):
+        for stage in range(pp):
+            for ahead in range(vpp):
+                for behind in range(vpp):
+                    forward, backward = forward_s[row, stage, ahead], backward_s[row, stage, behind]
+                    alone = (forward + out_s[row, stage, ahead]) + (backward + back_s[row, stage, behind])
+                    bare = forward + backward - hidden_s[row, stage, ahead, behind]
+                    pair = max(bare, moved_s[row, stage, ahead], moved_s[row, stage, behind])
+                    hidden_s[row, stage, ahead, behind] = max(alone - pair, 0.0)

@@ -7,51 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.entries import at
 from autodeploy.evaluation.inputs.expert_balance import worst_imbalance
 from autodeploy.workload.reference_model import SENT_OF_A_SEQUENCE
 from cost_models.hbm import MIB, communicator_bytes
-from cost_models.schedule import kinds, model_parts
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
-    from cost_models.arrays import Bools, Floats, Ints
+    from cost_models.arrays import Bools, Floats
 
 # Beside what is kept, a backward pass holds gradients of the tensors around one operator: about a quarter of a layer.
 GRADIENT_SHARE = 0.25
 ADAPTIVE_BUFFERS = "adaptive_comm_buffers"
-
-
-@dataclass(frozen=True, slots=True)
-class StageBuffers:
-    """What every stage holds whatever its layers [pp] but workspace, and the limit that is left for the allocator.
-
-    limit_bytes is the card's usable memory scaled so that sum(stage) <= limit_bytes means that the allocator's peak
-    with fragmentation, communication buffers and runtime fit the card.
-    """
-
-    workspace_bytes: Floats
-    communication_bytes: float
-    runtime_bytes: float
-    fragmentation: float
-    card_limit_bytes: float
-
-    @property
-    def fixed_bytes(self) -> Floats:
-        """Bytes [pp] that count against limit_bytes for every stage."""
-        return self.workspace_bytes
-
-    @property
-    def limit_bytes(self) -> float:
-        """Bytes that weights, gradients, optimizer, activations and workspace may take together."""
-        outside = self.communication_bytes + self.runtime_bytes
-        return float(allocator_limit_bytes(self.card_limit_bytes, outside, self.fragmentation))
-
-    def card_bytes(self, allocator_bytes: Floats) -> Floats:
-        """Bytes on the card when the allocator holds `allocator_bytes` at its peak."""
-        return on_card_bytes(allocator_bytes, self.communication_bytes + self.runtime_bytes, self.fragmentation)
 
 
 def on_card_bytes(allocator_bytes: Floats, outside_bytes: Floats | float, fragmentation: float) -> Floats:
@@ -110,16 +77,6 @@ def communication_bytes(candidates: Candidates, context: Context) -> Floats:
     return np.asarray(np.minimum(plain, sized))
 
 
-def host_room_bytes(classes: StepClasses, pp: Ints, context: Context) -> Floats:
-    """Host bytes of a device that its optimizer states leave for what is swapped [n].
-
-    States take those of an even share of the layers and of the largest piece.
-    """
-    layers = sum((step.count * step.static.host for step in classes.layers), np.zeros(1))
-    piece = np.maximum.reduce(np.broadcast_arrays(*(piece.static.host for piece in classes.pieces)))
-    return np.asarray(np.maximum(0.0, context.host_bytes_per_device - (layers / pp + piece)))
-
-
 def saves_buffers(candidates: Candidates, context: Context) -> bool:
     """Whether sizing buffers by their messages saves the first candidate anything."""
     plain = replace(context, features=context.features - {ADAPTIVE_BUFFERS})
@@ -165,33 +122,3 @@ def gathered_bytes(largest_params: Floats, context: Context, keeps_gathered: Boo
     element = context.operators.element_bytes
     whole = np.where(keeps_gathered, 0.0, (1.0 + context.prefetched_units) * element)
     return np.asarray((whole + element + context.gradient_bytes) * largest_params)
-
-
-def stage_buffers(
-    classes: StepClasses, candidates: Candidates, context: Context, index: int, *, recomputes_layers: bool
-) -> StageBuffers:
-    """Buffers of candidate `index` on each of its stages."""
-    machine = context.machine
-    axes = candidates.axes_at(index)
-    pp, vpp, schedule = int(axes["pp"]), int(axes["vpp"]), str(axes["schedule"])
-    widest = max(at(step.cost.worst_activation_bytes, index) for step in classes.layers)
-    units = [step.cost for step in (*classes.layers, *classes.pieces)]
-    largest = max(at(np.asarray(cost.dense_params + cost.expert_params), index) for cost in units)
-    ends = np.zeros(pp)
-    ends[[stage for stage, _ in model_parts(schedule, pp, vpp)[-1]]] = 1.0
-    head = classes.head.cost
-    loss = LossBytes(at(head.workspace_bytes, index) * ends, at(head.passing_bytes, index) * ends)
-    workspace = workspace_bytes(
-        np.full(pp, widest),
-        gathered_bytes(np.asarray(largest), context, bool(candidates.keep_gathered[index])),
-        recomputes_layers=recomputes_layers,
-        pairs=kinds.schedule(schedule).pairs,
-        loss=loss,
-    )
-    return StageBuffers(
-        workspace_bytes=workspace,
-        communication_bytes=at(classes.communication_bytes, index),
-        runtime_bytes=machine.runtime_bytes,
-        fragmentation=machine.fragmentation,
-        card_limit_bytes=context.limit_bytes,
-    )

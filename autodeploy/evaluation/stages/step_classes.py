@@ -14,8 +14,8 @@ import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
 from autodeploy.evaluation.layers.layer_cost import LayerCost, over_layers
-from autodeploy.evaluation.layers.unit_costs import MODULE, each_array, each_pair, mean_of
-from autodeploy.evaluation.stages.pair_shares import tight_shares
+from autodeploy.evaluation.layers.unit_costs import MODULE, at, each_array, each_pair, mean_of
+from autodeploy.evaluation.stages.inner_problem import LayerClass, LayerPairs
 from autodeploy.evaluation.stages.stage_memory import communication_bytes
 from autodeploy.evaluation.stages.step_parts import (
     ParameterGroups,
@@ -30,7 +30,7 @@ from autodeploy.strategies.candidates import of_schedules
 from autodeploy.workload.attention_types import class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.pair_windows import PairCost
@@ -38,6 +38,62 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.step_parts import Rates
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class PairShares:
+    """Seconds that a layer of each class hides at most in a paired forward and in a paired backward [classes, n].
+
+    A pair of chunks hides the sum over its pairs of layers of what each hides. Shares u (of a layer's forward) and v
+    (of a layer's backward) with u_i + v_j >= hidden[i, j], all >= 0, bound that sum from above, layer by layer,
+    whatever runs beside what: linear programming's dual of matching layers. Every feasible pair of shares is a bound.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+
+    @property
+    def both_s(self) -> Floats:
+        """Of a layer whose two passes are both in a pair."""
+        return np.asarray(self.forward_s + self.backward_s)
+
+
+def tight_shares(hidden_s: Floats, counts: Sequence[int]) -> PairShares:
+    """Shares of hidden_s [classes, classes, n] that together bound what all layers hide (each class `counts` times in
+    both passes) as low as we can.
+
+    Tried: forwards take what they hide beside a backward of one class and backwards the rest, for every class, and
+    the same with forward and backward exchanged. With one or two classes the best of them is the optimum.
+    """
+    tried = [_from_column(hidden_s, column) for column in range(len(hidden_s))]
+    mirrored = [_from_column(hidden_s.swapaxes(0, 1), column) for column in range(len(hidden_s))]
+    tried += [PairShares(shares.backward_s, shares.forward_s) for shares in mirrored]
+    totals = [sum(count * both for count, both in zip(counts, each.both_s, strict=True)) for each in tried]
+    best, least = tried[0], totals[0]
+    for each, total in zip(tried[1:], totals[1:], strict=True):
+        better, least = total < least, np.minimum(total, least)
+        best = PairShares(
+            np.where(better, each.forward_s, best.forward_s), np.where(better, each.backward_s, best.backward_s)
+        )
+    return best
+
+
+def one_sided_shares(hidden_s: Floats) -> tuple[PairShares, PairShares]:
+    """Everything counted for the forwards, and everything for the backwards."""
+    none, most = np.zeros_like(hidden_s[0]), np.maximum(hidden_s, 0.0)
+    return PairShares(most.max(axis=1), none), PairShares(none, most.max(axis=0))
+
+
+def _from_column(hidden_s: Floats, column: int) -> PairShares:
+    forward = np.maximum(hidden_s[:, column], 0.0)
+    return PairShares(forward, np.maximum((hidden_s - forward[:, None]).max(axis=0), 0.0))
+
+
+def pair_table(pairs: Pairs, name: str) -> Floats:
+    """A number of `PairCost` for every pair of classes [classes, classes, n]."""
+    each = np.broadcast_arrays(*(getattr(pair, name) for row in pairs for pair in row))
+    return np.reshape(each, (len(pairs), len(pairs), -1))
+
 
 T = TypeVar("T")
 
@@ -84,8 +140,9 @@ class StepClasses:
     pieces: tuple[StepClass, ...]  # embedding, head and, where there are any, multi-token prediction modules
     groups: ParameterGroups
     pairs: Pairs  # of a forward of one class beside a backward of another
-    most_hidden: tuple[Floats, ...]  # of every class: what a layer hides in both passes, at most
+    most_hidden: Floats  # of every class: what a layer hides in both passes, at most [classes, n]
     communication_bytes: Floats  # of all communicators' buffers [n]
+    slowest_device_factor: float
 
     @property
     def embedding(self) -> StepClass:
@@ -96,6 +153,63 @@ class StepClasses:
     def head(self) -> StepClass:
         """On the last stage, or where the model's end is."""
         return self.pieces[1]
+
+    @cached_property
+    def rows(self) -> ClassRows:
+        """The same candidate by candidate, as inner problems read it."""
+        n, slow = len(self.groups.dense_shards), self.slowest_device_factor - 1.0
+
+        def rows_of(step: StepClass, hidden_s: Floats | float = 0.0) -> list[LayerClass]:
+            cost = step.cost
+            columns = (
+                cost.forward.total_s + slow * cost.forward.compute_s,
+                cost.backward.total_s + slow * cost.backward.compute_s,
+                step.static.total,
+                cost.activation_bytes,
+                step.tail.total_s,
+                hidden_s,
+                cost.covering_s,
+                cost.split_s,
+            )
+            rows = (np.broadcast_to(column, (n,)).tolist() for column in columns)
+            return [LayerClass(step.name, *values) for values in zip(*rows, strict=True)]
+
+        layers = [rows_of(step, most) for step, most in zip(self.layers, self.most_hidden, strict=True)]
+        tables = (pair_table(self.pairs, name) for name in ("hidden_s", "hidden_exchange_s", "first_s"))
+        pairs = (np.moveaxis(np.broadcast_to(each, (*each.shape[:2], n)), -1, 0) for each in tables)
+        return ClassRows(
+            list(zip(*layers, strict=True)),
+            LayerPairs(*(np.ascontiguousarray(each) for each in pairs)),
+            {piece.name: rows_of(piece) for piece in self.pieces},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ClassRows:
+    """Costs of layers, of their pairs [n, class, class], and of pieces by name, of every candidate."""
+
+    layers: list[tuple[LayerClass, ...]]
+    pairs: LayerPairs
+    pieces: dict[str, list[LayerClass]]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """One candidate, by its index in a batch whose layers are priced; context : the candidate's, with its features."""
+
+    classes: StepClasses
+    candidates: Candidates
+    context: Context
+    index: int = 0
+
+    @property
+    def candidate(self) -> Candidates:
+        """It alone."""
+        return self.candidates.take(np.array([self.index]))
+
+    def at(self, values: object) -> float:
+        """Its entry of an array of the batch."""
+        return at(values, self.index)
 
 
 def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> StepClasses:
@@ -145,8 +259,9 @@ class Placing:
             ),
             self.groups,
             pairs,
-            tight_shares([[pair.hidden_s for pair in row] for row in pairs], [layer.count for layer in layers]).both_s,
+            tight_shares(pair_table(pairs, "hidden_s"), [layer.count for layer in layers]).both_s,
             communication_bytes(candidates, context),
+            context.slowest_device_factor,
         )
 
     def head(self, costs: UnitCosts, copied: Floats) -> StepClass:
@@ -262,8 +377,8 @@ def of_candidates(costs: UnitCosts, moves: Mapping[int, Migration], cut_of: Ints
         """In a table whose second half is with migrated experts, where those of all `places` that can migrate do."""
         both = each_pair(plain, moved, lambda *each: np.concatenate([np.broadcast_to(a, (n,)) for a in each]))
         chosen = [moves[place].where for place in places if place in moves]
-        at = rows + n * np.logical_and.reduce(chosen) if chosen else rows
-        return each_array(both, lambda a: a if a.shape in ((), (1,)) else a.take(at if len(a) == 2 * n else rows))
+        index = rows + n * np.logical_and.reduce(chosen) if chosen else rows
+        return each_array(both, lambda a: a if a.shape in ((), (1,)) else a.take(index if len(a) == 2 * n else rows))
 
     kinds, module, pairs, moved_pairs = range(len(costs.layers)), costs.mtp, costs.pairs, costs.moved_pairs
     return replace(

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.evaluation.inputs.rank_order import replica_groups, stage_stride
-from autodeploy.evaluation.stages.sends import p2p_s
 from autodeploy.strategies.candidates import Candidates, of_schedules
+from autodeploy.strategies.tree import distinct
+from autodeploy.workload.reference_model import SENT_OF_A_SEQUENCE
 from cost_models import data_parallel
-from cost_models.collectives import GatherRate, Group, gather_rate
+from cost_models.collectives import GatherRate, Group, gather_rate, leaf_hop_factor, point_to_point_s, ring_pass_s
 from cost_models.expert_migration import migration_s
 from cost_models.hbm import StateBytes, replica_shards, state_bytes
 
@@ -297,3 +298,35 @@ def synchronised_of(
             )
             exposed = exposed + np.where(candidates.paired, seconds, behind)
     return np.asarray(exposed)
+
+
+def p2p_bytes(candidates: Candidates, context: Context) -> Floats:
+    """Bytes of one micro batch's activations that a rank sends to the next stage [n]: 2 n h in 16 bits a model."""
+    tokens = candidates.micro_batch_size * (context.sample_tokens / candidates.cp)
+    if context.operators.reference:
+        tokens = tokens * SENT_OF_A_SEQUENCE
+    # Stages send 1/tp each and gather it inside the node: Megatron-LM scatter-gather, before SP.
+    cut = candidates.sequence_parallel | ("scatter_gather_sends" in context.features)
+    parts = np.where(cut, candidates.tp, 1)
+    return np.asarray(context.operators.element_bytes * tokens * context.model.hidden_size / parts)
+
+
+def p2p_s(candidates: Candidates, context: Context) -> Floats:
+    """Seconds of such a send to the same rank of the next stage [n]; 0 without a pipeline.
+
+    Stages that lie inside the replicas may be unevenly far from each other: the slowest hop counts, as in a ring.
+    """
+    machine, sent = context.machine, p2p_bytes(candidates, context)
+    stride, inside = stage_stride(candidates, context.world), candidates.tp_pp_dp_mapping
+    rows, which = distinct([candidates.pp, stride])
+    apart, pp = stride[rows], candidates.pp[rows]
+    outermost = machine.topology.place(apart, np.full(len(rows), 2)).outermost_tier[which]
+    # All stages send at once: below one leaf, one of them sends through its uplinks.
+    stages = machine.group(apart.astype(np.float64), pp.astype(np.float64)).take(which)
+    seconds = np.zeros(len(candidates))
+    for number, tier in enumerate(machine.tiers):
+        slow = leaf_hop_factor(stages, tier) if number == len(machine.tiers) - 1 else 1.0
+        seconds = np.where(outermost == number, point_to_point_s(sent * slow, tier, machine.comm_op_s), seconds)
+    if inside.any():
+        seconds = np.where(inside, ring_pass_s(sent, stages, machine.tiers, machine.comm_op_s), seconds)
+    return np.where(candidates.pp > 1, seconds, 0.0)

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.entries import at
-from autodeploy.evaluation.layers.layer_cost import PhaseCost
-from autodeploy.evaluation.stages.build_problem import build_problem, chunk_sums, held_pieces
+from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS, freed_by
+from autodeploy.evaluation.layers.unit_costs import at, tensor_bytes
+from autodeploy.evaluation.stages.build_problem import build_problem, stage_buffers
 from autodeploy.evaluation.stages.inner_problem import (
     ChunkTimes,
     InnerProblem,
     activation_bytes,
     chunk_times,
     fill_chunks,
+    placed_layers,
     static_bytes,
     tail_s,
     worst_moment,
 )
-from autodeploy.evaluation.stages.stage_memory import StageBuffers, stage_buffers
 from autodeploy.evaluation.stages.step_parts import TAIL_PARTS, take_hidden
-from autodeploy.evaluation.steps.hidden_shares import hidden_shares
-from autodeploy.evaluation.steps.overlapping_choices import without_overlaps
-from autodeploy.evaluation.steps.update_copy import update_copy_bytes
 from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.workload.memory_choices import CHOICES, compete
 from cost_models.hbm import first_step_peak_bytes
-from cost_models.schedule import Sends, model_parts, operation_order, pair_counts, simulate
+from cost_models.schedule import Sends, model_parts, pair_counts, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.evaluation.stages.build_problem import StageBuffers
+    from autodeploy.evaluation.stages.inner_problem import FixedPiece, MemoryOption
+    from autodeploy.evaluation.stages.step_classes import Priced, StepClass
     from cost_models.arrays import Floats, Ints
-
-PHASE_PARTS = tuple(field.name for field in fields(PhaseCost))
 
 
 @dataclass(frozen=True)
@@ -78,16 +73,8 @@ class Estimate:
     oom_imbalance: float | None
 
 
-def estimate_layout(
-    classes: StepClasses,
-    candidates: Candidates,
-    context: Context,
-    index: int,
-    layout: Layout,
-    *,
-    forward_only: bool = False,
-) -> Estimate:
-    """Predict candidate `index` under a layout: simulate its schedule, account for its parts and its memory.
+def estimate_layout(priced: Priced, layout: Layout, *, forward_only: bool = False) -> Estimate:
+    """Predict a candidate under a layout: simulate its schedule, account for its parts and its memory.
 
     The pacing stage is the one with the most work; the breakdown is what its rank does in a step. Its gaps in the
     simulated schedule are the pipeline's bubble, each measured as a gap.
@@ -95,21 +82,12 @@ def estimate_layout(
     forward_only : the pass ends with its outputs: nothing is kept for a backward pass, recomputed, swapped, reduced or
         updated. States stay where they are.
     """
-    if forward_only:
-        layout = Layout(layout.layers, {})
-    problem = build_problem(classes, candidates, context, index, choices=layout.chosen, menu=False)
-    applied = applied_array(problem, layout)
-    layers = layout.layers[None]
-    problem = without_overlaps(problem, layers, applied, candidates, context, index)
-    times = chunk_times(problem, layers, applied)
-    if forward_only:
-        times = _without_backward(times)
-    placed = _Placed(classes, candidates, context, index, problem, layers, applied, times, forward_only)
-    order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+    placed = Placed.of(priced, layout, forward_only=forward_only)
+    problem, times, order = placed.problem, placed.times, placed.problem.order
     timeline = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
     makespan, busy, pairs = float(timeline.makespan_s[0]), timeline.busy_s[0], pair_counts(order)
     pacing = int(np.argmax(busy))
-    tail = 0.0 if forward_only else float(tail_s(problem, layers)[0])
+    tail = 0.0 if forward_only else float(tail_s(problem, placed.layers)[0])
     breakdown = placed.breakdown(pacing)
     hidden = float(timeline.paired_hidden_s[0, pacing])
     exchange = float((times.hidden_exchange_s[0, pacing] * pairs[pacing]).sum())
@@ -118,7 +96,6 @@ def estimate_layout(
     for name, seconds in ({} if forward_only else placed.tail_parts()).items():
         breakdown[name] += seconds
     memory, allocator, first_step, buffers = placed.memory()
-    hides = (problem, classes, index, layers[0], times, pairs, pacing, breakdown)
     return Estimate(
         step_time_s=makespan + tail,
         makespan_s=makespan,
@@ -130,9 +107,12 @@ def estimate_layout(
         first_step_bytes=first_step,
         card_bytes=buffers.card_bytes(allocator),
         in_flight=_mean_in_flight(problem, layout),
-        hidden={} if forward_only else hidden_shares(*hides),
+        hidden={} if forward_only else placed.hidden_shares(pairs, pacing, breakdown),
         pacing_stage=pacing,
-        holds=_holds(problem),
+        holds=tuple(
+            tuple(dict.fromkeys(piece.cost.name for piece in problem.pieces if piece.stage == stage))
+            for stage in range(problem.pp)
+        ),
         oom_imbalance=placed.oom_imbalance(buffers.limit_bytes - allocator),
     )
 
@@ -142,13 +122,6 @@ def _without_backward(times: ChunkTimes) -> ChunkTimes:
     nothing = np.zeros_like(times.hidden_pair_s)
     zero = np.zeros_like(times.backward_s)
     return ChunkTimes(times.forward_s, zero, zero, zero, nothing, nothing, Sends(times.sends.p2p_s))
-
-
-def _holds(problem: InnerProblem) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        tuple(dict.fromkeys(piece.cost.name for piece in problem.pieces if piece.stage == stage))
-        for stage in range(problem.pp)
-    )
 
 
 def applied_array(problem: InnerProblem, layout: Layout) -> Ints:
@@ -168,33 +141,59 @@ def applied_array(problem: InnerProblem, layout: Layout) -> Ints:
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """Candidate `index` under a layout: layers [1, pp, vpp, class], applied [1, pp, option], and what chunks take."""
+class Placed:
+    """A candidate under a layout: layers [1, pp, vpp, class], applied [1, pp, option], and what chunks take."""
 
-    classes: StepClasses
-    candidates: Candidates
-    context: Context
-    index: int
+    priced: Priced
     problem: InnerProblem
     layers: Ints
     applied: Ints
     times: ChunkTimes
     forward_only: bool
 
+    @classmethod
+    def of(cls, priced: Priced, layout: Layout, *, forward_only: bool = False) -> Placed:
+        """Under a layout, whose memory choices do nothing where passes go forward only."""
+        if forward_only:
+            layout = Layout(layout.layers, {})
+        problem = build_problem(priced, choices=layout.chosen, menu=False)
+        layers, applied = layout.layers[None], applied_array(problem, layout)
+        problem = without_overlaps(problem, layers, applied, priced)
+        times = chunk_times(problem, layers, applied)
+        return cls(priced, problem, layers, applied, _without_backward(times) if forward_only else times, forward_only)
+
+    @cached_property
+    def pieces(self) -> list[tuple[StepClass, FixedPiece]]:
+        """Every place of every piece, with its costs."""
+        steps = {step.name: step for step in self.priced.classes.pieces}
+        return [(steps[piece.cost.name], piece) for piece in self.problem.pieces]
+
+    def chunk_sums(self, name: str) -> Floats:
+        """Sum over the layers and the pieces of every chunk of a number of theirs [pp, vpp]."""
+        of, priced = attrgetter(name), self.priced
+        total = np.asarray(self.layers[0] @ np.array([priced.at(of(step)) for step in priced.classes.layers]))
+        for step, piece in self.pieces:
+            total[piece.stage, piece.chunk] += priced.at(of(step))
+        return total
+
+    def stage_sums(self, name: str) -> Floats:
+        """Sum over the layers and the pieces of every stage of a number of theirs [pp]."""
+        return np.asarray(self.chunk_sums(name).sum(axis=1))
+
     def breakdown(self, stage: int) -> dict[str, float]:
         """Seconds of a step by part on the pacing stage, what pairing hides still included."""
-        problem, index, slow = self.problem, self.index, self.context.slowest_device_factor - 1.0
+        problem, priced, slow = self.problem, self.priced, self.priced.context.slowest_device_factor - 1.0
         micro_batches = problem.chunk_micro_batches
         passes = ("forward",) if self.forward_only else ("forward", "backward")
         parts = dict.fromkeys((*PHASE_PARTS, "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0)
         parts["optimizer_s"] = 0.0
-        held = [(step, int(self.layers[0, stage, :, n].sum())) for n, step in enumerate(self.classes.layers)]
-        held += [(step, 1) for step, piece in held_pieces(problem, self.classes) if piece.stage == stage]
+        held = [(step, int(self.layers[0, stage, :, n].sum())) for n, step in enumerate(priced.classes.layers)]
+        held += [(step, 1) for step, piece in self.pieces if piece.stage == stage]
         for step, count in held:
             for phase in (getattr(step.cost, name) for name in passes):
                 for part in PHASE_PARTS:
-                    parts[part] += micro_batches * count * at(getattr(phase, part), index)
-                parts["imbalance_s"] += micro_batches * count * slow * at(phase.compute_s, index)
+                    parts[part] += micro_batches * count * priced.at(getattr(phase, part))
+                parts["imbalance_s"] += micro_batches * count * slow * priced.at(phase.compute_s)
         for number, option in enumerate(problem.options):
             part = "recompute_s" if option.kind == "recompute" else "exposed_swap_s"
             times_run = micro_batches * int(self.applied[0, stage, number])
@@ -204,31 +203,22 @@ class _Placed:
         parts["exposed_pp_s"] += micro_batches * problem.vpp * len(passes) * problem.blocking_p2p_s
         return parts
 
-    def stage_sums(self, of: Callable[[StepClass], object]) -> Floats:
-        """Sum of what layers and pieces have over every stage [pp]."""
-        return np.asarray(chunk_sums(self.problem, self.classes, self.index, self.layers[0], of).sum(axis=1))
-
     def tail_parts(self) -> dict[str, float]:
         """What follows the pipeline on the stage where it takes longest."""
-        slowest = int(np.argmax(self.stage_sums(attrgetter("tail.total_s"))))
-        each = {part: self.stage_sums(attrgetter(f"tail.{part}")) for part in TAIL_PARTS}
-        return {part: float(seconds[slowest]) for part, seconds in each.items()}
+        slowest = int(np.argmax(self.stage_sums("tail.total_s")))
+        return {part: float(self.stage_sums(f"tail.{part}")[slowest]) for part in TAIL_PARTS}
 
     def memory(self) -> tuple[dict[str, Floats], Floats, Floats, StageBuffers]:
         """Bytes of every stage by kind, the allocator's peak, and its peak in a run's first step.
 
         A forward pass alone holds a whole layer at a time, as one that is recomputed does.
         """
-        problem, given = self.problem, (self.classes, self.candidates, self.context, self.index)
+        problem = self.problem
         recomputes = self.forward_only or any(o.name == "full" for o in problem.options)
-        buffers = stage_buffers(*given, recomputes_layers=recomputes)
-
-        def static(part: str) -> Floats:
-            return self.stage_sums(attrgetter(f"static.{part}"))
-
+        buffers = stage_buffers(self.priced, recomputes_layers=recomputes)
         ends = np.array([float(any(p.stage == stage for p in problem.pieces)) for stage in range(problem.pp)])
-        dense, expert = (self.stage_sums(attrgetter(f"cost.{kind}_params")) for kind in ("dense", "expert"))
-        update = update_copy_bytes(*given, dense, expert, ends)
+        dense, expert = (self.stage_sums(f"cost.{kind}_params") for kind in ("dense", "expert"))
+        update = update_copy_bytes(self.priced, dense, expert, ends)
         activations = np.zeros(problem.pp)
         if self.forward_only:
             update = np.zeros_like(update)
@@ -237,15 +227,14 @@ class _Placed:
         kept = activations + buffers.workspace_bytes
         allocator = static_bytes(problem, self.layers)[0] + np.maximum(kept, update)
         memory = {
-            "weights": static("weights"),
-            "gradients": static("gradients"),
-            "optimizer": static("optimizer"),
+            **{kind: self.stage_sums(f"static.{kind}") for kind in ("weights", "gradients", "optimizer")},
             "activations": activations,
             "workspace": buffers.workspace_bytes + buffers.fragmentation * allocator,
             "communication_buffers": np.full(problem.pp, buffers.communication_bytes),
             "runtime": np.full(problem.pp, buffers.runtime_bytes),
         }
-        return memory, allocator, first_step_peak_bytes(static("total"), static("adam"), kept, update), buffers
+        static, moments = self.stage_sums("static.total"), self.stage_sums("static.adam")
+        return memory, allocator, first_step_peak_bytes(static, moments, kept, update), buffers
 
     def oom_imbalance(self, room_bytes: Floats) -> float | None:
         """Routing imbalance at which the fullest stage would run out of memory; None where no imbalance fills it.
@@ -254,20 +243,20 @@ class _Placed:
         together, which a layer's own is above by so much as `over_layers` says. The busiest of `ep` ranks can't have
         more than the tokens of all, which is an imbalance of `ep`. room_bytes : left on every stage [pp].
         """
-        problem, classes, index, layers = self.problem, self.classes, self.index, self.layers
+        problem, layers, at_index = self.problem, self.layers, self.priced.at
         uneven, held, share = np.zeros((1, problem.pp, problem.vpp)), 1.0, 1.0
-        for number, step in enumerate(classes.layers):
-            balanced = at(step.cost.balanced_activation_bytes, index)
-            extra = at(step.cost.activation_bytes, index) - balanced
-            per_unit = at(step.cost.expert_activation_bytes, index)
+        for number, step in enumerate(self.priced.classes.layers):
+            activations = at_index(step.cost.activation_bytes)
+            balanced = at_index(step.cost.balanced_activation_bytes)
+            extra, per_unit = activations - balanced, at_index(step.cost.expert_activation_bytes)
             if extra > 0.0:
                 held = max(held, 1.0 + extra / per_unit)
-                share = extra / (at(step.cost.worst_activation_bytes, index) - balanced)
+                share = extra / (at_index(step.cost.worst_activation_bytes) - balanced)
                 kept = np.ones((problem.pp, problem.vpp))
                 for position, option in enumerate(problem.options):
                     if option.layer_class == number:
                         count = fill_chunks(self.applied[:, :, position], layers[..., number])[0]
-                        freed = option.saved_bytes / max(at(step.cost.activation_bytes, index), 1.0)
+                        freed = option.saved_bytes / max(activations, 1.0)
                         kept -= freed * count / np.maximum(layers[0, :, :, number], 1)
                 uneven[0] += layers[0, :, :, number] * per_unit * np.maximum(kept, 0.0)
         growth = worst_moment(problem, uneven)[0]
@@ -275,7 +264,36 @@ class _Placed:
             return None
         at_limit = held + np.where(growth > 0.0, room_bytes / np.maximum(growth, 1.0), np.inf)
         fills = max(0.0, 1.0 + (float(np.min(at_limit)) - 1.0) / share)
-        return fills if fills <= int(self.candidates.ep[index]) else None
+        return fills if fills <= int(self.priced.candidates.ep[self.priced.index]) else None
+
+    def hidden_shares(self, pairs: Ints, stage: int, breakdown: dict[str, float]) -> dict[str, float]:
+        """Shares of communication that run behind computation, by lane: of experts over all stages, of the others on
+        the stage that paces.
+
+        ep_share_steady: of what runs inside fused pairs (of all where the schedule has none); ep_share_step: of the
+        whole step, warm-up and cool-down included, so it depends on the number of micro batches; paired_share: of all
+        forwards that run in a pair. pairs [pp, f, b] of the schedule. Prediction modules count too: they run in a pair,
+        and no schedule overlaps theirs.
+        """
+        problem, counts = self.problem, pairs.astype(np.float64)
+        runs = problem.chunk_micro_batches
+        total, forward, backward = (
+            self.chunk_sums(f"cost.ep_{what}_s") for what in ("total", "shown_forward", "shown_backward")
+        )
+        hidden = float((self.times.hidden_exchange_s[0] * counts).sum())
+        steady = step = _share(runs * float((forward + backward).sum()) - hidden, runs * float(total.sum()))
+        if counts.any():
+            forwards, backwards = counts.sum(axis=2), counts.sum(axis=1)
+            exposed = float((forward * forwards).sum() + (backward * backwards).sum()) - hidden
+            # Both passes exchange as much.
+            steady = _share(exposed, float((total * (forwards + backwards)).sum()) / 2.0)
+        lanes = {lane: runs * float(self.chunk_sums(f"cost.{lane}_total_s")[stage].sum()) for lane in ("tp", "cp")}
+        return {
+            "ep_share_steady": steady,
+            "ep_share_step": step,
+            "paired_share": float(counts.sum()) / (runs * problem.vpp * problem.pp),
+            **{f"{lane}_share": _share(breakdown[f"exposed_{lane}_s"], all_s) for lane, all_s in lanes.items()},
+        }
 
 
 def _mean_in_flight(problem: InnerProblem, layout: Layout) -> Floats:
@@ -288,30 +306,107 @@ def _mean_in_flight(problem: InnerProblem, layout: Layout) -> Floats:
 
 
 def template_layers(
-    problem_layers: tuple[int, ...],
-    pp: int,
-    vpp: int,
-    per_chunk: Ints | None = None,
-    kind: str = "interleaved",
+    problem_layers: tuple[int, ...], pp: int, vpp: int, per_chunk: Ints | None = None, kind: str = "interleaved"
 ) -> Ints:
     """Layers of each class per chunk [pp, vpp, class], in model order, for given or even chunk sizes.
 
     Even: every part of the model has the same number, and the first ones one more where they don't divide.
     """
-    total, parts = sum(problem_layers), model_parts(kind, pp, vpp)
-    if per_chunk is None:
-        base, rest = divmod(total, len(parts))
-        order = np.full(len(parts), base, dtype=np.int64)
-        order[:rest] += 1
-    else:
-        order = np.array([per_chunk[places[0]] for places in parts], dtype=np.int64)
-    ends = np.cumsum(order)
-    bounds = np.cumsum((0, *problem_layers))
-    layers = np.zeros((pp, vpp, len(problem_layers)), dtype=np.int64)
-    for number in range(len(problem_layers)):
-        low, high = bounds[number], bounds[number + 1]
-        filled = np.clip(np.minimum(ends, high) - np.maximum(ends - order, low), 0, None)
-        for part, places in enumerate(parts):
-            for place in places:
-                layers[(*place, number)] = filled[part]
-    return layers
+    parts = model_parts(kind, pp, vpp)
+    base, rest = divmod(sum(problem_layers), len(parts))
+    sizes = np.array([base + (part < rest) for part in range(len(parts))], dtype=np.int64)
+    if per_chunk is not None:
+        sizes = np.array([per_chunk[places[0]] for places in parts], dtype=np.int64)
+    return np.asarray(placed_layers(kind, pp, vpp, problem_layers, sizes[None])[0])
+
+
+def _share(exposed_s: float, total_s: float) -> float:
+    return min(1.0, max(0.0, 1.0 - exposed_s / total_s)) if total_s > 0.0 else 0.0
+
+
+COPIED_UPDATE = "copied_update"
+FP32_BYTES = 4.0
+
+
+def update_copy_bytes(priced: Priced, dense_params: Floats, expert_params: Floats, ends: Floats) -> Floats:
+    """Bytes of a candidate beside its states during Adam's update [pp].
+
+    Adam's operator takes one weight at a time; on Ascend, before the stack of MindSpeed 26.0, it copied that weight in
+    FP32: at most the largest one, or a rank's whole share of the parameters where states are sharded.
+
+    Parameters
+    ----------
+    dense_params, expert_params : parameters of each stage's rank [pp]. ends : stages with an embedding or a head [pp].
+
+    References
+    ----------
+    Ascend/MindSpeed-LLM @2.1.0 tests/pipeline/baseline/llama2_tp1_pp8_patch_gloo_ptd.json: maximum less allocated is
+    344 MiB on the inner stages (FP32 of 4096 x 22016) and 500 MiB on the outer ones (32000 x 4096); @2.2.0
+    phi35_moe_tp1_pp8_mcore.json: 3200 MiB, all 16 experts of 4096 x 12800. 16 MiB in every baseline of 26.0 and 26.1.
+    Operator: MindSpeed core/optimizer/adamw.py, one parameter at a time.
+    """
+    if COPIED_UPDATE not in priced.context.mechanisms:
+        return np.zeros_like(dense_params)
+    layer, end, expert = _largest_weights(priced)
+    groups = priced.classes.groups
+    dense_share, expert_share = (
+        params / (priced.at(shards) if priced.context.distributed_optimizer else 1.0)
+        for params, shards in ((dense_params, groups.dense_shards), (expert_params, groups.expert_shards))
+    )
+    dense = np.minimum(np.where(ends > 0.0, max(layer, end), layer), dense_share)
+    return np.asarray(FP32_BYTES * np.maximum(dense, np.minimum(expert, expert_share)))
+
+
+def _largest_weights(priced: Priced) -> tuple[float, float, float]:
+    """Parameters of the largest weight on a rank: of a layer without its experts, of the ends, of local experts.
+
+    The joined projections of attention and of a gated MLP are one weight each; grouped experts are one weight.
+    """
+    model, of_rank = priced.context.model, priced.candidates.axes_at(priced.index)
+    tp, ep, etp = (float(of_rank[axis]) for axis in ("tp", "ep", "etp"))
+    up = (2.0 if model.is_gated else 1.0) * model.hidden_size
+    heads = max(model.num_attention_heads, model.sliding_attention_heads or 0) + 2.0 * model.num_key_value_heads
+    dense_width = (model.intermediate_size or 0) if model.num_dense_layers else 0
+    widest = max(heads * model.head_dim * model.hidden_size, up * max(dense_width, model.shared_expert_width))
+    local = (model.n_routed_experts or 0) / ep if priced.context.operators.grouped_gemm else 1.0
+    expert = local * up * (model.moe_intermediate_size or 0) / etp
+    return widest / tp, model.vocab_size * model.hidden_size / tp, expert
+
+
+def without_overlaps(problem: InnerProblem, layers: Ints, applied: Ints, priced: Priced) -> InnerProblem:
+    """The problem with options that save what no larger one of the same layers has freed; itself where none overlap.
+
+    Each tensor is freed once. A search never applies two choices that free the same to one layer; launch scripts do, as
+    activation recompute beside zero-memory experts.
+
+    Parameters
+    ----------
+    layers [1, pp, vpp, class], applied [1, pp, option] : of the fixed layout.
+    """
+    room = layers[0].sum(axis=1)  # [pp, class]
+    taken = applied[0]
+
+    def overlap(one: int, other: int) -> bool:
+        a, b = problem.options[one], problem.options[other]
+        if a.layer_class != b.layer_class or not compete(a.name, b.name):
+            return False
+        both = (taken[:, one] > 0) & (taken[:, other] > 0)
+        return bool(np.any(both & (taken[:, one] + taken[:, other] > room[:, a.layer_class])))
+
+    numbers = range(len(problem.options))
+    doubled = {n for n in numbers for other in numbers if n != other and overlap(n, other)}
+    if not doubled:
+        return problem
+    tensors = tensor_bytes(priced.context, priced.candidate)
+    options: list[MemoryOption] = list(problem.options)
+    for number, layer_class in enumerate(problem.classes):
+        kept = {name: at(values, 0) for name, values in tensors[layer_class.name].items()}
+        gone: set[str] = set()
+        mine = [n for n in doubled if problem.options[n].layer_class == number]
+        for n in sorted(mine, key=lambda n: -problem.options[n].saved_bytes):
+            option = problem.options[n]
+            names = set(freed_by(CHOICES[option.name], kept))
+            saved = sum(kept[name] for name in names - gone)
+            gone |= names
+            options[n] = replace(option, saved_bytes=saved, swap_bytes=min(option.swap_bytes, saved))
+    return replace(problem, options=tuple(options))

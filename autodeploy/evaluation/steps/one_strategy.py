@@ -1,24 +1,244 @@
-"""One strategy as it stands, in a context: its candidate and its estimate."""
+"""One strategy as its document says it: its candidate, its layout, its estimate, and a step of several phases.
+
+Pre-training is one update. Post-training scores what it trains on first, with passes that go forward alone, and may
+update several times a step. Both are the one estimate of a strategy: a forward pass alone keeps nothing and is followed
+by nothing.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from autodeploy.errors import SpecError
+import numpy as np
+
+from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.layers.alternatives import resolved
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
-from autodeploy.evaluation.steps.estimate import estimate_layout
-from autodeploy.evaluation.steps.strategy_layout import candidate_of, layout_of, refuse_fractions
-from cost_models.schedule import kinds
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
+from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
+from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.strategies.facts import placed_facts
+from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
+from cost_models.schedule import chunks_in_words, kinds, model_parts, parameter_copies, schedule_problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.step_classes import StepClasses
-    from autodeploy.evaluation.steps.estimate import Estimate, Layout
+    from autodeploy.evaluation.steps.estimate import Estimate
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.strategies.candidates import Candidates
+
+
+def candidate_of(
+    strategy: Strategy, *, world: int, global_batch: int, moe: bool, vendor: str, possible: bool = True
+) -> Candidates:
+    """The strategy as a batch of one candidate.
+
+    dp and the number of micro batches follow. The rule that says so counts a fraction illegal; of dp it is rounded
+    down (`refuse_fractions` is for who predicts it), of micro batches up (the fullest replica sets the time).
+    Absent, `etp` is tp on Ascend and 1 elsewhere, as the frameworks' defaults are.
+
+    Parameters
+    ----------
+    possible : refuse what can't be simulated; False makes a candidate of anything, for rules to say what is wrong.
+    """
+    tp, pp, cp = strategy.tp, strategy.pp, strategy.cp
+    dp = max(1, world // (tp * pp * cp))
+    if possible and strategy.dp is not None and strategy.dp != dp:
+        raise SpecError(
+            f"dp {strategy.dp} is not the {world} ranks over tp x pp x cp = {dp}",
+            path="/strategy/dp",
+            hint="leave dp out: it follows",
+        )
+    etp = strategy.etp if strategy.etp is not None else (tp if vendor == "huawei" else 1)
+    algo = strategy.cp_algo or "ring"
+    ulysses = {"ring": 1, "ulysses": cp, "hybrid": strategy.ulysses_degree or min(8, max(2, cp // 2))}[algo]
+    schedule, vpp = strategy.schedule, chunks_of(strategy, possible=possible)
+    kind = kinds.schedule(schedule)
+    if kind.other_chunks and not kind.has_chunks(vpp):
+        schedule = kind.other_chunks
+    micro_batches = -(-global_batch // (strategy.micro_batch_size * dp))
+    if possible and (problem := schedule_problem(schedule, pp, vpp, micro_batches)):
+        raise SpecError(problem, path="/strategy/schedule", hint="1f1b, interleaved or adaptive_pipe take any number")
+    dispatcher = strategy.moe_dispatcher or "alltoall"
+    if "hierarchical_a2a" in strategy.features and strategy.moe_dispatcher is None:
+        dispatcher = "hierarchical"
+    sequence = strategy.sequence_parallel if strategy.sequence_parallel is not None else tp > 1
+
+    def one(value: int | bool) -> np.ndarray:
+        return np.asarray([value])
+
+    return Candidates(
+        tp=one(tp),
+        pp=one(pp),
+        vpp=one(vpp),
+        cp=one(cp),
+        cp_algo=one(CP_ALGOS.index(algo)),
+        ulysses=one(ulysses if cp > 1 else 1),
+        ep=one(strategy.ep),
+        etp=one(etp if moe else 1),
+        dp=one(dp),
+        micro_batch_size=one(strategy.micro_batch_size),
+        micro_batches=one(micro_batches),
+        schedule=one(SCHEDULES.index(schedule)),
+        moe_dispatcher=one(DISPATCHERS.index(dispatcher)),
+        sequence_parallel=one(bool(sequence) and tp > 1),
+        reuse_fp32_param=one(strategy.reuse_fp32_param or "reuse_fp32_param" in strategy.features),
+        swap_optimizer=one(strategy.swap_optimizer or "swap_optimizer" in strategy.features),
+        virtual_optimizer=one("virtual_optimizer" in strategy.features),
+        keep_gathered=one("keep_gathered" in strategy.features),
+        dp_replicate=one(strategy.dp_replicate),
+        tp_pp_dp_mapping=one("tp_pp_dp_mapping" in strategy.features),
+    )
+
+
+def refuse_fractions(candidate: Candidates, context: Context) -> None:
+    """Refuses a strategy of which some group, or some rank's share of the experts, would be a fraction.
+
+    Raises
+    ------
+    SpecError
+        with the degree that leaves a fraction, and what would not.
+    """
+    tp, cp, pp, ep, etp, dp = (int(getattr(candidate, axis)[0]) for axis in ("tp", "cp", "pp", "ep", "etp", "dp"))
+    world, experts, ranks = context.world, context.model.n_routed_experts, 1
+    for axis, degree in (("tp", tp), ("cp", cp), ("pp", pp)):
+        ranks *= degree
+        if world % ranks:
+            raise SpecError(
+                f"tp x pp x cp = {tp * pp * cp} does not divide the {world} ranks",
+                path=f"/strategy/{axis}",
+                hint=f"degrees whose product divides {world}, or cards that it divides",
+            )
+    ulysses = int(candidate.ulysses[0])
+    if cp % ulysses:
+        raise SpecError(
+            f"a Ulysses degree of {ulysses} does not divide cp {cp}",
+            path="/strategy/ulysses_degree",
+            hint="a divisor of cp",
+        )
+    if experts and experts % ep:
+        raise SpecError(
+            f"ep {ep} does not divide the {experts} routed experts", path="/strategy/ep", hint="a divisor of them"
+        )
+    stage, copies = tp * cp * dp, int(candidate.dp_replicate[0])
+    if cp * dp % copies or (experts and stage // (etp * ep) % copies):
+        raise SpecError(
+            f"dp_replicate {copies} does not divide the ranks that share parameters",
+            path="/strategy/dp_replicate",
+            hint="a divisor of dp x cp, and of the ranks that hold the same experts",
+        )
+    if experts and stage % (etp * ep):
+        raise SpecError(
+            f"etp x ep = {etp * ep} does not divide the {stage} ranks of a stage",
+            path="/strategy/ep",
+            hint="ep and etp of which a whole number is tp x cp x dp",
+        )
+
+
+def facts_of_placement(strategy: Strategy) -> dict[str, Any]:
+    """What rules may read of the layers that a strategy places; nothing where it leaves them to the search."""
+    given, kind = strategy.layers_per_stage, strategy.schedule
+    if given is None:
+        return {}
+    vpp = chunks_of(strategy)
+    per_chunk = _per_chunk(given, kind, strategy.pp, vpp)
+    return placed_facts([int(per_chunk[places[0]]) for places in model_parts(kind, strategy.pp, vpp)])
+
+
+def chunks_of(strategy: Strategy, *, possible: bool = True) -> int:
+    """Chunks of a stage; a schedule that has one number of them, as two under DualPipe, needs no vpp to say so."""
+    kind = kinds.schedule(strategy.schedule)
+    if kind.chunks is None:
+        return strategy.vpp
+    if strategy.vpp not in (1, kind.chunks):
+        if not possible:
+            return strategy.vpp
+        raise SpecError(
+            f"{kind.name} has {chunks_in_words(kind)} a stage, not {strategy.vpp}",
+            path="/strategy/vpp",
+            hint="leave it out",
+        )
+    return kind.chunks
+
+
+def layout_of(strategy: Strategy, counts: tuple[int, ...]) -> Layout:
+    """Layers of each class per chunk, and the layers of each stage that use each memory choice."""
+    pp, vpp, given = strategy.pp, chunks_of(strategy), strategy.layers_per_stage
+    kind = strategy.schedule
+    per_chunk = None
+    if given is not None:
+        per_chunk = _per_chunk(given, kind, pp, vpp)
+        copies = {tuple(int(per_chunk[place]) for place in places) for places in model_parts(kind, pp, vpp)}
+        if any(len(set(sizes)) > 1 for sizes in copies):
+            raise SpecError(
+                "both devices that hold the same part of the model must hold as many layers of it",
+                path="/strategy/layers_per_stage",
+            )
+        total = int(per_chunk.sum()) // parameter_copies(kind)
+        if total != sum(counts):
+            raise SpecError(
+                f"layers_per_stage adds up to {total}, the model has {sum(counts)} layers",
+                path="/strategy/layers_per_stage",
+            )
+    layers = template_layers(counts, pp, vpp, per_chunk, kind)
+    return Layout(layers, _applied(strategy, layers.sum(axis=(1, 2))))
+
+
+def _per_chunk(given: tuple[int, ...] | tuple[tuple[int, ...], ...], kind: str, pp: int, vpp: int) -> np.ndarray:
+    """Layers of every chunk [pp, vpp]; one number a stage is spread over its chunks (of a part that is there twice:
+    both copies have it)."""
+    rows = []
+    for number, stage in enumerate(given):
+        row = stage if isinstance(stage, tuple) else None
+        if row is None and parameter_copies(kind) > 1:
+            row = (int(given[number]), int(given[pp - 1 - number]))  # type: ignore[arg-type]
+        elif row is None:
+            assert isinstance(stage, int)
+            base, rest = divmod(stage, vpp)
+            row = tuple(base + (1 if c < rest else 0) for c in range(vpp))
+        if len(row) != vpp:
+            raise SpecError(f"a stage lists {len(row)} chunks, vpp is {vpp}", path="/strategy/layers_per_stage")
+        rows.append(row)
+    return np.asarray(rows, dtype=np.int64).reshape(pp, vpp)
+
+
+def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np.ndarray]:
+    """Layers of each stage per memory choice, capped at the stage's layers."""
+    recompute = strategy.recompute
+    applied: dict[ChoiceKey, np.ndarray] = {}
+    limit = stage_layers
+    if recompute.num_layers_per_stage is not None:
+        limit = np.minimum(stage_layers, recompute.num_layers_per_stage)
+    elif recompute.num_layers is not None:
+        limit = np.minimum(stage_layers, recompute.num_layers)
+    if recompute.per_stage is not None:
+        for name in sorted({name for stage in recompute.per_stage for name in stage}):
+            if ChoiceKey.of(name).name not in CHOICES:
+                raise SpecError(
+                    f"unknown recompute module {name!r}", path="/strategy/recompute/per_stage", hint=", ".join(CHOICES)
+                )
+            counts = np.asarray([stage.get(name, 0) for stage in recompute.per_stage], dtype=np.int64)
+            applied[ChoiceKey.of(name)] = np.minimum(counts, stage_layers)
+    elif recompute.granularity == "full":
+        applied[ChoiceKey("full")] = limit
+    elif recompute.granularity == "selective":
+        applied.update(dict.fromkeys(map(ChoiceKey, recompute.modules), limit))
+    if strategy.swap_per_stage is not None:
+        for name in sorted({name for stage in strategy.swap_per_stage for name in stage}):
+            module = ChoiceKey.of(name)
+            if module.name not in SWAP_NAMES:
+                raise UnsupportedError(f"swapping {module.name!r} is not modelled", path="/strategy/swap_per_stage")
+            counts = np.asarray([stage.get(name, 0) for stage in strategy.swap_per_stage], dtype=np.int64)
+            applied[module._replace(name=SWAP_NAMES[module.name])] = np.minimum(counts, stage_layers)
+    for name in () if strategy.swap_per_stage is not None else strategy.swap:
+        if name not in SWAP_NAMES:
+            raise UnsupportedError(f"swapping {name!r} is not modelled", path="/strategy/swap")
+        applied[ChoiceKey(SWAP_NAMES[name])] = stage_layers
+    return applied
 
 
 @dataclass(frozen=True)
@@ -31,10 +251,14 @@ class Estimated:
     classes: StepClasses
     layout: Layout
 
+    @property
+    def priced(self) -> Priced:
+        """The candidate with its layers' costs."""
+        return Priced(self.classes, self.candidate, self.context)
+
     def again(self, *, forward_only: bool) -> Estimated:
         """The same strategy with its layers priced already: of its forward passes alone, or of a whole update."""
-        found = estimate_layout(self.classes, self.candidate, self.context, 0, self.layout, forward_only=forward_only)
-        return replace(self, estimate=found)
+        return replace(self, estimate=estimate_layout(self.priced, self.layout, forward_only=forward_only))
 
 
 def estimated(strategy: Strategy, context: Context, *, forward_only: bool = False) -> Estimated:
@@ -49,7 +273,7 @@ def estimated(strategy: Strategy, context: Context, *, forward_only: bool = Fals
     context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
-    estimate = estimate_layout(classes, candidate, context, 0, layout, forward_only=forward_only)
+    estimate = estimate_layout(Priced(classes, candidate, context), layout, forward_only=forward_only)
     return Estimated(estimate, context, candidate, classes, layout)
 
 
@@ -92,3 +316,57 @@ def as_candidate(context: Context, strategy: Strategy, *, possible: bool) -> Can
         vendor=context.machine.vendor,
         possible=possible,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StepPhase:
+    """What a phase does with the model.
+
+    kind : forward alone, or an update: forward, backward, reduction of gradients and optimizer. rows : sequences of one
+    pass, on all ranks together. passes : of the step, in turn: each fills the pipeline anew.
+    """
+
+    kind: Literal["forward", "update"]
+    rows: int
+    passes: int = 1
+
+
+@dataclass(frozen=True)
+class PhaseCost:
+    """Seconds of a phase, all its passes; the parts of `breakdown` add up to them. `estimated`: of one pass."""
+
+    seconds: float
+    breakdown: dict[str, float]
+    estimated: Estimated
+
+    @property
+    def bound_by(self) -> str:
+        """The part that takes longest, the first of equals."""
+        return max(self.breakdown, key=lambda name: self.breakdown[name])
+
+
+def phase_costs(phases: Sequence[StepPhase], strategy: Strategy, context: Context) -> list[PhaseCost]:
+    """The cost of each phase; `context` says what a sequence is. Phases with as many rows share their layers' costs.
+
+    Raises
+    ------
+    SpecError
+        as of `estimated`.
+    """
+    found: list[PhaseCost] = []
+    priced: dict[int, Estimated] = {}
+    for phase in phases:
+        forward_only, known = phase.kind == "forward", priced.get(phase.rows)
+        if known is None:
+            one = estimated(strategy, replace(context, global_batch=phase.rows), forward_only=forward_only)
+        else:
+            one = known.again(forward_only=forward_only)
+        priced[phase.rows] = one
+        parts = {name: phase.passes * seconds for name, seconds in one.estimate.breakdown.items()}
+        found.append(PhaseCost(phase.passes * one.estimate.step_time_s, parts, one))
+    return found
+
+
+def phase_cost(phase: StepPhase, strategy: Strategy, context: Context) -> PhaseCost:
+    """The cost of one phase, as of `phase_costs`."""
+    return phase_costs([phase], strategy, context)[0]

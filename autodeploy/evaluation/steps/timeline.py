@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.evaluation.stages.build_problem import build_problem
-from autodeploy.evaluation.stages.inner_problem import chunk_times, tail_s
-from autodeploy.evaluation.steps.estimate import Layout, applied_array
-from autodeploy.evaluation.steps.overlapping_choices import without_overlaps
-from autodeploy.evaluation.steps.slot_lanes import slot_lanes
+import numpy as np
+
+from autodeploy.evaluation.stages.inner_problem import fill_chunks, tail_s
+from autodeploy.evaluation.steps.estimate import Layout, Placed
 from autodeploy.specs.timeline import PipelineTimeline, Slot, StageTime
-from cost_models.schedule import operation_order, simulate
+from cost_models.schedule import simulate
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.stages.step_classes import StepClasses
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.evaluation.stages.step_classes import Priced
     from cost_models.arrays import Floats
     from cost_models.schedule import OperationOrder
+
 
 MAX_SLOTS = 50_000
 
 
-def pipeline_timeline(
-    classes: StepClasses, candidates: Candidates, context: Context, index: int, layout: Layout
-) -> PipelineTimeline:
-    """Every slot of candidate `index` under a layout.
+def pipeline_timeline(priced: Priced, layout: Layout) -> PipelineTimeline:
+    """Every slot of a candidate under a layout.
 
     Of more than 50,000 slots the first and the last are kept: between them the pipeline repeats itself.
     """
-    problem = build_problem(classes, candidates, context, index, choices=layout.chosen, menu=False)
-    layers, applied = layout.layers[None], applied_array(problem, layout)
-    problem = without_overlaps(problem, layers, applied, candidates, context, index)
-    times = chunk_times(problem, layers, applied)
-    order = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+    placed = Placed.of(priced, layout)
+    problem, times, order = placed.problem, placed.times, placed.problem.order
     found = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends, keep_times=True)
     assert found.start_s is not None
     assert found.end_s is not None
-    lanes = slot_lanes(problem, classes, context, index, layers, applied, times).along(order)
+    lanes = slot_lanes(placed).along(order)
     kept, left_out = _kept(order)
     slots = tuple(
         _slot(order, lanes, stage, place, (float(found.start_s[stage, place]), float(found.end_s[stage, place])))
@@ -50,7 +44,7 @@ def pipeline_timeline(
         vpp=problem.vpp,
         micro_batches=problem.micro_batches,
         makespan_s=makespan,
-        step_time_s=makespan + float(tail_s(problem, layers)[0]),
+        step_time_s=makespan + float(tail_s(problem, placed.layers)[0]),
         slots=slots,
         slots_left_out=left_out,
         stages=tuple(
@@ -92,3 +86,66 @@ def _slot(order: OperationOrder, lanes: Floats, stage: int, place: int, between_
         communication_s=communication_s,
         host_s=host_s,
     )
+
+
+COMPUTE, COMMUNICATION, HOST = range(3)
+PASSES = ("forward", "backward")
+_SHOWN = ("exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "exposed_dp_s")
+
+
+@dataclass(frozen=True, eq=False)
+class SlotLanes:
+    """Seconds by lane (COMPUTE, COMMUNICATION, HOST) of one micro batch in every chunk; they add up to the slot.
+
+    forward, backward [lane, pp, vpp]; pair [lane, pp, f, b]: a forward of chunk f beside a backward of chunk b.
+    """
+
+    forward: Floats
+    backward: Floats
+    pair: Floats
+
+    def along(self, order: OperationOrder) -> Floats:
+        """Of every slot of a schedule [lane, pp, slots]; padding slots hold 0."""
+        ahead, behind = order.forward_micro_batch >= 0, order.backward_micro_batch >= 0
+        chunks = (np.where(ahead, order.forward_chunk, 0), np.where(behind, order.backward_chunk, 0))
+        stage = np.arange(order.pp)[:, None]
+        found = np.where(behind, self.backward[:, stage, chunks[1]], 0.0)
+        found = np.where(ahead, self.forward[:, stage, chunks[0]], found)
+        return np.maximum(np.where(ahead & behind, self.pair[:, stage, chunks[0], chunks[1]], found), 0.0)
+
+
+def slot_lanes(placed: Placed) -> SlotLanes:
+    """The lanes of a candidate under a layout, from the parts that its breakdown adds up.
+
+    What a pair hides comes off expert communication and off the host, as in `take_hidden`: beyond that it shortens
+    uneven work.
+    """
+    times = placed.times
+    forward, backward = (
+        _pass(placed, name, swap_s[0]) for name, swap_s in zip(PASSES, (times.swap_out_s, times.swap_in_s), strict=True)
+    )
+    for number, option in enumerate(placed.problem.options):
+        run = fill_chunks(placed.applied[:, :, number], placed.layers[..., option.layer_class])[0]
+        lane = COMPUTE if option.kind == "recompute" else HOST
+        backward[lane] += run * (option.extra_backward_s - option.host_s)
+        backward[HOST] += run * option.host_s
+    pair = forward[..., :, None] + backward[..., None, :]
+    exchange = np.minimum(times.hidden_exchange_s[0], times.hidden_pair_s[0])
+    ahead, behind = (placed.chunk_sums(f"cost.{name}.exposed_ep_s") for name in PASSES)
+    hideable = {COMMUNICATION: ahead[..., :, None] + behind[..., None, :], HOST: pair[HOST]}
+    for lane, hidden in ((COMMUNICATION, exchange), (HOST, times.hidden_pair_s[0] - exchange)):
+        taken = np.minimum(hideable[lane], hidden)
+        pair[lane] -= taken
+        pair[COMPUTE] -= hidden - taken
+    return SlotLanes(forward, backward, pair)
+
+
+def _pass(placed: Placed, name: str, swap_s: Floats) -> Floats:
+    """One pass of every chunk without its memory choices [lane, pp, vpp]."""
+
+    def chunks(part: str) -> Floats:
+        return placed.chunk_sums(f"cost.{name}.{part}")
+
+    compute = placed.priced.context.slowest_device_factor * chunks("compute_s") + chunks("imbalance_s")
+    shown = sum((chunks(part) for part in _SHOWN), np.full(compute.shape, placed.problem.blocking_p2p_s))
+    return np.stack([compute, shown, chunks("host_bound_s") + swap_s])

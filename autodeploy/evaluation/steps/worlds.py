@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from autodeploy.evaluation.inputs.expert_balance import persistent_shares
 from autodeploy.evaluation.inputs.machine import machine_of
-from autodeploy.evaluation.inputs.router_priors import persistent_shares
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.build_problem import Prices, build_problem, repriced
+from autodeploy.evaluation.stages.build_problem import build_problem, repriced
 from autodeploy.evaluation.stages.inner_problem import chunk_times, tail_s
-from autodeploy.evaluation.stages.sends import p2p_s
-from autodeploy.evaluation.stages.step_classes import step_classes
-from autodeploy.evaluation.steps.estimate import applied_array
-from autodeploy.evaluation.steps.overlapping_choices import without_overlaps
-from cost_models.schedule import Sends, makespan_s, operation_order
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
+from autodeploy.evaluation.stages.step_parts import p2p_s
+from autodeploy.evaluation.steps.estimate import applied_array, without_overlaps
+from cost_models.schedule import Sends, makespan_s
 from hardware_profiles.efficiencies import limited
 
 if TYPE_CHECKING:
@@ -31,14 +29,16 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.inputs.expert_balance import Loads
-    from autodeploy.evaluation.stages.inner_problem import ChunkTimes, InnerProblem
+    from autodeploy.evaluation.stages.inner_problem import ChunkTimes
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.evaluation.steps.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats, Number
+    from hardware_profiles.covariance import FittedFactor
 
     World = Mapping[str, float]
     Row = tuple["_Batch", int]
+
 
 EXCESS: Final = "imbalance_excess"  # of the stated imbalance, what is above 1
 PERSISTENT: Final = "persistent_share"  # of the variance of experts' loads, what every micro batch has in common
@@ -146,35 +146,29 @@ class _Batch:
         classes = step_classes(unit_costs(priced, rows), rows, priced)
         return cls(rows, priced, classes, p2p_s(rows, priced), _context_at(context, moves[0], loads))
 
-    def problem(self, row: int, choices: frozenset[str]) -> InnerProblem:
-        """The problem of a candidate in the first of the worlds; `row` is that one's."""
-        return build_problem(self.classes, self.candidates, self.one, row, choices=choices, menu=False)
-
-    def in_place_of(self, problem: InnerProblem, row: int, choices: frozenset[str]) -> InnerProblem:
-        """The same candidate's problem in the world of a row."""
-        send_s = float(self.send_s[row])
-        return repriced(problem, self._prices, self.classes, self.context, row, choices=choices, send_s=send_s)
-
-    @cached_property
-    def _prices(self) -> Prices:
-        return Prices.of(self.classes, self.context, len(self.candidates))
+    def at(self, row: int, context: Context) -> Priced:
+        """The candidate and the world of a row; context : of the batch, or `one` for numbers that are no arrays."""
+        return Priced(self.classes, self.candidates, context, row)
 
 
 def _of_one(rows: Sequence[Row], layout: Layout) -> Floats:
     """Step time of one candidate's rows of batches under its layout [rows], its schedule walked through once."""
     start, place = rows[0]
     chosen = layout.chosen
-    plain = start.problem(place, chosen)
-    problems = [batch.in_place_of(plain, row, chosen) for batch, row in rows]
+    plain = build_problem(start.at(place, start.one), choices=chosen, menu=False)
+    problems = [
+        repriced(plain, batch.at(row, batch.context), choices=chosen, send_s=float(batch.send_s[row]))
+        for batch, row in rows
+    ]
     first, layers = problems[0], layout.layers[None]
     applied = applied_array(first, layout)
     problems = [
-        without_overlaps(problem, layers, applied, batch.candidates, batch.one, row)
+        without_overlaps(problem, layers, applied, batch.at(row, batch.one))
         for problem, (batch, row) in zip(problems, rows, strict=True)
     ]
     times = [chunk_times(problem, layers, applied) for problem in problems]
     makespans = makespan_s(
-        operation_order(first.schedule, first.pp, first.vpp, first.micro_batches),
+        first.order,
         np.concatenate([t.forward_s for t in times]),
         np.concatenate([t.backward_s for t in times]),
         np.concatenate([t.hidden_pair_s for t in times]),
@@ -272,3 +266,31 @@ def _context_at(context: Context, values: Mapping[str, Number], loads: Loads) ->
         for other in context.alternatives
     )
     return replace(context, machine=moved, loads=loads, alternatives=others)
+
+
+STEP = 0.02  # of a log factor, as in the Jacobian of the fit
+
+
+def sensitivities(
+    candidates: Candidates,
+    context: Context,
+    layouts: Sequence[Layout],
+    factors: Sequence[FittedFactor],
+    at: Mapping[str, float] | None = None,
+) -> Floats:
+    """Slopes of the log step time of each candidate under its layout [n, factors]: d log(step time) / d log(factor).
+
+    Forward differences: a world for each factor, in which it alone has moved.
+
+    Parameters
+    ----------
+    context : with the profile whose numbers the factors multiply.
+    at : numbers in place of the profile's, where the slopes are wanted.
+    """
+    slopes = np.zeros((len(candidates), len(factors)))
+    moved = [number for number, f in enumerate(factors) if any(reads(context, name) for name in f.multiplies)]
+    if moved and len(candidates):
+        worlds: list[dict[str, float]] = [{}, *({factors[number].name: STEP} for number in moved)]
+        times = step_times_in(candidates, context, layouts, factors, worlds, at=at, limits=False)
+        slopes[:, moved] = np.log(times[:, 1:] / times[:, :1]) / STEP
+    return slopes

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
-from autodeploy.evaluation.layers.layer_cost import PhaseCost
+from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS
 from autodeploy.evaluation.layers.unit_costs import each_array
 from autodeploy.evaluation.stages.stage_memory import gathered_bytes
 from autodeploy.evaluation.stages.step_classes import (
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int | str]
 FIRST_PIECE, LAST_PIECES = "first", "last"  # the embedding; head and prediction modules together
-WORK_PARTS = tuple(field.name for field in fields(PhaseCost))
 REPAIRS = ("norm", "activation", "mla_up_proj", "full")  # choices that stand for all in the order of candidates
+UNREAD = (
+    *("ep_shown_forward_s", "ep_shown_backward_s", "ep_total_s", "tp_total_s", "cp_total_s"),
+    "expert_activation_bytes",
+)
 
 
 class Columns(dict[Key, Floats]):
@@ -91,7 +94,7 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
         found[name, "layers"] = np.asarray(sum(count * found[name, n] for n, count in enumerate(counts)))
     whole = {key: np.broadcast_to(values, (len(placed),)) for key, values in found.items()}
     modes = tuple(Columns(_mode_columns(whole, each, holders, placed.pp.astype(np.float64))) for each in rates)
-    empty = {key for key in whole if key[0] in WORK_PARTS and not whole[key].any()}
+    empty = {key for key in whole if key[0] in PHASE_PARTS and not whole[key].any()}
     moving = {key for key in whole if key[0].startswith("migration_s")}
     if not any(whole[key].any() for key in moving):
         empty |= moving
@@ -103,21 +106,13 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
 def _read_costs(costs: UnitCosts) -> UnitCosts:
     """With one entry for what is the same in all cuts, or is read by no sweep: nothing of it is looked up."""
     zero = np.zeros(1)
+    unread: dict[str, Any] = dict.fromkeys(UNREAD, zero)
 
     def read(cost: LayerCost) -> LayerCost:
         choices = {
             name: replace(cost.choices[name], swap_bytes=zero, host_s=zero) for name in REPAIRS if name in cost.choices
         }
-        some = replace(
-            cost,
-            choices=choices,
-            expert_activation_bytes=zero,
-            ep_shown_forward_s=zero,
-            ep_shown_backward_s=zero,
-            ep_total_s=zero,
-            tp_total_s=zero,
-            cp_total_s=zero,
-        )
+        some = replace(cost, choices=choices, **unread)
         return each_array(some, lambda values: values[:1] if (values[1:] == values[:-1]).all() else values)
 
     return replace(
@@ -167,7 +162,7 @@ def _columns(step: StepClass, context: Context) -> dict[str, Floats]:
     found = {
         "forward_s": np.asarray(forward.total_s + slow * forward.compute_s),
         "backward_s": np.asarray(backward.total_s + slow * backward.compute_s),
-        **{name: np.asarray(getattr(forward, name) + getattr(backward, name)) for name in WORK_PARTS},
+        **{name: np.asarray(getattr(forward, name) + getattr(backward, name)) for name in PHASE_PARTS},
         "activation_bytes": cost.activation_bytes,
         "dense_params": cost.dense_params,
         "expert_params": cost.expert_params,

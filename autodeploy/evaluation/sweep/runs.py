@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.stages.chunk_loops import pair_chunks
+from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS
+from autodeploy.evaluation.stages.inner_problem import pair_chunks
 from autodeploy.evaluation.stages.stage_memory import LossBytes, workspace_bytes
 from autodeploy.evaluation.stages.step_parts import take_hidden
-from autodeploy.evaluation.sweep.columns import FIRST_PIECE, LAST_PIECES, REPAIRS, WORK_PARTS, Columns
-from autodeploy.evaluation.sweep.template import (
-    ChunkSeconds,
-    Template,
-    chunk_seconds,
-    of_class,
-    places_of,
-    plus,
-    template_of,
-)
+from autodeploy.evaluation.sweep.columns import FIRST_PIECE, LAST_PIECES, REPAIRS, Columns
+from autodeploy.evaluation.sweep.template import ChunkSeconds, Template, of_class, template_of
 from cost_models.schedule import (
     FIRST,
     LAST,
@@ -168,16 +161,26 @@ class _Batch:
         """A quantity of layers summed over those of each class of stages [n, 3]."""
         return self.template.sum_over([columns[name, number] for number in range(len(self.template.layers))])
 
+    @property
+    def _pieces_at(self) -> int:
+        """The class of stages with head and prediction modules."""
+        return FIRST if self.way.folded else LAST
+
     def _seconds(self, name: str, blocking: Floats) -> ChunkSeconds:
-        """Of one pass."""
-        ends = self.costs[name, FIRST_PIECE], self.costs[name, LAST_PIECES]
-        several, folded = self.way.vpp > 1, self.way.folded
-        found = chunk_seconds(
-            self.template, self._sum_over(name, self.costs), *ends, blocking, several=several, folded=folded
-        )
-        for values in (found.stage, found.first, found.last) if several else (found.stage,):
-            self._onto_one(values)
-        return found
+        """Of one micro batch in one pass; blocking : what a stage spends on sending [n]."""
+        template, held = self.template, self._sum_over(name, self.costs)
+        first_piece_s, last_pieces_s = self.costs[name, FIRST_PIECE], self.costs[name, LAST_PIECES]
+        stage = held + blocking[:, None]
+        stage[:, FIRST] += first_piece_s
+        stage[:, self._pieces_at] += last_pieces_s
+        self._onto_one(stage)
+        if self.way.vpp == 1:
+            return ChunkSeconds(stage, stage, stage)
+        held /= template.rows(np.maximum(sum(template.layers), 1.0))
+        first, last = held * template.rows(template.embedding_chunk), held * template.rows(template.head_chunk)
+        first[:, FIRST] += first_piece_s
+        last[:, self._pieces_at] += last_pieces_s
+        return ChunkSeconds(stage, self._onto_one(first), self._onto_one(last))
 
     def _paced(self, blocking: Floats, edge: Floats) -> _Paced:
         way, shapes, vpp = self.way, self.shapes, np.array(self.way.vpp)
@@ -209,9 +212,8 @@ class _Batch:
         if not way.paired:
             return paced
         count = fused_pairs(way.kind, pace, *sizes, shapes.group_size)
-        places = places_of(paced.stage_class)
-        all_s = count * of_class(hidden, places)
-        return replace(paced, hidden_s=all_s, hidden_exchange_s=np.minimum(all_s, count * of_class(exchange, places)))
+        all_s, exchange_s = (count * of_class(each, paced.stage_class) for each in (hidden, exchange))
+        return replace(paced, hidden_s=all_s, hidden_exchange_s=np.minimum(all_s, exchange_s))
 
     def _hidden(self) -> tuple[Floats, Floats]:
         """What a pair of even chunks hides, and the part of it that is expert communication [n, 3]."""
@@ -237,11 +239,12 @@ class _Batch:
         first, last = with_first * micro_batches, with_last * micro_batches
         parts = {}
         held: dict[int | str, Floats] = {FIRST_PIECE: first, LAST_PIECES: last, **dict(enumerate(counts))}
-        for name in WORK_PARTS:
-            total = None
+        for name in PHASE_PARTS:
+            total: Floats | None = None
             for holder, count in held.items():
-                seconds = self.costs.get((name, holder))
-                total = plus(total, None if seconds is None else count * seconds)
+                if (name, holder) in self.costs:
+                    seconds = count * self.costs[name, holder]
+                    total = seconds if total is None else np.add(total, seconds, out=total)
             parts[name] = np.zeros(len(first)) if total is None else total
         parts["exposed_pp_s"] = 2.0 * micro_batches * blocking
         parts["recompute_s"] = np.zeros(1)
@@ -253,7 +256,7 @@ class _Batch:
     def _with_parameters(self, paced: _Paced, parts: dict[str, Floats], floor_s: Floats) -> Runs:
         """What stages hold: parameters, activations and workspace, and what choices of memory would free."""
         shapes, costs, single = self.shapes, self.costs, self.single
-        pieces_at, suffix = (FIRST, "_folded") if self.way.folded else (LAST, "")
+        pieces_at, suffix = self._pieces_at, "_folded" if self.way.folded else ""
         short = shapes.pp <= 2
         absent = short if short.any() else None
 

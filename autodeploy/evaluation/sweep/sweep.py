@@ -9,35 +9,176 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autodeploy.errors import SearchCancelled
 from autodeploy.evaluation.layers.alternatives import fastest_costs
-from autodeploy.evaluation.stages.sends import p2p_s
+from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS
 from autodeploy.evaluation.stages.stage_memory import allocator_limit_bytes, on_card_bytes
-from autodeploy.evaluation.sweep.columns import WORK_PARTS, PlacedCosts, placed_costs
-from autodeploy.evaluation.sweep.modes import Tails, bytes_of, repaired_s, tails_of
+from autodeploy.evaluation.stages.step_parts import p2p_s
+from autodeploy.evaluation.sweep.columns import PlacedCosts, placed_costs
 from autodeploy.evaluation.sweep.runs import Runs, Shapes, Way, runs_of
 from autodeploy.strategies.tree import distinct, tree_of
 from cost_models.arrays import Floats, Ints
-from cost_models.schedule import group_size, schedules
+from cost_models.compiled import compiled
+from cost_models.schedule import FIRST, LAST, MIDDLE, group_size, schedules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.unit_costs import UnitCosts
+    from autodeploy.evaluation.sweep.columns import Columns
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.strategies.tree import CandidateTree
+
+
+UNLIKELY = 1e3  # factor on the estimate of candidates that are solved last
+REPAIRED_BY = ("norm", "activation", "mla_up_proj")
+"""Choices of memory from the cheapest second a byte on."""
+
+
+@dataclass(frozen=True)
+class Tails:
+    """What follows the pipeline on the stage where it takes longest, by part [n]; and a bound for any layout."""
+
+    total_s: Floats
+    exposed_dp_s: Floats
+    optimizer_s: Floats
+    exposed_swap_s: Floats
+    moving_s: Floats
+    floor_s: Floats
+
+
+def tails_of(runs: Runs, mode: Columns) -> Tails:
+    """The tails of runs under a mode."""
+    tail = np.ascontiguousarray(runs.tail_s.T)
+    moving = np.zeros_like(tail) if runs.moving_s is None else np.ascontiguousarray(runs.moving_s.T)
+    rates = [_rate(mode, name, kind, tail.shape[1]) for name in ("update_s", "swap_s") for kind in ("dense", "expert")]
+    return Tails(*_longest_tails(tail, moving, *_parameters(runs), *rates), mode["tail_s", "share"])
+
+
+def _parameters(runs: Runs) -> tuple[Floats, Floats]:
+    """Dense and expert parameters of the classes of stages [3, n]."""
+    return np.ascontiguousarray(runs.dense_params.T), np.ascontiguousarray(runs.expert_params.T)
+
+
+def _rate(mode: Columns, name: str, kind: str, n: int) -> Floats:
+    """What one parameter of a kind takes [n]."""
+    rate = mode.get((name, kind))
+    return np.zeros(n) if rate is None else rate
+
+
+@compiled
+def _longest_tails(
+    tail: Floats,
+    moving: Floats,
+    dense: Floats,
+    expert: Floats,
+    dense_update_s: Floats,
+    expert_update_s: Floats,
+    dense_swap_s: Floats,
+    expert_swap_s: Floats,
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Of the class of stages with the longest tail: all of it, synchronising, updating, swapping, moving [n].
+
+    tail, moving [3, n] in seconds; dense, expert: parameters [3, n]; the others: seconds of one parameter [n].
+    """
+    n = tail.shape[1]
+    most, synchronised, updated, swapped, moved = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
+    for row in range(n):
+        most[row] = -np.inf
+        for stage in (FIRST, MIDDLE, LAST):
+            update = dense[stage, row] * dense_update_s[row] + expert[stage, row] * expert_update_s[row]
+            swap = dense[stage, row] * dense_swap_s[row] + expert[stage, row] * expert_swap_s[row]
+            total = tail[stage, row] + moving[stage, row] + update + swap
+            if total > most[row]:
+                most[row], synchronised[row], moved[row] = total, tail[stage, row], moving[stage, row]
+                updated[row], swapped[row] = update, swap
+    return most, synchronised, updated, swapped, moved
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Allocator bytes of the fullest stage: nothing recomputed, everything recomputed, and of no layout less [n]."""
+
+    plain: Floats
+    lean: Floats
+    least: Floats
+
+
+def bytes_of(runs: Runs, mode: Columns, *, folded: bool) -> Bytes:
+    """Memory of runs under a mode."""
+    bare, lean = (np.ascontiguousarray(each.T) for each in (runs.bare_bytes, runs.lean_bytes))
+    dense, expert = (_rate(mode, "total_bytes", kind, bare.shape[1]) for kind in ("dense", "expert"))
+    share = mode["total_bytes_folded" if folded else "total_bytes", "share"]
+    return Bytes(*_fullest(bare, lean, *_parameters(runs), dense, expert), share + runs.workspace_bytes)
+
+
+@compiled
+def _fullest(
+    bare: Floats, lean: Floats, dense: Floats, expert: Floats, dense_bytes: Floats, expert_bytes: Floats
+) -> tuple[Floats, Floats]:
+    """The most of bare and of lean bytes [3, n], with the states of parameters, on any class of stages [n]."""
+    n = bare.shape[1]
+    most_bare, most_lean = np.zeros(n), np.zeros(n)
+    for row in range(n):
+        for stage in (FIRST, MIDDLE, LAST):
+            states = dense[stage, row] * dense_bytes[row] + expert[stage, row] * expert_bytes[row]
+            most_bare[row] = max(most_bare[row], bare[stage, row] + states)
+            most_lean[row] = max(most_lean[row], lean[stage, row] + states)
+    return most_bare, most_lean
+
+
+def repaired_s(runs: Runs, step_s: Floats, memory: Bytes, room: Floats, *, whole: bool) -> Floats:
+    """Step time when the first stage recomputes just enough to fit: the order in which candidates are solved [n].
+
+    Choices are taken from the cheapest second a byte on; where they do not free enough, whole layers are recomputed. A
+    template that does not fit with everything recomputed leaves little hope for other layouts: those come last.
+    Infinite where no layout fits. whole: a framework's flag holds for every stage.
+    """
+    saved, cost = zip(*(runs.repairs[name] for name in (*REPAIRED_BY, "full")), strict=True)
+    return _repaired(step_s, memory.plain, memory.lean, memory.least, room, saved, cost, whole)
+
+
+@compiled
+def _repaired(
+    step_s: Floats,
+    plain: Floats,
+    lean: Floats,
+    least: Floats,
+    room: Floats,
+    saved: tuple[Floats, ...],
+    cost: tuple[Floats, ...],
+    whole: bool,
+) -> Floats:
+    """`repaired_s`; bytes saved and seconds added by each choice [n], that of whole layers last."""
+    repaired = np.empty(len(step_s))
+    for row in range(len(step_s)):
+        if least[row] > room[row]:
+            repaired[row] = np.inf
+            continue
+        need = missing = max(plain[row] - room[row], 0.0)
+        extra = 0.0
+        for choice in range(len(saved) - 1):
+            used = min(need / max(saved[choice][row], 1.0), 1.0)
+            extra += (np.ceil(used) if whole else used) * cost[choice][row]
+            need = max(0.0, need - saved[choice][row])
+        if need > 0.0:
+            extra = cost[-1][row] * min(missing / max(saved[-1][row], 1.0), 1.0)
+        repaired[row] = step_s[row] + extra
+        if lean[row] > room[row]:
+            repaired[row] *= UNLIKELY
+    return repaired
+
 
 BLOCK = 16_384  # runs whose columns stay in the cache together
 TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
 PARTS_OF_MODES = ("imbalance_s", "exposed_dp_s", "optimizer_s", "exposed_swap_s")
 PARTS_OF_RUNS = (
-    *(name for name in WORK_PARTS if name not in PARTS_OF_MODES),
+    *(name for name in PHASE_PARTS if name not in PARTS_OF_MODES),
     *("exposed_pp_s", "pipeline_bubble_s", "recompute_s"),
 )
 
@@ -146,25 +287,16 @@ def _fill(
     shapes = _shapes(tree.placed, context)
     beside = costs.communication_bytes + context.machine.runtime_bytes
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):
-        way = Way(schedule, vpp)
-        for block in _even_blocks(len(rows)):
+        way, first = Way(schedule, vpp), start
+        for here in np.array_split(rows, max(1, round(len(rows) / BLOCK))):
             if should_cancel is not None and should_cancel():
                 raise SearchCancelled("cancelled while strategies were looked at")
-            here = rows[block]
-            first = start + block.start
             pairs = costs.pairs.rows(here) if way.paired else costs.pairs
             runs = runs_of(way, shapes.take(here), costs.base.rows(here), pairs, costs.counts, context)
             for name, values in of_runs.items():
                 values[first : first + len(here)] = runs.parts[name]
             _fill_modes(columns, tree, context, costs, way, here, first, runs, beside[here])
-
-
-def _even_blocks(n: int) -> Iterator[slice]:
-    """Even parts of about BLOCK of n rows."""
-    number = max(1, round(n / BLOCK)) if n else 0
-    edges = [n * i // number for i in range(number + 1)] if number else []
-    for start, end in pairwise(edges):
-        yield slice(start, end)
+            first += len(here)
 
 
 def _fill_modes(

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.stages.inner_problem import by_class
 from autodeploy.strategies.tree import distinct
 from cost_models.schedule import FIRST, LAST, MIDDLE
 
@@ -74,36 +75,13 @@ class ChunkSeconds:
     last: Floats
 
 
-def of_class(values: Floats, places: Ints) -> Floats:
-    """Of an array [n, 3] the entries [n] at `places`, which `places_of` made.
+def of_class(values: Floats, stage_class: Ints) -> Floats:
+    """Of an array [n, 3] the entry of each row's class of stages [n].
 
     Looked up, for a choice entry by entry costs several times as much where it is hard to predict.
     """
-    return values.T.ravel().take(places)
-
-
-def places_of(stage_class: Ints) -> Ints:
-    """Places of the entries of each row's class of stages [n]."""
     n = len(stage_class)
-    places = stage_class * n
-    places += np.arange(n)
-    return places
-
-
-@overload
-def plus(total: Floats, values: Floats | None) -> Floats: ...
-@overload
-def plus(total: None, values: Floats | None) -> Floats | None: ...
-def plus(total: Floats | None, values: Floats | None) -> Floats | None:
-    """Their sum; None is nothing."""
-    if values is None:
-        return total
-    return values if total is None else np.asarray(total + values)
-
-
-def stages(*columns: Floats) -> Floats:
-    """An array [n, 3] of its columns."""
-    return np.stack(columns).T
+    return values.T.ravel().take(stage_class * n + np.arange(n))
 
 
 def template_of(
@@ -135,14 +113,10 @@ def template_of(
     one = stage_count == 1.0
     if one.any():
         first, middle, last = np.where(one, 0.0, first), np.where(one, total, middle), np.where(one, total, last)
-    sizes = stages(first, middle, last)
+    sizes = np.stack([first, middle, last]).T
     # Model order: leading classes fill the first stages; the middle stage that counts is the one before the last.
-    starts = stages(np.zeros_like(first), np.maximum(first, total - last - middle), total - last)
-    ends = starts + sizes
-    layers, before = [], 0.0
-    for count in counts:
-        layers.append(np.maximum(np.minimum(ends, before + count) - np.maximum(starts, before), 0.0))
-        before += count
+    starts = np.stack([np.zeros_like(first), np.maximum(first, total - last - middle), total - last]).T
+    layers = by_class(starts, starts + sizes, counts)
     if vpp == 1:
         return Template(layers, sizes, sizes, which)
     share = sizes / vpp
@@ -155,35 +129,3 @@ def template_of(
 
 def _between(values: Floats, most: Floats) -> Floats:
     return np.minimum(np.maximum(values, 0.0), most)
-
-
-def chunk_seconds(
-    template: Template,
-    layers_s: Floats,
-    first_piece_s: Floats,
-    last_pieces_s: Floats,
-    blocking: Floats,
-    *,
-    several: bool,
-    folded: bool,
-) -> ChunkSeconds:
-    """Seconds of one micro batch in one pass.
-
-    Parameters
-    ----------
-    layers_s : of the layers of each class of stages [n, 3], changed here. first_piece_s, last_pieces_s : of the pieces
-        at the model's ends [n].
-    blocking : what a stage spends on sending [n].
-    several : stages have several chunks. folded : the last pieces are on the first stage.
-    """
-    held, pieces_at = layers_s, FIRST if folded else LAST
-    stage = held + blocking[:, None]
-    stage[:, FIRST] += first_piece_s
-    stage[:, pieces_at] += last_pieces_s
-    if not several:
-        return ChunkSeconds(stage, stage, stage)
-    held /= template.rows(np.maximum(sum(template.layers), 1.0))
-    first, last = held * template.rows(template.embedding_chunk), held * template.rows(template.head_chunk)
-    first[:, FIRST] += first_piece_s
-    last[:, pieces_at] += last_pieces_s
-    return ChunkSeconds(stage, first, last)

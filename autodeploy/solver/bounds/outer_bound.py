@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.evaluation.stages.pair_shares import tight_shares
 from autodeploy.evaluation.stages.stage_memory import GRADIENT_SHARE, communication_bytes
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import pair_table, step_classes, tight_shares
 from autodeploy.solver.bounds.stage_bound import Batch, lower_bound_s, steady_micro_batches
-from autodeploy.solver.inner.layer_choices import Choices, Part, join
+from autodeploy.solver.inner.layer_choices import COSTS_OF_PARTS, Choices, Part, join
 from autodeploy.solver.inner.memory_options import WHOLE, possible_choices, rivals
 from autodeploy.strategies.candidates import concatenate, of_schedules
 from autodeploy.strategies.memory_rules import launchable_each
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.layers.cut_costs import CutCosts
-    from autodeploy.evaluation.layers.layer_cost import LayerCost, PhaseCost
+    from autodeploy.evaluation.layers.layer_cost import LayerCost
+    from autodeploy.evaluation.layers.unit_costs import CutCosts
     from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Bools, Floats, Ints
@@ -210,23 +209,15 @@ def _easiest(
         apart = rivals(len(names), lambda a, b: compete(names[a], names[b]))
         return Choices(np.array(saved).reshape(-1, groups), np.array(extra).reshape(-1, groups), apart, freed)
 
-    def seconds(phase: PhaseCost) -> Floats:
-        return least(phase.total_s + slow * phase.compute_s)
-
     def part(step: StepClass, hidden: tuple[Floats, Floats], choices: Choices, count: int) -> Part:
-        return Part(
-            seconds(step.cost.forward),
-            seconds(step.cost.backward),
-            least(step.static.total),
-            least(step.cost.activation_bytes),
-            least(step.tail.total_s),
-            *hidden,
-            choices,
-            count,
-        )
+        cost = step.cost
+        passes = (phase.total_s + slow * phase.compute_s for phase in (cost.forward, cost.backward))
+        each = (*passes, step.static.total, cost.activation_bytes, step.tail.total_s)
+        costs: dict[str, Any] = dict(zip(COSTS_OF_PARTS, map(least, each), strict=True))
+        return Part(**costs, hidden_forward_s=hidden[0], hidden_backward_s=hidden[1], choices=choices, count=count)
 
     counts = [layer.count for layer in classes.layers]
-    shares = tight_shares([[pair.hidden_s for pair in row] for row in classes.pairs], counts)
+    shares = tight_shares(pair_table(classes.pairs, "hidden_s"), counts)
     hidden = [(most(f), most(b)) for f, b in zip(shares.forward_s, shares.backward_s, strict=True)]
     widest = np.max([_column(layer.cost.worst_activation_bytes, n) for layer in classes.layers], axis=0)
     beside = communication_bytes(candidates, context) + context.machine.runtime_bytes

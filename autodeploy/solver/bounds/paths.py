@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.stages.inner_problem import layer_pairs
-from autodeploy.evaluation.stages.pair_shares import one_sided_shares, tight_shares
+from autodeploy.evaluation.stages.inner_problem import chunk_totals, layer_pairs
+from autodeploy.evaluation.stages.step_classes import one_sided_shares, tight_shares
 from autodeploy.solver.inner.layouts import even_sizes, to_layout, uneven_sizes
-from cost_models.schedule import OperationOrder, Sends, critical_paths, operation_order
+from cost_models.schedule import OperationOrder, Sends, critical_paths
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem
@@ -30,9 +30,8 @@ SLOWED: Final = 1.25
 
 @lru_cache(maxsize=64)
 def _shares(hidden: tuple[tuple[float, ...], ...], layers: tuple[int, ...]) -> tuple[tuple[Floats, Floats], ...]:
-    table = [[np.asarray(value) for value in row] for row in hidden]
-    rows = (tight_shares(table, layers), *one_sided_shares(table))
-    return tuple((np.array(s.forward_s, dtype=np.float64), np.array(s.backward_s, dtype=np.float64)) for s in rows)
+    table = np.array(hidden)
+    return tuple((s.forward_s, s.backward_s) for s in (tight_shares(table, layers), *one_sided_shares(table)))
 
 
 def hidden_shares(problem: InnerProblem) -> tuple[tuple[Floats, Floats], ...]:
@@ -112,7 +111,7 @@ def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float
 def _paced(problem: InnerProblem, layout: Floats) -> list[SchedulePath]:
     """The longest path of a layout as it is, and with each stage slowed."""
     times = chunk_times_s(problem, layout[None], np.zeros((1, problem.pp, problem.vpp)))
-    return [*critical_paths(_order(problem), *times), *paced_paths(_order(problem), *times)]
+    return [*critical_paths(problem.order, *times), *paced_paths(problem.order, *times)]
 
 
 def paced_paths(
@@ -127,22 +126,14 @@ def paced_paths(
 
 def longest_paths(problem: InnerProblem, layout: Floats, extra_s: Floats) -> list[SchedulePath]:
     """The longest path of each layout [n, pp, vpp, classes], in fractions, with extra time [n, pp, vpp]."""
-    return critical_paths(_order(problem), *chunk_times_s(problem, layout, extra_s))
-
-
-def _order(problem: InnerProblem) -> OperationOrder:
-    return operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
+    return critical_paths(problem.order, *chunk_times_s(problem, layout, extra_s))
 
 
 def chunk_times_s(problem: InnerProblem, layout: Floats, extra_s: Floats) -> tuple[Floats, Floats, Floats, Sends]:
     """Chunk times as the linear programme sees them: what pairs hide is the least of its ceilings."""
-    forward = layout @ np.array([c.forward_s for c in problem.classes]) + problem.blocking_p2p_s
-    backward = layout @ np.array([c.backward_s for c in problem.classes]) + problem.blocking_p2p_s + extra_s
-    split = layout @ np.array([c.split_s for c in problem.classes])
-    for piece in problem.pieces:
-        forward[:, piece.stage, piece.chunk] += piece.cost.forward_s
-        backward[:, piece.stage, piece.chunk] += piece.cost.backward_s
-        split[:, piece.stage, piece.chunk] += piece.cost.split_s
+    forward = chunk_totals(problem, "forward_s", layout, problem.blocking_p2p_s)
+    backward = chunk_totals(problem, "backward_s", layout, problem.blocking_p2p_s + extra_s)
+    split = chunk_totals(problem, "split_s", layout)
     hidden = np.zeros((*forward.shape, problem.vpp))
     if shares := hidden_shares(problem):
         ceilings = [(layout @ u)[..., :, None] + (layout @ v)[..., None, :] for u, v in shares]

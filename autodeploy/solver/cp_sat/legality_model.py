@@ -212,7 +212,7 @@ class LegalityModel:
             return None
         values = {name: solver.value(variable) for name, variable in self.axes.items()}
         found = _candidates({name: np.asarray([value]) for name, value in values.items()})
-        changed = [k for k in KNOBS if _differs(k, current, found) and k.name not in ignore]
+        changed = [knob for knob in KNOBS if knob.name not in ignore and _turned(knob, current, values) > 0]
         distance = sum(log2_ratio(values[k.name], int(getattr(current, k.name)[0])) for k in changed if k.is_degree)
         return Nearest(found, tuple(k.name for k in changed), distance)
 
@@ -233,10 +233,6 @@ def _candidates(columns: Mapping[str, npt.NDArray[np.int64]]) -> Candidates:
     flags = {"sequence_parallel", "keep_gathered", "tp_pp_dp_mapping", *OPTIMIZER_MEMORY}
     typed: dict[str, Any] = {n: c.astype(np.bool_) if n in flags else c for n, c in columns.items()}
     return Candidates(**typed)
-
-
-def _differs(knob: Knob, before: Candidates, after: Candidates) -> bool:
-    return _turned(knob, before, {name: int(getattr(after, name)[0]) for name in AXES}) > 0
 
 
 def _turned(knob: Knob, current: Candidates, values: Mapping[str, int]) -> int:

@@ -19,7 +19,7 @@ from autodeploy.solver.bounds.problem_bound import batch_of, room_for_layers
 from autodeploy.solver.bounds.stage_bound import steady_s, whole_s
 from autodeploy.solver.cp_sat.model import UNITS, ModelResult, Proposal
 from autodeploy.solver.inner.layer_choices import most_saved
-from autodeploy.solver.inner.layouts import most_layers_per_chunk, parts_of
+from autodeploy.solver.inner.layouts import most_layers_per_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +116,7 @@ def _lower_s(problem: InnerProblem, column: Column, whole: float) -> float:
 def _fillings(problem: InnerProblem, stage: int, least: int, most: int) -> Iterator[Chunks]:
     """Layers of each class in each chunk of a stage, between least and most in all."""
     low, high = problem.min_layers_per_chunk, most_layers_per_chunk(problem)
-    place = {spot: part for part, spots in enumerate(parts_of(problem)) for spot in spots}
+    place = {spot: part for part, spots in enumerate(problem.parts) for spot in spots}
     per_chunk = []
     for chunk in range(problem.vpp):
         before = place[stage, chunk] * low
@@ -259,7 +259,7 @@ def _place_layers(model: cp_model.CpModel, problem: InnerProblem, flat: list[tup
     for number, layers in enumerate(problem.layers):
         placed = [sum(chunk[number] for chunk in column.chunks) for column, _ in flat]
         model.add(weighted_sum(picks, placed) == layers)
-    places = [spots[0] for spots in parts_of(problem)]
+    places = [spots[0] for spots in problem.parts]
     for number, layers in enumerate(problem.layers[:-1]):
         if not layers:
             continue
@@ -277,8 +277,6 @@ def _place_layers(model: cp_model.CpModel, problem: InnerProblem, flat: list[tup
 
 FINE: Final = 64
 """Layer costs keep this many fractions of a unit: a path passes a layer hundreds of times."""
-
-weighted_sum = cp_model.LinearExpr.weighted_sum
 
 
 def solve_counts(
@@ -368,7 +366,7 @@ def _add_memory(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarr
 
 def _add_places(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
     """Every layer has a place, chunks keep their limits, and a class starts only when the one before has ended."""
-    parts = [spots[0] for spots in parts_of(problem)]
+    parts = [spots[0] for spots in problem.parts]
     for number, layers in enumerate(problem.layers):
         model.add(sum(counts[(*place, number)] for place in parts) == layers)
     for place in parts:

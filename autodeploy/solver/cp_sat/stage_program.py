@@ -124,14 +124,15 @@ class StageProgram:
         self._restrict(model, counts)
         extra, transfer = self._each("extra_backward_s"), self._transfer_s
         per_s = self._scale(extra + transfer)
-        added = [_down(counts, extra * per_s)] if backward else []
+        added = [_sum(counts, np.floor(extra * per_s))] if backward else []
         if self._window is not None and self._waits:
             out = (forward, self._window.forward_s, transfer)
             back = (backward, self._window.backward_s, transfer - extra)
             for counted, hidden_s, moved in (out, back):
                 if counted:
                     waited = model.new_int_var(0, UNITS, "")
-                    model.add(waited >= _down(counts, moved * per_s) - min(UNITS, int(np.ceil(hidden_s * per_s))))
+                    hides = min(UNITS, int(np.ceil(hidden_s * per_s)))
+                    model.add(waited >= _sum(counts, np.floor(moved * per_s)) - hides)
                     added.append(waited)
         model.minimize(sum(added))
         result = solve_model(model, BUDGET, 0, self._should_cancel)
@@ -146,22 +147,14 @@ class StageProgram:
             model.add(sum(counts[i] for i in clique) <= int(self._most[clique[0]]))
         saved, swapped = self._each("saved_bytes"), self._each("swap_bytes")
         per_byte = self._scale(saved, self._need_bytes)
-        model.add(_up(counts, saved * per_byte) >= int(np.floor(self._need_bytes * per_byte)))
+        model.add(_sum(counts, np.ceil(saved * per_byte)) >= int(np.floor(self._need_bytes * per_byte)))
         if np.isfinite(self._most_swap_bytes):
             per_byte = self._scale(swapped, self._most_swap_bytes)
-            model.add(_down(counts, swapped * per_byte) <= int(np.ceil(self._most_swap_bytes * per_byte)))
+            model.add(_sum(counts, np.floor(swapped * per_byte)) <= int(np.ceil(self._most_swap_bytes * per_byte)))
 
     def _scale(self, each: Floats, at_least: float = 0.0) -> float:
         """Integer units in one of what every layer adds: all together stay below `UNITS`."""
         return UNITS / max(float(each @ self._most), at_least, 1e-30)
-
-
-def _up(counts: list[cp_model.IntVar], weights: Floats) -> cp_model.LinearExpr:
-    return _sum(counts, np.ceil(weights))
-
-
-def _down(counts: list[cp_model.IntVar], weights: Floats) -> cp_model.LinearExpr:
-    return _sum(counts, np.floor(weights))
 
 
 def _sum(counts: list[cp_model.IntVar], weights: Floats) -> cp_model.LinearExpr:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
 from autodeploy.evaluation.stages.inner_problem import ChunkTimes, Floats, InnerProblem, Ints, chunk_times, tail_s
 from autodeploy.solver.bounds.paths import paced_paths
+from autodeploy.solver.inner.layouts import moved, moves, to_layout, to_sizes
 from cost_models.schedule import (
-    OperationOrder,
     SchedulePath,
     closed_form_s,
     critical_paths,
     makespan_s,
-    operation_order,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.solver.inner.stage_choices import StageChoices
+
 
 Status = Literal["optimal", "feasible", "infeasible", "cancelled", "pruned"]
 OPTIMAL_GAP = 1e-6
@@ -85,7 +91,6 @@ class Evaluator:
 
     def __init__(self, problem: InnerProblem) -> None:
         self.problem = problem
-        self.order: OperationOrder = operation_order(problem.schedule, problem.pp, problem.vpp, problem.micro_batches)
 
     def timed(self, layout: Ints, applied: Ints) -> Timed:
         """Plans with what is known of them without simulation."""
@@ -122,7 +127,7 @@ class Evaluator:
 
     def _simulated_s(self, times: ChunkTimes, tail: Floats, rows: Ints) -> Floats:
         passes = times.forward_s[rows], times.backward_s[rows]
-        return tail[rows] + makespan_s(self.order, *passes, times.hidden_pair_s[rows], times.sends.take(rows))
+        return tail[rows] + makespan_s(self.problem.order, *passes, times.hidden_pair_s[rows], times.sends.take(rows))
 
     def plan(self, layout: Ints, applied: Ints) -> InnerPlan:
         """One plan with its simulated time."""
@@ -136,9 +141,95 @@ class Evaluator:
     def critical_paths(self, layout: Ints, applied: Ints) -> list[SchedulePath]:
         """The longest path of every plan."""
         times = chunk_times(self.problem, layout, applied)
-        return critical_paths(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
+        return critical_paths(self.problem.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
 
     def paced_paths(self, layout: Ints, applied: Ints) -> list[SchedulePath]:
         """The longest path of a plan with one stage slowed, for every stage."""
         times = chunk_times(self.problem, layout[None], applied[None])
-        return paced_paths(self.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
+        return paced_paths(self.problem.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
+
+
+BATCH: Final = 64
+MOST: Final = 192
+"""Layouts simulated a move: the closed form of the rest is worse."""
+
+
+CHUNK: Final = 4_000_000
+"""Layers counted at once, over layouts, stages, chunks and classes: what they need stays below some 300 MB."""
+
+
+def best_of(
+    evaluator: Evaluator, choices: StageChoices, sizes: Ints, below_s: float, stop: Callable[[], bool] | None = None
+) -> InnerPlan | None:
+    """The fastest of some layouts [n, parts] that fits and is faster than below_s; ties go to the first.
+
+    Layouts come in the order of their closed form without options, which no choice of options can beat; at most MOST of
+    them get options and a simulation. Once `stop` says so, the best of those that were looked at.
+    """
+    return _best_of(evaluator, choices, len(sizes), lambda rows: sizes[rows], below_s, stop or (lambda: False))
+
+
+def _best_of(
+    evaluator: Evaluator,
+    choices: StageChoices,
+    count: int,
+    sizes_of: Callable[[Ints], Ints],
+    below_s: float,
+    stop: Callable[[], bool],
+) -> InnerPlan | None:
+    """`best_of` layouts that are made when they are looked at: [rows, parts] of row numbers below count."""
+    problem = evaluator.problem
+    bare = _bare_s(evaluator, count, sizes_of, stop)
+    order = np.argsort(bare, kind="stable")[:MOST]
+    best: InnerPlan | None = None
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        rows = rows[bare[rows] < below_s]
+        if not len(rows) or (start and stop()):
+            break
+        layout = to_layout(problem, sizes_of(rows))
+        applied, ok = choices.complete(layout)
+        if not ok.any():
+            continue
+        plans = evaluator.timed(layout[ok], applied[ok])
+        found = evaluator.fastest(plans, np.arange(len(plans.least_s)), below_s)
+        if found is not None:
+            best = found[1]
+            below_s = best.step_s
+    return best
+
+
+def _bare_s(evaluator: Evaluator, count: int, sizes_of: Callable[[Ints], Ints], stop: Callable[[], bool]) -> Floats:
+    """Closed forms of layouts without options [count], some at a time; inf of those that no time was left for."""
+    problem = evaluator.problem
+    at_once = max(1, CHUNK // (problem.pp * problem.vpp * (problem.vpp + len(problem.classes) + len(problem.options))))
+    bare = np.full(count, np.inf)
+    for start in range(0, count, at_once):
+        if start and stop():
+            break
+        rows = np.arange(start, min(start + at_once, count))
+        bare[rows] = evaluator.bare_s(to_layout(problem, sizes_of(rows)))
+    return bare
+
+
+def improve(
+    evaluator: Evaluator, choices: StageChoices, start: InnerPlan, most: int, stop: Callable[[], bool]
+) -> InnerPlan:
+    """Steepest descent over single-layer moves, at most `most` of them."""
+    best = start
+    for _ in range(most):
+        if stop():
+            break
+        sizes = to_sizes(evaluator.problem, best.layout)
+        near = moves(evaluator.problem, sizes)
+        # A tie is no improvement, whatever the last bits say.
+        below_s = best.step_s * (1.0 - 1e-12)
+        better = _best_of(evaluator, choices, len(near), partial(_after, sizes, near), below_s, stop)
+        if better is None:
+            break
+        best = better
+    return best
+
+
+def _after(sizes: Ints, near: Ints, rows: Ints) -> Ints:
+    return moved(sizes, near[rows])

@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.stages.inner_problem import placed_layers
 from cost_models.kept import kept
-from cost_models.schedule import model_parts
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
 
     Places = tuple[tuple[int, int], ...]
-
-
-def parts_of(problem: InnerProblem) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Places (stage, chunk) of every model part of a problem, in model order."""
-    return model_parts(problem.schedule, problem.pp, problem.vpp)
 
 
 def most_layers_per_chunk(problem: InnerProblem) -> int:
@@ -28,31 +23,17 @@ def most_layers_per_chunk(problem: InnerProblem) -> int:
     """
     if not problem.equal_chunks:
         return problem.total_layers
-    return -(-problem.total_layers // len(parts_of(problem)))
+    return -(-problem.total_layers // len(problem.parts))
 
 
 def to_layout(problem: InnerProblem, sizes: Ints) -> Ints:
-    """Layers of every part [n, parts] -> layout [n, pp, vpp, classes]; classes follow each other in model order."""
-    end = np.cumsum(sizes, axis=1)
-    start = end - sizes
-    limits = np.concatenate([[0], np.cumsum(problem.layers)])
-    counts = np.stack(
-        [
-            np.clip(np.minimum(end, limits[c + 1]) - np.maximum(start, limits[c]), 0, None)
-            for c in range(len(problem.layers))
-        ],
-        axis=-1,
-    )
-    layout = np.zeros((len(sizes), problem.pp, problem.vpp, len(problem.layers)), dtype=np.int64)
-    for part, places in enumerate(parts_of(problem)):
-        for stage, chunk in places:
-            layout[:, stage, chunk] = counts[:, part]
-    return layout
+    """Layers of every part [n, parts] -> layout [n, pp, vpp, classes]."""
+    return placed_layers(problem.schedule, problem.pp, problem.vpp, problem.layers, sizes)
 
 
 def to_sizes(problem: InnerProblem, layout: Ints) -> Ints:
     """Layers of every part [parts] of one layout [pp, vpp, classes]."""
-    return np.array([layout[places[0]].sum() for places in parts_of(problem)], dtype=np.int64)
+    return np.array([layout[places[0]].sum() for places in problem.parts], dtype=np.int64)
 
 
 def templates(problem: InnerProblem) -> Ints:
@@ -60,7 +41,7 @@ def templates(problem: InnerProblem) -> Ints:
 
     Light is a part, or every part of a stage.
     """
-    places, vpp = parts_of(problem), problem.vpp
+    places, vpp = problem.parts, problem.vpp
     most, least = most_layers_per_chunk(problem), problem.min_layers_per_chunk
     shapes = _shapes(places, vpp, problem.total_layers, least, most)
     row = rounded(_room_for_pieces(problem, len(places)), problem.total_layers, least, most)
@@ -98,7 +79,7 @@ def distinct_rows(rows: Ints) -> Ints:
 
 def even_sizes(problem: InnerProblem) -> Ints:
     """As many layers in every part [parts], the last ones one more."""
-    parts = len(parts_of(problem))
+    parts = len(problem.parts)
     found = rounded(np.ones(parts), problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
     assert found is not None, "chunks hold all layers"
     return found
@@ -107,7 +88,7 @@ def even_sizes(problem: InnerProblem) -> Ints:
 def uneven_sizes(problem: InnerProblem, seed: int, count: int = 48) -> Ints:
     """Random layouts [n, parts] whose stages hold about as much as each other, but in uneven chunks."""
     rng = np.random.default_rng(seed)
-    places = [spots[0] for spots in parts_of(problem)]
+    places = [spots[0] for spots in problem.parts]
     rows = []
     for sharpness in np.repeat([0.2, 1.0, 4.0], count // 3):
         share = rng.dirichlet(np.full(problem.vpp, sharpness), size=problem.pp)
@@ -124,7 +105,7 @@ def _room_for_pieces(problem: InnerProblem, parts: int) -> np.ndarray:
     total = sum(n * (c.forward_s + c.backward_s) for n, c in zip(problem.layers, problem.classes, strict=True))
     layer = total / max(problem.total_layers, 1)
     extra = np.zeros(parts)
-    where = {place: index for index, places in enumerate(parts_of(problem)) for place in places}
+    where = {place: index for index, places in enumerate(problem.parts) for place in places}
     for piece in problem.pieces:
         extra[where[piece.stage, piece.chunk]] += (piece.cost.forward_s + piece.cost.backward_s) / max(layer, 1e-30)
     level = (problem.total_layers + extra.sum()) / parts

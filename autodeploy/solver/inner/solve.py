@@ -1,7 +1,9 @@
 """Solve the inner problem of one candidate.
 
 Templates, local search, then a master problem with schedule cuts until the gap closes; where options are on for all
-layers or none, so for every set of options that may be the best.
+layers or none, so for every set of options that may be the best. Beside it a first look, at templates alone; and the
+articles' method, which takes options one layer at a time by the best ratio until a stage fits and then removes what is
+not needed: the same removal serves any plan.
 """
 
 from __future__ import annotations
@@ -12,32 +14,31 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autodeploy.evaluation.stages.inner_problem import chunk_times, stage_bytes
 from autodeploy.solver.bounds.paths import path_key
 from autodeploy.solver.bounds.problem_bound import RELAXATION, binding_stage, relax_bound, room_for_layers
 from autodeploy.solver.effort import DEFAULT, Effort
-from autodeploy.solver.inner.evaluate import OPTIMAL_GAP, Evaluator, InnerPlan, InnerSolution, Status
-from autodeploy.solver.inner.greedy import greedy, polish
+from autodeploy.solver.inner.evaluate import OPTIMAL_GAP, Evaluator, InnerPlan, InnerSolution, Status, best_of, improve
 from autodeploy.solver.inner.layouts import (
     distinct_rows,
     most_layers_per_chunk,
-    parts_of,
     rounded,
     templates,
     to_layout,
     to_sizes,
     uneven_sizes,
 )
-from autodeploy.solver.inner.local_search import best_of, improve
-from autodeploy.solver.inner.memory_options import legal_options
-from autodeploy.solver.inner.stage_choices import StageChoices, fits
-from autodeploy.solver.inner.uniform import by_bound, quick_plan, with_options
+from autodeploy.solver.inner.memory_options import WHOLE, legal_options
+from autodeploy.solver.inner.stage_choices import StageChoices, fits, stage_fits
+from autodeploy.solver.inner.uniform import MOST_TEMPLATE_ROWS, by_bound, quick_plan, under_sets, with_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
+    from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.cp_sat.model import Proposal
     from cost_models.schedule import SchedulePath
+
 
 CUTS: Final = "one column a stage under the longest paths of the schedule"
 COUNTS: Final = "layer counts under the longest paths of the schedule, without the time of memory options"
@@ -123,7 +124,7 @@ def starts(problem: InnerProblem) -> Ints:
     """Templates, and one in proportion to the layers that each stage's memory can hold."""
     found = templates(problem)
     room = room_for_layers(problem)
-    weight = np.array([room[spots[0][0]] for spots in parts_of(problem)], dtype=np.float64)
+    weight = np.array([room[spots[0][0]] for spots in problem.parts], dtype=np.float64)
     row = rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
     return found if row is None else distinct_rows(np.concatenate([found, row[None]]))
 
@@ -301,3 +302,189 @@ def _first_cuts(state: _Search) -> None:
         state.cuts += state.evaluator.critical_paths(uneven, none)
     unique = {path_key(cut): cut for cut in state.cuts}
     state.cuts = list(unique.values())
+
+
+def best_template(problem: InnerProblem) -> InnerSolution:
+    """The fastest template of a problem; nothing is proven of it, nor where none fits.
+
+    All layers of a stage have the same memory choices, or all of the model where the problem's options are uniform.
+    """
+    even = replace(problem, uniform_options=True)
+    masks, low = by_bound(even)
+    evaluator, sizes = Evaluator(problem), starts(problem)
+    if problem.uniform_options:
+        best = quick_plan(evaluator, (masks, low), sizes)
+    else:
+        layout, applied = _by_stage(problem, masks, low, to_layout(problem, sizes))
+        found = evaluator.fastest(evaluator.timed(layout, applied), np.arange(len(layout))) if len(layout) else None
+        best = None if found is None else found[1]
+    return InnerSolution("pruned" if best is None else "feasible", best)
+
+
+def _by_stage(problem: InnerProblem, masks: Ints, low: Floats, layouts: Ints) -> tuple[Ints, Ints]:
+    """Layouts on which every stage fits under some set of options, and for each stage the set that adds least time,
+    on no more layers than it takes.
+    """
+    rows = np.flatnonzero(np.isfinite(low))[: max(1, MOST_TEMPLATE_ROWS // len(layouts))]
+    if not len(rows):
+        return layouts[:0], np.zeros((0, problem.pp, len(problem.options)), dtype=np.int64)
+    layout, applied = under_sets(problem, masks[rows], layouts)
+    sets = len(rows)
+    whole = [number for number, option in enumerate(problem.options) if option.name == WHOLE]
+    if whole and problem.vpp == 1:
+        partly = ~applied[..., whole].any(axis=(1, 2))
+        mixed = _with_whole_layers(problem, whole, layout[partly], applied[partly])
+        layout, applied = np.concatenate([layout, layout[partly]]), np.concatenate([applied, mixed])
+        sets = len(layout) // len(layouts)
+    times = chunk_times(problem, layout, applied)
+    added = (times.forward_s + times.backward_s).sum(axis=-1)
+    added[~stage_fits(problem, layout, applied)] = np.inf
+    added = added.reshape(sets, len(layouts), problem.pp)
+    chosen = added.argmin(axis=0)
+    fit = np.isfinite(added.min(axis=0)).all(axis=1)
+    every = applied.reshape(sets, len(layouts), *applied.shape[1:])
+    found = np.take_along_axis(every, chosen[None, :, :, None], axis=0)[0][fit]
+    return layouts[fit], _lightened(problem, layouts[fit], found)
+
+
+def _with_whole_layers(problem: InnerProblem, whole: list[int], layout: Ints, applied: Ints) -> Ints:
+    """Options [n, pp, options] of stages with one chunk, whole layers recomputed instead on as many as don't fit."""
+    held, applied = _held(problem), applied.copy()
+    over = stage_bytes(problem, layout, applied) - problem.limit_bytes
+    totals = layout.sum(axis=2)
+    saved = np.array([option.saved_bytes for option in problem.options])
+    for number in sorted(whole, key=lambda each: -problem.layers[problem.options[each].layer_class]):
+        layers = totals[..., problem.options[number].layer_class]
+        others = [
+            other
+            for other, option in enumerate(problem.options)
+            if option.layer_class == problem.options[number].layer_class and other != number
+        ]
+        kept = saved[number] - (applied[..., others] @ saved[others]) / np.maximum(layers, 1)
+        gain = np.maximum(kept * held, 1.0)
+        count = np.clip(np.ceil(over / gain), 0, layers).astype(np.int64)
+        applied[..., number] = count
+        applied[..., others] = np.minimum(applied[..., others], (layers - count)[..., None])
+        over -= count * gain
+    return applied
+
+
+def _held(problem: InnerProblem) -> Floats:
+    """Micro batches in flight in the chunk that holds most, on each stage [pp]."""
+    return np.asarray(problem.moments.max(axis=(1, 2)))
+
+
+def _lightened(problem: InnerProblem, layout: Ints, applied: Ints) -> Ints:
+    """Options on no more layers than it takes, those that cost most a byte first [n, pp, options].
+
+    A layer less is counted in the chunk that holds most micro batches.
+    """
+    if not len(layout):
+        return applied
+    held = _held(problem)
+    link = problem.host_link_bytes_per_s
+    price = [max(o.extra_backward_s, o.swap_bytes / link) / max(o.saved_bytes, 1.0) for o in problem.options]
+    spare = problem.limit_bytes - stage_bytes(problem, layout, applied)
+    applied = applied.copy()
+    for option in np.argsort(price, kind="stable")[::-1]:
+        each = np.maximum(problem.options[option].saved_bytes * held, 1.0)
+        less = np.minimum(np.floor(spare / each), applied[..., option]).astype(np.int64)
+        applied[..., option] -= less
+        spare -= less * each
+    return applied
+
+
+def greedy_options(problem: InnerProblem, layout: Ints) -> Ints | None:
+    """Option counts [pp, options] for a layout [pp, vpp, classes] by add-then-remove, None when they don't fit.
+
+    Options are taken one layer at a time in order of seconds per byte saved (a swap costs the host link's time), then
+    dropped one layer at a time, dearest first, while the stage still fits.
+    """
+    applied = np.zeros((problem.pp, len(problem.options)), dtype=np.int64)
+
+    def price(index: int) -> float:
+        option = problem.options[index]
+        seconds = option.extra_backward_s + 2.0 * option.swap_bytes / problem.host_link_bytes_per_s
+        return seconds / max(option.saved_bytes, 1e-30)
+
+    cheap_first = sorted(range(len(problem.options)), key=price)
+    for stage in range(problem.pp):
+        for index in cheap_first:
+            for _ in range(int(layout[stage, :, problem.options[index].layer_class].sum())):
+                if one_fits(problem, layout, applied, stage):
+                    break
+                applied[stage, index] += 1
+                if not _legal(problem, layout, applied):
+                    applied[stage, index] -= 1
+                    break
+        if not one_fits(problem, layout, applied, stage):
+            return None
+        drop_excess(problem, layout, applied, stage, list(reversed(cheap_first)))
+    return applied
+
+
+def greedy(evaluator: Evaluator, layouts: Ints) -> InnerPlan | None:
+    """The best layout [n, pp, vpp, classes] under the greedy's options: the baseline to compare with."""
+    best: InnerPlan | None = None
+    for layout in layouts:
+        applied = greedy_options(evaluator.problem, layout)
+        if applied is not None and fits(evaluator.problem, layout[None], applied[None])[0]:
+            plan = evaluator.plan(layout, applied)
+            if best is None or plan.step_s < best.step_s:
+                best = plan
+    return best
+
+
+def polish(evaluator: Evaluator, plan: InnerPlan) -> InnerPlan:
+    """Drop what memory doesn't need, dearest first; then let stages share settings where the schedule doesn't mind."""
+    problem = evaluator.problem
+    if problem.uniform_options or not plan.applied.any():
+        return plan
+    applied = plan.applied.copy()
+    order = sorted(
+        range(len(problem.options)),
+        key=lambda i: (-problem.options[i].extra_backward_s, -problem.options[i].swap_bytes, i),
+    )
+    for stage in range(problem.pp):
+        drop_excess(problem, plan.layout, applied, stage, order)
+    slim = evaluator.plan(plan.layout, applied)
+    return _share_settings(evaluator, slim if slim.step_s <= plan.step_s else plan)
+
+
+def drop_excess(problem: InnerProblem, layout: Ints, applied: Ints, stage: int, order: Sequence[int]) -> None:
+    """Drop layers of a stage's options that memory doesn't need, one at a time, in an order of options."""
+    for index in order:
+        while applied[stage, index]:
+            applied[stage, index] -= 1
+            if not one_fits(problem, layout, applied, stage):
+                applied[stage, index] += 1
+                break
+
+
+def one_fits(problem: InnerProblem, layout: Ints, applied: Ints, stage: int) -> bool:
+    """Whether a stage of one plan is within the card's and the host's memory."""
+    return bool(stage_fits(problem, layout[None], applied[None])[0, stage])
+
+
+def _share_settings(evaluator: Evaluator, plan: InnerPlan) -> InnerPlan:
+    """Give a stage the setting that most other stages have, if the step stays as fast."""
+    settings, counts = np.unique(plan.applied, axis=0, return_counts=True)
+    best, problem = plan, evaluator.problem
+    for common in settings[np.argsort(-counts, kind="stable")]:
+        for stage in range(problem.pp):
+            if (best.applied[stage] == common).all() or not best.applied[stage].any():
+                continue
+            applied = best.applied.copy()
+            applied[stage] = common
+            if not (one_fits(problem, best.layout, applied, stage) and _legal(problem, best.layout, applied)):
+                continue
+            before, after = (len(np.unique(a, axis=0)) for a in (best.applied, applied))
+            if after < before:
+                plan = evaluator.plan(best.layout, applied)
+                if plan.step_s <= best.step_s:
+                    best = plan
+    return best
+
+
+def _legal(problem: InnerProblem, layout: Ints, applied: Ints) -> bool:
+    return bool(legal_options(problem, layout[None], applied[None])[0])

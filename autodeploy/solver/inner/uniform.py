@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.solver.bounds.problem_bound import relax_bounds
+from autodeploy.solver.inner.evaluate import improve
 from autodeploy.solver.inner.layouts import to_layout
-from autodeploy.solver.inner.local_search import improve
 from autodeploy.solver.inner.memory_options import WHOLE, uniform_choices
 from autodeploy.solver.inner.stage_choices import StageChoices, fits
 

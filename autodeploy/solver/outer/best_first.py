@@ -75,7 +75,7 @@ def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Fron
         best = [solved.index for solved in frontier.best[:top_k]]
         if best != settled and not open_.cancelled():
             plans.in_full(budget.quick)
-            plans.other_ways(top_k)
+            plans.other_ways([int(open_.outer[solved.index]) for solved in frontier.best[:top_k]])
             plans.in_full(budget.quick)
             _refine(frontier, open_, budget, refined, report)
             settled[:] = [solved.index for solved in frontier.best[:top_k]]

@@ -1,4 +1,4 @@
-"""One outer candidate with its inner problem, solved quickly."""
+"""One outer candidate with its inner problem: plans of it, made quickly or in earnest, and several of one candidate."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import numpy as np
 from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.build_problem import build_problem, with_choices
 from autodeploy.evaluation.stages.inner_problem import chunk_times
-from autodeploy.evaluation.stages.step_classes import step_classes
+from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.solver.bounds.outer_bound import outer_bounds_s
+from autodeploy.solver.bounds.path_bound import TupleBounds, Visit
 from autodeploy.solver.bounds.problem_bound import relax_bound
-from autodeploy.solver.bounds.tuple_bounds import TupleBounds, Visit
 from autodeploy.solver.effort import QUICK
-from autodeploy.solver.inner.first_look import best_template
+from autodeploy.solver.inner.evaluate import MOST, Evaluator
+from autodeploy.solver.inner.layouts import neighbours, templates, to_layout, to_sizes
 from autodeploy.solver.inner.memory_options import WHOLE, memory_choices, menus
-from autodeploy.solver.inner.solve import solve
+from autodeploy.solver.inner.solve import best_template, solve
+from autodeploy.solver.inner.stage_choices import StageChoices
+from autodeploy.solver.inner.uniform import undominated_sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.unit_costs import UnitCosts
     from autodeploy.evaluation.stages.inner_problem import InnerProblem
-    from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.solver.effort import Effort
     from autodeploy.solver.inner.evaluate import InnerPlan, InnerSolution
     from autodeploy.solver.outer.companion import Begun, Companion
@@ -55,9 +57,9 @@ class Solved:
         return self.solution.plan
 
     @cached_property
-    def classes(self) -> StepClasses:
-        """Costs of its layers, for the estimate."""
-        return CandidatePlans(self.candidate, self.context, None, self.units).classes
+    def priced(self) -> Priced:
+        """With the costs of its layers, for the estimate."""
+        return CandidatePlans(self.candidate, self.context, None, self.units).priced
 
 
 def refining(solved: Solved, effort: Effort, *, counts: bool) -> Callable[[CandidatePlans], Quick]:
@@ -94,10 +96,10 @@ class CandidatePlans:
         self._built: InnerProblem | None = None
 
     @cached_property
-    def classes(self) -> StepClasses:
-        """Costs of its layers."""
+    def priced(self) -> Priced:
+        """With the costs of its layers."""
         units = unit_costs(self.context, self.candidate) if self.units is None else self.units
-        return step_classes(units, self.candidate, self.context)
+        return Priced(step_classes(units, self.candidate, self.context), self.candidate, self.context)
 
     @cached_property
     def choices(self) -> frozenset[str]:
@@ -171,9 +173,9 @@ class CandidatePlans:
 
     def _problem(self, choices: frozenset[str]) -> InnerProblem:
         if self._built is None:
-            self._built = build_problem(self.classes, self.candidate, self.context, 0, choices=choices)
+            self._built = build_problem(self.priced, choices=choices)
             return self._built
-        return with_choices(self._built, self.classes, self.candidate, self.context, 0, choices, menu=True)
+        return with_choices(self._built, self.priced, choices, menu=True)
 
     def problems(self) -> Iterator[InnerProblem]:
         """Without recomputing whole layers and, where that is allowed, with it."""
@@ -299,3 +301,62 @@ class PlansAhead:
             made = self._begun.pop(index).result()
             if made is not None:
                 self._made[index] = made
+
+
+MOST_SETS = 16
+"""Sets of options that are tried on the best placement where a target's flags hold for all layers."""
+
+
+def with_placements(best: Sequence[Solved], count: int, should_cancel: Callable[[], bool] | None) -> list[Solved]:
+    """The `count` fastest plans of solved candidates, however many of one candidate; the fastest first.
+
+    Looked at are each candidate's own plan, what moves one of its layers, the templates, and other memory options. What
+    is proven of a candidate holds for all its plans.
+    """
+    found = list(best)
+    for solved in best:
+        order = sorted(each.solution.step_s for each in found)
+        below_s = order[count - 1] if len(order) >= count else float("inf")
+        if solved.solution.step_s >= below_s or (should_cancel is not None and should_cancel()):
+            continue
+        found += _others(solved, count - 1, below_s)
+    return sorted(found, key=lambda s: (s.solution.step_s, s.index))[:count]
+
+
+def _others(solved: Solved, count: int, below_s: float) -> list[Solved]:
+    """At most `count` other plans of a candidate that are faster than below_s."""
+    own, problem = solved.plan, solved.problem
+    evaluator, size = Evaluator(problem), to_sizes(problem, own.layout)
+    moved = np.unique(np.concatenate([neighbours(problem, size), templates(problem)]), axis=0)
+    layouts, applied = [], []
+    for choices, sizes in _choices(problem, own.applied, moved, size[None]):
+        tried = to_layout(problem, sizes)
+        tried = tried[np.argsort(evaluator.bare_s(tried), kind="stable")[:MOST]]
+        options, ok = choices.complete(tried)
+        layouts.append(tried[ok])
+        applied.append(options[ok])
+    layout, option = np.concatenate(layouts), np.concatenate(applied)
+    step = evaluator.step_s(layout, option, below_s)
+    seen = {(own.layout.tobytes(), own.applied.tobytes())}
+    found: list[Solved] = []
+    for row in np.argsort(step, kind="stable"):
+        key = (layout[row].tobytes(), option[row].tobytes())
+        if len(found) >= count or step[row] >= below_s:
+            break
+        if key not in seen:
+            seen.add(key)
+            plan = evaluator.plan(layout[row], option[row])
+            bound_s = min(solved.solution.bound_s, plan.step_s)
+            other = replace(solved.solution, status="feasible", plan=plan, bound_s=bound_s)
+            found.append(replace(solved, solution=other))
+    return found
+
+
+def _choices(problem: InnerProblem, applied: Ints, moved: Ints, own: Ints) -> list[tuple[StageChoices, Ints]]:
+    """What chooses the options, and the placements [n, parts] that it chooses for."""
+    if not problem.uniform_options:
+        return [(StageChoices(problem), moved)]
+    used: Ints = np.asarray(applied.any(axis=0), dtype=np.int64)
+    sets = undominated_sets(problem)[:MOST_SETS] if problem.options else np.zeros((0, 0), dtype=np.int64)
+    others = [mask for mask in sets if not np.array_equal(mask, used)]
+    return [(StageChoices(problem, used), moved), *((StageChoices(problem, mask), own) for mask in others)]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.inputs.options import FLAT, SEQUENTIAL
-from autodeploy.evaluation.layers.cut_costs import CutCosts, cut_costs
+from autodeploy.evaluation.inputs.context import FLAT, SEQUENTIAL
 from autodeploy.strategies.tree import distinct
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.unit_costs import CutCosts
     from autodeploy.evaluation.sweep.sweep import Sweep
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved
@@ -87,7 +87,7 @@ class SearchRequest:
 
     contexts : the context of a candidate index (all the same unless batch or cards vary).
     gap : the search may end when nothing can beat the best plan by more.
-    known_costs : of the candidates, where they are known.
+    costs : of the candidates' cuts of tensors.
     watch : told of what is known, at every candidate.
     """
 
@@ -97,14 +97,9 @@ class SearchRequest:
     top_k: int
     gap: float
     budget: Budget
-    known_costs: CutCosts | None = None
+    costs: CutCosts
     watch: Watch | None = None
     should_cancel: Callable[[], bool] | None = None
-
-    @cached_property
-    def costs(self) -> CutCosts:
-        """Costs of the candidates' cuts of tensors."""
-        return cut_costs(self.candidates, self.contexts) if self.known_costs is None else self.known_costs
 
     @cached_property
     def outer(self) -> Ints:

@@ -118,10 +118,7 @@ def _held_bytes(problem: InnerProblem, plan: InnerPlan) -> float:
 
 def _relaxed_bytes(plans: CandidatePlans) -> float:
     """No layout and no choice takes less on the card; inf where none fits at all."""
-    problems = [
-        build_problem(plans.classes, plans.candidate, plans.context, 0, choices=choices, menu=False)
-        for choices in menus(plans.choices)
-    ]
+    problems = [build_problem(plans.priced, choices=choices, menu=False) for choices in menus(plans.choices)]
     return min(_on_card(problem, plans.context, _least_room(problem)) for problem in problems)
 
 
@@ -186,7 +183,7 @@ class RoomyPlans:
             return replace(request.contexts(index), limit_bytes=limit_bytes(index))
 
         self._request, self._limited, self._beside = request, limited, beside
-        roomy = replace(request, contexts=limited, known_costs=request.costs)
+        roomy = replace(request, contexts=limited, costs=request.costs)
         self._here, self._there = CandidateSolver(roomy), CandidateSolver(roomy)
 
     def plans(self, indices: Sequence[int]) -> list[Solved]:

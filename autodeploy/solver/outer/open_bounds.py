@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.solver.bounds.outer_bound import shapes_of
-from autodeploy.solver.bounds.tuple_bounds import PER_SECOND
+from autodeploy.solver.bounds.path_bound import PER_SECOND
 from autodeploy.solver.outer.candidate import CandidatePlans, CandidateSolver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from autodeploy.solver.bounds.tuple_bounds import Visit
+    from autodeploy.solver.bounds.path_bound import Visit
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.companion import Begun, Companion

@@ -143,11 +143,8 @@ class QuickPlans:
             return True
         return self.left() and bool(self.open.bounds_s[one.index] < self._best_s())
 
-    def other_ways(self, count: int) -> None:
-        """Looks at the best `count` outer tuples with other ways to keep their optimizer states."""
-        self._other_ways([int(self.open.outer[one.index]) for one in self.frontier.best[:count]])
-
-    def _other_ways(self, numbers: Sequence[int]) -> None:
+    def other_ways(self, numbers: Sequence[int]) -> None:
+        """Looks at outer tuples with other ways to keep their optimizer states."""
         ways = [(number, index) for number in numbers for index in self._candidates(number)]
         for place, (number, index) in enumerate(ways):
             if not self.open.cancelled():
@@ -166,7 +163,7 @@ class QuickPlans:
             if number is None:
                 break
             self._every_way.add(number)
-            self._other_ways([number])
+            self.other_ways([number])
         while not self.open.cancelled():
             best = {one.index for one in self.frontier.best[: self.top_k]}
             more = self.work < until and self.left()
