@@ -167,6 +167,20 @@ def test_without_time_for_the_program_counts_are_proposed(monkeypatch: pytest.Mo
     assert any(found.status == "feasible" for found in proposed), "the program was not needed"
 
 
+def test_counts_that_miss_the_limit_by_a_rounding_are_looked_for_again() -> None:
+    """Two whole layers free what is needed but for the last bit: a swap beside them costs less than a third one."""
+    layer = LayerClass("dense", 1.0, 2.0, 0.0, 200e6)
+    options = (
+        MemoryOption("full", "recompute", 0, 154e6, 1.0, 0.0, ("swap",)),
+        MemoryOption("swap", "swap", 0, 42e6, 0.4, 42e6, ("full",)),
+    )
+    limit = 800e6 - 308e6 - 1e-6
+    case = InnerProblem("1f1b", 1, 1, 1, (layer,), (4,), options, (), np.ones((1, 1)), limit, np.zeros(1), 1e12)
+    found = solve(case)
+    assert found.plan is not None
+    assert found.plan.applied.tolist() == [[2, 1]]
+
+
 def test_a_deep_stage_with_many_rivals_is_solved_without_listing_its_counts() -> None:
     names = [f"choice_{i}" for i in range(7)]
     rivals = tuple(

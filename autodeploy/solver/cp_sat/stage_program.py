@@ -84,6 +84,11 @@ class StageProgram:
         """Seconds that both passes take longer together, at least; None when no counts free as much."""
         return self._solved(forward=True, backward=True)
 
+    def fitting(self) -> LeastAdded | None:
+        """The same of counts that are sure to free enough: also what roundings may lack."""
+        unit = 1.0 / self._scale(self._each("saved_bytes"), self._need_bytes)
+        return self._solved(forward=True, backward=True, more_bytes=unit * (1.0 + float(self._most.sum())))
+
     @cached_property
     def forward_s(self) -> float:
         """Seconds that a forward pass waits for swaps, at least."""
@@ -118,10 +123,10 @@ class StageProgram:
         """A number of every option [options]; 0 for those without layers."""
         return np.array([getattr(option, name) for option in self._options], dtype=np.float64) * (self._most > 0)
 
-    def _solved(self, *, forward: bool, backward: bool) -> LeastAdded | None:
+    def _solved(self, *, forward: bool, backward: bool, more_bytes: float = 0.0) -> LeastAdded | None:
         model = cp_model.CpModel()
         counts = [model.new_int_var(0, int(most), "") for most in self._most]
-        self._restrict(model, counts)
+        self._restrict(model, counts, self._need_bytes + more_bytes)
         extra, transfer = self._each("extra_backward_s"), self._transfer_s
         per_s = self._scale(extra + transfer)
         added = [_sum(counts, np.floor(extra * per_s))] if backward else []
@@ -141,13 +146,13 @@ class StageProgram:
         found = None if result.solver is None else np.array([result.solver.value(count) for count in counts])
         return LeastAdded(result.bound / per_s, found)
 
-    def _restrict(self, model: cp_model.CpModel, counts: list[cp_model.IntVar]) -> None:
+    def _restrict(self, model: cp_model.CpModel, counts: list[cp_model.IntVar], need_bytes: float) -> None:
         """Rivals share their layers, enough is freed, the host keeps what is swapped."""
         for clique in cliques(self._options):
             model.add(sum(counts[i] for i in clique) <= int(self._most[clique[0]]))
         saved, swapped = self._each("saved_bytes"), self._each("swap_bytes")
-        per_byte = self._scale(saved, self._need_bytes)
-        model.add(_sum(counts, np.ceil(saved * per_byte)) >= int(np.floor(self._need_bytes * per_byte)))
+        per_byte = self._scale(saved, need_bytes)
+        model.add(_sum(counts, np.ceil(saved * per_byte)) >= int(np.floor(need_bytes * per_byte)))
         if np.isfinite(self._most_swap_bytes):
             per_byte = self._scale(swapped, self._most_swap_bytes)
             model.add(_sum(counts, np.floor(swapped * per_byte)) <= int(np.ceil(self._most_swap_bytes * per_byte)))

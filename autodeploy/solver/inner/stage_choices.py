@@ -163,14 +163,25 @@ class StageChoices:
             found = np.zeros((0, len(self.problem.options)), dtype=np.int64)
             hopeless = self.bare(stage, chunks) is None
             if not hopeless and self.problem.vpp == 1:
-                best = self._program(stage, chunks).both
-                if best is not None and best.counts is not None:
-                    found = self._fastest(stage, chunks, best.counts[None])
-            # The program's numbers are rounded: what it finds may miss the limit by some kilobytes.
+                found = self._by_program(stage, chunks)
             if not hopeless and not len(found):
                 found = self._proposed(stage, chunks)
             self._counts[key] = found[0] if len(found) else None
         return self._counts[key]
+
+    def _by_program(self, stage: int, chunks: Chunks) -> Ints:
+        """Counts that add least [0 or 1, options], of those that fit.
+
+        The program's numbers are rounded: what it finds may miss the limit by some bytes.
+        """
+        program, found = self._program(stage, chunks), np.zeros((0, len(self.problem.options)), dtype=np.int64)
+        for again in (False, True):
+            best = None if len(found) else program.fitting() if again else program.both
+            if best is not None and best.counts is not None:
+                found = self._fastest(stage, chunks, best.counts[None])
+            elif not again:
+                break
+        return found
 
     def _program(self, stage: int, chunks: Chunks) -> StageProgram:
         """With one chunk a stage a byte freed counts at every moment, most at the one with most in flight."""
