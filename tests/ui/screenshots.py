@@ -32,6 +32,7 @@ SHOWN = "deepseek_v3_cloudmatrix_384.yaml"
 OTHERS = ("cannot_fit.yaml", "llama2_70b_32.yaml")
 WIDTH_PX = 1280
 BELOW_PX = 20
+CANVAS_MS = 120_000  # the first sweep of a large search waits for a process of the server
 
 
 def plan_examples(services: Services) -> str:
@@ -65,7 +66,7 @@ def draw_canvases(page: Page) -> None:
     for box in ("#all-strategies", "#timeline-box"):
         if page.locator(box).count():
             page.locator(f"{box} canvas").scroll_into_view_if_needed()
-            page.wait_for_selector(f"{box}[data-drawn]")
+            page.wait_for_selector(f"{box}[data-drawn]", timeout=CANVAS_MS)
     page.evaluate("() => window.scrollTo({ top: 0, behavior: 'instant' })")
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
