@@ -28,7 +28,8 @@ _OPS: dict[str, Collective] = {
 _OP = re.compile(r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?allv?)(?:_test|_perf)?", re.IGNORECASE)
 # `ranks=8`, `rank_size is 8`, or the processes of mpirun; hccl_test's own -n, which counts iterations, comes later.
 _RANKS = re.compile(r"(?:ranks?\s*[=:]\s*|rank_?size\s*(?:is|[=:])\s*|\s-np?\s+)(\d{1,7})", re.IGNORECASE)
-_HCCL_ROW = re.compile(r"^\s*(\d{1,15})\s*\|\s*([0-9.eE+]{1,24})\s*\|\s*([0-9.eE+]{1,24})\s*\|\s*(\w{1,20})")
+_HCCL_TITLE = "data_size"
+_HCCL_CELLS = 4
 _NCCL_ROW = re.compile(r"^\s*(\d{1,15})\s+\d{1,15}\s+\w{1,12}\s+\w{1,12}\s+-?\d{1,7}\s+([0-9.eE+]{1,24})\s")
 _TIMES = {"us": 1e-6, "time_us": 1e-6, "ms": 1e-3, "time_ms": 1e-3, "s": 1.0, "time_s": 1.0, "seconds": 1.0}
 _BYTES = ("bytes", "size", "size_bytes", "message_bytes", "data_size")
@@ -44,7 +45,7 @@ def is_gemm_table(titles: frozenset[str]) -> bool:
 
 def is_collective_table(text: str, titles: frozenset[str]) -> bool:
     """Whether this is the output of hccl_test or nccl-tests, or a table of collectives."""
-    printed = "data_size" in text or ("algbw" in text and "busbw" in text)
+    printed = _HCCL_TITLE in text or ("algbw" in text and "busbw" in text)
     return printed or (bool(titles & {*_BYTES}) and bool(titles & {"algbw", "busbw", *_TIMES}))
 
 
@@ -81,7 +82,7 @@ def read_collective_table(text: str, *, op: str | None = None, ranks: int | None
         with the line of what can't be read.
     """
     lines = _bounded(text)
-    printed = "data_size" in text or any(_NCCL_ROW.match(line) for line in lines)
+    printed = _HCCL_TITLE in text or any(_NCCL_ROW.match(line) for line in lines)
     points = list(_printed(lines, op, ranks) if printed else _tabulated(lines, op, ranks))
     if not points:
         raise SpecError("no measured message size", hint="the table that hccl_test prints, or op,ranks,bytes,time_us")
@@ -98,21 +99,30 @@ def _printed(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterato
     """Rows of hccl_test or nccl-tests; each table may follow the command that made it."""
     count = 0
     for number, line in enumerate(lines, start=1):
-        hccl = _HCCL_ROW.match(line)
-        match = hccl or _NCCL_ROW.match(line)
-        if match is None:
+        row = _row(line)
+        if row is None:
             if len(line) > MAX_COMMAND_LENGTH:
                 continue
             named, sized = _OP.search(line), _RANKS.search(line)
             op, ranks = named[1] if named else op, int(sized[1]) if sized else ranks
             continue
-        if hccl is not None and hccl[4].lower() == "failed":
+        size, time_us, result = row
+        if result.lower() == "failed":
             raise bad_line(number, "hccl_test says that the result is wrong", hint="leave failed sizes out")
-        size = whole(match[1], number, "size")
-        yield _point(number, op, ranks, size, positive(match[2], number, "time") * 1e-6)
+        seconds = positive(time_us, number, "time") * 1e-6
+        yield _point(number, op, ranks, whole(size, number, "size"), seconds)
         count += 1
         if count > MAX_POINTS:
             raise bad_line(number, f"more than {MAX_POINTS:,} rows")
+
+
+def _row(line: str) -> tuple[str, str, str] | None:
+    """Size, time and result of a row that hccl_test or nccl-tests prints; None of any other line and of the titles."""
+    cells = [cell.strip() for cell in line.split("|", _HCCL_CELLS)]
+    if len(cells) == _HCCL_CELLS and not cells[0].startswith(_HCCL_TITLE):
+        return cells[0], cells[1], cells[3]
+    match = _NCCL_ROW.match(line)
+    return None if match is None else (match[1], match[2], "")
 
 
 def _tabulated(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterator[CollectivePoint]:
