@@ -76,6 +76,15 @@ class ExchangeTimes:
         """Expert-parallel seconds that nothing hides, with what imbalance adds."""
         return np.asarray(self.exposed["ep", backward] + self.imbalance[backward])
 
+    def hidden_s(self, *, backward: bool) -> Floats:
+        """Seconds of a pass [n] in which exchanges run behind computation, uneven load included."""
+        hidden = np.zeros(1)
+        for one in self.each:
+            count = one.exchange.backward_count if backward else one.exchange.forward_count
+            exposed_s = one.exposed_backward_s if backward else one.exposed_forward_s
+            hidden = hidden + (one.once_s * count - exposed_s)
+        return hidden
+
 
 @dataclass(frozen=True, slots=True)
 class Groups:
@@ -368,12 +377,13 @@ def _behind_experts(work: _Work, exchange: Exchange, seconds: Floats, *, back: b
     return np.asarray(np.minimum(np.maximum(0.0, beside - window), seconds))
 
 
-def sharded_s(layer: LayerInputs, work_s: Floats, *, backward: bool) -> Floats:
+def sharded_s(layer: LayerInputs, work_s: Floats, exchanged: ExchangeTimes, *, backward: bool) -> Floats:
     """Seconds of a pass in which sharded parameters are gathered or their gradients reduced, and nothing hides it.
 
-    What stays gathered after the forward pass is there for the backward pass. Copies in device memory run on the
-    computation's own stream. Where several groups hold all shards (HSDP), those that hold the same one add up its
-    gradients after they were reduced: an all-reduce of 1 / D of them.
+    Computation (`work_s`) that hides another exchange has no time left for these. What stays gathered after the forward
+    pass is there for the backward pass. Copies in device memory run on the computation's own stream. Where several
+    groups hold all shards (HSDP), those that hold the same one add up its gradients after they were reduced: an
+    all-reduce of 1 / D of them.
     """
     table, machine, sharded = layer.table, layer.machine, layer.features.sharded
     if sharded is None:
@@ -412,7 +422,7 @@ def sharded_s(layer: LayerInputs, work_s: Floats, *, backward: bool) -> Floats:
     passing = sharded_pass_s(
         gather,
         reduce if backward else 0.0,
-        work_s * machine.overlap,
+        np.maximum(0.0, work_s - exchanged.hidden_s(backward=backward)) * machine.overlap,
         overlap_gather=sharded.overlap_gather,
         overlap_reduce=sharded.overlap_reduce,
         contention=machine.contention,

@@ -199,7 +199,7 @@ def _phase(layer: LayerInputs, times: LayerTimes, *, backward: bool) -> PhaseCos
         busy = busy - beside_matrix_work_s(times.busiest, exchanged, backward=backward)
     tp, cp, ep = (exchanged.exposed[lane, backward] for lane in ("tp", "cp", "ep"))
     ep_imbalance = exchanged.imbalance[backward]
-    dp = sharded_s(layer, busy, backward=backward)
+    dp = sharded_s(layer, busy, exchanged, backward=backward)
     device = busy + ep + ep_imbalance + tp + cp + dp
     exposed = _host_s(layer, times, device, backward=backward)
     zero = np.zeros_like(device)

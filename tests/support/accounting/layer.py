@@ -286,7 +286,9 @@ class Account:
             part.imbalance -= beside_cubes(self, backward=number == 1, busy=True) - beside_cubes(
                 self, backward=number == 1, busy=False
             )
-            part.dp = sharded(self, part.compute + self._uneven(number), backward=number == 1)
+            hidden = sum(m.seconds - m.shown for m in self.messages if m.backward == (number == 1))
+            free = max(0.0, part.compute + self._uneven(number) - hidden)
+            part.dp = sharded(self, free, backward=number == 1)
             if "graph_mode" in self.run.on:  # a compiled graph runs without the host
                 continue
             ahead = max(0.0, self.issued[number] * machine.issue_s - part.total)
