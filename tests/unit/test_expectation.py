@@ -11,7 +11,7 @@ import pytest
 from autodeploy import planner
 from autodeploy.services.expectation import AFTER_LIMIT_S, expected_s
 from autodeploy.services.intake import read_network_spec
-from autodeploy.solver import search_size as module
+from autodeploy.solver import search_space as module
 from autodeploy.solver.search_space import SearchSize, search_size
 from autodeploy.specs.search import SearchSpec
 from autodeploy.store.fair_order import SHORT_S
