@@ -21,6 +21,7 @@ from autodeploy.specs.spec import Spec
 from autodeploy.stack.features import FEATURES
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from autodeploy.strategies.rules import broken_rules
+from tests.support.cut_costs import cut_costs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,8 @@ def dominance(record: Record, *, whole: bool = False) -> Dominance:
     swept = sweep(legal, context)
     fits = np.flatnonzero(np.isfinite(swept.repaired_s)) if len(legal) else np.zeros(0, dtype=np.int64)
     legal, swept = legal.take(fits), swept.take(fits)
-    best_s = _best_s(legal, swept, lambda _: context, None, 0.0 if whole else prediction.step_time_s)
+    costs, enough_s = cut_costs(legal, context), 0.0 if whole else prediction.step_time_s
+    best_s = _best_s(legal, swept, lambda _: context, costs, enough_s)
     return Dominance(record.id, prediction.step_time_s, best_s, not why, why)
 
 
@@ -115,7 +117,7 @@ def _best_s(
     candidates: Candidates,
     swept: Sweep,
     contexts: Callable[[int], Context],
-    costs: CutCosts | None,
+    costs: CutCosts,
     enough_s: float,
 ) -> float | None:
     """Step time of the best plan within the budget, or of the first that takes no longer than enough_s."""
