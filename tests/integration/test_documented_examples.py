@@ -47,7 +47,9 @@ def test_examples_run(
     if page.stem == "library":
         assert names["answer"].plans
         assert names["plan"].step_time_s > 0
-        assert "/strategy" in printed or "tp" in printed, "the refused field is named"
+        assert "MFU" in printed
+        assert "/strategy/tp" in printed, "the refused field is named"
+        assert any(line.startswith("True") for line in printed.splitlines()), "the check passed"
         assert printed.count("tokens/s") + printed.count("nothing fits") == 2, "both searches were answered"
     if page.stem == "rest_api":
         assert names["plan_set"].plans

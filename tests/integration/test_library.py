@@ -1,6 +1,5 @@
 """`import autodeploy`: the engine as a library says what the command line says."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,18 +57,3 @@ def test_a_check_of_a_document_holds_limits():
     report = autodeploy.check(asked, limits=autodeploy.CheckLimits(max_memory=0.01))
     assert not report.passed
     assert {gate.name for gate in report.gates if not gate.passed} == {"memory"}
-
-
-def test_the_pages_examples_run(monkeypatch, capsys):
-    root = EXAMPLE.parents[1]
-    monkeypatch.chdir(root)
-    page = (root / "docs" / "how-to" / "library.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 3
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "library.md", "exec"), names)
-    told = capsys.readouterr().out
-    assert "MFU" in told
-    assert "/strategy/tp" in told
-    assert told.splitlines()[-1].startswith("True")

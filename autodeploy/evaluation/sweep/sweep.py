@@ -287,6 +287,8 @@ def _fill(
     shapes = _shapes(tree.placed, context)
     beside = costs.communication_bytes + context.machine.runtime_bytes
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):
+        if not len(rows):  # no candidate goes this way
+            continue
         way, first = Way(schedule, vpp), start
         for here in np.array_split(rows, max(1, round(len(rows) / BLOCK))):
             if should_cancel is not None and should_cancel():
