@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.exporters.artefact import Artefact, provenance_line
+from autodeploy.exporters.artefact import Artefact
+from autodeploy.exporters.keyed_sections import head_comments, refuse_unknown_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
-from autodeploy.exporters.launch_script import mark
 from autodeploy.exporters.memory_arguments import recomputed_layers
-from autodeploy.exporters.release_check import release_lines
 from autodeploy.exporters.target_release import profile_of
 from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.specs.choice_key import ChoiceKey
@@ -20,8 +19,6 @@ from autodeploy.specs.presets import preset_of
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.planset import Plan, PlanSet
 
@@ -46,17 +43,11 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The YAML; its comments say how it is started, and what it can't say."""
     launch = plain_launch(plan_set, plan, TARGET)
     document = configuration(launch)
-    release = launch.arguments.release
-    for path, values in _values(document):
-        known = release.keys.get(path)
-        fault = f"it has no {path}" if known is None else known.fault(values)
-        if fault is not None:
-            raise UnsupportedError(f"{release.title} can't launch this plan: {fault}", path="/to")
+    refuse_unknown_keys(document, launch.arguments.release)
     preset = preset_of(launch.spec.model)
-    marks = [line.removeprefix("# ") + (f" preset={preset}" if preset else "") for line in mark(launch)]
     name = f"mindspeed_llm_fsdp2_{plan.plan_id}.yaml"
-    comments = [provenance_line(plan_set, plan), *marks, *release_lines(release), *_start(launch, name)]
-    comments += [f"Note: {note}" for note in launch.arguments.notes]
+    more_marks = f" preset={preset}" if preset else ""
+    comments = head_comments(plan_set, launch, _start(launch, name), more_marks=more_marks)
     return Artefact(yaml_text(document, comments), "application/yaml", name, tuple(launch.arguments.notes))
 
 
@@ -201,11 +192,3 @@ def _start(launch: Launch, name: str) -> list[str]:
         f"--nproc_per_node {each} --nnodes {nodes} --node_rank NODE_RANK --master_addr MASTER_ADDR --master_port 6000 "
         f"train_fsdp2.py {name} --model.model_name_or_path MODEL_DIR --data.dataset DATA --training.output_dir OUTPUT"
     ]
-
-
-def _values(document: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Every key by its path, with its values as the parser reads them."""
-    for section, keys in document.items():
-        for key, value in keys.items():
-            listed = value if isinstance(value, list) else [value]
-            yield f"{section}.{key}", [str(each) for each in listed]

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.exporters.artefact import Artefact, provenance_line
+from autodeploy.exporters.artefact import Artefact
+from autodeploy.exporters.keyed_sections import head_comments, refuse_unknown_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
-from autodeploy.exporters.launch_script import mark
 from autodeploy.exporters.memory_arguments import recomputed_layers
-from autodeploy.exporters.release_check import release_lines
 from autodeploy.exporters.target_release import profile_of
 from autodeploy.exporters.toml_text import toml_text
 from autodeploy.specs.torchtitan_models import (
@@ -25,8 +24,6 @@ from autodeploy.specs.torchtitan_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
 
@@ -38,16 +35,9 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The TOML; its comments say how it is started, and what it can't say."""
     launch = plain_launch(plan_set, plan, TARGET)
     document = configuration(launch)
-    release = launch.arguments.release
-    for path, values in _values(document):
-        known = release.keys.get(path)
-        fault = f"it has no {path}" if known is None else known.fault(values)
-        if fault is not None:
-            raise UnsupportedError(f"{release.title} can't launch this plan: {fault}", path="/to")
-    marks = [line.removeprefix("# ") for line in mark(launch)]
+    refuse_unknown_keys(document, launch.arguments.release)
     name = f"torchtitan_npu_{plan.plan_id}.toml"
-    comments = [provenance_line(plan_set, plan), *marks, *release_lines(release), *_start(launch, name)]
-    comments += [f"Note: {note}" for note in launch.arguments.notes]
+    comments = head_comments(plan_set, launch, _start(launch, name))
     return Artefact(toml_text(document, comments), "application/toml", name, tuple(launch.arguments.notes))
 
 
@@ -186,11 +176,3 @@ def _start(launch: Launch, name: str) -> list[str]:
         f"--master_port 6300 -m torchtitan_npu.entry --job.config_file {name} --model.hf_assets_path ASSETS "
         "--training.dataset DATA --training.dataset_path PATH --job.dump_folder OUTPUT"
     ]
-
-
-def _values(document: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """Every key by its path, with its values as the parser reads them."""
-    for section, keys in document.items():
-        for key, value in keys.items():
-            listed = value if isinstance(value, list) else [value]
-            yield f"{section}.{key}", [str(each) for each in listed]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.figures.labels import WORDS, Language, layout
-from autodeploy.figures.layout import limit_line, point_trace, quiet_figure
-from autodeploy.figures.palette import LIMIT, OTHER, PART_COLOURS
+from autodeploy.figures.layout import front_trace, limit_line, point_trace, quiet_figure
+from autodeploy.figures.palette import LIMIT, PART_COLOURS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,16 +29,7 @@ def days_and_cost(found: ClusterComparison, titles: Sequence[str], lang: Languag
     front = sorted((p for answer in found.clusters for p in answer.points if p.on_front), key=lambda p: p.days)
     traces = []
     if len(front) > 1:
-        traces.append(
-            point_trace(
-                name=words["front"],
-                x=[point.days for point in front],
-                y=[point.cost for point in front],
-                mode="lines",
-                line={"color": OTHER, "width": 1.5, "shape": "hv"},
-                hoverinfo="skip",
-            )
-        )
+        traces.append(front_trace(words["front"], [point.days for point in front], [point.cost for point in front]))
     for index, answer in enumerate(found.clusters):
         points = answer.points
         traces.append(

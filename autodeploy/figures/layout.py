@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autodeploy.figures.palette import GRID, TEXT
+from autodeploy.figures.palette import GRID, OTHER, TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FONT = "Inter, 'Segoe UI', system-ui, 'PingFang SC', 'Noto Sans SC', 'Microsoft YaHei', sans-serif"
 Trace = dict[str, Any]
@@ -34,6 +37,12 @@ def bar_trace(**fields: Any) -> Trace:
 def point_trace(**fields: Any) -> Trace:
     """A trace of points or of lines between them."""
     return {"type": "scatter", **fields}
+
+
+def front_trace(name: str, x: Sequence[float], y: Sequence[float]) -> Trace:
+    """The steps of a Pareto front."""
+    line = {"color": OTHER, "width": 1.5, "shape": "hv"}
+    return point_trace(name=name, x=x, y=y, mode="lines", line=line, hoverinfo="skip")
 
 
 def quiet_figure(traces: list[Trace], *, x_title: str, y_title: str, height_px: int, **layout: Any) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.figures.labels import WORDS, Language, is_reference, layout
-from autodeploy.figures.layout import limit_line, point_trace, quiet_figure
+from autodeploy.figures.layout import front_trace, limit_line, point_trace, quiet_figure
 from autodeploy.figures.palette import BEST, LIMIT, OTHER, REFERENCE
 
 if TYPE_CHECKING:
@@ -38,14 +38,7 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> Figure:
     front = pareto_front(plans)
     if len(front) > 1:
         traces.append(
-            point_trace(
-                name=words["front"],
-                x=[plan.peak_memory_gib for plan in front],
-                y=[plan.step_time_s for plan in front],
-                mode="lines",
-                line={"color": OTHER, "width": 1.5, "shape": "hv"},
-                hoverinfo="skip",
-            )
+            front_trace(words["front"], [plan.peak_memory_gib for plan in front], [plan.step_time_s for plan in front])
         )
     traces += [_points(plans, words["plan"], words)] if plans else []
     settings: dict[str, Any] = {}

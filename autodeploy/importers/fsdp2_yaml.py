@@ -96,10 +96,7 @@ def import_fsdp2(
     if not release.is_default:
         search["target_release"] = release.name
     spec |= {"search": search, "strategy": strategy}
-    for path, (harmless, reason) in UNMODELLED.items():
-        found = reader.raw(path)
-        if found is not None and found != harmless:
-            reader.log.unmodelled("/" + path.replace(".", "/"), found, reason)
+    reader.note_unmodelled(UNMODELLED)
     reasons = {key: REASONS.get(key) or REASONS[key.partition(".")[0]] for key in release.keys}
     kept = reader.note_rest(reasons, lambda _: None, "not a key of the backend: kept as it is")
     return Imported(

@@ -117,11 +117,7 @@ def import_torchtitan(
     if not release.is_default:
         search["target_release"] = release.name
     spec |= {"search": search, "strategy": strategy}
-    for path, (harmless, reason) in UNMODELLED.items():
-        found = reader.raw(path)
-        predicted = path == MODULES and "sparse_attention" in model
-        if found is not None and found != harmless and not predicted:
-            reader.log.unmodelled("/" + path.replace(".", "/"), found, reason)
+    reader.note_unmodelled(UNMODELLED, but=frozenset({MODULES} if "sparse_attention" in model else ()))
     reasons = {key: REASONS[key.partition(".")[0]] for key in release.keys}
     kept = reader.note_rest(reasons, lambda _: None, "not a key of torchtitan: kept as it is")
     return Imported(

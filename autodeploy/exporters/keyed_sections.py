@@ -1,0 +1,48 @@
+"""What exports as sections of keys share: every key is one of the release's, and the comments at the head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.errors import UnsupportedError
+from autodeploy.exporters.artefact import provenance_line
+from autodeploy.exporters.launch_script import mark
+from autodeploy.exporters.release_check import release_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from autodeploy.exporters.launch_arguments import Launch
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.stack.releases import Release
+
+
+def refuse_unknown_keys(document: Mapping[str, Mapping[str, Any]], release: Release) -> None:
+    """Refuses a document with a key that the release has not, or a value that the key does not take.
+
+    Raises
+    ------
+    UnsupportedError
+        with the first of them.
+    """
+    for path, values in _values(document):
+        known = release.keys.get(path)
+        fault = f"it has no {path}" if known is None else known.fault(values)
+        if fault is not None:
+            raise UnsupportedError(f"{release.title} can't launch this plan: {fault}", path="/to")
+
+
+def _values(document: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Every key by its path, with its values as the parser reads them."""
+    for section, keys in document.items():
+        for key, value in keys.items():
+            listed = value if isinstance(value, list) else [value]
+            yield f"{section}.{key}", [str(each) for each in listed]
+
+
+def head_comments(plan_set: PlanSet, launch: Launch, start: Iterable[str], *, more_marks: str = "") -> list[str]:
+    """Comments at the head of the file: the plan, what no key says, the release, `start` and the notes."""
+    marks = [line.removeprefix("# ") + more_marks for line in mark(launch)]
+    notes = [f"Note: {note}" for note in launch.arguments.notes]
+    provenance = provenance_line(plan_set, launch.plan)
+    return [provenance, *marks, *release_lines(launch.arguments.release), *start, *notes]
