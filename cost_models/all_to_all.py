@@ -199,7 +199,7 @@ def hierarchical_s(
     pipelined: bool = True,
     loss: Number = 0.0,
 ) -> Floats:
-    """Seconds of the two-step exchange: all-gather across the outermost tier, All-to-All inside.
+    """Seconds of a hierarchical All-to-All: all-gather across the outermost tier, All-to-All inside.
 
     Parameters
     ----------

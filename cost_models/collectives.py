@@ -210,7 +210,7 @@ def all_reduce_s(
 
 
 def point_to_point_s(payload_bytes: Number, tier: Tier, fixed_s: Number) -> Floats:
-    """Seconds to send `payload_bytes` to one peer of this tier; on a full mesh that is one link.
+    """Seconds of a point-to-point send of `payload_bytes` to one peer of this tier; on a full mesh that is one link.
 
     Latency and bandwidth, T = a + S / B: Hockney, "The communication challenge for MPP", 1994; a includes the start of
     the tier's links.
@@ -220,7 +220,7 @@ def point_to_point_s(payload_bytes: Number, tier: Tier, fixed_s: Number) -> Floa
 
 
 def ring_pass_s(chunk_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:
-    """Seconds of one step of a ring: every rank sends a chunk on, and the slowest hop sets the pace.
+    """Seconds of one step of ring attention: every rank sends a chunk on, and the slowest hop sets the pace.
 
     Source: ring attention, arXiv:2310.01889; MindSpeed megatron_cp_algo.
     """

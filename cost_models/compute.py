@@ -142,7 +142,7 @@ ADDED_BYTES = 8.0  # moved for an element of a product that is added into an FP3
 def gemm_s(
     m: Number, n: Number, k: Number, rates: ComputeRates, *, groups: Number = 1.0, result_bytes: Number | None = None
 ) -> Floats:
-    """Seconds of one matrix multiplication: max(matrix rate, memory rate) plus the operator's fixed cost.
+    """Seconds of one matrix multiplication (GEMM): roofline of matrix and memory rate, plus the operator's fixed cost.
 
     Where waves are counted (`gemm_units`), whole tiles are, and edges don't count again. Operands are read and the
     result is written once, in the run's format. Source: the roofline model, Williams, Waterman, Patterson, 2009.
@@ -181,7 +181,7 @@ def grouped_gemm_s(
     uneven_depth: bool = False,
     result_bytes: Number | None = None,
 ) -> Floats:
-    """Seconds of `groups` matrix multiplications of m rows each: the experts of one rank.
+    """Seconds of a grouped GEMM, `groups` multiplications of m rows each: the experts of one rank.
 
     Fused, they are one operator with one fixed cost; apart, each is an operator of its own. The weights of all groups
     are read whatever m is: few tokens per expert make the operator memory-bound. An expert without tokens (m = 0) costs
@@ -240,7 +240,7 @@ def attention_saturation(head_dim: Number, seq: Number, rates: ComputeRates) -> 
 
 
 def attention_flops(rows: Number, columns: Number, heads: Number, qk_dim: Number, v_dim: Number) -> Floats:
-    """FLOPs of Q K^T and P V of the forward pass over rows x columns scores that are really computed.
+    """FLOPs of flash attention forward: Q K^T and P V over the rows x columns scores that are really computed.
 
     4 s^2 d a without a mask, half of it under a causal one: FlashAttention-2, arXiv:2307.08691, section 4.1.
     """
@@ -248,7 +248,7 @@ def attention_flops(rows: Number, columns: Number, heads: Number, qk_dim: Number
 
 
 def attention_backward_flops(rows: Number, columns: Number, heads: Number, qk_dim: Number, v_dim: Number) -> Floats:
-    """FLOPs of the backward pass: scores again and the gradients of Q and K as wide as they, those of P and V as V.
+    """FLOPs of flash attention backward: scores again, gradients of Q and K as wide as they, those of P and V as V.
 
     References
     ----------

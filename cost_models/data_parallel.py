@@ -40,7 +40,7 @@ def synchronisation(
     fixed_s: Number = 0.0,
     rate: GatherRate | None = None,
 ) -> Synchronisation:
-    """Seconds to reduce the gradients of `params` parameters on every rank of a data parallel group, and to gather.
+    """Seconds of the gradient reduce-scatter (or all-reduce) of a rank's `params`, and of the weight all-gather.
 
     With a distributed optimizer gradients are reduce-scattered and updated weights all-gathered; without, gradients
     are all-reduced and every rank updates everything.
@@ -144,7 +144,7 @@ def optimizer_s(
     virtual_optimizer: Switch = False,
     fused: bool = True,
 ) -> Floats:
-    """Seconds of the Adam update of `params` parameters split over `shards` ranks, bound by device memory.
+    """Seconds of the optimizer step, Adam of `params` parameters over `shards` ranks, bound by device memory.
 
     hbm_bytes_per_s : what streaming operators reach [B/s]. Bytes and their source: `hbm.optimizer_moved_bytes`.
     """

@@ -46,7 +46,7 @@ class Migration:
 
 
 def greedy_placement(loads: Floats, nodes: int, ranks: int, order: Ints | None = None) -> Ints:
-    """Rank of every expert [layers, experts], heaviest expert first, on two levels.
+    """Expert placement: the rank of every expert [layers, experts], heaviest expert first, on two levels.
 
     The expert goes to the node with the least load that has a free slot, which levels what enters the nodes, and
     there to the rank with the least load that has one, which levels the ranks' work.
@@ -245,7 +245,7 @@ def migration_s(
     distributed_optimizer: bool,
     interval: int,
 ) -> Floats:
-    """Seconds a step to move experts, spread over the steps of an interval.
+    """Seconds a step of expert migration, spread over the steps of an interval.
 
     Parameters
     ----------

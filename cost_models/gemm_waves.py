@@ -24,7 +24,7 @@ SLICES = (1, 2, 3, 4, 6, 8)
 
 
 def tiled_efficiency(m: Number, n: Number, k: Number, k_half: Number, units: float, *, groups: Number = 1.0) -> Floats:
-    """Share of the rate of an endless multiplication that C[m, n] = A[m, k] B[k, n] reaches in whole waves of tiles.
+    """Efficiency under wave quantization: share of an endless multiplication's rate that whole waves of tiles reach.
 
     groups : equal products in one operator (a batch): their tiles fill waves together, so that only the last wave of
         them all leaves units idle.

@@ -163,7 +163,7 @@ class Generation:
         return sum(cache.layers * cache.token_bytes for cache in self.caches)
 
     def cache_bytes(self, context: Number) -> Floats:
-        """Bytes of keys and values of a sequence of `context` tokens, on each device of its rank [B]."""
+        """Bytes of the KV cache of a sequence of `context` tokens, on each device of its rank [B]."""
         return np.asarray(sum(cache.layers * cache.token_bytes * cache.kept(context) for cache in self.caches))
 
     def requests_that_fit(self, context: Number, *, space_bytes: Number | None = None) -> Floats:
@@ -179,7 +179,7 @@ class Generation:
     # -- one token -------------------------------------------------------------------------------------------
 
     def tpot_s(self, batch: Number, context: Number, group_batch: Number | None = None) -> Floats:
-        """Seconds of a step that makes one token for each of `batch` sequences.
+        """Seconds per output token (TPOT): a decode step makes one token for each of `batch` sequences.
 
         Parameters
         ----------
@@ -276,7 +276,7 @@ class Generation:
     # -- a prompt --------------------------------------------------------------------------------------------
 
     def prefill_s(self, tokens: Number, *, length: Number | None = None) -> Floats:
-        """Seconds of one pass over `tokens` of prompts on a data-parallel rank: the device's, no less than the host's.
+        """Seconds of prefill: one pass over `tokens` of prompts on a data-parallel rank, no less than the host takes.
 
         Parameters
         ----------

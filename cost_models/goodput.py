@@ -50,7 +50,7 @@ def checkpoint_read_bytes(saved_bytes: Number, weight_bytes: Number, held_weight
 
 
 def job_failure_interval_s(device_failure_interval_s: Number, devices: Number) -> Floats:
-    """Mean seconds between interruptions of a job that any one of its devices interrupts [s].
+    """MTBF of a job: mean seconds between interruptions, where any one of its devices interrupts it [s].
 
     Failures of devices are independent and exponential, so their rates add up: the interval of one over their number.
     """
@@ -58,7 +58,7 @@ def job_failure_interval_s(device_failure_interval_s: Number, devices: Number) -
 
 
 def optimum_checkpoint_interval_s(checkpoint_s: Number, failure_interval_s: Number) -> Floats:
-    """Seconds of work between two checkpoints that make a run shortest.
+    """Optimum checkpoint interval: seconds of work between two checkpoints that make a run shortest.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def run_time(
     *,
     write_s: Number = 0.0,
 ) -> RunTime:
-    """What a run takes that checkpoints every `interval_s` seconds of work and restarts from the last one.
+    """Wall time and goodput of a run that checkpoints every `interval_s` seconds and restarts from the last one.
 
     Parameters
     ----------

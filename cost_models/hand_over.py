@@ -116,7 +116,7 @@ def reshard_s(
     copies: Mapping[str, Number] | None = None,
     pipelined: bool = True,
 ) -> Floats:
-    """Seconds of a colocated hand-over.
+    """Seconds of weight resharding from training to generation on the same devices.
 
     Parameters
     ----------

@@ -112,7 +112,7 @@ def state_bytes(
     optimizer: OptimizerFormat = FULL,
     swap_chunks: float = 16.0,
 ) -> StateBytes:
-    """Bytes per parameter of mixed-precision Adam.
+    """Bytes per parameter of weights, gradients and optimizer states of mixed-precision Adam.
 
     Parameters
     ----------

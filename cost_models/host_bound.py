@@ -19,7 +19,7 @@ ISSUING_THREADS = 4.0
 
 
 def issue_s(operators: Number, issue_per_operator_s: Number, synchronisations: Number, sync_s: Number) -> Floats:
-    """Seconds the host needs to issue `operators` and to wait at `synchronisations`.
+    """Seconds of kernel launches: the host issues `operators` and waits at `synchronisations`.
 
     References
     ----------

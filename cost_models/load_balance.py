@@ -70,7 +70,7 @@ def _summed(loads: Floats, placement: Ints, ranks: int) -> Floats:
 
 
 def imbalance_of(rank_loads: Floats) -> Floats:
-    """max / mean over the last axis [...] (ratio, at least 1; 0 where there are no tokens).
+    """Imbalance of experts or ranks: max / mean over the last axis [...] (ratio, at least 1; 0 without tokens).
 
     The slowest rank sets the pace of its group: a time in proportion to the load grows by this factor. It is what
     `training.routing_imbalance` of a spec states.
@@ -203,7 +203,7 @@ def without_hottest(loads: Floats, hottest: int) -> Floats:
 
 
 def capped(loads: Floats, capacity: float) -> Floats:
-    """The loads when an expert drops its tokens above `capacity` times the mean expert's [rows, layers, experts].
+    """Loads under a capacity factor: an expert drops tokens above `capacity` times the mean [rows, layers, experts].
 
     Source: capacity factor of the Switch Transformer, arXiv:2101.03961, section 2.2.
     """

@@ -78,7 +78,7 @@ def rollout(
     prefill_kept: bool = True,
     by_group: bool = False,
 ) -> Rollout:
-    """What generation takes by layout.
+    """Seconds and tokens of a rollout by layout: continuous batching until the last response ends.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ def transfer_s(transfer_bytes: Floats | float, link_bytes_per_s: Floats | float)
 
 
 def exposed_swap_s(swap_bytes: Floats | float, link_bytes_per_s: Floats | float, window_s: Floats | float) -> Floats:
-    """Seconds of a transfer that its window of computation does not hide.
+    """Seconds of a swap to the host that its swap window, the computation beside it, does not hide.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def frozen_piece(table: LayerTable, on: OperatorFeatures) -> LayerTable:
 
 
 def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> LayerTable:
-    """A transformer layer of a frozen model, with the adapters of its targets; as it is where nothing is frozen."""
+    """A transformer layer of a frozen model with the LoRA adapters of its targets; as it is where nothing is frozen."""
     if not on.lora_rank:
         return table
     rows = {op.name: op for op in table.operators}

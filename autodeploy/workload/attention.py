@@ -62,7 +62,7 @@ def _output_gate(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], lis
 
 
 def _rotary(elements: Floats, on: OperatorFeatures) -> Operator:
-    """Rotary embedding of queries and keys, in place of a pair of kernels a chain of operators where it is not fused.
+    """RoPE, rotary embedding of queries and keys: two kernels, or a chain of operators where it is not fused.
 
     Bytes an element. Fused: reads and writes it once (4 B). As operators: half is negated (2 B), halves are joined
     (4 B), two products (8 B) and their sum (6 B). Source: Megatron-LM rotary_pos_embedding.py.
@@ -99,7 +99,7 @@ def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures
 
 
 def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
-    """MLA: down to the latents on the tokens a rank holds, up to the heads on all tokens of the tensor-parallel group.
+    """MLA projections and activation bytes: to latents on a rank's tokens, to heads on those of its group.
 
     Source: DeepSeek-V2, arXiv:2405.04434, section 2.1; bytes per token as in Megatron's and MindSpeed's layers.
     """
@@ -319,7 +319,7 @@ def _output_projection(model: ModelSpec, shard: Sharding) -> Operator:
 
 
 def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
-    """Ring: keys and values pass ring - 1 times forward, with their gradients twice that backward.
+    """Ring attention: keys and values pass ring - 1 times forward, with their gradients twice that backward.
 
     Ulysses: queries, keys, values and the output change from sequence to heads and back, in both passes.
     Source: features of MindSpeed, megatron_cp_algo and ulysses_cp_algo.

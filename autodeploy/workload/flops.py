@@ -62,7 +62,7 @@ def step_flops_per_token(
     reference: bool = False,
     keys: float | None = None,
 ) -> float:
-    """FLOPs of a step for one token: forward once, backward twice.
+    """Model FLOPs of a training step for one token: forward once, backward twice.
 
     adapter_params : parameters of adapters beside a frozen model; None where all of it is trained. A frozen weight has
     no gradient, 2 FLOPs less; a parameter of an adapter takes 6. reference : a frozen copy of the model reads it too.
@@ -87,7 +87,7 @@ def mfu(
     reference: bool = False,
     keys: float | None = None,
 ) -> float:
-    """Share of the peak that model FLOPs reach, as of `step_flops_per_token`."""
+    """Model FLOPs utilization (MFU): share of the peak that the FLOPs of `step_flops_per_token` reach."""
     flops = step_flops_per_token(
         model, seq_length, causal=causal, adapter_params=adapter_params, reference=reference, keys=keys
     )

@@ -141,7 +141,7 @@ def _attention_params(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -
 
 
 def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
-    """Norms and residual additions around attention and MLP.
+    """RMSNorm (or LayerNorm) and residual additions around attention and MLP: bytes moved and kept.
 
     Bytes an element. A fused norm reads and writes it once (4 B); an unfused one is five operators that pass over it
     three to four times (14 B). Each residual addition reads two elements and writes one (6 B).

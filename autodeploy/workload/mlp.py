@@ -25,7 +25,7 @@ AFTER_SPLIT_SIZES = (
 
 
 def activation_bytes_per_element(gated: bool, fused: bool) -> tuple[float, float, float]:
-    """Device memory traffic of the activation function, bytes per element of its output: forward, backward, kept.
+    """Bytes of the activation function (SwiGLU, GELU) per element of its output: moved forward, backward, and kept.
 
     Gated and fused: reads 2 inputs, writes 1 output (6 B). Unfused, the silu output makes a round trip of its own.
     """
@@ -133,7 +133,7 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
 
 
 def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
-    """Rows copied k times into expert order and back; a second reordering where a rank has several experts.
+    """Token permutation: rows copied k times into expert order and back; reordered where a rank has several experts.
 
     Exchanged tokens, fused (Transformer Engine moe_permute, torch_npu npu_moe_token_permute): each token streams once,
     in or out, and k rows. Unfused, k rows are picked (4 B an element) or added to a cleared buffer (2 B an element of
@@ -216,7 +216,7 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 
 
 def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
-    """Grouped matrix multiplications over the experts of a rank, few rows each where experts are many."""
+    """Grouped GEMMs over the experts of a rank, few rows each where experts are many."""
     h, gates = model.hidden_size, 2.0 if model.is_gated else 1.0
     width = (model.moe_intermediate_size or 0) / shard.etp
     # Copied hot experts are multiplications of their own, with fewer rows each.

@@ -99,7 +99,7 @@ class _Pipelines:
     returns: bool = True
 
     def closed_form(self) -> ClosedForm:
-        """The longest path of every pipeline."""
+        """Work and pipeline bubble on the longest path of every pipeline."""
         how, stages = self.how, self.stages
         pp, vpp, micro_batches = map(self._column, (self.pp, self.vpp, self.micro_batches))
         leaves, other, size, ahead = STAYS, np.full(len(pp), -np.inf), pp, pp

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def in_flight(kind: str, pp: int, vpp: int, micro_batches: int) -> Ints:
-    """Micro batches that each chunk holds at its stage's peak [pp, vpp], from the graph.
+    """Micro batches in flight: those that each chunk holds at its stage's peak [pp, vpp], from the graph.
 
     The peak is the first moment at which the device holds most chunks (equal chunk bytes). With unequal chunks another
     moment can cost more: see `in_flight_moments`.
