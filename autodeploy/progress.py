@@ -57,7 +57,9 @@ class SearchReporter:
     def so_far(self) -> Frontier:
         """What is known of a search that was interrupted."""
         known = self._frontier
-        return replace(known, best=list(known.best), cancelled=True, relaxation=known.relaxation or RELAXATIONS[0])
+        found = replace(known, best=list(known.best), cancelled=True, relaxation=known.relaxation or RELAXATIONS[0])
+        found.cut(len(found.best))
+        return found
 
     def _send(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.ui.languages import texts
 from autodeploy.figures.labels import layout
@@ -10,49 +10,70 @@ from autodeploy.specs.strategy import Strategy
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from autodeploy.figures.labels import Language
-    from autodeploy.specs.planset import ParetoPoint, Plan, PlanSet
-    from autodeploy.specs.strategy_bounds import StrategyBound, StrategyBounds
+    from autodeploy.specs.planset import ParetoPoint, Plan, PlanSet, SolvedStrategies
+    from autodeploy.specs.strategy_bounds import StrategyBounds
 
 MOST = 3000
 """Strategies of a sample: enough to see where they lie, and few enough to pan."""
 NUMBERS = ("step_time_s", "peak_memory_gib", "mfu_pct", "num_npus")
 AXES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
 COLOURS = (*NUMBERS, *AXES)
+USUAL_DISPATCHER = "alltoall"
 WORDS = "search.picture_"
 FILTERED = ("tp", "pp", "cp", "ep")
 
 
-def picture(plan_set: PlanSet, bounds: StrategyBounds, lang: Language) -> dict[str, Any]:
-    """Points as the page's script draws them: the ranked plans, other solved strategies that none beats, the rest.
+class Numbers(NamedTuple):
+    """What a point shows beside its axes: replicas, cards, seconds of a step, GiB on the card and MFU as a share."""
 
-    What is solved is left out of the sample. `solved`: has a time and memory, no bounds. `plan`: its address, where a
-    point has a page. `valley_s`: the shortest and the longest step within the valley, null without one.
+    dp: int
+    num_npus: int
+    step_time_s: float
+    peak_memory_gib: float
+    mfu: float
+
+
+def picture(plan_set: PlanSet, bounds: StrategyBounds, lang: Language) -> dict[str, Any]:
+    """Points as the page's script draws them: the ranked plans, all others that were solved, and a sample of the rest.
+
+    A strategy is one point. `solved`: has a time and memory, no bounds. `plan`: its address, where a point has a page.
+    `valley_s`: the shortest and the longest step within the valley, null without one.
     """
     plans = list(plan_set.plans)
-    known = {_key(plan.strategy.model_dump()) for plan in plans}
-    solved = []
-    for point in plan_set.pareto:
-        key = _key(point.strategy.model_dump())
-        if plans and key not in known:
-            known.add(key)
-            solved.append(_of_pareto(point, plans[0], lang))
+    found = {_key(plan.strategy.model_dump(), plan.num_npus_used): _of_plan(plan) for plan in plans}
+    if plans:  # the one field of a PlanSet of earlier versions that tells of more
+        for point in plan_set.pareto:
+            found.setdefault(_key(point.strategy.model_dump(), point.num_npus), _of_pareto(point, plans[0], lang))
+    for axes, numbers in _solved(plan_set.solved):
+        found.setdefault(_key(axes, numbers.num_npus), {"solved": True, **_point(axes, numbers, lang)})
+    for each in bounds.sample:
+        numbers = Numbers(each.dp, each.num_npus, each.step_time_s, each.peak_memory_gib, each.mfu)
+        found.setdefault(_key(each.axes, each.num_npus), _point(each.axes, numbers, lang))
     fastest, valley = plan_set.fastest, plan_set.valley
     best_s = fastest.step_time_s if fastest is not None else min((p.step_time_s for p in plans), default=None)
     return {
         "words": {name.removeprefix(WORDS): text for name, text in texts(lang).items() if name.startswith(WORDS)},
         "total": bounds.total,
         "valley_s": None if valley is None or best_s is None else [best_s, best_s * (1.0 + valley.within)],
-        "points": [_of_plan(plan) for plan in plans]
-        + solved
-        + [_of_bound(each, lang) for each in bounds.sample if _key(each.axes) not in known],
+        "points": list(found.values()),
     }
 
 
-def _key(axes: Mapping[str, Any]) -> tuple[int | str, ...]:
-    return tuple(axes.get(name, 1) for name in (*AXES, "schedule"))
+def _solved(solved: SolvedStrategies) -> Iterator[tuple[dict[str, int | str], Numbers]]:
+    names = list(solved.axes)
+    columns = (solved.dp, solved.num_npus, solved.step_time_s, solved.peak_memory_gib, solved.mfu)
+    numbers = map(Numbers, *columns)
+    for values, each in zip(zip(*solved.axes.values(), strict=True), numbers, strict=True):
+        yield {name: value for name, value in zip(names, values, strict=True) if value is not None}, each
+
+
+def _key(axes: Mapping[str, Any], num_npus: int) -> tuple[int | str, ...]:
+    dispatcher = str(axes.get("moe_dispatcher") or USUAL_DISPATCHER).removesuffix("_seq")
+    algorithm = axes.get("cp_algo") if axes.get("cp", 1) > 1 else None
+    return (*(axes.get(name) or 1 for name in (*AXES, "etp")), axes["schedule"], dispatcher, algorithm or "", num_npus)
 
 
 def _of_plan(plan: Plan) -> dict[str, Any]:
@@ -73,29 +94,27 @@ def _of_pareto(point: ParetoPoint, plan: Plan, lang: Language) -> dict[str, Any]
     axes = {name: getattr(strategy, name) for name in (*AXES, "schedule")}
     # Of one model MFU goes with tokens a second and card.
     mfu = plan.mfu * (point.tokens_per_s / point.num_npus) / (plan.tokens_per_s / plan.num_npus_used)
-    return {
-        "name": f"{layout(strategy)}, {schedule(strategy.schedule).title_in(lang)}",
-        "solved": True,
-        "ask": ",".join(f"{name}={value}" for name, value in axes.items()),
-        "step_time_s": _short(point.step_time_s),
-        "peak_memory_gib": _short(point.peak_memory_gib),
-        "num_npus": point.num_npus,
-        "mfu_pct": _short(100.0 * mfu),
-        **{name: axes[name] for name in AXES},
-    }
+    numbers = Numbers(strategy.dp or 1, point.num_npus, point.step_time_s, point.peak_memory_gib, mfu)
+    return {"solved": True, **_point(axes, numbers, lang)}
 
 
-def _of_bound(each: StrategyBound, lang: Language) -> dict[str, Any]:
-    axes = each.axes
-    values: dict[str, Any] = {**axes, "dp": each.dp}
+def _point(axes: Mapping[str, int | str], numbers: Numbers, lang: Language) -> dict[str, Any]:
+    values: dict[str, Any] = {**axes, "dp": numbers.dp}
     degrees = layout(Strategy.model_construct(**values))  # thousands of points, of axes that were searched
+    micro_batch, dispatcher = axes["micro_batch_size"], axes.get("moe_dispatcher", USUAL_DISPATCHER)
+    words = [
+        degrees if micro_batch == 1 else f"{degrees} MBS{micro_batch}",
+        schedule(str(axes["schedule"])).title_in(lang),
+        *([str(dispatcher)] if dispatcher != USUAL_DISPATCHER else []),
+        *([str(axes["cp_algo"])] if "cp_algo" in axes else []),
+    ]
     return {
-        "name": f"{degrees}, {schedule(str(axes['schedule'])).title_in(lang)}",
+        "name": ", ".join(words),
         "ask": ",".join(f"{name}={value}" for name, value in axes.items()),
-        "step_time_s": _short(each.step_time_s),
-        "peak_memory_gib": _short(each.peak_memory_gib),
-        "num_npus": each.num_npus,
-        "mfu_pct": _short(100.0 * each.mfu),
+        "step_time_s": _short(numbers.step_time_s),
+        "peak_memory_gib": _short(numbers.peak_memory_gib),
+        "num_npus": numbers.num_npus,
+        "mfu_pct": _short(100.0 * numbers.mfu),
         **{name: axes.get(name, 1) for name in AXES},
     }
 

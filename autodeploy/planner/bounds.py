@@ -10,6 +10,7 @@ from autodeploy.errors import UnsupportedError
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.planner.prepared import prepare
 from autodeploy.planner.search import with_best_batch
+from autodeploy.ranking.solved_strategies import axes_asked, mfu_of_a_second
 from autodeploy.solver.outer.frontier import outer_tuples
 from autodeploy.solver.search_space import search_space
 from autodeploy.specs.strategy_bounds import StrategyBound, StrategyBounds
@@ -17,7 +18,6 @@ from autodeploy.strategies.tree import distinct
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inputs.context import Context
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.spec import Spec
     from cost_models.arrays import Floats, Ints
@@ -46,7 +46,7 @@ def strategy_bounds(spec: Spec, most: int) -> StrategyBounds:
     chosen = sampled(searched.swept.bound_s[fastest], most)
     least_gib = _on_card_gib(searched, fastest[chosen], least_bytes[chosen])
     ratio = prepared.identity.ratio
-    of_contexts = [_mfu_of_a_second(context) for context in searched.contexts]
+    of_contexts = [mfu_of_a_second(context) for context in searched.contexts]
     return StrategyBounds(
         total=len(fastest),
         sample=tuple(
@@ -89,30 +89,15 @@ def _on_card_gib(searched: Searched, chosen: Ints, allocator_bytes: Floats) -> F
     return found
 
 
-def _mfu_of_a_second(context: Context) -> float:
-    """The MFU of a step that takes a second."""
-    ranks = context.num_npus * context.machine.devices_per_npu
-    tokens = context.global_batch * context.sample_tokens / ranks
-    return context.mfu(tokens)
-
-
 def _bound(searched: Searched, index: int, least_gib: float, ratio: float, mfu_of_a_second: float) -> StrategyBound:
     context = searched.context_of(index)
     axes = searched.candidates.axes_at(index)
     step_s = ratio * float(searched.swept.bound_s[index])
     return StrategyBound(
-        axes=_asked(axes, moe=context.model.is_moe),
+        axes=axes_asked(axes, moe=context.model.is_moe),
         dp=int(axes["dp"]),
         num_npus=context.num_npus,
         step_time_s=step_s,
         peak_memory_gib=least_gib,
         mfu=mfu_of_a_second / step_s,
     )
-
-
-def _asked(axes: dict[str, int | str | bool], *, moe: bool) -> dict[str, int | str]:
-    """The axes of a candidate by which a question names it; without those that mean nothing for it."""
-    names = ["tp", "pp", "vpp", "cp", "micro_batch_size", "schedule"]
-    names += ["cp_algo"] if axes["cp"] != 1 else []
-    names += ["ep", "etp", "moe_dispatcher"] if moe else []
-    return {name: axes[name] for name in names}

@@ -21,7 +21,8 @@ from autodeploy.ranking.responses import Responses, responses
 from autodeploy.ranking.unproven import unproven_axes, unproven_of
 from autodeploy.ranking.variety import outlines
 from autodeploy.solver.effort import cores
-from autodeploy.solver.outer.least_memory import RoomyPlans, card_bytes
+from autodeploy.solver.outer.card_memory import card_bytes
+from autodeploy.solver.outer.least_memory import RoomyPlans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,6 +15,7 @@ from autodeploy.ranking.infeasible import why_infeasible
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity, plans_of_solved
 from autodeploy.ranking.rescaled_plan import slower_than_measured
+from autodeploy.ranking.solved_strategies import solved_strategies
 from autodeploy.ranking.uncertainty import tied
 from autodeploy.solver.effort import cores
 from autodeploy.solver.inner.evaluate import OPTIMAL_GAP
@@ -123,6 +124,7 @@ def finish(
         reference=reference,
         unrestricted=unrestricted,
         pareto=pareto_set(plans, ranked),
+        solved=solved_strategies(searched, frontier, identity.ratio),
         risk=ranking_of(advice),
         fastest=None if first is None else fastest_of(first, ranked, advice),
         valley=valley,

@@ -427,6 +427,22 @@ class ParetoPoint(Document):
     num_npus: int
 
 
+class SolvedStrategies(Document):
+    """Strategies that the search solved and that fit: columns of one length, the best first by the predicted objective.
+
+    axes: values of each axis as `why-not` takes them, null where it means nothing. Strategies that differ only in how
+    optimizer states are kept count as one: the best of them. mfu: as a share. Plans that are ranked by risk, with more
+    room in memory, are in `plans` alone.
+    """
+
+    axes: dict[str, tuple[int | str | None, ...]] = {}
+    dp: tuple[int, ...] = ()
+    num_npus: tuple[int, ...] = ()
+    step_time_s: tuple[float, ...] = ()
+    peak_memory_gib: tuple[float, ...] = ()
+    mfu: tuple[float, ...] = ()
+
+
 class PlanSet(Document):
     """The result of a search: ranked plans, how good they are proven to be and what was rejected.
 
@@ -450,6 +466,7 @@ class PlanSet(Document):
     ] = None
     unrestricted: Unrestricted = Unrestricted()
     pareto: tuple[ParetoPoint, ...] = ()
+    solved: SolvedStrategies = SolvedStrategies()
     risk: RiskRanking | None = None
     fastest: Fastest | None = None
     valley: Valley | None = None

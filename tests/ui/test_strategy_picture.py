@@ -37,6 +37,10 @@ def test_points_are_the_plans_and_others_at_their_bounds(planned: Site) -> None:
     assert len(layouts) == len(points), "what is solved is no bound beside itself"
     assert [plan["plan"] for plan in plans] == [planned.stored[f"plan{rank}"] for rank in (1, 2, 3)]
     assert len(others) > 3
+    stored = httpx.get(f"{planned.url}/v1/searches/{planned.stored['search']}").json()
+    solved = [point for point in points if "solved" in point]
+    assert len(solved) > len(stored["pareto"]), "not only what none beats"
+    assert len(plans) + len(solved) >= len(stored["solved"]["step_time_s"])
     assert {point["tp"] for point in points} == {2}, "the search fixes it"
     assert {point["pp"] for point in points} == {2, 4}
     best_s = min(plan["step_time_s"] for plan in plans)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,10 @@ from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, strategy_bounds
 from autodeploy.planner.bounds import sampled
 
-SPEC = {
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import PlanSet
+
+SPEC: dict[str, Any] = {
     "model": "llama2-7b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
     "training": {"seq_length": 4096, "global_batch_size": 64},
@@ -43,3 +48,40 @@ def test_a_sample_has_the_lowest_bounds_and_reaches_across_the_others() -> None:
     assert places[:40].tolist() == list(range(999, 959, -1))
     assert len(set(places.tolist())) == 100
     assert places[-1] < 20
+
+
+def test_every_solved_strategy_is_told_with_its_time_and_memory() -> None:
+    spec = read_spec_document(SPEC)
+    found = plan(spec)
+    solved, fastest = found.solved, found.fastest
+    assert fastest is not None
+    numbers = (solved.dp, solved.num_npus, solved.step_time_s, solved.peak_memory_gib, solved.mfu)
+    assert len({len(column) for column in (*solved.axes.values(), *numbers)}) == 1
+    assert len(found.pareto) < len(solved.step_time_s) <= found.counts.solved
+    assert list(solved.step_time_s) == sorted(solved.step_time_s)
+    assert solved.step_time_s[0] == pytest.approx(fastest.step_time_s, rel=1e-5)
+    assert max(solved.peak_memory_gib) <= found.plans[0].memory_limit_gib * (1 + 1e-9)
+    names = ("tp", "pp", "vpp", "schedule")
+    keys = list(zip(*(solved.axes[name] for name in names), strict=True))
+    assert len(set(keys)) == len(keys)
+    bounds = {tuple(each.axes[name] for name in names): each for each in strategy_bounds(spec, 1000).sample}
+    drawn = zip(keys, solved.dp, solved.step_time_s, solved.peak_memory_gib, solved.mfu, strict=True)
+    for key, dp, step_time_s, peak_memory_gib, mfu in drawn:
+        assert dp == bounds[key].dp
+        assert step_time_s >= bounds[key].step_time_s * (1 - 1e-5)
+        assert peak_memory_gib >= bounds[key].peak_memory_gib * (1 - 1e-5)
+        assert mfu * step_time_s == pytest.approx(fastest.step_time_s * _mfu_of_fastest(found), rel=1e-5)
+
+
+def _mfu_of_fastest(found: PlanSet) -> float:
+    """MFU goes with the inverse of the step time: all plans here have one batch and one number of cards."""
+    assert found.fastest is not None
+    first = found.plans[0]
+    return first.mfu * first.step_time_s / found.fastest.step_time_s
+
+
+def test_the_search_for_memory_tells_what_it_solved_too() -> None:
+    found = plan(read_spec_document({**SPEC, "search": {**SPEC["search"], "objective": "peak_memory"}}))
+    gib = found.solved.peak_memory_gib
+    assert list(gib) == sorted(gib)
+    assert gib[0] == pytest.approx(found.plans[0].peak_memory_gib, rel=1e-5)

@@ -50,7 +50,7 @@ def best_first(
     with Companion(other, beside=beside, should_cancel=request.should_cancel) as companion:
         open_ = OpenBounds(request, here, companion)
         frontier = _searched(open_, request, prune=prune)
-    del frontier.best[2 * request.top_k if keep is None else keep :]
+    frontier.cut(2 * request.top_k if keep is None else keep)
     # What was solved and is not kept may still be faster otherwise.
     kept = [solved.index for solved in frontier.best]
     frontier.open_bound_s, frontier.relaxation = open_.least_s(kept), open_.rests_on(kept)

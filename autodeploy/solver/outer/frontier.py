@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.evaluation.inputs.context import FLAT, SEQUENTIAL
+from autodeploy.solver.outer.card_memory import card_bytes
 from autodeploy.strategies.tree import distinct
 
 if TYPE_CHECKING:
@@ -27,11 +28,24 @@ if TYPE_CHECKING:
     from cost_models.arrays import Ints
 
 
+@dataclass(frozen=True)
+class Found:
+    """A solved candidate in numbers: seconds of a step, and bytes on the card of its fullest stage."""
+
+    index: int
+    step_s: float
+    card_bytes: float
+
+
 @dataclass
 class Frontier:
-    """What the search knows so far."""
+    """What the search knows so far.
+
+    found : once it has ended, the best of each outer tuple that has a plan, in the order of `best`.
+    """
 
     best: list[Solved] = field(default_factory=list)
+    found: tuple[Found, ...] = ()
     solved: int = 0
     pruned: int = 0
     open_bound_s: float = math.inf  # no candidate without a plan in `best` can beat this
@@ -40,6 +54,11 @@ class Frontier:
     cancelled: bool = False
     work: float = 0.0
     least_bytes: float | None = None  # no strategy takes less on the card; only the search for memory knows
+
+    def cut(self, keep: int) -> None:
+        """Keep so many of the best; of all there stays what `found` tells."""
+        self.found = tuple(Found(one.index, one.solution.step_s, card_bytes(one)) for one in self.best)
+        del self.best[keep:]
 
     @property
     def incumbent_s(self) -> float | None:

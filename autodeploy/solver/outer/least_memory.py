@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.evaluation.stages.build_problem import build_problem
-from autodeploy.evaluation.stages.inner_problem import stage_bytes
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.solver.bounds.problem_bound import relax_bound
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.inner.memory_options import menus
 from autodeploy.solver.inner.solve import solve
 from autodeploy.solver.outer.candidate import CandidateSolver, PlansAhead, refining
+from autodeploy.solver.outer.card_memory import bytes_on_card, card_bytes, held_bytes
 from autodeploy.solver.outer.companion import Companion
 from autodeploy.solver.outer.frontier import Frontier
 from autodeploy.solver.outer.quick_plans import SOON
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem
     from autodeploy.solver.effort import Effort
-    from autodeploy.solver.inner.evaluate import InnerPlan, InnerSolution
+    from autodeploy.solver.inner.evaluate import InnerSolution
     from autodeploy.solver.outer.candidate import CandidatePlans, Solved
     from autodeploy.solver.outer.frontier import SearchRequest
 
@@ -83,13 +83,8 @@ def least_memory(request: SearchRequest) -> Frontier:
         if request.watch is not None:
             request.watch(frontier, index)
     frontier.least_bytes = _proven(bounds)
-    del frontier.best[2 * top_k :]
+    frontier.cut(2 * top_k)
     return frontier
-
-
-def card_bytes(solved: Solved) -> float:
-    """Bytes on the card of the fullest stage of a plan."""
-    return _on_card(solved.problem, solved.context, _held_bytes(solved.problem, solved.plan))
 
 
 def _proven(bounds: Floats) -> float | None:
@@ -107,19 +102,10 @@ def _sweeps_bytes(request: SearchRequest) -> Floats:
     return found
 
 
-def _on_card(problem: InnerProblem, context: Context, held_bytes: float) -> float:
-    """Bytes on the card when the allocator holds so many: what the limit leaves out is the same for any limit."""
-    return context.limit_bytes - (problem.limit_bytes - held_bytes) * (1.0 + context.machine.fragmentation)
-
-
-def _held_bytes(problem: InnerProblem, plan: InnerPlan) -> float:
-    return float(stage_bytes(problem, plan.layout[None], plan.applied[None]).max())
-
-
 def _relaxed_bytes(plans: CandidatePlans) -> float:
     """No layout and no choice takes less on the card; inf where none fits at all."""
     problems = [build_problem(plans.priced, choices=choices, menu=False) for choices in menus(plans.choices)]
-    return min(_on_card(problem, plans.context, _least_room(problem)) for problem in problems)
+    return min(bytes_on_card(problem, plans.context, _least_room(problem)) for problem in problems)
 
 
 def _least_room(problem: InnerProblem) -> float:
@@ -157,7 +143,7 @@ def _squeezed(
     best = solve(problem, effort=QUICK, should_cancel=should_cancel)
     if best.plan is None:
         return None
-    high = _held_bytes(problem, best.plan)
+    high = held_bytes(problem, best.plan)
     for _ in range(ROUNDS):
         if high - low_bytes <= CLOSE * high or (should_cancel is not None and should_cancel()):
             break
@@ -166,7 +152,7 @@ def _squeezed(
         if tried.plan is None:
             low_bytes = middle
         else:
-            best, high = tried, _held_bytes(problem, tried.plan)
+            best, high = tried, held_bytes(problem, tried.plan)
     return replace(best, bound_s=0.0)  # nothing is proven of its time
 
 
