@@ -2,6 +2,13 @@
 
 n tokens a rank, each sent to k experts; the routed experts of a layer spread over a group of `ep` ranks. `imbalance`
 is max / mean tokens over the ranks of the group: the busiest rank receives that much more.
+
+Parameters
+----------
+places : that k choices can hit [count].
+count, limit : groups of experts; how many of them a token's experts lie in [count].
+flat : the flat exchange that a sequential dispatcher wraps [s].
+tensor_group : `Group` of the ranks that cut an expert.
 """
 
 from __future__ import annotations
@@ -127,13 +134,13 @@ def flat_s(
     Parameters
     ----------
     token_bytes : all tokens of a rank, once each [B].
-    choices : experts per token, k.
-    imbalance : max / mean tokens over ranks of the group.
+    choices : experts per token, k [experts].
+    imbalance : max / mean tokens over ranks of the group [ratio].
     deduplicate : a token crosses the outermost tier once per instance it goes to, not once per expert.
     node_imbalance : the same over instances of the outermost tier, whose ranks share what enters it when copies are
-        deduplicated; absent, the ranks' own.
+        deduplicated; absent, the ranks' own [ratio].
     groups : group-limited routing: experts of a token lie in few groups, and so in fewer instances.
-    loss : by how much the exchange slows per doubling of a tier's ranks beyond 8.
+    loss : by how much the exchange slows per doubling of a tier's ranks beyond 8 [fraction].
 
     Notes
     -----

@@ -42,8 +42,8 @@ def chunked_s(
 
     Parameters
     ----------
-    loss : `tile_loss` of the multiplication.
-    contention : a collective beside computation takes this much longer.
+    loss : `tile_loss` of the multiplication [ratio].
+    contention : a collective beside computation takes this much longer [ratio].
     collective_s : fixed cost of one collective; every chunk is one.
     copies_s : rows brought into the order that the chunks leave or need.
 

@@ -3,6 +3,19 @@
 A group of g ranks spans tiers from the innermost out (die pair, full mesh, supernode, scale-out). Within one instance
 of tier t it has r_t members, so tier t adds a fan-out f_t = r_t / r_(t-1), and the fan-outs multiply to g. Collectives
 run level by level, so that each rank's slower links carry only what they must.
+
+Parameters
+----------
+name : what a tier is called.
+size : members of a group [ranks].
+fan_out : by tier r_t / r_(t-1), members inside one instance over those one tier further in; its product is the size.
+index : which entries are taken.
+tier : one `Tier` or its number.
+inner, outer : `Group`s that make one: each member of `outer` is a group `inner`.
+s_per_byte : of an all-gather's output.
+output_bytes, payload_bytes : whole output of a gather; input of a reduction or send.
+chunk_bytes : what a rank sends on in one step of a ring.
+ranks : of the collective [ranks].
 """
 
 from __future__ import annotations
@@ -22,13 +35,13 @@ class Tier:
     """One level of the network as a rank sees it.
 
     bytes_per_s : one direction, all of the rank's links of this tier together [B/s].
-    links : for a full mesh, its links per rank (instance size - 1); 0 for a switch.
+    links : for a full mesh, its links per rank (instance size - 1); 0 for a switch [links].
     latency_s : per step [s].
-    efficiency : fraction of bytes_per_s that large transfers reach.
-    exchange : rate of an All-to-All of experts against that of other collectives.
+    efficiency : fraction of bytes_per_s that large transfers reach [fraction].
+    exchange : rate of an All-to-All of experts against that of other collectives [ratio].
     half_size_bytes : what a rank receives in one pass over all its links of this tier when half of that rate is
         reached [B].
-    leaf_oversubscription : bandwidth below a leaf switch over that of its uplinks.
+    leaf_oversubscription : bandwidth below a leaf switch over that of its uplinks [ratio].
 
     Notes
     -----
@@ -59,7 +72,8 @@ class Tier:
 class Group:
     """A communication group: fan-out per tier, each an array (candidate first); innermost tier first.
 
-    near : of the outermost tier's fan-out, the members below one leaf switch; None where all ranks are below one.
+    near : of the outermost tier's fan-out, the members below one leaf switch; None where all ranks are below one
+        [instances].
     """
 
     size: Floats

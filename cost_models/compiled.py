@@ -1,4 +1,9 @@
-"""Loops that numpy can't run at once, compiled to machine code."""
+"""Loops that numpy can't run at once, compiled to machine code.
+
+Parameters
+----------
+function : what is compiled.
+"""
 
 from __future__ import annotations
 

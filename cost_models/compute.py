@@ -2,6 +2,20 @@
 
 Every function takes scalars or arrays (candidate first) and returns seconds as a float64 array. A roofline bounds each
 operator from below; measured shapes bend it with few parameters of physical meaning.
+
+Parameters
+----------
+head_dim : mean width of attention's products [elements].
+seq : length of the sequence that a kernel sees [tokens].
+rows, columns : queries and keys of one attention [elements].
+heads : query heads of the rank [heads].
+qk_dim, v_dim : width of a query and key, of a value [elements].
+flops : of one attention pass, both products.
+backward : the backward pass, not the forward pass.
+moved_bytes : read and written by vector operators, together.
+operators : vector operators, each with the fixed cost `vector_op_s` [count].
+elements : of an operand that is cast to 8 bits [elements].
+whole_rows : one kernel permutes whole rows.
 """
 
 from __future__ import annotations
@@ -26,20 +40,23 @@ class ComputeRates:
     wide_peak_flops : that of 16 bits, in which attention and the output head stay when linear layers run in 8; None:
         the same.
     hbm_bytes_per_s : datasheet bandwidth of device memory [B/s].
-    gemm_fraction : of the peak, for an endless matrix multiplication.
-    gemm_k_half, gemm_mn_half : elements; the depth and the width at which half the rate is lost.
-    gemm_units : matrix units whose waves count; 0 where the kernels of the device are not known to run in waves.
-    grouped_gemm : rate of a grouped matrix multiplication against plain ones of its groups' shape.
-    grouped_gemm_exposed : share of the time to store its results that a grouped multiplication does not hide.
-    operand_fraction : of hbm_bytes_per_s, at which matrix kernels stream operands and results.
-    attention_forward, attention_backward : of the peak, at head dimension 128 and long sequences.
-    attention_head_dim_half, attention_seq_half : elements, tokens; saturation in head dimension and sequence.
-    hbm_fraction : of hbm_bytes_per_s, for streaming vector operators.
-    movement_fraction : of hbm_bytes_per_s, for gather and scatter (permute, unpermute, concatenation).
-    whole_rows_fraction : of hbm_bytes_per_s, for kernels that permute whole rows; None: movement_fraction.
+    gemm_fraction : of the peak, for an endless matrix multiplication [fraction].
+    gemm_k_half, gemm_mn_half : the depth and the width at which half the rate is lost [elements].
+    gemm_units : matrix units whose waves count; 0 where the kernels of the device are not known to run in waves
+        [units].
+    grouped_gemm : rate of a grouped matrix multiplication against plain ones of its groups' shape [fraction].
+    grouped_gemm_exposed : share of the time to store its results that a grouped multiplication does not hide
+        [fraction].
+    operand_fraction : of hbm_bytes_per_s, at which matrix kernels stream operands and results [fraction].
+    attention_forward, attention_backward : of the peak, at head dimension 128 and long sequences [fraction].
+    attention_head_dim_half : saturation in the head dimension [elements].
+    attention_seq_half : saturation in the sequence [tokens].
+    hbm_fraction : of hbm_bytes_per_s, for streaming vector operators [fraction].
+    movement_fraction : of hbm_bytes_per_s, for gather and scatter (permute, unpermute, concatenation) [fraction].
+    whole_rows_fraction : of hbm_bytes_per_s, for kernels that permute whole rows; None: movement_fraction [fraction].
     cube_op_s, vector_op_s : fixed cost of one operator [s].
     element_bytes : of an element that the run computes in: 2, in FP32 runs 4 [B].
-    cube_cores : matrix cores that share the output tiles of one operator.
+    cube_cores : matrix cores that share the output tiles of one operator [cores].
     pipelined_tiles : a core fills and drains its tiles beside the multiplication of the tile before.
     """
 
@@ -189,7 +206,7 @@ def grouped_gemm_s(
 
     Parameters
     ----------
-    groups : products (count). m, n, k : rows, columns, depth of each [elements].
+    groups : products. m, n, k : rows, columns, depth of each [elements].
     uneven_depth : groups differ in their depth k, as the gradients of weights do; else in their rows m.
     result_bytes : moved for an element of the result, as of `gemm_s`.
 

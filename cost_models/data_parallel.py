@@ -1,4 +1,18 @@
-"""What data parallelism adds to a step: gradient reduction, optimizer, parameter gathering."""
+"""What data parallelism adds to a step: gradient reduction, optimizer, parameter gathering.
+
+Parameters
+----------
+weight_bytes : of an element in the gathering.
+layers : of a stage [layers].
+ranks : that share the parameters of a stage [ranks].
+overlapped, overlap_gather, overlap_reduce : something runs beside it.
+shards : ranks that share a parameter's optimizer states: dp cp; for experts world / (etp ep pp) [ranks].
+swap_optimizer : all optimizer states are on the host.
+virtual_optimizer : moments are in host memory that the device reads in place.
+on_host_bytes : optimizer states that a step reads from the host and writes back [B a parameter].
+link_bytes_per_s : host link of a device, one direction.
+update_s : computation of the update, beside which states come and go.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +62,7 @@ def synchronisation(
     Parameters
     ----------
     operations : collectives in which each of them runs, a share of one where a bucket holds more than these parameters
-        (count). fixed_s : of each collective.
+        [count]. fixed_s : of each collective.
     rate : that of the group, where it is known already.
 
     Source: ZeRO, arXiv:1910.02054, section 7; Megatron-LM docs, distributed optimizer.
@@ -118,8 +132,8 @@ def exposed_s(
     Parameters
     ----------
     window_s : computation of the pass that buckets may run beside [s].
-    contention : a collective beside computation takes this much longer.
-    last_share : share of the bytes in the bucket that is complete only when the pass ends (fraction).
+    contention : a collective beside computation takes this much longer [ratio].
+    last_share : share of the bytes in the bucket that is complete only when the pass ends [fraction].
 
     Notes
     -----

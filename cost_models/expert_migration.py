@@ -4,6 +4,13 @@ Every `interval` steps the loads of the next steps are predicted, experts are pl
 experts move if the predicted coefficient of variation falls enough.
 Source: MindSpeed, expert migration (--enable-expert-placement): exponential moving average with weight 0.9, greedy
 placement, migration of a layer where the coefficient of variation falls by at least 0.08, every 50 steps.
+
+Parameters
+----------
+nodes : instances of the outermost tier over which the ranks of an expert parallel group lie evenly [nodes].
+series : a `LoadSeries`.
+cases : loads with the ranks and the nodes of the group that shares its experts out, one for each group.
+ep_group : `Group` that exchanges experts.
 """
 
 from __future__ import annotations
@@ -32,10 +39,10 @@ WEIGHT_BYTES, STATE_BYTES = 2.0, 12.0  # of a parameter: BF16; FP32 copy and two
 class Migration:
     """What migration leaves, means over time and layers unless said otherwise.
 
-    imbalance : max / mean over ranks. node_imbalance : the same over nodes.
-    peak_imbalance : the largest over time, mean over layers: it sizes memory.
-    moved_experts : arriving at the busiest rank of a layer in each interval.
-    prediction_error : sum |predicted - actual| / sum actual.
+    imbalance : max / mean over ranks [ratio]. node_imbalance : the same over nodes [ratio].
+    peak_imbalance : the largest over time, mean over layers: it sizes memory [ratio].
+    moved_experts : arriving at the busiest rank of a layer in each interval [experts].
+    prediction_error : sum |predicted - actual| / sum actual [fraction].
     """
 
     imbalance: float
@@ -98,7 +105,8 @@ def migrate(
 ) -> Migration:
     """Follow a load series: predict, place, move where it pays, and measure on the loads that then came.
 
-    interval : steps between placements. least_drop : of the coefficient of variation, for which a layer's experts move.
+    interval : steps between placements [steps]. least_drop : of the coefficient of variation, for which a layer's
+        experts move.
 
     The first row only teaches the prediction. A series of one row is taken to stay as it is.
     """
@@ -249,10 +257,10 @@ def migration_s(
 
     Parameters
     ----------
-    moved_params : parameters that arrive at the busiest rank in each interval.
+    moved_params : parameters that arrive at the busiest rank in each interval [parameters].
     state_group : ranks that share the optimizer states of an expert: under a distributed optimizer they are gathered
         there first.
-    interval : steps from one placement to the next.
+    interval : steps from one placement to the next [steps].
 
     Notes
     -----

@@ -8,6 +8,13 @@ factor fixes the deviation, at the expert parallelism that it was stated for; ot
 Sources: that what persists does not shrink with the group: Ma et al., arXiv:2605.20982 (per-expert max / mean of five
 routers changes by at most 5 % from 4 to 32 ranks); that the rest falls with the tokens looked at: Wang et al.,
 arXiv:2408.15664, section 5 (balance against the computation batch); Qiu et al., arXiv:2501.11873.
+
+Parameters
+----------
+family : the `SkewFamily` of a layer.
+of_a_sequence : variance of one sequence's loads, relative.
+noise : multinomial noise that counts [fraction].
+scale : of what is above the mean [ratio].
 """
 
 from __future__ import annotations
@@ -50,8 +57,9 @@ class SkewFamily:
     """Loads of the experts of a layer, stated by the factor of one group.
 
     experts : of a layer. value, at_ranks : max / mean over so many ranks. copies : of tokens that a rank of the
-        reference group receives in a micro batch, in the mean.
-    persistent : share of the logarithm's variance that is the same in every micro batch, in the reference group.
+        reference group receives in a micro batch, in the mean [rows].
+    persistent : share of the logarithm's variance that is the same in every micro batch, in the reference group
+        [fraction].
     groups : of which every token takes equally many experts (1: any); whole groups are even.
     """
 
@@ -94,7 +102,7 @@ def family_imbalance(
     Parameters
     ----------
     ranks : of the group. sequences : in the group's micro batch, of which the documents average.
-    copies : of tokens that a rank receives in a micro batch, in the mean.
+    copies : of tokens that a rank receives in a micro batch, in the mean [rows].
     layers : whose loads add up on a rank; their experts differ, so that all but the persistent part averages.
     """
     return _of_spread(spread_of(family), family.experts, family.groups, ranks, sequences, copies, layers)

@@ -15,8 +15,9 @@ def copy_out_s(params: Number, copies: Number, weight_bytes: Number, memory_byte
 
     Parameters
     ----------
-    params : of the unit on a rank. copies : 1 where shards are rows, 2 where they are columns: those are put together
-        once more. weight_bytes : of one gathered weight. memory_bytes_per_s : what streaming operators reach [B/s].
+    params : of the unit on a rank [parameters]. copies : 1 where shards are rows, 2 where they are columns: those are
+        put together once more. weight_bytes : of one gathered weight. memory_bytes_per_s : what streaming operators
+        reach [B/s].
 
     References
     ----------

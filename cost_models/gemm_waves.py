@@ -3,6 +3,11 @@ leave units idle.
 
 A unit computes one tile of the output; all units together compute a wave. 109 tiles on 108 units take as long as 216.
 Where that wastes much, the library takes smaller tiles or cuts the depth into slices that run as tiles of their own.
+
+Parameters
+----------
+k_half : depth at which half the rate is lost [elements].
+units : matrix units of the device [units].
 """
 
 from __future__ import annotations

@@ -7,6 +7,10 @@ many rows as there are sequences: weights are read once a step whatever the batc
 
 Prices are those of `compute`: max(matrix rate, memory rate) of each product, so that weights bind small batches and
 the matrix units large ones. What remains a constant a layer is launches, norms, the latency of collectives.
+
+Parameters
+----------
+exchanges : tokens are dispatched to experts of other ranks.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ def experts_touched(experts: Number, chosen: Number, tokens: Number) -> Floats:
 
     Parameters
     ----------
-    experts : on the rank, E_local. chosen : share of all experts that a token is sent to, k / E.
-    tokens : of the group of ranks over which the experts lie.
+    experts : on the rank, E_local [experts]. chosen : share of all experts that a token is sent to, k / E [fraction].
+    tokens : of the group of ranks over which the experts lie [tokens].
     """
     return np.asarray(experts * (1.0 - (1.0 - np.asarray(chosen, dtype=np.float64)) ** tokens))
 
@@ -42,11 +46,11 @@ def experts_touched(experts: Number, chosen: Number, tokens: Number) -> Floats:
 class Product:
     """One matrix multiplication of a layer with a weight, and how often a pass of the model has it.
 
-    columns, depth : of the weight on this rank [elements]. layers : that have it (count).
+    columns, depth : of the weight on this rank [elements]. layers : that have it [count].
     wide : stays in 16 bits where linear layers run in 8. last_only : of each sequence's last token alone, in a prompt.
-    experts : of the rank, each with such a weight; 0: it is no expert's. chosen : share of all experts that a token is
-    sent to. rows_per_token : rows of all experts of the rank for one token that the rank holds. group_ranks : ranks'
-    batches that reach the experts of this rank.
+    experts : of the rank, each with such a weight; 0: it is no expert's [experts]. chosen : share of all experts that a
+        token is sent to [fraction]. rows_per_token : rows of all experts of the rank for one token that the rank holds.
+        group_ranks : ranks' batches that reach the experts of this rank.
     """
 
     columns: float
@@ -94,15 +98,16 @@ class GenerationRates:
     """What a device and an engine reach in generation. Numbers may be arrays, so that a fit can vary them.
 
     compute : of training, without fixed costs; `operand_fraction` is that at which a step's weights stream.
-    expert_fraction : of the bandwidth, at which weights of touched experts stream. cache_fraction : keys and values.
-    reduce_fraction : of a tier's rate, by which an all-reduce of decode grows with its rows.
-    prefill : rate of a prompt's pass against what the formulas of training give (ratio).
+    expert_fraction : of the bandwidth, at which weights of touched experts stream [fraction]. cache_fraction : keys and
+        values [fraction].
+    reduce_fraction : of a tier's rate, by which an all-reduce of decode grows with its rows [fraction].
+    prefill : rate of a prompt's pass against what the formulas of training give [ratio].
     layer_s : constant of a layer in a step of decoding, by the engine's mode and the tensor-parallel degree [s].
-    expert_layer : of a layer with experts beyond it, against it: router, sorting, sums (ratio).
+    expert_layer : of a layer with experts beyond it, against it: router, sorting, sums [ratio].
     issue_s : of a layer whose operators the host issues one by one, as it does in a prompt's pass [s].
     exchange_s : of one dispatch or combine before its first byte [s].
-    dispatch_loss, combine_loss : as in training, per doubling of a tier's ranks beyond 8.
-    half_width : relative, of the 80 % interval of a predicted TPOT.
+    dispatch_loss, combine_loss : as in training, per doubling of a tier's ranks beyond 8 [fraction].
+    half_width : relative, of the 80 % interval of a predicted TPOT [fraction].
     """
 
     compute: ComputeRates
@@ -123,10 +128,11 @@ class GenerationRates:
 class Generation:
     """A model as one replica generates with it: `batch` counts sequences of one data-parallel rank (tp devices).
 
-    layers, expert_layers : of the model (count). products, caches : what a pass multiplies and keeps, on one rank.
-    reduced_bytes : of all-reduces, for one row of one pass [B]. reduces : of them (count). tensor_group, expert_group :
-    ranks that cut a layer, and over which experts lie; dispatched where `exchanges`. tensor_ranks : of the first.
-    tiers : of the network. hidden_size : of a token that is dispatched [elements]. choices : experts a token goes to.
+    layers, expert_layers : of the model [count]. products, caches : what a pass multiplies and keeps, on one rank.
+    reduced_bytes : of all-reduces, for one row of one pass [B]. reduces : of them [count]. tensor_group, expert_group :
+        ranks that cut a layer, and over which experts lie; dispatched where `exchanges`. tensor_ranks : of the first.
+    tiers : of the network. hidden_size : of a token that is dispatched [elements]. choices : experts a token goes to
+        [experts].
     dispatch_bytes : of an element on its way to an expert; it returns in 16 bits [B].
     vector_bytes : of norms, activations and rotary embeddings for one token of a prompt, all layers [B].
     weights_bytes : resident on a rank [B]. cache_space_bytes : of a rank for keys and values [B].
@@ -183,9 +189,9 @@ class Generation:
 
         Parameters
         ----------
-        batch : sequences of the data-parallel rank; where ranks differ, of the fullest, which all wait for.
-        context : mean tokens of them, prompts included.
-        group_batch : sequences of all ranks that share experts; absent: as many on each as on this one.
+        batch : sequences of the data-parallel rank; where ranks differ, of the fullest, which all wait for [sequences].
+        context : mean tokens of them, prompts included [tokens].
+        group_batch : sequences of all ranks that share experts; absent: as many on each as on this one [sequences].
         """
         return np.asarray(sum(self.parts_s(batch, context, group_batch=group_batch).values()))
 
@@ -281,7 +287,7 @@ class Generation:
         Parameters
         ----------
         length : mean tokens of a prompt; absent: all are one prompt. Attention grows with its square, so give it where
-            tokens are those of many prompts.
+            tokens are those of many prompts [tokens].
         """
         return np.maximum(self.prefill_device_s(tokens, length=length), self.issue_floor_s)
 

@@ -1,4 +1,13 @@
-"""Goodput: what checkpoints, failures and restarts cost a run of weeks."""
+"""Goodput: what checkpoints, failures and restarts cost a run of weeks.
+
+Parameters
+----------
+parameters : of the model [parameters].
+devices : of the job [devices].
+device_failure_interval_s : mean time between interruptions by one device.
+lost_work_s : work done twice.
+failures : interruptions of the run [count].
+"""
 
 from __future__ import annotations
 
@@ -168,7 +177,7 @@ def recovered_run_time(
 
     Parameters
     ----------
-    recovered_share : of the failures, p, from 0 to below 1.
+    recovered_share : of the failures, p, from 0 to below 1 [ratio].
     recovery_s : from such a failure to the first step after it, r. recovery_loss_s : work that it repeats.
     others : as `run_time`, whose result this is with a share of 0.
 

@@ -3,6 +3,14 @@
 Colocated, every die receives what generation needs of it and training did not leave there. Separate, the trainers send
 whole models, or what changed of them, over the links to the generators. Rates and their efficiencies are the caller's:
 the `Tier`s of a hardware profile, whose entries name their sources.
+
+Parameters
+----------
+trained, generating : `WeightLayout` before and after.
+received_bytes : that a die receives.
+replicas : of generation [count].
+from_bytes, to_bytes : of a parameter, before and after a cast.
+hbm_bytes_per_s : what casts reach of device memory.
 """
 
 from __future__ import annotations
@@ -29,9 +37,9 @@ INDEX_BYTES = 4.0  # beside each changed value goes its place as int32. Source: 
 class WeightLayout:
     """How the weights of a model lie on dies [n].
 
-    dense, experts : parameters of the model outside and inside routed experts. tensor, pipeline : ranks that cut the
-    dense part and the layers. expert : ranks over which a layer's experts and their slices are spread. weight_bytes :
-    of a parameter.
+    dense, experts : parameters of the model outside and inside routed experts [parameters]. tensor, pipeline : ranks
+        that cut the dense part and the layers [ranks]. expert : ranks over which a layer's experts and their slices are
+        spread [ranks]. weight_bytes : of a parameter.
     """
 
     dense: Number
@@ -59,7 +67,7 @@ def colocated_bytes(trained: WeightLayout, generating: WeightLayout, nested: Num
     Parameters
     ----------
     nested : share of what a die holds of a layer that it also needs there: 1 where the ranks of generation are laid out
-        so that the smaller slice lies in the larger, 0 where nothing is kept (fraction).
+        so that the smaller slice lies in the larger, 0 where nothing is kept [fraction].
 
     Notes
     -----
@@ -120,7 +128,7 @@ def reshard_s(
 
     Parameters
     ----------
-    routes : bytes that a die receives by route; groups : the ranks from which they come, by the same names.
+    routes : bytes that a die receives by route [B]; groups : the ranks from which they come, by the same names.
     copies : by route, as in `bytes_by_tier`; 1 where absent.
     bucket_bytes : that move at a time: verl's update_weights_bucket_megabytes, a stage under MindSpeed-RL.
     pipelined : buckets follow each other, so that tiers, disjoint links, work at once and the slowest counts.
@@ -147,7 +155,7 @@ def reshard_s(
 def changed_bytes(params: Number, changed: Number, weight_bytes: Number) -> Floats:
     """Bytes of the values that changed, with their places; all values without places where that is less [B].
 
-    changed : share of the parameters whose stored value is another one after the update (fraction).
+    changed : share of the parameters whose stored value is another one after the update [fraction].
 
     References
     ----------
@@ -172,7 +180,8 @@ def send_s(
     Parameters
     ----------
     model_bytes, die_bytes : of a replica, of one of its dies; both times the changed share where only that is sent.
-    senders : dies of training that send: all of them where each sends its own shards, 1 where one gathers and sends.
+    senders : dies of training that send: all of them where each sends its own shards, 1 where one gathers and sends
+        [dies].
     link_bytes_per_s : of one die towards the others, what it reaches, one direction.
     forwarded : replicas pass weights on as they come, so that each byte leaves the senders once.
 

@@ -1,6 +1,19 @@
 """Bytes of device memory: static state per parameter, activations per token, buffers.
 
 All sizes are bytes on one rank.
+
+Parameters
+----------
+gradients : gradients that a rank holds [B a parameter].
+master, moments, gradient : FP32 master copy, both moments, accumulated gradient [B a parameter].
+features : names of the features that are on.
+precision : number format of the run.
+copies : ranks that keep each optimizer state, where high availability keeps more than one [ranks].
+static_bytes : weights, gradients and states of a rank.
+adam_bytes : first and second moments, 8 a parameter of the shard.
+activation_bytes : what a first step keeps beside them.
+update_bytes : what Adam's update holds beside the states for a moment.
+message_bytes : the message that sizes a communicator's buffers.
 """
 
 from __future__ import annotations
@@ -42,10 +55,12 @@ class StateBytes:
 class OptimizerFormat:
     """Bytes per parameter of what an Adam optimizer holds: FP32 master copy, both moments, accumulated gradient.
 
-    weights : of the parameters that the passes compute with; without a master copy (FP32 runs) the update writes them.
-    eight_bit : of the 8-bit copies of weights that products in 8 bits read.
-    gradient_copy : FP32 copy of an accumulated 16-bit gradient, made for the update of the shard.
-    moments_copy : FP32 copies of 16-bit moments, made parameter by parameter for the update: they move, and don't stay.
+    weights : of the parameters that the passes compute with; without a master copy (FP32 runs) the update writes them
+        [B a parameter].
+    eight_bit : of the 8-bit copies of weights that products in 8 bits read [B a parameter].
+    gradient_copy : FP32 copy of an accumulated 16-bit gradient, made for the update of the shard [B a parameter].
+    moments_copy : FP32 copies of 16-bit moments, made parameter by parameter for the update: they move, and don't stay
+        [B a parameter].
     """
 
     master: float = 4.0
@@ -116,8 +131,8 @@ def state_bytes(
 
     Parameters
     ----------
-    shards : ranks that share the optimizer states of a parameter (data parallel times context parallel; for experts
-        the expert data parallel ranks).
+    shards : ranks that share the optimizer states of a parameter (data parallel times context parallel; for experts the
+        expert data parallel ranks) [ranks].
     distributed_optimizer : states are split over the shards.
     reuse_fp32_param : the 16-bit weight is stored inside the FP32 master copy: 2 bytes a parameter less, of the
         sharded copy when the optimizer is distributed.

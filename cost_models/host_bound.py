@@ -1,4 +1,12 @@
-"""The host's time line: operators are issued one by one, and a device that runs faster than the host waits."""
+"""The host's time line: operators are issued one by one, and a device that runs faster than the host waits.
+
+Parameters
+----------
+operators : that the host issues [count].
+issue_per_operator_s : to issue one of them.
+synchronisations : between device and host [count].
+sync_s : of one synchronisation.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +42,9 @@ def bound_issue_factor(cores: float, numa_nodes: float, remote_ratio: float, mem
 
     Parameters
     ----------
-    cores : cores bound to one device (count). numa_nodes : memory domains of a node (count).
-    remote_ratio : latency of another domain's memory against the own one's (ratio).
-    memory_share : share of issuing that waits for memory (fraction).
+    cores : cores bound to one device [count]. numa_nodes : memory domains of a node [count].
+    remote_ratio : latency of another domain's memory against the own one's [ratio].
+    memory_share : share of issuing that waits for memory [fraction].
 
     Returns
     -------
@@ -62,7 +70,7 @@ def restart_s(launches: Sequence[Number], device_s: Sequence[Number], issue_per_
 
     Parameters
     ----------
-    launches, device_s : operators that each row issues, and the device's seconds for them, in order.
+    launches : operators that each row issues, in order [count]. device_s : the device's time for them.
 
     Notes
     -----

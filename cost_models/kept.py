@@ -1,4 +1,10 @@
-"""What is computed once and kept, the least recently used given up first: by number, and by the bytes of its arrays."""
+"""What is computed once and kept, the least recently used given up first: by number, and by the bytes of its arrays.
+
+Parameters
+----------
+most : answers of a function that are kept [count].
+most_bytes : of their arrays together.
+"""
 
 from __future__ import annotations
 

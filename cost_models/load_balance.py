@@ -2,6 +2,14 @@
 
 Loads are tokens that the router sends to each expert, in any unit: arrays [rows, layers, experts], rows in the order
 of time. A rank's load is the sum over its experts; imbalance is max / mean over the ranks.
+
+Parameters
+----------
+layers : whose loads add up [layers].
+placement : rank of every expert [layers, experts].
+lasting, passing : deviations of the loads' logarithms: of what lasts, of what does not.
+hottest : most loaded experts of a layer [experts].
+capacity : an expert drops its tokens above this times the mean expert's [ratio].
 """
 
 from __future__ import annotations
@@ -33,8 +41,8 @@ SIGMA_WITHIN = MOST_SIGMA * 2.0**-41  # what 41 halvings of 0 to MOST_SIGMA leav
 class LoadSeries:
     """Loads of the experts of every mixture-of-experts layer over time.
 
-    steps : training step of each row, ascending. loads : [rows, layers, experts]. foreseen : of them what many micro
-        batches share, from which a prediction learns; None: the loads themselves.
+    steps : training step of each row, ascending [steps]. loads : [rows, layers, experts] [tokens]. foreseen : of them
+        what many micro batches share, from which a prediction learns; None: the loads themselves [tokens].
     """
 
     steps: Ints
@@ -88,11 +96,11 @@ def series_of_factor(
 
     Parameters
     ----------
-    imbalance : the factor, max / mean (ratio). experts, ranks : of a layer, of the group (count).
-    change : relative change of an expert's load from one row to the next, its standard deviation (fraction).
-    row_steps : training steps between rows.
-    persistent : share of the logarithms' variance that a row's micro batches have in common. The rest is drawn anew
-        for every row, and no prediction sees it.
+    imbalance : the factor, max / mean [ratio]. experts, ranks : of a layer, of the group [count].
+    change : relative change of an expert's load from one row to the next, its standard deviation [fraction].
+    row_steps : training steps between rows [steps].
+    persistent : share of the logarithms' variance that a row's micro batches have in common. The rest is drawn anew for
+        every row, and no prediction sees it [fraction].
 
     Notes
     -----

@@ -2,6 +2,18 @@
 
 Phases overlap only where the placement says so. Each tells how much of it is exposed; that adds up to the step. All
 times are arrays [n], one value per layout.
+
+Parameters
+----------
+name : of a phase.
+start_s, end_s : of a phase.
+devices : on which a phase runs.
+exposed_s : what of a phase makes the step longer.
+step_s : of the whole step.
+hand_over_s : of the weights from training to generation.
+staleness : by which generation may be ahead of training [updates].
+training_s : of what trains, together.
+prompt_mean, prompt_max, response_mean, response_max : lengths in a step [tokens].
 """
 
 from __future__ import annotations
@@ -40,7 +52,8 @@ class Phase:
 class Step:
     """A step of training by reinforcement [n].
 
-    phases : in order of their beginning. samples_in_flight : responses begun and not yet trained on, at most.
+    phases : in order of their beginning. samples_in_flight : responses begun and not yet trained on, at most
+        [responses].
     blocked_s : that everything waits for the longest response, though slots and trainers are free: where this is not 0
     the staleness bound sets the pace.
     """
@@ -73,9 +86,10 @@ def colocated(
 
     Parameters
     ----------
-    training : seconds of what trains, by name and in its order: log probabilities, reference, critic, update.
-    samples : responses of a step. moves : seconds of MOVES over the host link; what is absent takes none.
-    kept_samples : unfinished responses of earlier steps that a partial rollout goes on with.
+    training : seconds of what trains, by name and in its order: log probabilities, reference, critic, update [s].
+    samples : responses of a step [responses]. moves : seconds of MOVES over the host link; what is absent takes none
+        [s].
+    kept_samples : unfinished responses of earlier steps that a partial rollout goes on with [responses].
 
     Notes
     -----
@@ -180,7 +194,7 @@ def _ahead_s(strict: Floats, ahead: Floats, training: Floats) -> Floats:
 def split_s(generation_s: Number, training_s: Number, share: Number, *, at_once: bool = False) -> Floats:
     """Seconds of a step on two sets of devices where both phases scale with devices, of their seconds on all devices.
 
-    share : of the devices, that generate (fraction). at_once : beside each other, not in turn.
+    share : of the devices, that generate [fraction]. at_once : beside each other, not in turn.
     """
     share = np.asarray(share, dtype=np.float64)
     generation, training = generation_s / share, training_s / (1.0 - share)

@@ -2,6 +2,14 @@
 
 A histogram stands for itself, a truncated lognormal by its quantiles, so that nothing is drawn at random and a plan can
 be repeated. Everything that `rollout.py` needs of a distribution follows from the shares.
+
+Parameters
+----------
+z : standard normal variable.
+tokens : lengths of responses, ascending.
+share, shares : of the responses that have each length [fraction].
+responses : of one rank in a step [responses].
+count : of normal variables [count].
 """
 
 from __future__ import annotations
@@ -86,8 +94,9 @@ def lognormal_lengths(mean: float, cv: float, longest: float) -> Lengths:
 
     Parameters
     ----------
-    mean : of the cut lengths [tokens], at most `longest`. cv : standard deviation over mean before the cut (ratio).
-    longest : what is longer counts as this [tokens]: an engine stops there.
+    mean : of the cut lengths, at most `longest` [tokens]. cv : standard deviation over mean before the cut
+        [ratio].
+    longest : what is longer counts as this: an engine stops there [tokens].
 
     Notes
     -----
@@ -160,8 +169,8 @@ class Likeness:
     """What `together` responses of one prompt on one rank have in common, by the stretches of `Lengths` [Q].
 
     variance, covariance : of lengths: of a response, between two of a prompt [tokens^2].
-    independent : of the logarithm that all have ended, the part that as many independent responses would have.
-    clustered : variance of the number that still runs against that of independent responses.
+    independent : of the logarithm that all have ended, the part that as many independent responses would have [ratio].
+    clustered : variance of the number that still runs against that of independent responses [ratio].
     follows : by how much the share that runs grows with a token more in a rank's mean length [1 / tokens].
     missing : mean tokens that a response has less where all of a prompt have ended by then [tokens].
     """
@@ -186,7 +195,7 @@ def likeness(lengths: Lengths, correlation: float, together: int) -> Likeness:
     Parameters
     ----------
     correlation : between the normal quantiles of the lengths of two responses of a prompt, 0 to 1. together : responses
-        of a prompt on one rank; with one there is nothing to have in common.
+        of a prompt on one rank; with one there is nothing to have in common [responses].
 
     Notes
     -----

@@ -23,7 +23,8 @@ MOST_SAMPLES = 2048  # that are packed; more change the tokens of a mean pack by
 class Packing:
     """Samples (prompt and response) in packs.
 
-    packs : for one sample (ratio, at most 1). tokens : of a sample, mean. longest : tokens of the longest sample.
+    packs : for one sample (ratio, at most 1). tokens : of a sample, mean [tokens]. longest : tokens of the longest
+        sample [tokens].
     squares : sum of squared sample lengths of each pack, in the order of training [packs, tokens^2].
     """
 
@@ -49,8 +50,8 @@ def packing(lengths: Lengths, prompt_tokens: float, capacity: float | None, samp
 
     Parameters
     ----------
-    prompt_tokens : mean length of a prompt, which each sample begins with. capacity : tokens of a pack; None: each
-        sample is a sequence of its own. samples : of the update.
+    prompt_tokens : mean length of a prompt, which each sample begins with [tokens]. capacity : tokens of a pack; None:
+        each sample is a sequence of its own [tokens]. samples : of the update [count].
 
     Raises
     ------

@@ -4,6 +4,10 @@ Between two completions the batch is constant, so that a rank takes the sum over
 times the time per output token at the batch of the stretch. Replicas of a dense model run on their own. With experts
 the ranks of an expert group step together, with dummy passes where a rank has nothing left: the fullest rank's batch
 counts, and the group ends with its last response. Nothing is drawn at random: see docs/explanation/rollout.md.
+
+Parameters
+----------
+longest_tokens : of the longest response [tokens].
 """
 
 from __future__ import annotations
@@ -33,11 +37,12 @@ class Rollout:
     """Generation of a step, of the unit that ends last [n].
 
     prefill_s, decode_s : their sum is `generation_s`. longest_s : from first to last token of the longest response, of
-    longest_tokens. tail_s : of decode_s, in which the last tenth of a step's responses runs alone. waves : responses a
-    slot, at least 1. start_batch : of the fullest rank as the step begins. kept_tokens : of a rank's unfinished
-    responses of earlier steps, which are prefilled again. steady_s : what the same tokens take in full batches that
-    never drain, prefill included. ends_s, batch, mean_batch : the series for a chart [n, S]: when a stretch of decode
-    ends, and the batch of the fullest rank and of a mean one; the tail is its last tail_s.
+        longest_tokens. tail_s : of decode_s, in which the last tenth of a step's responses runs alone. waves :
+        responses a slot, at least 1 [ratio]. start_batch : of the fullest rank as the step begins [responses].
+        kept_tokens : of a rank's unfinished responses of earlier steps, which are prefilled again [tokens]. steady_s :
+        what the same tokens take in full batches that never drain, prefill included.
+    ends_s : when each stretch of decode ends [n, S]; the tail is the last tail_s.
+    batch, mean_batch : of the fullest rank and of a mean one, by stretches [n, S] [responses].
     """
 
     prefill_s: Floats
@@ -82,13 +87,14 @@ def rollout(
 
     Parameters
     ----------
-    engines : layouts; slots of at least 1. prompt_tokens : mean length of a prompt.
+    engines : layouts; slots of at least 1. prompt_tokens : mean length of a prompt [tokens].
     tpot_s : seconds of one step of a unit, by batch of a rank and mean context. prefill_s : by a rank's tokens.
     correlation : of the responses of one prompt; see `likeness`. together : of them on one rank: all where prompts are
-        dispatched whole, 1 where responses are.
+        dispatched whole, 1 where responses are [responses].
     shared_prefix : the prompt is prefilled once for those.
     parts : steps over which a response may extend: 1 waits for all; with more, the unfinished ones go on in the next
-        step beside its new ones (partial rollout), or new ones start before all the old ones have ended (staleness).
+        step beside its new ones (partial rollout), or new ones start before all the old ones have ended (staleness)
+        [steps].
     by_group : `tpot_s` takes, third, the batch of all ranks of a unit: what reaches their experts, few in the tail.
     prefill_kept : what unfinished responses have written is prefilled again in each step, as new weights need.
 

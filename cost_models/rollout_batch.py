@@ -1,4 +1,13 @@
-"""The batch of a rank over the steps of generation: by stretches, of one unit and of the slowest."""
+"""The batch of a rank over the steps of generation: by stretches, of one unit and of the slowest.
+
+Parameters
+----------
+tpot_s : of one step, by batch and context.
+engines : the `Engines` that generate.
+like : `Likeness` of the responses of a prompt.
+together : responses of a prompt on one rank [responses].
+prompt_tokens : mean length of a prompt [tokens].
+"""
 
 from __future__ import annotations
 
@@ -25,7 +34,8 @@ LEAST = 1e-300
 class Engines:
     """What generates, by layout [n].
 
-    responses : of one rank in a step, the fullest one's where they do not divide. slots : that a rank runs at once.
+    responses : of one rank in a step, the fullest one's where they do not divide [responses]. slots : that a rank runs
+        at once [responses].
     ranks : that step together: the data-parallel ranks of an expert group; 1 for dense models. units : of such groups,
         or of replicas of a dense model.
     """
@@ -51,9 +61,9 @@ class Engines:
 class Stretches:
     """The batch of a unit by stretches of its steps, in order of time [n, S].
 
-    steps : of each stretch; the first lasts while responses wait for a slot. batch : of the unit's fullest rank, at
-    least 1. mean_batch : of its ranks. context : mean tokens of its responses, prompts included. longest_tokens :
-    expected longest response of all units [n].
+    steps : of each stretch; the first lasts while responses wait for a slot [steps]. batch : of the unit's fullest
+        rank, at least 1 [responses]. mean_batch : of its ranks [responses]. context : mean tokens of its responses,
+        prompts included [tokens]. longest_tokens : expected longest response of all units [n].
     """
 
     steps: Floats
@@ -94,8 +104,8 @@ def stretches(
 
     Parameters
     ----------
-    rivals : units of whose responses the unit has the longest: 1, that of a unit at random. surplus : by how many
-        standard deviations the unit has more tokens than the mean unit.
+    rivals : units of whose responses the unit has the longest: 1, that of a unit at random [units]. surplus : by how
+        many standard deviations the unit has more tokens than the mean unit.
 
     Notes
     -----
@@ -195,8 +205,8 @@ def slowest(
 
     parts : consecutive steps whose responses run at the same time. Their tokens average in the unit. Steps are trained
         on in their order: a late one holds up those after it, but these are in time for it to be made good. Between a
-        wait for the longest of each step and one for the longest of all stands that of sqrt(parts) steps: within 6 %
-        of simulated steps at a cv of 0.8 (tests/unit/test_cost_rollout.py), 13 % at 1.5 with few responses.
+        wait for the longest of each step and one for the longest of all stands that of sqrt(parts) steps: within 6 % of
+        simulated steps at a cv of 0.8 (tests/unit/test_cost_rollout.py), 13 % at 1.5 with few responses [steps].
 
     Notes
     -----

@@ -1,4 +1,13 @@
-"""Responses of several consecutive steps that run at the same time: partial rollouts, generation ahead of training."""
+"""Responses of several consecutive steps that run at the same time: partial rollouts, generation ahead of training.
+
+Parameters
+----------
+of_a_step : `Stretches` of one step's responses.
+parts : steps over which a response may extend [steps].
+ranks : that step together [ranks].
+steps : of each stretch [steps].
+values, at : what is read off, and at which steps.
+"""
 
 from __future__ import annotations
 

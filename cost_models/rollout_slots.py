@@ -26,7 +26,8 @@ class Renewal:
     """Slots that start at once and start again whenever their response ends, on a lattice of steps.
 
     starts : a slot's expected starts at each point [rows]. running : share of slots that still runs, in each stretch of
-        the lengths after a point, of what started before it [rows, Q]. ages : the same times the tokens written so far.
+        the lengths after a point, of what started before it [rows, Q]. ages : the same times the tokens written so far
+        [tokens].
     held : most tokens that a slot has written in the mean at any point, its prompt not counted [tokens].
     """
 
@@ -72,7 +73,7 @@ def drained(lengths: Lengths, waves: Floats) -> tuple[Floats, Floats]:
     """After the last response started: share of slots that runs, and tokens that it has written [n, Q].
 
     waves : responses a slot [n], at least 1. At 1 everything starts together, and the share is the survival. Beyond
-        MOST_WAVES whole waves are left out: they change nothing of how the last ones end.
+        MOST_WAVES whole waves are left out: they change nothing of how the last ones end [ratio].
     """
     middle = lengths.tokens - lengths.stretch / 2.0
     if np.all(waves <= 1.0):
@@ -103,7 +104,7 @@ def mean_start(lengths: Lengths, waves: Floats) -> Floats:
 def held_tokens(lengths: Lengths, prompt_tokens: Number, together: int = 1) -> tuple[Floats, Floats]:
     """Most tokens of KV cache that a slot holds in the mean: where all responses start at once, and with a queue.
 
-    prompt_tokens : of a prompt, held once by the `together` responses of a prompt on a rank that share it.
+    prompt_tokens : of a prompt, held once by the `together` responses of a prompt on a rank that share it [tokens].
     """
     prompt = np.asarray(prompt_tokens, dtype=np.float64) / together
     at_once = np.max(lengths.survival * (prompt[..., None] + lengths.tokens), axis=-1)
@@ -123,9 +124,9 @@ def slots(
 
     Parameters
     ----------
-    responses : of the rank that run at the same time if they can: a step's, or several steps'.
-    kv_tokens : that its KV cache holds. max_num_seqs : the engine's own limit.
-    together : responses of a prompt on the rank that hold its prompt once; 1 without prefix sharing.
+    responses : of the rank that run at the same time if they can: a step's, or several steps' [responses].
+    kv_tokens : that its KV cache holds [tokens]. max_num_seqs : the engine's own limit [responses].
+    together : responses of a prompt on the rank that hold its prompt once; 1 without prefix sharing [responses].
 
     Notes
     -----

@@ -3,6 +3,13 @@
 Documents of different lengths are packed into sequences of one length and cut at its end; attention stays inside a
 document. A pack's attention takes c1 sum(l) + c2 sum(l^2) over its documents: every pack has the same tokens, so packs
 differ by their sum of squares.
+
+Parameters
+----------
+packs : sequences made of documents [packs].
+costs, bins : what is dealt, and to how many.
+micro_batch_size : sequences of a micro batch [sequences].
+micro_batches : of a step on one data-parallel rank [count].
 """
 
 from __future__ import annotations

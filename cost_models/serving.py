@@ -2,6 +2,11 @@
 
 Each request that ends is followed by another, so in one lifetime of a request every other one is prefilled once. Those
 passes fall between the tokens of the requests that decode, or in front of their first one.
+
+Parameters
+----------
+model : the `Generation` that serves.
+concurrency : requests in flight [requests].
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ class Service:
     """What a client sees, each [n].
 
     tpot_s : mean time between a request's tokens [s]. ttft_s : to its first, waiting included [s].
-    running : requests that decode at once on a data-parallel rank. tokens_per_s : output of the rank.
+    running : requests that decode at once on a data-parallel rank [requests]. tokens_per_s : output of the rank.
     decode_s : a step without prompts [s].
     """
 
@@ -42,8 +47,8 @@ def interrupted_share(
     prefill_batch_tokens : absent, prompts are taken up beside decoding, and a request waits for its own and those that
         begin with it: 1 - 1 / B - together. Given, an engine prefills all that wait before it decodes again, in passes
         of so many tokens: requests that begin together end together, and those of the i-th of n passes wait for n - i
-        later ones, (n - 1) / 2 n in the mean.
-    together : share of the running requests whose prompts a request waits for with its own.
+        later ones, (n - 1) / 2 n in the mean [tokens].
+    together : share of the running requests whose prompts a request waits for with its own [fraction].
     """
     running = np.maximum(np.asarray(running, dtype=np.float64), 1.0)
     if prefill_batch_tokens is None:
@@ -66,7 +71,8 @@ def served(
 
     Parameters
     ----------
-    input_length, output_length : tokens of a prompt and of an answer. most_running : limit of the engine.
+    input_length, output_length : tokens of a prompt and of an answer [tokens]. most_running : limit of the engine
+        [requests].
     prefill_batch_tokens, together : as of `interrupted_share`.
 
     Notes

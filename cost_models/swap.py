@@ -1,4 +1,9 @@
-"""The host link: what moving tensors to the host and back costs beside computation."""
+"""The host link: what moving tensors to the host and back costs beside computation.
+
+Parameters
+----------
+transfer_bytes : both that hide and that do not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the pages under docs/reference and the figures of docs/explanation from the code.
+"""Writes the pages under docs/reference, the figures of docs/explanation and the nomenclature from the code.
 
 Run by `make docs`. A test compares what this makes with what is committed.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from docs.commands import command_line_page
 from docs.error_box_page import error_box_page
 from docs.figures import figures
+from docs.nomenclature import PAGE, nomenclature_page
 from docs.rest import rest_page
 from docs.schema_tables import code, model_tables, table
 
@@ -286,8 +287,9 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def generated() -> dict[str, str]:
-    """Text of every generated file by its path below docs/."""
+    """Text of every generated file by its path from docs/."""
     pages = {f"reference/{name}.md": f"{NOTE}\n\n{make().rstrip()}\n" for name, make in PAGES.items()}
+    pages[f"../{PAGE.relative_to(DOCS.parent)}"] = f"{NOTE}\n\n{nomenclature_page().rstrip()}\n"
     return pages | {f"explanation/figures/{name}.svg": text for name, text in figures().items()}
 
 

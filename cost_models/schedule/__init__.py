@@ -1,4 +1,21 @@
-"""Pipeline schedules as operation graphs: orders, makespan, closed forms and micro batches in flight."""
+"""Pipeline schedules as operation graphs: orders, makespan, closed forms and micro batches in flight.
+
+Parameters
+----------
+kind : name of a registered schedule: 1f1b, interleaved, dualpipev, dualpipe, adaptive_pipe, one's own.
+how : a `Schedule`: what a schedule is.
+pp : pipeline parallel size [stages].
+vpp : virtual stages on a device [chunks].
+micro_batches : of a step on one data-parallel rank [count].
+size : micro batches that run through one chunk before the next has its turn, where it is known already [micro batches].
+order : an `OperationOrder`, the slots of every device.
+stage : pipeline stage: the device that runs it.
+forward_s, backward_s : one chunk's pass for one micro batch [n, P, v].
+hidden_pair_s : forward and backward less their fused pair: what they hide of each other [n, P, f, b].
+p2p_s : an edge between two stages.
+split_s : dW after the output of a split backward has left.
+makespan_s : first forward to last backward.
+"""
 
 from __future__ import annotations
 

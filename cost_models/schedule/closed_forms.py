@@ -18,6 +18,15 @@ of its own has work and ramp alone, with the pairs that its graph has.
 
 A pipeline is given stage by stage, or for a sweep by its first, a middle and its last stage: the same paths, of classes
 of stages with the number of stages in each.
+
+Parameters
+----------
+work_s, bubble_s : work of the pacing stage; what it waits: the makespan is their sum.
+pacing_stage : the stage on the longest path.
+first_forward_s, first_backward_s : of a stage's first chunk.
+last_forward_s, last_backward_s : of a stage's last chunk.
+stages : `StageClasses`, times of classes of equal stages.
+covered_p2p_s : least latency of an edge out of a pair.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 For a fixed operation order the makespan is the maximum over paths, and every path is linear in the chunk times. The
 path that is longest for one layout is therefore a lower bound on the makespan of every other layout: a cut.
+
+Parameters
+----------
+forward, backward, pairs : how often a `SchedulePath` runs each pass and each pair [count].
+edges, covered, split : edges that it crosses; of these, out of a pair, out of a split backward [count].
 """
 
 from __future__ import annotations

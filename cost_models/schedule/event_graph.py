@@ -1,4 +1,9 @@
-"""An operation order compiled to a list of slots in which every slot comes after its inputs."""
+"""An operation order compiled to a list of slots in which every slot comes after its inputs.
+
+Parameters
+----------
+count : slots of the graph, each after its inputs [count].
+"""
 
 from __future__ import annotations
 
@@ -25,14 +30,15 @@ class EventGraph:
 
     Attributes
     ----------
-    previous : the slot before, on the same device.
-    first_input, second_input : slots on other devices whose output this slot waits for.
-    duration : row of the table of durations: p V + c forward, P V + p V + c backward, 2 P V + (p V + f) V + b pair.
-    lag : row of the table of lags: 0 an output that leaves as the slot ends, 1 + (p V + f) V + b a pair,
-        1 + P V V + p V + b a split backward.
+    previous : the slot before, on the same device [slot].
+    first_input, second_input : slots on other devices whose output this slot waits for [slot].
+    duration : row of the table of durations: p V + c forward, P V + p V + c backward, 2 P V + (p V + f) V + b pair
+        [row].
+    lag : row of the table of lags: 0 an output that leaves as the slot ends, 1 + (p V + f) V + b a pair, 1 + P V V + p
+        V + b a split backward [row].
     device : the device of each slot.
     last : the last slot of each device [pp].
-    slot_of : position [pp, slots] of each slot of the order in this sorted list.
+    slot_of : position [pp, slots] of each slot of the order in this sorted list [slot].
     """
 
     count: int

@@ -1,4 +1,9 @@
-"""Whole numbers of stages, by formula, or for an order of its own, read from its graph."""
+"""Whole numbers of stages, by formula, or for an order of its own, read from its graph.
+
+Parameters
+----------
+read : what is read of a graph.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,11 @@ read from its graph.
 
 The registry's order is part of every result: candidates hold a schedule as its place in it. What a library user
 registers comes after those that ship.
+
+Parameters
+----------
+lang : language of the reports.
+new : the `Schedule` to be registered.
 """
 
 from __future__ import annotations
@@ -49,13 +54,14 @@ class Schedule:
     least_chunks, most_chunks : chunks that a device of several has.
     one_stage : whether a single device with one chunk can run it too.
     ahead_per_stage : forwards that a device runs ahead for each device behind it: 1 where it has one chunk and forwards
-        and backwards alternate (1F1B), 2 where chunks take turns (interleaving).
-    extra_warm_up : forwards in the warm-up beyond interleaving's 2 (P - p - 1) + (V - 1) N.
+        and backwards alternate (1F1B), 2 where chunks take turns (interleaving) [forwards].
+    extra_warm_up : forwards in the warm-up beyond interleaving's 2 (P - p - 1) + (V - 1) N [forwards].
     gathers : with M <= P all forwards come before all backwards.
     blocking_sends : a send to the next device holds up the sender; otherwise it runs beside the next slot.
     pairs : steady slots run the forward of one micro batch beside the backward of another, as one.
     folded : two chunks a device, of which the second ones run back up: the model's ends meet on the first device.
-    copies : devices that hold the same parameters: 2 where micro batches enter from both ends, a chunk for each way.
+    copies : devices that hold the same parameters: 2 where micro batches enter from both ends, a chunk for each way
+        [devices].
     searched : False: evaluated for comparison, never worth a search.
     least_micro_batches : from which number on it is a plan, as a function of pp (a number or an array).
     order : the slots of every device of (pp, vpp, micro batches), a list of arrays [5, slots]: micro batch and chunk of

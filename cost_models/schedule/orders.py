@@ -19,6 +19,13 @@ References
 `pipeline_parallel/schedules.py` (`get_pp_rank_microbatches`, `get_schedule_table`). Adaptive Pipe: MindSpeed @028de58c
 `fb_overlap/vpp_schedules.py`. DualPipe and DualPipeV: DeepSeek `dualpipe.py`, `dualpipev.py`, with dW split off in
 step 3 and not in the cool-down, as MindSpeed does without --dualpipev-dw-detach.
+
+Parameters
+----------
+forward_micro_batch, forward_chunk : what a slot runs forward, NONE where nothing [P, slots].
+backward_micro_batch, backward_chunk : what a slot runs backward [P, slots].
+forward_from, backward_from : chunk that sends this chunk its input, p v + c [P, v].
+splits : lone backwards whose output leaves before their dW [P, slots].
 """
 
 from __future__ import annotations

@@ -8,6 +8,13 @@ its weights (dW), which nobody waits for. Where a schedule splits them, dX leave
   calls);
 - the lone backwards between DualPipe's warm-up forwards leave before all of their dW: the output arrives at
   end - dW + send (DeepSeek `dualpipev.py` step 3, enable_zb; MindSpeed `dualpipev_schedules.py`, `start_decouple`).
+
+Parameters
+----------
+covering_s : dW beside the sends of a pair.
+candidates : how many there are [count].
+rows : some of the candidates.
+sends : `Sends`, or the seconds of an edge alone.
 """
 
 from __future__ import annotations

@@ -2,6 +2,15 @@
 
 A slot starts when its device is free and its inputs have arrived: end = max(end of the slot before, end of every input
 + its lag) + duration. The duration of a fused pair is F + B - hidden. Lags: see `sends`.
+
+Parameters
+----------
+busy_s, idle_s : time of a device in slots; in gaps [n, P].
+paired_hidden_s : hidden inside the pairs of a device [n, P].
+start_s, end_s : of every slot [P, slots].
+keep_times : whether they are kept.
+graph : an `EventGraph`.
+durations, lags : the tables that slots index [rows, n] [s].
 """
 
 from __future__ import annotations

@@ -15,6 +15,20 @@ when the forward's rows and the backward's gradients are there, step 4 when both
 any of its lanes is busy: matrix (cube) and vector work follow each other in one stream with the collectives that
 nothing hides; every tier of the network carries tensor-parallel collectives and exchanges one after the other. A pair
 is no shorter than the host needs to issue both of its passes.
+
+Parameters
+----------
+cube_s, vector_s, collective_s : of `Lanes`: matrix units, vector units, collectives that nothing hides.
+tiers_s : collectives on every tier, hidden or not.
+other : `Lanes` that follow.
+seconds : of one exchange alone [s].
+around : `Lanes` of attention, routing and shared experts.
+middle : `Lanes` of routed experts or a dense MLP.
+dispatch, combine : the exchanges of a half.
+expert_dw : dW of the routed experts [s].
+left_over_dw : dW beside the next layer's combine [s].
+inner_s, first_s : a pair after another one of its chunk; what the first one takes longer.
+forward, backward : the `ForwardHalf` and the `BackwardHalf` of a pair.
 """
 
 from __future__ import annotations

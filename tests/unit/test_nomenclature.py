@@ -1,81 +1,65 @@
-"""cost_models/nomenclature.md names every parameter and every field of the cost models, and nothing that is gone."""
+"""cost_models/nomenclature.md is made from docstrings; a name has one unit in a file."""
 
 from __future__ import annotations
 
-import ast
-import re
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-MODELS = ROOT / "cost_models"
-PAGE = (MODELS / "nomenclature.md").read_text(encoding="utf-8")
-FILES = sorted(path for path in MODELS.rglob("*.py") if path.name != "__init__.py")
+from docs.nomenclature import SUFFIXES, Entry, Module, entries_of, modules, nomenclature_page
+
+MODULES = {module.path: module for module in modules()}
 
 
-def sections() -> list[tuple[str, str]]:
-    """(heading, text) of every section."""
-    parts = re.split(r"(?m)^## ", PAGE)[1:]
-    return [(part.partition("\n")[0], part) for part in parts]
-
-
-def named(text: str) -> set[str]:
-    """Identifiers in code quotes."""
-    return set(re.findall(r"[A-Za-z_]\w*", " ".join(re.findall(r"`([^`]+)`", text))))
-
-
-def names_for(path: Path) -> set[str]:
-    """What the page says about a file: its own sections, and those of no file."""
-    mine = [text for heading, text in sections() if path.name in heading or ".py" not in heading]
-    return named("\n".join(mine))
-
-
-def declared(path: Path) -> dict[str, str]:
-    """Parameters of public functions and methods, and fields of public classes -> where."""
-    found: dict[str, str] = {}
-
-    def visit(body: list[ast.stmt], inside: str) -> None:
-        for node in body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                visit(node.body, f"{node.name}.")
-            elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                each = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-                found.update({a.arg: f"{inside}{node.name}" for a in each if a.arg not in {"self", "cls"}})
-            elif inside and isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                found[node.target.id] = inside.rstrip(".")
-
-    visit(ast.parse(path.read_text(encoding="utf-8")).body, "")
+def units(module: Module) -> dict[str, set[str]]:
+    """name -> the units that docstrings of the file give it."""
+    found: dict[str, set[str]] = {}
+    for entry in module.entries:
+        for name in entry.names:
+            found.setdefault(name, set()).update({entry.unit} - {""})
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_parameter_and_field_is_in_the_nomenclature(path: Path) -> None:
-    known = names_for(path)
-    missing = {name: where for name, where in declared(path).items() if name not in known}
-    assert not missing, f"{path.name}: add these to cost_models/nomenclature.md: {missing}"
+@pytest.mark.parametrize("path", MODULES)
+def test_a_name_has_one_unit_in_a_file(path: str) -> None:
+    assert {name: each for name, each in units(MODULES[path]).items() if len(each) > 1} == {}
 
 
-def test_every_file_with_formulas_has_a_section() -> None:
-    headings = "\n".join(heading for heading, _ in sections())
-    assert [path.name for path in FILES if declared(path) and f"`{path.name}`" not in headings] == []
+@pytest.mark.parametrize("path", MODULES)
+def test_a_name_that_ends_in_a_unit_is_measured_in_it(path: str) -> None:
+    def at_the_end(name: str) -> str | None:
+        return next((unit for end, unit in SUFFIXES.items() if f"_{name}".endswith(f"_{end}")), None)
+
+    wrong = {
+        name: each
+        for name, each in units(MODULES[path]).items()
+        if (unit := at_the_end(name)) and not all(said.startswith(unit) for said in each)
+    }
+    # FLOP/s of a device, bytes a parameter: the suffix says what, the brackets by what it is divided.
+    assert wrong == {}
 
 
-def test_the_nomenclature_names_nothing_that_is_gone() -> None:
-    code = " ".join(
-        path.read_text(encoding="utf-8")
-        for room in ("cost_models", "autodeploy", "hardware_profiles")
-        for path in (ROOT / room).rglob("*.py")
-    )
-    known = set(re.findall(r"[A-Za-z_]\w*", code))
-    rows = re.findall(r"(?m)^\| [^|]+\| ([^|]+) \|", PAGE)
-    assert sorted(name for name in named("\n".join(rows)) if name not in known) == []
+def test_entries_are_read_as_docstrings_have_them() -> None:
+    text = """Seconds of a thing.
+
+    Parameters
+    ----------
+    depth, width : of it, in
+        two lines [elements]. share : of the whole [fraction].
+    window_s : beside it; None: nothing [n].
+
+    Notes
+    -----
+    other : is no parameter.
+    """
+    assert entries_of(text, {"depth", "width", "share", "window_s"}) == [
+        Entry(("depth", "width"), "elements", "of it, in two lines"),
+        Entry(("share",), "fraction", "of the whole"),
+        Entry(("window_s",), "s", "beside it; None: nothing [n]"),
+    ]
 
 
-def test_a_missing_name_would_be_found(tmp_path: Path) -> None:
-    file = tmp_path / "compute.py"
-    file.write_text("def area_m2(width_of_nothing: float) -> float:\n    return width_of_nothing**2\n")
-    assert declared(file) == {"width_of_nothing": "area_m2"}
-    assert "width_of_nothing" not in names_for(file)
-    assert "gemm_fraction" in names_for(file)
-    assert "fan_out" not in names_for(file), "a name of another file's section does not count"
+def test_the_page_has_names_units_meanings_and_functions() -> None:
+    page = nomenclature_page()
+    assert "| `hbm_bytes_per_s` | B/s | datasheet bandwidth of device memory |" in page
+    assert "| `contention` | ratio | a collective beside computation takes this much longer |" in page
+    assert "| `imbalance_of` | Imbalance of experts or ranks" in page
+    assert "`_level_s`" not in page, "what is private stays in its file"
