@@ -11,6 +11,8 @@ from autodeploy.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from autodeploy.exporters.arguments import LaunchArguments
+    from autodeploy.exporters.layer_placement import Placement
+    from autodeploy.specs.attention_kinds import SparseAttention
     from autodeploy.specs.model import ModelSpec
     from autodeploy.stack.releases import Release
 
@@ -59,6 +61,38 @@ def refuse_special_attention(model: ModelSpec, release: Release) -> None:
         )
 
 
+def shares_keys(model: ModelSpec) -> bool:
+    """Whether layers take the keys that another one's indexer chose."""
+    return model.sparse_attention is not None and model.sparse_attention.index_topk_freq > 1
+
+
+def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
+    """Refuses a placement that begins a chunk with a layer that takes the keys another one chose: they don't travel.
+
+    Source: MindSpeed-LLM @c77308a1, multi_latent_attention.py, resolve_dsa_indexer_build_config.
+
+    Raises
+    ------
+    UnsupportedError
+        which names the first such layer.
+    """
+    begins = 0
+    for layers in placed.in_order:
+        if begins < model.num_hidden_layers and model.shares_index(begins):
+            message = f"a stage begins with layer {begins + 1}, which takes the keys that a layer before it chose"
+            hint = "let stages begin with layers that have an indexer (layers_per_stage)"
+            raise UnsupportedError(message, path="/strategy/layers_per_stage", hint=hint)
+        begins += layers
+
+
+def _add_shared_keys(arguments: LaunchArguments, sparse: SparseAttention) -> None:
+    if not arguments.knows("--index-topk-freq"):
+        message = f"{arguments.release.title} has no flags for chosen keys shared between layers"
+        raise UnsupportedError(message, path="/to", hint="export the plan as json")
+    arguments.add("ATTENTION_ARGS", "--index-topk-freq", sparse.index_topk_freq)
+    arguments.add("ATTENTION_ARGS", "--index-skip-topk-offset", sparse.index_skip_topk_offset)
+
+
 def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     """ATTENTION_ARGS: a gated delta net with gated full attention, or an indexer, as MindSpeed-LLM has them.
 
@@ -79,6 +113,8 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
         add(block, "--index-topk", sparse.index_topk)
         add(block, "--index-n-heads", sparse.index_n_heads)
         add(block, "--index-head-dim", sparse.index_head_dim)
+        if sparse.index_topk_freq > 1:
+            _add_shared_keys(arguments, sparse)
         # Attention to the chosen latents alone; without them all pairs are computed under a mask.
         for flag in ("--enable-mla-absorb", "--use-sparse-flash-attn"):
             if arguments.knows(flag):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
+from autodeploy.exporters.attention_type_arguments import refuse_split_groups, shares_keys
 from autodeploy.exporters.layer_placement import (
     Placement,
     dualpipev_order,
@@ -128,6 +129,8 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
     strategy, layers = plan.strategy, spec.model.num_hidden_layers
     if strategy.pp == 1:
         return layers
+    if shares_keys(spec.model):
+        refuse_split_groups(spec.model, placed)
     if placed.folded:
         return _pad(arguments, spec, strategy, dualpipev_order(placed))
     in_last_stage = placed.mtp_stage == strategy.pp - 1
@@ -190,9 +193,11 @@ def _pad(arguments: LaunchArguments, spec: Spec, strategy: Strategy, chunks: Seq
 def _takes_a_list(arguments: LaunchArguments, spec: Spec) -> bool:
     """Whether the release takes layers of each stage as a list.
 
-    With dense layers first MindSpeed-LLM compares their number with that of list entries, and refuses.
+    With dense layers first MindSpeed-LLM compares their number with that of list entries, and refuses. Where layers
+    share chosen keys it reads their numbers from the list alone, and its own launch has both.
     """
-    return arguments.knows("--num-layer-list") and not spec.model.first_k_dense_replace
+    listed = not spec.model.first_k_dense_replace or shares_keys(spec.model)
+    return arguments.knows("--num-layer-list") and listed
 
 
 def _has_to_be_padded(arguments: LaunchArguments, spec: Spec, strategy: Strategy, placed: Placement) -> bool:

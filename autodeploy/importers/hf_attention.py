@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.specs.attention_kinds import USUAL_OFFSET
 
 if TYPE_CHECKING:
     from autodeploy.importers.hf_config import Reader
@@ -23,7 +24,7 @@ GATED_DELTA_NET = {
     "value_head_dim": "linear_value_head_dim",
     "conv_kernel_dim": "linear_conv_kernel_dim",
 }
-INDEXER = ("index_topk", "index_n_heads", "index_head_dim")
+INDEXER = ("index_topk", "index_n_heads", "index_head_dim", "index_topk_freq", "index_skip_topk_offset")
 LIMIT = 1_000_000
 
 
@@ -38,7 +39,7 @@ def read_attention_types(reader: Reader, layers: int) -> dict[str, Any]:
     reads = reader.architecture.reads
     found: dict[str, Any] = {}
     if "index_topk" in reads:
-        found |= _indexer(reader)
+        found |= _indexer(reader, layers)
     if "linear_num_value_heads" in reads:
         found |= _gated_delta_net(reader, layers)
     if "linear_attn_config" in reads:
@@ -67,19 +68,36 @@ def window_pattern(reader: Reader, layers: int) -> list[str] | None:
     return every(fixed, layers, SLIDING) if fixed else None
 
 
-def _indexer(reader: Reader) -> dict[str, Any]:
-    """DSA. Layers that share the indices of others are not modelled."""
-    frequency, pattern = reader.raw("index_topk_freq"), reader.raw("index_topk_pattern")
-    if frequency not in (None, 1) or pattern:
-        key = "index_topk_pattern" if pattern else "index_topk_freq"
-        message = f"chosen keys shared between layers ({key}) can't be planned yet"
-        raise UnsupportedError(message, path=reader.at(key), hint="plan a model of the same size without it")
+def _indexer(reader: Reader, layers: int) -> dict[str, Any]:
+    """DSA. Which layers share the keys of others is said by a frequency, or by a list that has to be of one."""
     sizes = {name: reader.raw(name) for name in INDEXER}
     if sizes["index_topk"] is None:
         return {}
     for name, value in sizes.items():
         reader.took(f"sparse_attention/{name}", name, value)
+    sizes = {name: value for name, value in sizes.items() if value is not None}
+    for key in ("index_topk_pattern", "indexer_types"):
+        given = reader.raw(key)
+        if given is None:
+            continue
+        shared = [str(word).lower().startswith("s") for word in given] if isinstance(given, str | list) else []
+        rhythm = _rhythm(shared) if len(shared) == layers else None
+        if rhythm is None:
+            message = f"chosen keys shared between layers in an uneven rhythm ({key}) can't be planned yet"
+            raise UnsupportedError(message, path=reader.at(key), hint="plan a model of the same size without it")
+        reader.log.take(reader.at(key), "sparse_attention/index_topk_freq", rhythm[0])
+        sizes |= {"index_topk_freq": rhythm[0], "index_skip_topk_offset": rhythm[1]}
     return {"sparse_attention": sizes}
+
+
+def _rhythm(shared: list[bool]) -> tuple[int, int] | None:
+    """Frequency and offset of layers that share the keys of others; None where there is no such rhythm."""
+    if True not in shared:
+        return 1, USUAL_OFFSET
+    offset = shared.index(True)  # the last layer, counted from 1, before the first that shares
+    frequency = next((n for n, each in enumerate(shared[offset:], 1) if not each), len(shared))
+    found = [max(number - offset, 0) % frequency != 0 for number in range(1, len(shared) + 1)]
+    return (frequency, offset) if offset and found == shared else None
 
 
 def _gated_delta_net(reader: Reader, layers: int) -> dict[str, Any]:

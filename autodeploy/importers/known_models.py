@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from autodeploy.errors import SpecError
+from autodeploy.specs.attention_kinds import SparseAttention
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import preset_names, presets_of_width, read_preset
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.importers.flag_reader import FlagReader
     from autodeploy.specs.presets import Preset
 
@@ -148,7 +151,15 @@ def _of_shape(model: dict[str, Any]) -> list[Preset]:
         for preset in presets
         if all(getattr(preset.model, key) == model[key] for key in same)
         and all((getattr(preset.model, key) is None) == (model.get(key) is None) for key in kinds)
+        and _shares_keys(preset.model.sparse_attention) == _shares_keys(model.get("sparse_attention"))
     ]
+
+
+def _shares_keys(indexer: SparseAttention | Mapping[str, Any] | None) -> int:
+    """Layers that share the keys one of them chose."""
+    if isinstance(indexer, SparseAttention):
+        return indexer.index_topk_freq
+    return (indexer or {}).get("index_topk_freq") or 1
 
 
 def _same_size(preset: Preset, model: dict[str, Any]) -> bool:

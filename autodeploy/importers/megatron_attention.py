@@ -18,6 +18,7 @@ INDEXER = {
     "--index-n-heads": ("index_n_heads", 64),
     "--index-head-dim": ("index_head_dim", 128),
 }
+SHARED = {"--index-topk-freq": "index_topk_freq", "--index-skip-topk-offset": "index_skip_topk_offset"}
 LINEAR = {
     "--linear-num-key-heads": "num_key_heads",
     "--linear-num-value-heads": "num_value_heads",
@@ -33,7 +34,7 @@ def read_attention_types(reader: FlagReader, layers: int) -> dict[str, Any]:
     Raises
     ------
     UnsupportedError
-        of layers that share the keys that others chose, and of linear layers without sizes.
+        of a pattern of layers that share the keys that others chose, and of linear layers without sizes.
     """
     return _indexer(reader) | _gated_delta_net(reader, layers)
 
@@ -44,15 +45,17 @@ def _indexer(reader: FlagReader) -> dict[str, Any]:
         if alone:
             _refuse(reader, "--use-sparse-flash-attn", "sparse attention without an indexer")
         return {}
-    frequency = reader.number("--index-topk-freq", "/model/sparse_attention")
     if reader.has("--index-topk-pattern"):
-        _refuse(reader, "--index-topk-pattern", "chosen keys shared between layers")
-    if frequency not in (None, 1):
-        _refuse(reader, "--index-topk-freq", "chosen keys shared between layers")
+        _refuse(reader, "--index-topk-pattern", "a pattern of layers that share chosen keys")
     sizes: dict[str, int] = {}
     for flag, (field, usual) in INDEXER.items():
         given = reader.number(flag, f"/model/sparse_attention/{field}")
         sizes[field] = usual if given is None else given
+    for flag, field in SHARED.items():
+        given = reader.number(flag, f"/model/sparse_attention/{field}")
+        sizes |= {} if given is None else {field: max(given, 1)}
+    if sizes.get("index_topk_freq", 1) > 1 and noop_numbers(reader):
+        _refuse(reader, "--noop-layers", "chosen keys shared between layers, with padding that counts as layers")
     return {"sparse_attention": sizes}
 
 

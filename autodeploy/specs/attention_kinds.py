@@ -6,7 +6,7 @@ Attention (KDA), arXiv 2510.26692, section 4; DeepSeek sparse attention (DSA), a
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -14,6 +14,7 @@ from autodeploy.specs.base import Document
 
 AttentionType = Literal["full_attention", "sliding_attention", "chunked_attention", "linear_attention"]
 LinearKind = Literal["gated_delta_net", "kda"]
+USUAL_OFFSET: Final = 2
 
 
 def no_bool(value: object) -> object:
@@ -82,12 +83,44 @@ class LinearAttention(Document):
         return convolved + decays + self.num_value_heads + self.value_head_dim
 
 
+def _one(value: object) -> bool:
+    return value == 1
+
+
+def _usual_offset(value: object) -> bool:
+    return value == USUAL_OFFSET
+
+
 class SparseAttention(Document):
-    """DSA: a small indexer scores all tokens before a query, which attends to the best `index_topk` of them."""
+    """DSA: a small indexer scores all tokens before a query, which attends to the best `index_topk` of them.
+
+    Layers may take the keys that the indexer of a layer before them chose (GLM-5.2): of every `index_topk_freq` layers
+    from layer `index_skip_topk_offset` (counted from 1) on, the first has an indexer. Source: MindSpeed-LLM @c77308a1,
+    multi_latent_attention.py, _resolve_dsa_source_and_end; the same in transformers' `glm_moe_dsa`.
+    """
 
     index_topk: Annotated[int, Field(ge=1, le=16_777_216), BeforeValidator(no_bool)]
     index_n_heads: _Heads
     index_head_dim: _HeadDim
+    index_topk_freq: Annotated[
+        int,
+        Field(ge=1, le=1024, description="layers that share the keys one of them chose", exclude_if=_one),
+        BeforeValidator(no_bool),
+    ] = 1
+    index_skip_topk_offset: Annotated[
+        int,
+        Field(ge=1, le=1024, description="layers up to this one (from 1) choose alone", exclude_if=_usual_offset),
+        BeforeValidator(no_bool),
+    ] = USUAL_OFFSET
+
+    def has_indexer(self, layer: int) -> bool:
+        """Whether the layer (from 0) chooses its keys itself."""
+        return max(layer + 1 - self.index_skip_topk_offset, 0) % self.index_topk_freq == 0
+
+    @property
+    def without_indexer(self) -> Self:
+        """As layers have it that take the keys another one chose: an indexer without heads."""
+        return self.model_copy(update={"index_n_heads": 0, "index_head_dim": 0})
 
     @property
     def query_width(self) -> int:

@@ -263,6 +263,22 @@ class ModelSpec(Document):
         return self if heads is None else self.model_copy(update={"num_attention_heads": heads})
 
     @property
+    def shared_index_shape(self) -> Self:
+        """The model as its layers are that take the keys another one chose: without an indexer."""
+        assert self.sparse_attention is not None
+        return self.model_copy(update={"sparse_attention": self.sparse_attention.without_indexer})
+
+    def shares_index(self, layer: int) -> bool:
+        """Whether the layer (from 0) takes the keys that a layer before it chose."""
+        return self.sparse_attention is not None and not self.sparse_attention.has_indexer(layer)
+
+    @property
+    def module_like_layer(self) -> int:
+        """The layer (from 0) whose kind a prediction module has: the last one, of those that choose keys themselves."""
+        layers = range(self.num_hidden_layers)
+        return next((layer for layer in reversed(layers) if not self.shares_index(layer)), layers[-1])
+
+    @property
     def common_heads(self) -> int:
         """What every number of query heads is a multiple of: degrees that divide it cut all layers into whole heads."""
         return gcd(self.num_attention_heads, self.sliding_attention_heads or 0)
@@ -354,11 +370,14 @@ class ModelSpec(Document):
         """Matrices of the layer with that index (from 0): all experts, or the `active` ones of a token."""
         experts = (self.num_experts_per_tok if active else self.n_routed_experts) or 0
         mlp = self._moe_params(experts) if self.is_moe_layer(layer) else self.dense_mlp_params
-        return self.attention_params_of(self.attention_type(layer)) + mlp
+        shared = self.indexer_params * self.shares_index(layer)
+        return self.attention_params_of(self.attention_type(layer)) + mlp - shared
 
     def layer_params(self, layer: int) -> int:
         """The layer with that index (from 0), all experts."""
-        return self.layer_matrix_params(layer) + self.vector_params_of(self.attention_type(layer))
+        sparse = self.sparse_attention
+        shared = 0 if sparse is None else sparse.vector_params * self.shares_index(layer)
+        return self.layer_matrix_params(layer) + self.vector_params_of(self.attention_type(layer)) - shared
 
     @property
     def embedding_params(self) -> int:
@@ -379,11 +398,11 @@ class ModelSpec(Document):
     def mtp_params(self) -> int:
         """All multi-token prediction modules without the embedding and head they share with the model.
 
-        A module is one more layer of the last layer's kind, three norms and the projection of the joined hidden
-        state and embedding, 2h x h (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+        A module is one more layer of the last layer's kind, with an indexer where others have one, three norms and the
+        projection of the joined hidden state and embedding, 2h x h (DeepSeek-V3, arXiv 2412.19437, section 2.2).
         """
         h = self.hidden_size
-        module = self.layer_params(self.num_hidden_layers - 1) + 2 * h * h + 3 * h
+        module = self.layer_params(self.module_like_layer) + 2 * h * h + 3 * h
         return self.num_nextn_predict_layers * module
 
     def total_params(self, include_mtp: bool = False) -> int:
@@ -396,6 +415,9 @@ class ModelSpec(Document):
         if self.sliding_attention_heads is not None:
             more = self.attention_params_of("sliding_attention") - self.attention_params
             layers += (self.layer_types or ()).count("sliding_attention") * more
+        if self.sparse_attention is not None:
+            shared = sum(self.shares_index(layer) for layer in range(self.num_hidden_layers))
+            layers -= shared * (self.indexer_params + self.sparse_attention.vector_params)
         ends = self.embedding_params + self.head_params + self.final_norm_params
         return layers + ends + (self.mtp_params if include_mtp else 0)
 

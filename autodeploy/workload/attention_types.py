@@ -7,13 +7,19 @@ A type whose operators are not those of scores over keys has a file of its own (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from autodeploy.specs.attention_kinds import AttentionType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.specs.attention_kinds import AttentionType
     from autodeploy.specs.model import ModelSpec
+
+
+# Of layers, beside what specs say of them: those that attend to the keys another layer's indexer chose.
+SHARED_INDEX: Final = "shared_index_attention"
+KindOfAttention = AttentionType | Literal["shared_index_attention"]
 
 
 class LayerKind(NamedTuple):
@@ -21,7 +27,7 @@ class LayerKind(NamedTuple):
 
     mlp: str
     window: int | None = None
-    attention: AttentionType = "full_attention"
+    attention: KindOfAttention = "full_attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +61,12 @@ def no_columns(seq: float, window: int | None) -> float:
     return 0.0
 
 
-ATTENTION_TYPES: dict[AttentionType, AttentionRow] = {
+ATTENTION_TYPES: dict[KindOfAttention, AttentionRow] = {
     "full_attention": AttentionRow("", score_columns),
     "sliding_attention": AttentionRow("_window", score_columns),
     "chunked_attention": AttentionRow("_chunk", chunk_columns),
     "linear_attention": AttentionRow("_linear", no_columns),
+    SHARED_INDEX: AttentionRow("_shared_index", score_columns),
 }
 
 
@@ -79,7 +86,9 @@ def mean_keys(kind: LayerKind, seq: float) -> float:
 
 
 def shape_of(model: ModelSpec, kind: LayerKind) -> ModelSpec:
-    """The model as a layer of the kind is: windows may come with another number of heads."""
+    """The model as a layer of the kind is: with the heads of its windows, or without the indexer that another has."""
+    if kind.attention == SHARED_INDEX:
+        return model.shared_index_shape
     windowed = kind.window is not None and kind.attention == "full_attention"
     return model.sliding_shape if windowed else model
 
@@ -98,6 +107,8 @@ def class_of(name: str) -> str:
 def kind_of(model: ModelSpec, layer: int) -> LayerKind:
     """The kind of the layer (from 0)."""
     mlp = "moe" if model.is_moe_layer(layer) else "dense"
+    if model.shares_index(layer):
+        return LayerKind(mlp, None, SHARED_INDEX)
     attention, window = model.attention_type(layer), model.attention_window(layer)
     # A window is a number of keys alone: full attention is one without.
     return LayerKind(mlp, window, "full_attention" if attention == "sliding_attention" else attention)

@@ -27,7 +27,7 @@ def forward_flops_per_token(
 
     keys : that a query sees at most in the mean, where documents are packed.
     """
-    last = model.num_hidden_layers - 1
+    last = model.module_like_layer
     modules = model.num_nextn_predict_layers
 
     def score_flops(layer: int) -> float:
@@ -35,7 +35,8 @@ def forward_flops_per_token(
         if kind.attention == "linear_attention":
             assert model.linear_attention is not None
             return chunk_flops_per_token(model.linear_attention)
-        heads = shape_of(model, kind).num_attention_heads
+        shape = shape_of(model, kind)
+        heads = shape.num_attention_heads
         seen, qk, value = mean_keys(kind, seq_length), model.qk_head_dim, model.value_head_dim
         if model.sparse_attention is not None:
             seen, qk, value = attention_shape(model, seq_length)
@@ -44,7 +45,7 @@ def forward_flops_per_token(
         if keys is not None:
             seen = min(seen, keys)
         found = float(attention_flops(1.0, seen, heads, qk, value))
-        return found + index_flops_per_token(model, seq_length)
+        return found + index_flops_per_token(shape, seq_length)
 
     weights = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
     weights += (1 + modules) * model.vocab_size * model.hidden_size

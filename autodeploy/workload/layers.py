@@ -301,8 +301,8 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
 
 
 def last_kind(model: ModelSpec) -> LayerKind:
-    """Kind of the last layer."""
-    return kind_of(model, model.num_hidden_layers - 1)
+    """Kind of a prediction module's layer: that of the last one, which chooses its keys itself."""
+    return kind_of(model, model.module_like_layer)
 
 
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: LayerTable | None = None) -> LayerTable:

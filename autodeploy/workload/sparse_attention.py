@@ -62,7 +62,7 @@ def indexer_rows(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], lis
     2512.02556, section 2.1.1), and gradients flow through chosen pairs only. Its input is cut off from the graph.
     """
     sparse = model.sparse_attention
-    if sparse is None:
+    if sparse is None or not sparse.index_n_heads:  # or the keys are those that another layer chose
         return [], []
     seq, tokens, h = shard.seq_length, shard.tokens, model.hidden_size
     heads, width = float(sparse.index_n_heads), float(sparse.index_head_dim)

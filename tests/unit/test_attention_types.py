@@ -221,6 +221,44 @@ def test_an_indexer_adds_its_parameters_in_both_modes(seq: int) -> None:
     assert float(cut.dense_params[0]) > indexer
 
 
+def glm(layers: int = 12) -> ModelSpec:
+    shared = DSA.model_copy(update={"index_topk_freq": 4, "index_skip_topk_offset": 3})
+    more = {"sparse_attention": shared, "num_hidden_layers": layers, "num_nextn_predict_layers": 1}
+    return sparse().model_copy(update=more)
+
+
+def test_layers_share_the_keys_that_one_of_them_chose() -> None:
+    # GLM-5.2: layers 1, 2, 3, 7, 11, ... have an indexer; so has the prediction module.
+    model = glm()
+    chooses = [number for number in range(1, 13) if not model.shares_index(number - 1)]
+    assert chooses == [1, 2, 3, 7, 11]
+    indexer = 1536 * 64 * 128 + 7168 * (128 + 64) + 2 * 128
+    whole = glm().model_copy(update={"sparse_attention": DSA})
+    assert whole.total_params() - model.total_params() == (12 - len(chooses)) * indexer
+    assert whole.total_params() == sum(whole.layer_params(layer) for layer in range(12)) + 2 * 1024 * 7168 + 7168
+    assert model.total_params() == sum(model.layer_params(layer) for layer in range(12)) + 2 * 1024 * 7168 + 7168
+    assert model.mtp_params == whole.mtp_params
+    assert [count for _, count in layer_kinds(model)] == [5, 7]
+
+
+@pytest.mark.parametrize("seq", [4096, 131072])
+def test_a_layer_without_indexer_attends_to_the_same_keys(seq: int) -> None:
+    model = glm()
+    chooses, shares = (layer_table(model, shard(seq=seq), FUSED, kind_of(model, layer)) for layer in (2, 3))
+    assert scores(shares) == {"core_attention": scores(chooses)["core_attention"]}
+    for layer, table in ((2, chooses), (3, shares)):
+        assert products(table, weighted=True) / seq == pytest.approx(2 * model.layer_matrix_params(layer))
+        assert float(np.ravel(table.dense_params)[0]) == model.layer_params(layer)
+    kept = [{tensor.name for tensor in table.tensors} for table in (chooses, shares)]
+    assert kept[0] - kept[1] == {"index_q", "index_k", "index_chosen"}
+    counted = products(head_table(model, shard(seq=seq), FUSED), weighted=True) * 2 + 4 * seq * 7168**2
+    for kind, count in [*layer_kinds(model), (kind_of(model, 2), 1)]:
+        table = layer_table(model, shard(seq=seq), FUSED, kind)
+        found = sum(flops for name, flops in scores(table).items() if name != "index_target")
+        counted += count * (products(table, weighted=True) + found)
+    assert forward_flops_per_token(model, seq) == pytest.approx(counted / seq, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -267,12 +305,16 @@ def test_flags_of_an_indexer_are_read_with_the_parsers_defaults() -> None:
     model = imported(f"{MLA} --enable-dsa-indexer --index-topk 256 --use-sparse-flash-attn")
     assert model.sparse_attention == DSA.model_copy(update={"index_topk": 256})
     assert imported(MLA).sparse_attention is None
+    shared = imported(f"{MLA} --enable-dsa-indexer --index-topk-freq 4 --index-skip-topk-offset 3").sparse_attention
+    assert shared is not None
+    assert [shared.has_indexer(layer) for layer in range(8)] == [True] * 3 + [False] * 3 + [True, False]
 
 
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (f"{MLA} --enable-dsa-indexer --index-topk-freq 4", "shared between layers"),
+        (f"{MLA} --enable-dsa-indexer --index-topk-pattern CSSSCSSS", "share chosen keys"),
+        (f"{MLA} --enable-dsa-indexer --index-topk-freq 4 --noop-layers 7", "counts as layers"),
         (f"{MLA} --use-sparse-flash-attn", "without an indexer"),
         ("--full-attention-interval 4", "without its heads"),
     ],

@@ -61,3 +61,26 @@ def test_types_of_layers_are_read_from_every_way_to_say_them() -> None:
     assert [by_name["gemma-2-9b"].attention_window(i) for i in (0, 1)] == [4096, None]
     assert by_name["Qwen3.5-27B"].num_linear_layers == 48
     assert by_name["Qwen3.5-27B"].num_nextn_predict_layers == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "rhythm"),
+    [
+        ({}, (4, 3)),
+        ({"index_topk_freq": None, "index_topk_pattern": ("FFF" + "SSSF" * 19)[:78]}, (4, 3)),
+        ({"index_topk_freq": None, "indexer_types": ["full", "shared"] * 39}, (2, 1)),
+        ({"index_topk_freq": None, "indexer_types": ["full"] * 78}, (1, 2)),
+    ],
+)
+def test_layers_that_share_chosen_keys_are_said_in_three_ways(said: dict[str, Any], rhythm: tuple[int, int]) -> None:
+    config = next(row for row in READ if row["name"] == "GLM-5.2")["config"] | said
+    indexer = read_hf_config(config)[0].sparse_attention
+    assert indexer is not None
+    assert (indexer.index_topk_freq, indexer.index_skip_topk_offset) == rhythm
+
+
+@pytest.mark.parametrize("types", ["F" * 70 + "SSFSSSSS", ["shared"] * 78, ["full", "shared"]])
+def test_layers_that_share_chosen_keys_in_no_rhythm_are_refused(types: object) -> None:
+    config = next(row for row in READ if row["name"] == "GLM-5.2")["config"]
+    with pytest.raises(UnsupportedError, match="uneven rhythm"):
+        read_hf_config(config | {"indexer_types": types})

@@ -21,6 +21,7 @@ EXPECTED = [
     "glm-4.5",
     "glm-4.5-air",
     "glm-5",
+    "glm-5.2",
     "gpt-oss-120b",
     "gpt-oss-20b",
     "gpt3-175b",

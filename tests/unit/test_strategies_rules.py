@@ -154,7 +154,8 @@ def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
             "compares_pairs": strict,
         }
         asked = frozenset(features)
-        attention = {"windowed": strict, "sparse_attention": strict, "linear_heads": 12 if strict else 0}
+        attention = {"windowed": strict, "sparse_attention": strict, "shares_index": strict}
+        attention |= {"linear_heads": 12 if strict else 0}
         found = facts(model, features=features, asked=asked, release=release, **attention, **numbers)
         values = values_of(arbitrary(), found)
         obeyed = np.broadcast_to(rule.mask(values), (len(arbitrary()),))
