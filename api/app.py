@@ -36,6 +36,7 @@ from api.threads import prepare_threads
 from api.throttle import LoginThrottle
 from api.ui import login
 from api.ui import routes as ui
+from api.ui.answers import Refusal, give_up
 from api.ui.error_page import as_page
 from api.ui.warm_up import make_ready
 from autodeploy.jobs.planning import PLANNER
@@ -127,6 +128,7 @@ def create_app(
     for pages in (ui, login):
         app.include_router(pages.router, include_in_schema=False)
     problems.install(app, as_page)
+    app.add_exception_handler(Refusal, give_up)
     openapi.install(app, with_keys=settings.auth == "keys")
     if settings.path_prefix:
         refuse_own_paths(app, settings.path_prefix)

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from api.threads import slowly
+from api.ui.answers import not_found, see
 from api.ui.clusters import choices as cluster_choices
 from api.ui.clusters import clusters_context, form_rows
-from api.ui.forms import FormValues  # noqa: TC001 - FastAPI reads annotations while the program runs
 from api.ui.from_here import changed_by, kept_from, script_from, searched_from
 from api.ui.languages import language_of, texts
-from api.ui.origin import is_foreign
+from api.ui.page_inputs import OwnForm, PlanOfPage, ViewsOfApp  # noqa: TC001 - FastAPI reads annotations
 from api.ui.plan_page import (
     changed_strategy,
     changes_of,
@@ -22,7 +22,7 @@ from api.ui.plan_page import (
     stated_strategy,
 )
 from api.ui.rendering import data, render
-from api.ui.routes import ViewsOfApp, form_page, not_found, refused, see
+from api.ui.routes import form_page
 from api.ui.run_page import run_page
 from api.ui.script_diff import script_diffs
 from api.ui.search_page import spec_text, step_shares
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from api.ui.views import SearchRow, Views
     from autodeploy.errors import FieldError
+    from autodeploy.services.views import PlanView
     from autodeploy.specs.clusters import ClusterComparison
 
 router = APIRouter(include_in_schema=False)
@@ -65,19 +66,15 @@ GROUPS = ("search", "strategy", "time", "breakdown", "stages")
 
 @router.get("/plans/{plan_id}")
 @slowly
-def plan(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse:
+def plan(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
     """One plan: its pipeline, its groups on the nodes, and what could be otherwise."""
-    return _plan_page(request, plan_id, views)
+    return _plan_page(request, view, views)
 
 
 @router.get("/plans/{plan_id}/knobs")
 @slowly
-def knobs(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
+def knobs(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     """Values of the what-if box that the target can't launch, each with the rules that it breaks."""
-    try:
-        view = views.plan(plan_id)
-    except NotFoundError as error:
-        return not_found(request, error)
     lang, moe = language_of(request), bool(view.plan_set.search.spec["model"].get("n_routed_experts"))
     others = other_values(view.plan.strategy, moe=moe)
     spec = Spec.model_validate(view.plan_set.search.spec)
@@ -90,13 +87,9 @@ def knobs(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
 
 
 @router.get("/plans/{plan_id}/timeline")
-def timeline(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
+def timeline(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     """The slots of the plan's simulated pipeline, for the page's picture of them."""
-    try:
-        found = views.timeline(views.plan(plan_id))
-    except NotFoundError as error:
-        return not_found(request, error)
-    lang = language_of(request)
+    found, lang = views.timeline(view), language_of(request)
     if found is None:
         return JSONResponse({"error": texts(lang)["plan.no_timeline"]}, 422)
     return data(request, timeline_picture(found, lang))
@@ -104,12 +97,8 @@ def timeline(request: Request, plan_id: str, views: ViewsOfApp) -> Response:
 
 @router.get("/plans/{plan_id}/operators")
 @slowly
-def operators(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse:
+def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
     """Where the time of a plan goes, down to the operators of each kind of layer."""
-    try:
-        view = views.plan(plan_id)
-    except NotFoundError as error:
-        return not_found(request, error)
     lang, report = language_of(request), views.operators(view)
     tables = [
         (
@@ -125,59 +114,45 @@ def operators(request: Request, plan_id: str, views: ViewsOfApp) -> HTMLResponse
 
 
 @router.post("/plans/{plan_id}/search")
-def search_from_here(request: Request, plan_id: str, values: FormValues, views: ViewsOfApp) -> HTMLResponse:
+def search_from_here(request: Request, view: PlanOfPage, values: OwnForm, views: ViewsOfApp) -> HTMLResponse:
     """The form of a new search with the spec as the what-if box changed it."""
-    if is_foreign(request):
-        return refused(request)
     try:
-        document = searched_from(views.plan(plan_id), values)
-    except NotFoundError as error:
-        return not_found(request, error)
+        document = searched_from(view, values)
     except SpecError as error:
-        return _plan_page(request, plan_id, views, "what-if", values, error)
+        return _plan_page(request, view, views, "what-if", values, error)
     return form_page(request, views, pasted=spec_text(document))
 
 
 @router.post("/plans/{plan_id}/save")
 @slowly
-def save(request: Request, plan_id: str, values: FormValues, views: ViewsOfApp) -> Response:
+def save(request: Request, view: PlanOfPage, values: OwnForm, views: ViewsOfApp) -> Response:
     """Stores the strategy as it was changed, and opens it as a plan of its own."""
-    if is_foreign(request):
-        return refused(request)
     try:
-        kept = kept_from(views.plan(plan_id), values, views)
-    except NotFoundError as error:
-        return not_found(request, error)
+        kept = kept_from(view, values, views)
     except SpecError as error:
-        return _plan_page(request, plan_id, views, "what-if", values, error)
+        return _plan_page(request, view, views, "what-if", values, error)
     return see(request, f"/plans/{kept}")
 
 
 @router.post("/plans/{plan_id}/script")
 @slowly
-def script(request: Request, plan_id: str, values: FormValues, views: ViewsOfApp) -> Response:
+def script(request: Request, view: PlanOfPage, values: OwnForm, views: ViewsOfApp) -> Response:
     """The launch file of the strategy as the what-if box changed it."""
-    if is_foreign(request):
-        return refused(request)
     try:
-        artefact = script_from(views.plan(plan_id), values, views)
-    except NotFoundError as error:
-        return not_found(request, error)
+        artefact = script_from(view, values, views)
     except SpecError as error:
-        return _plan_page(request, plan_id, views, "what-if", values, error)
+        return _plan_page(request, view, views, "what-if", values, error)
     disposition = f'attachment; filename="{artefact.filename}"'
     return Response(artefact.text, media_type=artefact.media_type, headers={"Content-Disposition": disposition})
 
 
 @router.post("/plans/{plan_id}/{box}")
 @slowly
-def ask(request: Request, plan_id: str, box: str, values: FormValues, views: ViewsOfApp) -> HTMLResponse:
+def ask(request: Request, view: PlanOfPage, box: str, values: OwnForm, views: ViewsOfApp) -> HTMLResponse:
     """Answers one of the boxes of a plan's page: what-if, why-not or ablation."""
-    if is_foreign(request):
-        return refused(request)
     if box not in {"what-if", "why-not", "ablation"}:
         return not_found(request, NotFoundError())
-    return _plan_page(request, plan_id, views, box, values)
+    return _plan_page(request, view, views, box, values)
 
 
 @router.get("/compare")
@@ -195,10 +170,8 @@ def compare_clusters_anew(request: Request) -> Response:
 
 @router.post("/compare/clusters")
 @slowly
-def compare_clusters(request: Request, values: FormValues, views: ViewsOfApp) -> HTMLResponse:
+def compare_clusters(request: Request, values: OwnForm, views: ViewsOfApp) -> HTMLResponse:
     """The same page with what a plan's training takes and costs on several clusters."""
-    if is_foreign(request):
-        return refused(request)
     found: ClusterComparison | None = None
     errors: Sequence[FieldError] = ()
     try:
@@ -286,10 +259,8 @@ def strategies(request: Request, search_id: str, views: ViewsOfApp) -> Response:
 
 
 @router.post("/searches/{search_id}/notes")
-def annotate(request: Request, search_id: str, values: FormValues, views: ViewsOfApp) -> Response:
+def annotate(request: Request, search_id: str, values: OwnForm, views: ViewsOfApp) -> Response:
     """Replaces tags and note of a search."""
-    if is_foreign(request):
-        return refused(request)
     tags = [tag.strip() for tag in values.get("tags", "").replace("，", ",").split(",") if tag.strip()]
     try:
         views.annotate(search_id, tags, values.get("note", "").replace("\r\n", "\n").strip())
@@ -301,10 +272,8 @@ def annotate(request: Request, search_id: str, values: FormValues, views: ViewsO
 
 
 @router.post("/new/read")
-def read_pasted(request: Request, values: FormValues, views: ViewsOfApp) -> JSONResponse:
+def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONResponse:
     """What a pasted file says, as it is typed: what was taken and what is wrong or missing. Nothing is stored."""
-    if is_foreign(request):
-        return JSONResponse({}, 403)
     lang = language_of(request)
     try:
         imported = views.read_text(values.get("spec", ""), values)
@@ -330,17 +299,13 @@ def read_pasted(request: Request, values: FormValues, views: ViewsOfApp) -> JSON
 
 def _plan_page(
     request: Request,
-    plan_id: str,
+    view: PlanView,
     views: Views,
     box: str = "",
     values: dict[str, str] | None = None,
     fault: SpecError | None = None,
 ) -> HTMLResponse:
     """The plan with the answer of the box that was asked; with a fault of what was asked, it says that instead."""
-    try:
-        view = views.plan(plan_id)
-    except NotFoundError as error:
-        return not_found(request, error)
     lang = language_of(request)
     answers: dict[str, Any] = {"what_if": None, "why_not": None, "ablation": None, "errors": ()}
     answers |= {"fitting": "", "completed": ()}

@@ -1,19 +1,18 @@
 """The addresses of the pages. None of them is part of the API's schema."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from api.threads import slowly
 from api.ui import new_search_form
 from api.ui.accuracy_page import accuracy_context
+from api.ui.answers import not_found, see
 from api.ui.assets import asset, compressed
-from api.ui.forms import FormValues
 from api.ui.languages import language_of, requested_language, texts
 from api.ui.new_search_form import choices_of
-from api.ui.origin import is_foreign
+from api.ui.page_inputs import OWN_PAGE, OwnForm, ViewsOfApp
 from api.ui.rendering import render
 from api.ui.run_page import run_page
 from api.ui.search_page import search_context
@@ -47,8 +46,6 @@ COLUMNS = (
     ("created", "created_at", False),
 )
 FOR_EVER = "public, max-age=31536000, immutable"
-
-ViewsOfApp = Annotated[Views, Depends(Views.of)]
 
 
 @router.get("/")
@@ -101,12 +98,10 @@ def search(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
     return _search_page(request, search_id, views)
 
 
-@router.post("/searches/{search_id}/scaling")
+@router.post("/searches/{search_id}/scaling", dependencies=[OWN_PAGE])
 @slowly
 def scaling(request: Request, search_id: str, views: ViewsOfApp) -> HTMLResponse:
     """The search with its scaling table, which takes a few short searches."""
-    if is_foreign(request):
-        return refused(request)
     return _search_page(request, search_id, views, with_scaling=True)
 
 
@@ -139,11 +134,9 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
     )
 
 
-@router.post("/searches/{search_id}/cancel")
+@router.post("/searches/{search_id}/cancel", dependencies=[OWN_PAGE])
 def cancel(request: Request, search_id: str, views: ViewsOfApp) -> Response:
     """Stops a search and shows it; one that has finished meanwhile is just shown."""
-    if is_foreign(request):
-        return refused(request)
     try:
         views.cancel(search_id)
     except NotFoundError as error:
@@ -160,10 +153,8 @@ def new_search(request: Request, views: ViewsOfApp) -> HTMLResponse:
 
 
 @router.post("/new")
-def start_search(request: Request, values: FormValues, views: ViewsOfApp) -> Response:
+def start_search(request: Request, values: OwnForm, views: ViewsOfApp) -> Response:
     """Starts the search that a form or a pasted document asks for, or says what is wrong with it."""
-    if is_foreign(request):
-        return refused(request)
     pasted, sure = values.get("spec", ""), values.get("sure") == "yes"
     try:
         if values.get("form") == "paste":
@@ -265,25 +256,3 @@ def form_page(
         profile_data={row.name: choices_of(row, texts(language_of(request))) for row in views.profiles()},
         ways=new_search_form.WAYS,
     )
-
-
-def see(request: Request, path: str, *, status: int = 303) -> RedirectResponse:
-    kept = requested_language(request)
-    return RedirectResponse(path + (f"?lang={kept}" if kept else ""), status_code=status)
-
-
-def not_found(request: Request, error: NotFoundError, hint: str = "") -> HTMLResponse:
-    """The page that says so; by default with what may have become of searches and plans."""
-    known = texts(language_of(request))
-    message = str(error) or known["error.not_found"]
-    return _error(request, 404, known["error.not_found_title"], message, hint or known["error.not_found_hint"])
-
-
-def refused(request: Request) -> HTMLResponse:
-    known = texts(language_of(request))
-    return _error(request, 403, known["error.foreign_title"], known["error.foreign"])
-
-
-def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:
-    context: dict[str, Any] = {"title": title, "message": message, "hint": hint}
-    return render(request, "error.html", status=status, **context)

@@ -18,13 +18,23 @@ def _process_space() -> str:
     return f"{socket.gethostname()}/{space}"
 
 
+_TOKENS: set[str] = set()
+"""Of the owners that this process made, and of those of the process it was forked from, whose number is another."""
+
+
+def _token() -> str:
+    token = secrets.token_hex(4)
+    _TOKENS.add(token)
+    return token
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """This process as the owner of searches."""
+    """This process as the owner of searches; it may have several, one for each runner and each search of its own."""
 
     space: str = field(default_factory=_process_space)
     pid: int = field(default_factory=os.getpid)
-    token: str = field(default_factory=lambda: secrets.token_hex(4))
+    token: str = field(default_factory=_token)
 
     def __str__(self) -> str:
         return f"{self.space[-160:]}:{self.pid}:{self.token}"
@@ -36,7 +46,7 @@ class Owner:
         if space != self.space[-160:] or not pid.isdigit():
             return False
         if int(pid) == self.pid:
-            return token != self.token  # the number is ours now, so its last holder is gone
+            return token not in _TOKENS | {self.token}  # the number is ours now: an earlier holder of it is gone
         try:
             os.kill(int(pid), 0)
         except ProcessLookupError:

@@ -128,7 +128,7 @@ class Presence:
             with self._database.write() as session:
                 workers = Workers(session)
                 workers.beat(row)
-                workers.prune(now - FORGOTTEN_AFTER, self._is_gone)
+                workers.prune(now - FORGOTTEN_AFTER, self._owner.is_dead)
         except DATABASE_ERRORS as error:
             log.debug("the list of workers was not told: %s", error)
             return
@@ -136,7 +136,3 @@ class Presence:
             log.exception("the list of workers was not told")
             return
         self._seen_s = seen_s
-
-    def _is_gone(self, worker_id: str) -> bool:
-        """Of a process with this number nothing is said: a program may have several runners."""
-        return f":{self._owner.pid}:" not in worker_id and self._owner.is_dead(worker_id)

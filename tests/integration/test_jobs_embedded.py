@@ -12,6 +12,7 @@ import pytest
 from autodeploy.errors import SearchCancelled
 from autodeploy.jobs.embedded import EmbeddedRunner
 from autodeploy.jobs.owner import Owner
+from autodeploy.jobs.takeover import recover
 from autodeploy.services import open_services
 from autodeploy.store.clock import utc_now
 from autodeploy.store.database import Database
@@ -32,13 +33,28 @@ def test_a_search_of_the_command_line_can_be_cancelled(sqlite_url):
         assert item.status == "cancelled"
 
 
+def test_a_search_that_this_process_runs_itself_is_not_taken_over(sqlite_url):
+    """Its runner looks for searches of dead processes meanwhile."""
+    settings = quick_settings(sqlite_url)
+    with open_services(settings, planner=QUICK) as services:
+        taken = []
+
+        def look(_):
+            recover(services.database, settings, Owner(), lambda _, search_id: taken.append(search_id))
+
+        found = services.searches.plan_and_store(named("quick"), progress=look)
+        assert found.status in {"optimal", "feasible"}
+        assert taken == []
+
+
 def test_owners_know_the_dead():
     me = Owner()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert me.is_dead(str(Owner(pid=gone.pid)))
-    assert me.is_dead(str(Owner()))  # this process's number with another token: an earlier holder
+    assert me.is_dead(str(Owner(token="earlier")))  # this process's number with a foreign token: an earlier holder
     assert not me.is_dead(str(me))
+    assert not me.is_dead(str(Owner()))  # another one of this process
     assert not me.is_dead(str(Owner(pid=os.getppid())))
     assert not me.is_dead(str(Owner(space="elsewhere", pid=gone.pid)))
     assert not me.is_dead("")

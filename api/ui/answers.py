@@ -1,0 +1,53 @@
+"""Answers that several pages give: another address, and what is missing or refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi.responses import RedirectResponse
+
+from api.ui.languages import language_of, requested_language, texts
+from api.ui.rendering import render
+
+if TYPE_CHECKING:
+    from fastapi import Request, Response
+    from fastapi.responses import HTMLResponse
+
+    from autodeploy.errors import NotFoundError
+
+
+class Refusal(Exception):
+    """Ends a request, wherever it is handled, with a page."""
+
+    def __init__(self, page: Response) -> None:
+        super().__init__(page.status_code)
+        self.page = page
+
+
+async def give_up(_: Request, refusal: Exception) -> Response:
+    """The page of a `Refusal`."""
+    assert isinstance(refusal, Refusal)
+    return refusal.page
+
+
+def see(request: Request, path: str, *, status: int = 303) -> RedirectResponse:
+    """Sends the browser to another page, in the language that it asked for."""
+    kept = requested_language(request)
+    return RedirectResponse(path + (f"?lang={kept}" if kept else ""), status_code=status)
+
+
+def not_found(request: Request, error: NotFoundError, hint: str = "") -> HTMLResponse:
+    """The page that says so; by default with what may have become of searches and plans."""
+    known = texts(language_of(request))
+    message = str(error) or known["error.not_found"]
+    return _error(request, 404, known["error.not_found_title"], message, hint or known["error.not_found_hint"])
+
+
+def refused(request: Request) -> HTMLResponse:
+    """The page that says that a form came from another site."""
+    known = texts(language_of(request))
+    return _error(request, 403, known["error.foreign_title"], known["error.foreign"])
+
+
+def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:
+    return render(request, "error.html", status=status, title=title, message=message, hint=hint)
