@@ -9,13 +9,14 @@ from markupsafe import Markup
 
 from api.ui.languages import texts
 from autodeploy.figures.accuracy_svg import PAGE, Point, groups_of, predicted_against_measured_svg
-from autodeploy.figures.labels import PARTS, Language, layout
+from autodeploy.figures.labels import layout, part_names
 from autodeploy.reports.profiler_parts import GROUPS, compared_parts
 from autodeploy.store.clock import iso
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.messages import Language
     from autodeploy.reports.profiler_parts import ComparedPart
     from autodeploy.services import ClusterView, ReestimatedPlan, RunPage, RunView
 
@@ -77,7 +78,7 @@ def accuracy_context(
         "next": ledger.next_after,
         "clusters": [cluster_row(view, reranked.get(view.cluster, ())) for view in clusters],
         "profiled": [profiled_run(view) for view in profiled],
-        "part_names": {name: ", ".join(PARTS[lang][part] for part in parts) for name, parts in GROUPS.items()},
+        "part_names": {name: ", ".join(part_names(lang)[part] for part in parts) for name, parts in GROUPS.items()},
         "created": lambda view: iso(view.created_at),
     }
 

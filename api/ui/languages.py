@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import Language
+from autodeploy.messages import LANGUAGES, Language, section_texts
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-LANGUAGES: tuple[Language, ...] = get_args(Language)
 DEFAULT: Language = "en"
 
 
 @cache
 def texts(lang: Language) -> dict[str, str]:
     """All texts of a language by `section.key`."""
-    sections = tomllib.loads((files("api.ui") / "texts" / f"{lang}.toml").read_text(encoding="utf-8"))
-    return {f"{section}.{key}": text for section, keys in sections.items() for key, text in keys.items()}
+    return section_texts(lang, "page")
 
 
 def requested_language(request: Request) -> Language | None:

@@ -25,7 +25,7 @@ from hardware_profiles import list_profiles, load_profile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.figures.labels import Language
+    from autodeploy.messages import Language
     from autodeploy.services import PlanView
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.timeline import PipelineTimeline
@@ -182,7 +182,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "uncertain_numbers": box_rows(view.plan_set.risk, lang),
         "sure": bool(view.plan.evidence) or view.plan.p_fits is not None,
         "axes": axes(strategy, lang),
-        "part_names": figures.labels.PARTS[lang],
+        "part_names": figures.labels.part_names(lang),
         "spans": figures.group_spans(strategy, per_node) if per_node is not None else (),
         "charts": {name: figures.figure_json(figure) for name, figure in drawn.items()},
         "knobs": knobs_of(strategy, moe=bool(spec["model"].get("n_routed_experts"))),
@@ -199,7 +199,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
             "parts": [name for name in PART_FIELDS if getattr(view.plan.breakdown, name) > 0.0],
             "grade": grade_of(spec["cluster"]),
             "memory": memory_by_grade(spec["cluster"]),
-            "bar": {name: figures.labels.PARTS[lang][name] for name in PART_COLOURS},
+            "bar": {name: figures.labels.part_names(lang)[name] for name in PART_COLOURS},
             "breakdown": view.plan.breakdown.model_dump(mode="json"),
             "step_time_s": view.plan.step_time_s,
             "peak_memory_gib": view.plan.peak_memory_gib,

@@ -29,7 +29,7 @@ from api.ui.search_page import spec_text, step_shares
 from api.ui.strategy_picture import picture
 from api.ui.timeline_picture import timeline_picture
 from autodeploy.errors import NotFoundError, SpecError
-from autodeploy.figures.labels import MEMORY, PARTS
+from autodeploy.figures.labels import memory_names, part_names
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
 from autodeploy.reports.operator_table import (
     EXCHANGE_NUMBERS,
@@ -203,7 +203,7 @@ def _compare_page(
         except NotFoundError as error:
             return not_found(request, error)
     lang = language_of(request)
-    names = PARTS[lang] | MEMORY[lang]
+    names = part_names(lang) | memory_names(lang)
     shown = rows_in_words(comparison, lang) if comparison else []
     longest_s = max((view.plan.step_time_s for view in compared), default=0.0)
     bars = [
@@ -330,7 +330,7 @@ def _plan_page(
         answers["errors"] = error.errors
     context = plan_context(view, views.timeline(view), lang)
     status = 422 if answers["errors"] else 200
-    parts = [(name, PARTS[lang][name]) for name in PART_FIELDS]
+    parts = [(name, part_names(lang)[name]) for name in PART_FIELDS]
     context["run"] = run_page(view.plan, lang, texts(lang))
     context["launch_format"] = views.launch_format(view.plan, view.plan_set.search.spec["search"]["target"])
     context["rehearsals"] = views.rehearsals(view.plan_set, view.plan)

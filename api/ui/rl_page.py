@@ -9,8 +9,8 @@ from autodeploy import figures
 from autodeploy.reports.rl_lines import phase_name, rl_lines
 
 if TYPE_CHECKING:
-    from autodeploy.figures.labels import Language
     from autodeploy.figures.layout import Figure
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan
 
 

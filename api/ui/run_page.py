@@ -11,7 +11,7 @@ from autodeploy.reports.run_facts import cost_words, duration, run_facts, size
 from autodeploy.reports.texts import say
 
 if TYPE_CHECKING:
-    from autodeploy.figures.labels import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.training_run import TrainingRun
 

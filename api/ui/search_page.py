@@ -11,7 +11,7 @@ from api.ui.languages import texts
 from api.ui.rl_page import rl_charts, rl_context
 from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS
 from autodeploy import figures
-from autodeploy.figures.labels import MEMORY, PARTS, Language, is_reference, layout
+from autodeploy.figures.labels import is_reference, layout, memory_names, part_names
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
 from autodeploy.reports.best_plan import axes_in_words, workload_in_words
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
@@ -25,6 +25,7 @@ from autodeploy.strategies.rules import load_rules
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Breakdown, Plan, PlanSet
     from autodeploy.specs.strategy import Recompute, Strategy
 
@@ -70,7 +71,7 @@ def step_shares(breakdown: Breakdown, step_time_s: float, lang: Language) -> tup
     for field in PART_COLOURS:
         part_s = float(getattr(breakdown, field))
         if part_s > 0 and step_time_s > 0:
-            shares.append(Share(field, PARTS[lang][field], part_s, part_s / step_time_s, start))
+            shares.append(Share(field, part_names(lang)[field], part_s, part_s / step_time_s, start))
             start += part_s / step_time_s
     return tuple(shares)
 
@@ -216,9 +217,9 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "fates": became,
         "fate_kinds": fate_kinds(became, lang),
         "rule_texts": {rule.name: rule.text for rule in load_rules()},
-        "parts": PARTS[lang],
+        "parts": part_names(lang),
         "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],
-        "memory_names": {name: MEMORY[lang][name] for name in MEMORY_COLOURS},
+        "memory_names": {name: memory_names(lang)[name] for name in MEMORY_COLOURS},
         "charts": charts(plan_set, lang),
         "layout": layout,
         "axes": lambda strategy: axes(strategy, lang),

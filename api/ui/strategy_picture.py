@@ -12,7 +12,7 @@ from cost_models.schedule import schedule
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from autodeploy.figures.labels import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import ParetoPoint, Plan, PlanSet, SolvedStrategies
     from autodeploy.specs.strategy_bounds import StrategyBounds
 

@@ -9,7 +9,7 @@ from api.ui.languages import texts
 from autodeploy.figures.palette import LANE_COLOURS, SLOT_COLOURS
 
 if TYPE_CHECKING:
-    from autodeploy.figures.labels import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.timeline import PipelineTimeline, Slot
 
 WORDS = "timeline."

@@ -11,7 +11,7 @@ from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.options import Lang, ListFormat, Output, SimpleFormat, Tongue, language, read_spec
 
 if TYPE_CHECKING:
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.ablation import AblationReport, AblationRow
 
 app = typer.Typer()
@@ -75,14 +75,14 @@ def ablation_text(report: AblationReport, lang: Language = "en") -> str:
 
 
 def _cells(row: AblationRow, lang: Language) -> list[str]:
-    from autodeploy.reports.texts import PART_NAMES, part_name, say
+    from autodeploy.reports.texts import part_name, say
     from autodeploy.reports.translation import translated
     from autodeploy.reports.wording import seconds
 
     if row.step_time_s is None or row.peak_memory_gib is None:
         return [row.feature, "-", "", "- !", translated(row.reason or "", lang)]
     moved = say(lang, "comma").join(
-        f"{part_name(lang, part) if part in PART_NAMES else part} {change:+.3g} s"
+        f"{part_name(lang, part) if part in part_name else part} {change:+.3g} s"
         for part, change in list(row.moved.items())[:2]
     )
     change = "" if row.mode == "baseline" or row.predicted is None else f"{row.predicted:+.1f} %"

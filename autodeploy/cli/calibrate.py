@@ -174,7 +174,7 @@ def _from_runs(
         traced, plan = _traced(folder, profile, spec, plan, page)
         runs = runs + traced
     overlay, report = calibrate_runs(runs, profile, load_planner(), spec=spec, plan=plan)
-    tell("measurement_on" if len(runs) == 1 else "measurements_on", count=len(runs), profile=profile)
+    tell("measurements_on", count=len(runs), profile=profile)
     _tell_factors(report.get("factors", {}), "factor_of_shipped")
     if "bias_before" in report:
         before, after = (f"{100 * report[name]:+.1f} %" for name in ("bias_before", "bias_after"))

@@ -10,7 +10,7 @@ import typer
 from autodeploy.cli.options import Lang, Output, Server, Tongue, language
 
 if TYPE_CHECKING:
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.comparison import Comparison
 
 app = typer.Typer()

@@ -12,7 +12,7 @@ from autodeploy.cli.options import Lang, Tongue, language
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
 
 app = typer.Typer()
 

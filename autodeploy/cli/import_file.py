@@ -12,7 +12,7 @@ from autodeploy.cli.options import Lang, Output, Tongue, language
 if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import Diagnostics
     from autodeploy.importers.imported import Imported
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
 
 app = typer.Typer()
 EXAMPLE = "Example: autodeploy import pretrain.sh --cluster cloudmatrix-384 -o spec.yaml"

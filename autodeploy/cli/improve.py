@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.checks import Launch
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.what_if import Improvement, ImproveReport
 
 app = typer.Typer()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.spec import Spec
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from rich.status import Status
 
+    from autodeploy.messages import Language
     from autodeploy.planner import Progress
-    from autodeploy.reports.texts import Language
 
 
 QUIET_S = 5.0  # so long without a line, and the next report is shown whatever it says

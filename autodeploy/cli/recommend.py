@@ -22,7 +22,7 @@ from autodeploy.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.clusters import ClusterComparison, ClusterOffer
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.what_if import Recommendation

@@ -11,7 +11,7 @@ import typer
 from autodeploy.cli.options import Lang, ListFormat, Server, SimpleFormat, Tongue, language
 
 if TYPE_CHECKING:
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.services import RunOutcome, RunView
 
 app = typer.Typer(no_args_is_help=True)
@@ -220,8 +220,7 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
     if cluster is not None:
         report = cluster["report"]
         count = cluster["num_runs"]
-        overlay = "overlay_of_one" if count == 1 else "overlay_of"
-        lines.append("  " + command_text(lang, overlay, cluster=cluster["cluster"], count=count))
+        lines.append("  " + command_text(lang, "overlay_of", cluster=cluster["cluster"], count=count))
         if "bias_before" in report:
             before, after = _share(report["bias_before"]), _share(report["bias_after"])
             lines.append("  " + command_text(lang, "bias", before=before, after=after))

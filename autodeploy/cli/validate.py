@@ -12,7 +12,7 @@ from autodeploy.cli.options import Lang, Output, Tongue, language
 
 if TYPE_CHECKING:
     from autodeploy.calibration.unmeasured import UnmeasuredReport
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
 
 app = typer.Typer()
 SERVED = "generation"  # kind of rows of measured serving

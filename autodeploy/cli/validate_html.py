@@ -11,7 +11,7 @@ from autodeploy.figures.accuracy import predicted_against_measured
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 from autodeploy.figures.layout import figure_json, plotly_js
 from autodeploy.reports.command_texts import command_text
-from autodeploy.reports.texts import PART_NAMES, part_name
+from autodeploy.reports.texts import part_name
 from autodeploy.reports.translation import translated
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.calibration.rl_rows import RlRow
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.calibration.validate import Row, Statistics, ValidationReport
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.record import Record
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1b2430}
@@ -216,7 +216,7 @@ def _run(row: Row, lang: Language) -> list[str]:
 
 
 def _part(name: str, lang: Language) -> str:
-    if lang != "en" and name in PART_NAMES:
+    if lang != "en" and name in part_name:
         return part_name(lang, name)
     return name.removesuffix("_s").replace("_", " ")
 

@@ -10,7 +10,7 @@ import typer
 from autodeploy.cli.options import Lang, ListFormat, Server, SimpleFormat, Tongue, language, read_spec
 
 if TYPE_CHECKING:
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy

@@ -19,13 +19,14 @@ from autodeploy.reports.plan_report import (
 )
 from autodeploy.reports.recommendation import recommendation_lines
 from autodeploy.reports.rows import columns, plan_rows
-from autodeploy.reports.texts import Language, part_name, say
+from autodeploy.reports.texts import part_name, say
 from autodeploy.specs.planset import PARTS, StageMemory
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan, PlanSet
 
 UNWRAPPED = 10_000

@@ -8,7 +8,7 @@ from autodeploy.exporters.artefact import Artefact
 from autodeploy.reports.markdown import render_markdown
 
 if TYPE_CHECKING:
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan, PlanSet
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.exporters.artefact import Artefact
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.timeline import PipelineTimeline
 

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.figures.labels import Language
+    from autodeploy.messages import Language
 
 WIDTH, HEIGHT = 700, 520
 LEFT, RIGHT, TOP, BOTTOM = 72, 210, 40, 52

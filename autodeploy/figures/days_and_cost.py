@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import WORDS, Language, layout
+from autodeploy.figures.labels import layout, picture_words
 from autodeploy.figures.layout import front_trace, limit_line, point_trace, quiet_figure
 from autodeploy.figures.palette import LIMIT, PART_COLOURS
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.figures.layout import Figure
+    from autodeploy.messages import Language
     from autodeploy.specs.clusters import ClusterComparison
 
 COLOURS = tuple(PART_COLOURS[name] for name in ("compute_s", "exposed_ep_s", "optimizer_s", "recompute_s"))
@@ -25,7 +26,7 @@ def days_and_cost(found: ClusterComparison, titles: Sequence[str], lang: Languag
     ----------
     titles : of the clusters, in their order.
     """
-    words = WORDS[lang]
+    words = picture_words(lang)
     front = sorted((p for answer in found.clusters for p in answer.points if p.on_front), key=lambda p: p.days)
     traces = []
     if len(front) > 1:

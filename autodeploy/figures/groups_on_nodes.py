@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import WORDS, Language
+from autodeploy.figures.labels import picture_words
 from autodeploy.figures.layout import bar_trace, quiet_figure
 
 if TYPE_CHECKING:
     from autodeploy.figures.layout import Figure
+    from autodeploy.messages import Language
     from autodeploy.specs.strategy import Strategy
 
 MOST_NODES = 64
@@ -83,7 +84,7 @@ def group_spans(strategy: Strategy, devices_per_node: int) -> tuple[GroupSpan, .
 
 def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = "en") -> Figure:
     """A row for each node, a cell for each device: the later its pipeline stage, the darker. At most 64 nodes."""
-    words = WORDS[lang]
+    words = picture_words(lang)
     world = strategy.tp * strategy.cp * (strategy.dp or 1) * strategy.pp
     ranks = range(min(world, MOST_NODES * devices_per_node))
     places = [place_of(rank, strategy) for rank in ranks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import WORDS, Language
+from autodeploy.figures.labels import picture_words
 from autodeploy.figures.layout import bar_trace, quiet_figure
 from autodeploy.figures.palette import LAYER_COLOURS, LAYER_INK
 from autodeploy.stack.schedules import schedule
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from autodeploy.figures.layout import Figure
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan
 
 
@@ -70,7 +71,7 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
     ----------
     dense_layers : numbers, from 0, of the layers without routed experts.
     """
-    words = WORDS[lang]
+    words = picture_words(lang)
     row_px = ROW_PX if len(plan.stages) <= MANY_STAGES else LOW_ROW_PX
     names = [_stage_name(index, stage.holds, words["stage"]) for index, stage in enumerate(plan.stages)]
     runs = layer_runs(plan, dense_layers)

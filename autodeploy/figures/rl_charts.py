@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import RL_PHASES, RL_WORDS, Language
+from autodeploy.figures.labels import rl_phases, rl_words
 from autodeploy.figures.layout import bar_trace, point_trace, quiet_figure
 from autodeploy.figures.palette import BEST, OTHER, REST, RL_COLOURS
 
 if TYPE_CHECKING:
     from autodeploy.figures.layout import Figure
+    from autodeploy.messages import Language
     from autodeploy.specs.rl_plan import RlPlan
 
 
 def phases_timeline(rl: RlPlan, lang: Language = "en") -> Figure:
     """Each phase as a bar from its start to its end, on the cards that it runs on; one trace a phase."""
-    words = RL_WORDS[lang]
+    words = rl_words(lang)
     traces = [
         bar_trace(
-            name=RL_PHASES[lang].get(phase.name, phase.name),
+            name=rl_phases(lang).get(phase.name, phase.name),
             meta=phase.name,
             orientation="h",
             x=[phase.end_s - phase.start_s],
@@ -35,7 +36,7 @@ def phases_timeline(rl: RlPlan, lang: Language = "en") -> Figure:
 
 def batch_over_time(rl: RlPlan, lang: Language = "en") -> Figure:
     """Sequences that decode at once, on the fullest rank and on a mean one; the tail is shaded."""
-    words, points = RL_WORDS[lang], rl.generation.batch_over_time
+    words, points = rl_words(lang), rl.generation.batch_over_time
     until = [point.until_s for point in points]
     traces = [
         point_trace(name=words[name], meta=name, mode="lines", x=until, y=values, line={"color": colour, "shape": "vh"})

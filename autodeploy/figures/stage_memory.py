@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import MEMORY, WORDS, Language
+from autodeploy.figures.labels import memory_names, picture_words
 from autodeploy.figures.layout import bar_trace, limit_line, quiet_figure
 from autodeploy.figures.palette import LIMIT, MEMORY_COLOURS
 
 if TYPE_CHECKING:
     from autodeploy.figures.layout import Figure
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan
 
 
 def stage_memory(plan: Plan, lang: Language = "en") -> Figure:
     """One stacked bar a pipeline stage, in GiB on the card, and the line of the usable memory."""
-    words = WORDS[lang]
+    words = picture_words(lang)
     stages = [str(index) for index in range(len(plan.stages))]
     traces = []
     for field, colour in MEMORY_COLOURS.items():
@@ -23,7 +24,7 @@ def stage_memory(plan: Plan, lang: Language = "en") -> Figure:
         if any(gib):
             traces.append(
                 bar_trace(
-                    name=MEMORY[lang][field],
+                    name=memory_names(lang)[field],
                     meta=field,
                     x=stages,
                     y=gib,

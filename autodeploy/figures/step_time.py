@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import PARTS, WORDS, Language, plan_label, short_label
+from autodeploy.figures.labels import part_names, picture_words, plan_label, short_label
 from autodeploy.figures.layout import bar_trace, quiet_figure
 from autodeploy.figures.palette import PART_COLOURS
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.figures.layout import Figure
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan
 
 _ROW_PX = 38
@@ -32,7 +33,7 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> Figure:
         shares = [_share_pct(part_s, plan.step_time_s) for part_s, plan in zip(seconds, plans, strict=True)]
         traces.append(
             bar_trace(
-                name=PARTS[lang][field],
+                name=part_names(lang)[field],
                 meta=field,
                 orientation="h",
                 x=seconds,
@@ -45,7 +46,7 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> Figure:
     short = [short_label(plan, lang) for plan in plans]
     return quiet_figure(
         traces,
-        x_title=WORDS[lang]["step_time"],
+        x_title=picture_words(lang)["step_time"],
         y_title="",
         height_px=_FRAME_PX + _ROW_PX * len(rows),
         barmode="stack",

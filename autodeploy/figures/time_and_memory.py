@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.figures.labels import WORDS, Language, is_reference, layout
+from autodeploy.figures.labels import is_reference, layout, picture_words
 from autodeploy.figures.layout import front_trace, limit_line, point_trace, quiet_figure
 from autodeploy.figures.palette import BEST, LIMIT, OTHER, REFERENCE
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.figures.layout import Figure, Trace
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan
 
 
@@ -32,7 +33,7 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> Figure:
 
     The plan for comparison is left out: it is so far away that the plans would lie on each other.
     """
-    words = WORDS[lang]
+    words = picture_words(lang)
     traces: list[Trace] = []
     plans = [plan for plan in plans if not is_reference(plan)]
     front = pareto_front(plans)

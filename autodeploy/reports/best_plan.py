@@ -9,7 +9,7 @@ from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.outlook import headroom_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
 from autodeploy.reports.run_facts import run_facts
-from autodeploy.reports.texts import Language, say
+from autodeploy.reports.texts import say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import (
     chance,
@@ -27,6 +27,7 @@ from autodeploy.stack.frameworks import UNRESTRICTED, title_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import ExpertImbalance, Plan
     from autodeploy.specs.spec import Spec
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import Language, part_name, say
+from autodeploy.reports.texts import part_name, say
 from autodeploy.specs.planset import PARTS
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Breakdown, Plan
 
 # In the order of a reader's questions; what stays below 1 % and is not among the first is folded into "other".

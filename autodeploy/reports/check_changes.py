@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from autodeploy.reports.check_texts import tell
 from autodeploy.reports.markdown import escape
-from autodeploy.reports.texts import Language, part_name
+from autodeploy.reports.texts import part_name
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import percent, seconds
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.check import Changes, CheckReport
     from autodeploy.specs.planset import Plan
 

@@ -10,12 +10,13 @@ from autodeploy.reports.check_changes import change_lines, change_tables
 from autodeploy.reports.check_texts import remedy_name, tell
 from autodeploy.reports.markdown import UNWRAPPED, escape
 from autodeploy.reports.recommendation import rescaled_words
-from autodeploy.reports.texts import Language, say
+from autodeploy.reports.texts import say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import degrees, percent, seconds, wrap
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.check import CheckReport, Compared, Gate, Remedy
 
 GIB = 2**30

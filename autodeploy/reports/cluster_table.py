@@ -9,7 +9,7 @@ from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import degrees, system_title
 
 if TYPE_CHECKING:
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.clusters import ClusterComparison, ClusterOffer
 
 RIGHT = frozenset({1, 2, 3, 4})

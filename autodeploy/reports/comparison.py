@@ -16,7 +16,7 @@ from autodeploy.specs.planset import PARTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan, PlanSet
 
 Pair = tuple["PlanSet", "Plan"]

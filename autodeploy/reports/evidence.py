@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import Language, say
+from autodeploy.reports.texts import say
 from autodeploy.reports.wording import percent
 from cost_models.schedule import SCHEDULES, schedule
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Evidence, Plan
 
 _OF_POST_TRAINING = "rl."

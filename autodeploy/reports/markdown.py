@@ -17,12 +17,13 @@ from autodeploy.reports.plan_report import (
 from autodeploy.reports.recommendation import recommendation_lines
 from autodeploy.reports.rows import columns, plan_rows
 from autodeploy.reports.spare_table import spare_table
-from autodeploy.reports.texts import Language, say
+from autodeploy.reports.texts import say
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from autodeploy.messages import Language
     from autodeploy.reports.plan_report import Table
     from autodeploy.specs.planset import Plan, PlanSet
 

@@ -10,7 +10,7 @@ from autodeploy.reports.texts import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.operators import LayerOperators, OperatorReport
 
 MICRO, MEGA, GIGA, TERA = 1e-6, 1e6, 1e9, 1e12

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import Language, part_name, say
+from autodeploy.reports.texts import part_name, say
 from autodeploy.reports.wording import degrees, percent, seconds
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import ParetoPoint, Plan, PlanSet
 
 MOST_LOSSES = 3

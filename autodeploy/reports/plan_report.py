@@ -10,13 +10,14 @@ from autodeploy.reports.outlook import goal_line, pareto_line
 from autodeploy.reports.recommendation import box_rows, recommendation_lines, rescaled_words
 from autodeploy.reports.rows import PlanRow, columns, plan_rows
 from autodeploy.reports.spare_table import spare_table
-from autodeploy.reports.texts import Language, say
+from autodeploy.reports.texts import say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import pad, percent, seconds, width, wrap
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS, UNRESTRICTED, launchers, post_trainers, title_of
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan, PlanSet
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.rows import looks_like, what_differs
-from autodeploy.reports.texts import Language, reference_name, say
+from autodeploy.reports.texts import reference_name, say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import chance, degrees, percent, seconds
 from cost_models.schedule import SCHEDULES, schedule
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Bet, BoxNumber, Fastest, Plan, PlanSet, Rescaled, RiskRanking, Valley
 
 MOST_BETS = 3

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import RL_PHASES
-from autodeploy.reports.texts import Language, say
+from autodeploy.figures.labels import rl_phases
+from autodeploy.reports.texts import say
 from autodeploy.reports.wording import percent, quantity, seconds
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.rl import RlStrategy
     from autodeploy.specs.rl_plan import RlPlan
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def phase_name(name: str, lang: Language) -> str:
     """A phase in the reader's language."""
-    return RL_PHASES[lang].get(name, name)
+    return rl_phases(lang).get(name, name)
 
 
 def rl_workload(spec: Spec, lang: Language) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.rl_lines import generation_in_words
-from autodeploy.reports.texts import Language, reference_name, say
+from autodeploy.reports.texts import reference_name, say
 from autodeploy.reports.wording import chance, degrees, recompute_names, schedule_cell, seconds, swap_names
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.strategy import Strategy
 

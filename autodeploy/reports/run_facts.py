@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import Language, say
+from autodeploy.reports.texts import say
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import degrees, percent, quantity, seconds
 
 if TYPE_CHECKING:
+    from autodeploy.messages import Language
     from autodeploy.specs.training_run import RunPhase, TrainingRun
 
 
@@ -71,7 +72,7 @@ def failures(expected: float, lang: Language) -> str:
     count = round(expected)
     if count == 0:
         return say(lang, "failures_none")
-    return say(lang, "failures_one") if count == 1 else say(lang, "failures_many", count=f"{count:,}")
+    return say(lang, "failures", count=f"{count:,}")
 
 
 def _phase(number: int, phase: RunPhase, lang: Language) -> str:

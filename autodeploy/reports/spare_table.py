@@ -9,7 +9,7 @@ from autodeploy.reports.texts import say
 from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spares import SparePlan
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.importers.communication_trace import ExchangeGroup
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
     from autodeploy.services.trace_comparison import TraceComparison, TracedOperator
 
 GIGA, TERA, MILLI = 1e9, 1e12, 1e3

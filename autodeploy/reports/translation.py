@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
-    from autodeploy.reports.texts import Language
+    from autodeploy.messages import Language
 
 CATALOGUES = ("sentences.yaml", "error_sentences.yaml", "rule_sentences.yaml")
 _NUMBER = r"[-+−]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?"

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import Language, say
+from autodeploy.reports.texts import say
 from autodeploy.specs.choice_key import ChoiceKey
 from cost_models.schedule import schedule
 from hardware_profiles.loader import list_profiles, load_profile
@@ -14,6 +14,7 @@ from hardware_profiles.loader import list_profiles, load_profile
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.strategy import Recompute, Strategy
 

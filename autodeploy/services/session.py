@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from autodeploy.checks import Baseline, Launch
     from autodeploy.exporters import Artefact
     from autodeploy.jobs.runner import JobRunner
+    from autodeploy.messages import Language
     from autodeploy.rehearsal import Rehearsal
-    from autodeploy.reports.texts import Language
     from autodeploy.services.cluster_calibration import Refit
     from autodeploy.services.run_views import RunOutcome
     from autodeploy.services.views import PlanView

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-    from autodeploy.figures.labels import Language
+    from autodeploy.messages import Language
     from autodeploy.services import Services
 
 FILES = Path(__file__).parents[1] / "launch_files"

@@ -20,7 +20,7 @@ from tests.ui.test_plan_pages import planned as planned
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from autodeploy.figures.labels import Language
+    from autodeploy.messages import Language
     from tests.ui.conftest import Site, Visitor
 
 WEIGHT_LIMIT = 1.5e6

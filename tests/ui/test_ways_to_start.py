@@ -15,7 +15,7 @@ from tests.ui.test_accessibility import violations
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from autodeploy.figures.labels import Language
+    from autodeploy.messages import Language
     from tests.ui.conftest import Site, Visitor
 
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"

@@ -12,7 +12,7 @@ import pytest
 from autodeploy import figures
 from autodeploy.figures import figure_json, group_spans, groups_on_nodes, palette
 from autodeploy.figures.groups_on_nodes import place_of
-from autodeploy.figures.labels import MEMORY, PARTS, WORDS, layout, plan_label
+from autodeploy.figures.labels import layout, memory_names, part_names, plan_label
 from autodeploy.figures.layers_on_stages import layer_runs
 from autodeploy.figures.layout import plotly_js, plotly_style_ids
 from autodeploy.figures.time_and_memory import pareto_front
@@ -23,8 +23,8 @@ from tests import factories
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.figures.labels import Language
     from autodeploy.figures.layout import Figure
+    from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan
 
 # A page with a content security policy without 'unsafe-eval' draws these and no other.
@@ -164,8 +164,8 @@ def test_palette_and_names_cover_every_part() -> None:
     for colours in (palette.PART_COLOURS, palette.MEMORY_COLOURS):
         assert len(set(colours.values())) == len(colours)
         assert all(re.fullmatch(r"#[0-9a-f]{6}", colour) for colour in colours.values())
-    for table, fields in ((PARTS, palette.PART_COLOURS), (MEMORY, palette.MEMORY_COLOURS), (WORDS, WORDS["en"])):
-        assert set(table["en"]) == set(table["zh"]) == set(fields)
+    for names, fields in ((part_names, palette.PART_COLOURS), (memory_names, palette.MEMORY_COLOURS)):
+        assert set(names("en")) == set(names("zh")) == set(fields)
 
 
 def test_short_names_of_strategies() -> None:

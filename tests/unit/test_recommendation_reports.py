@@ -10,6 +10,7 @@ import pytest
 
 from autodeploy.exporters.csv_table import plans_csv
 from autodeploy.exporters.html_report import render_html
+from autodeploy.messages import LANGUAGES
 from autodeploy.reports.best_plan import step_in_words
 from autodeploy.reports.comparison import compare_plans, render_comparison_markdown
 from autodeploy.reports.evidence import evidence_line, evidence_rows, in_words
@@ -25,7 +26,7 @@ from autodeploy.reports.recommendation import (
     valley_line,
 )
 from autodeploy.reports.rows import columns, plan_rows
-from autodeploy.reports.texts import LANGUAGES, reference_name
+from autodeploy.reports.texts import reference_name
 from autodeploy.reports.wording import chance, width
 from autodeploy.specs.planset import Bet, BoxNumber, Evidence, PlanSet, Rescaled, RiskRanking, Valley
 from tests import factories

@@ -16,7 +16,6 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import spec_context
 from autodeploy.ranking.error_box import error_box
 from autodeploy.ranking.explain import PART_NAMES
-from autodeploy.reports import check_texts, command_texts, texts
 from autodeploy.reports.translation import blanks, sentences, translated
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
@@ -33,21 +32,6 @@ LLAMA: dict[str, Any] = {
     "search": {"effort": "fast", "top_k": 2},
 }
 QWEN: dict[str, Any] = LLAMA | {"model": "qwen3-30b-a3b", "cluster": {"profile": "ascend-800t-a2", "num_npus": 32}}
-
-
-def names(text: str) -> set[str]:
-    return {name for _, name, *_ in string.Formatter().parse(text) if name}
-
-
-@pytest.mark.parametrize(
-    "table",
-    [texts._TEXTS, texts.PART_NAMES, check_texts._TEXTS, check_texts._FIELDS, command_texts._TEXTS],
-)
-def test_every_message_has_both_languages(table: dict[str, tuple[str, str]]) -> None:
-    for key, (english, chinese) in table.items():
-        assert english, key
-        assert chinese, key
-        assert names(english) == names(chinese), key
 
 
 def test_every_sentence_fills_the_same_blanks_in_both_languages() -> None:

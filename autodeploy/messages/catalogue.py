@@ -1,0 +1,71 @@
+"""The catalogues of texts, `en.json` and `zh.json`.
+
+Nested JSON, as translation tools such as Weblate, Crowdin or Lokalise open it: a text's key is its path with dots
+(`report.best`), its blanks are Python's (`{count}`), its plural forms are two keys that end in `_one` and `_other`
+(i18next, version 4), of which the value `count` chooses.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = get_args(Language)
+
+
+@cache
+def catalogue(lang: Language) -> dict[str, str]:
+    """Every text of a language by its key."""
+    return dict(_flat(json.loads(files("autodeploy.messages").joinpath(f"{lang}.json").read_text(encoding="utf-8"))))
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def text_of(lang: Language, key: str, **values: object) -> str:
+    """The text in that language with its blanks filled in.
+
+    Raises
+    ------
+    KeyError
+        when the catalogue has no such key, or a blank has no value.
+    """
+    texts = catalogue(lang)
+    template = texts.get(key)
+    if template is None:
+        template = texts[f"{key}_{'one' if values.get('count') in {1, '1'} and lang == 'en' else 'other'}"]
+    return template.format_map(values)
+
+
+@cache
+def section_texts(lang: Language, section: str) -> dict[str, str]:
+    """The texts of a section by the rest of their keys."""
+    prefix = f"{section}."
+    return {key.removeprefix(prefix): text for key, text in catalogue(lang).items() if key.startswith(prefix)}
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Texts of one section: `Section("report")(lang, "best")` is the text `report.best`."""
+
+    name: str
+
+    def __call__(self, lang: Language, key: str, **values: object) -> str:
+        """As `text_of`."""
+        return text_of(lang, f"{self.name}.{key}", **values)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the section has that text."""
+        return f"{self.name}.{key}" in catalogue("en")
