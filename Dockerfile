@@ -2,7 +2,7 @@
 
 FROM python:3.11.13-slim-bookworm AS build
 WORKDIR /build
-COPY requirements.lock pyproject.toml README.md LICENSE ./
+COPY requirements.lock pyproject.toml README.md LICENSE NOTICE ./
 COPY .ci/runtime_lock.py .ci/
 # Only what the lock names, checked by hash; no development tools.
 RUN python .ci/runtime_lock.py > runtime.lock \

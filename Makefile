@@ -115,9 +115,10 @@ flags: $(STAMP) ## Make the tables of registered flags anew; MEGATRON= MINDSPEED
 		$(if $(TORCHTITAN),--torchtitan $(TORCHTITAN)) $(if $(TORCHTITAN_NPU),--torchtitan-npu $(TORCHTITAN_NPU)) \
 		$(if $(VERL),--verl $(VERL)) $(if $(MINDSPEED_RL),--mindspeed-rl $(MINDSPEED_RL))
 
-docs: $(STAMP) ## Make the generated pages and the README's numbers anew
+docs: $(STAMP) ## Regenerate the reference pages, figures, NOTICE and the numbers of the README
 	@$(BIN)/python -m docs.generate
 	@$(BIN)/python -m docs.readme
+	@$(BIN)/python -m docs.notice
 
 check: check_format check_lint check_types check_imports check_spelling check_sizes ## Check all that can be read off the code
 

@@ -1,4 +1,4 @@
-"""The figures of the explanation, drawn from the formulas themselves with round numbers."""
+"""The figures of the explanation, drawn from the formulas with round numbers, and the picture of the rooms."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cost_models import all_to_all, collectives, compute, hbm, swap
 from cost_models.collectives import Group, Tier
 from cost_models.schedule import closed_form_s, fused_pairs, in_flight_closed
 from docs.line_chart import Chart, svg
+from docs.rooms_picture import picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ def figures() -> dict[str, str]:
         "paired_share": _paired_share(),
         "swap_window": _swap(),
     }
-    return {name: svg(chart) for name, chart in charts.items()}
+    return {name: svg(chart) for name, chart in charts.items()} | {"rooms": picture()}
 
 
 def _gemm() -> Chart:

@@ -47,7 +47,7 @@ def rescaled_line(plan_set: PlanSet, lang: Language) -> str | None:
 
 
 def rescaled_words(found: Rescaled, lang: Language) -> str:
-    """`every time is multiplied by 0.934: the measured run MSF03 took 28.3 s, predicted 30.3 s (source)`."""
+    """`every time is multiplied by 0.934: the measured run R1 took 28.3 s, predicted 30.3 s (source)`."""
     return say(
         lang,
         "rescaled",

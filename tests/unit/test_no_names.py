@@ -7,6 +7,8 @@ comparison with a name, or a collection of names to compare with, would have to 
 from __future__ import annotations
 
 import ast
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,29 @@ def test_names_of_frameworks_and_chips_are_found(vocabulary: str, text: str) -> 
 )
 def test_what_only_says_a_name_is_left_alone(text: str) -> None:
     assert said(ast.parse(text), VOCABULARIES["schedule"]) == []
+
+
+def record_ids() -> frozenset[str]:
+    """Ids of all shipped records: those of code that treats one run apart would be found by them."""
+    folder = ROOT / "autodeploy" / "calibration" / "records"
+    lines = [line for path in folder.glob("*.jsonl") for line in path.read_text(encoding="utf-8").splitlines()]
+    return frozenset(json.loads(line)["id"] for line in lines)
+
+
+def words_of(text: str) -> set[str]:
+    return set(re.findall(r"[\w.-]*\w", text))
+
+
+def test_no_record_is_named_in_product_code() -> None:
+    ids = record_ids()
+    assert len(ids) > 500
+    named = {
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in product_files()
+        for word in words_of(path.read_text(encoding="utf-8")) & ids
+    }
+    assert named == set()
+
+
+def test_a_record_in_code_would_be_found() -> None:
+    assert words_of('if record.id == "MSF01": # not vtrain_multi_027.') & record_ids() == {"MSF01", "vtrain_multi_027"}

@@ -1,0 +1,72 @@
+"""The picture of the rooms shows what the code imports: no more, and all that follows from it."""
+
+from __future__ import annotations
+
+import re
+
+from docs import rooms_picture
+from docs.rooms_picture import ROOT, import_graph, imported_modules, joined, picture, reachable, reduced
+
+
+def test_imports_are_read_wherever_they_run():
+    source = """
+import autodeploy.specs.spec
+from autodeploy import errors
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from autodeploy.api_only import x
+else:
+    import cost_models.hbm
+def late():
+    from autodeploy.solver.outer import search
+"""
+    found = set(imported_modules(source))
+    assert found == {
+        "autodeploy.specs.spec",
+        "autodeploy.errors",
+        "typing",
+        "cost_models.hbm",
+        "autodeploy.solver.outer",
+    }
+
+
+def test_an_arrow_that_follows_from_others_is_left_out():
+    graph = {"a": {"b", "c"}, "b": {"c"}, "c": set[str]()}
+    assert reduced(graph) == {"a": {"b"}, "b": {"c"}, "c": set()}
+
+
+def test_rooms_that_import_each_other_share_a_box():
+    graph = {"a": {"b"}, "b": {"a", "c"}, "c": set[str]()}
+    assert joined(graph) == {"a, b": {"c"}, "c": set()}
+
+
+def test_the_reduction_keeps_what_can_be_reached():
+    graph = joined(import_graph())
+    fewer = reduced(graph)
+    assert {name: reachable(fewer, name) for name in graph} == {name: reachable(graph, name) for name in graph}
+    assert sum(map(len, fewer.values())) < sum(map(len, graph.values())) / 3
+
+
+def test_every_room_has_a_box_and_no_arrow_points_up():
+    graph = joined(import_graph())
+    text = picture()
+    boxes = re.findall(r'text-anchor="middle" fill="#1c2733">([^<]+)<', text)
+    assert sorted(boxes) == sorted(graph)
+    centre = rooms_picture.placed(reduced(graph))
+    assert all(centre[other][1] > centre[name][1] for name, others in graph.items() for other in others)
+
+
+def test_boxes_of_a_row_do_not_touch():
+    centre = rooms_picture.placed(reduced(joined(import_graph())))
+    for name, (x, y) in centre.items():
+        for other, (x2, y2) in centre.items():
+            if name != other and y == y2:
+                assert abs(x - x2) > (rooms_picture.box_width(name) + rooms_picture.box_width(other)) / 2
+
+
+def test_the_page_of_the_architecture_shows_it_and_says_each_room():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert "explanation/figures/rooms.svg" in text
+    table = text.partition("## Rooms")[2].partition("\n## ")[0]
+    missing = {name for name in rooms_picture.rooms() if not re.search(rf"`(?:autodeploy/)?{name}/`", table)}
+    assert missing == set()
