@@ -110,6 +110,14 @@ EFFICIENCY_TERMS: dict[str, EfficiencyTerm] = {
             0.15,
         ),
         EfficiencyTerm(
+            "attention_of_torch",
+            "rate of the flash attention that PyTorch's scaled_dot_product_attention runs, against the kernels that "
+            "the other two numbers are of",
+            "fraction",
+            1.0,
+            0.10,
+        ),
+        EfficiencyTerm(
             "attention_head_dim_half",
             "head dimension d_half in (1 + d_half/128) / (1 + d_half/d), which scales attention away from head "
             "dimension 128",

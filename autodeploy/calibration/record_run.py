@@ -51,14 +51,23 @@ def runnable(record: Record, profile: Profile) -> Record:
 
 
 def _every_second_product(record: Record, found: list[Diagnosis]) -> dict[str, Any]:
-    """Selective recomputation of torchtitan, by operator: attention and every second product are kept, the rest
-    is computed again (torchtitan/distributed/activation_checkpoint.py, policy `op`).
+    """Selective recomputation of torchtitan, by operator (`autodeploy.workload.by_operator`).
+
+    Layers of other models than dense ones with grouped-query attention call other products: what is no product is taken
+    as computed again.
     """
     recompute = record.strategy.recompute
     if stack_of(record) != "torchtitan" or recompute.granularity != "selective" or recompute.per_stage is not None:
         return {}
-    found.append(_note("/strategy/recompute/modules", "by operator; read as norms and activations"))
-    return {"recompute": recompute.model_copy(update={"modules": ("norm", "activation")})}
+    if "by_operator" in recompute.modules:
+        return {}
+    if record.model.is_moe or record.model.is_mla or not record.strategy.fsdp:
+        found.append(_note("/strategy/recompute/modules", "by operator; read as norms and activations"))
+        return {"recompute": recompute.model_copy(update={"modules": ("norm", "activation")})}
+    found.append(
+        _note("/strategy/recompute/modules", "read as by operator, which is what torchtitan has", widens=False)
+    )
+    return {"recompute": recompute.model_copy(update={"modules": ("by_operator",)})}
 
 
 def _refuse_empty_stages(record: Record) -> None:

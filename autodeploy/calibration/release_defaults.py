@@ -84,9 +84,13 @@ _GRAPH_MODE = frozenset(
     {"graph_mode", "fused_rmsnorm", "overlap_grad_reduce", "overlap_param_gather", "unfused_optimizer"}
 )
 
-# Fully sharded by PyTorch: the next layer's weights arrive and the last one's gradients leave beside the passes.
-# Source: torchtitan, fully_shard with its default prefetch.
-_TORCH_NATIVE = frozenset({"flash_attention", "grouped_gemm", "overlap_grad_reduce", "overlap_param_gather"})
+# Fully sharded by PyTorch, FP32 shards of each parameter: the next layer's weights arrive and the last one's gradients
+# leave beside the passes. Source: torchtitan, fully_shard with its default prefetch.
+_TORCH_NATIVE = frozenset(
+    {"flash_attention", "grouped_gemm", "overlap_grad_reduce", "overlap_param_gather", "torch_fsdp2"}
+)
+# Attention takes FlashAttention-2 before cuDNN but on B200 (torchtitan 820504e, models/attention.py, _init_backend).
+_TORCH_ON_GPU = frozenset({"torch_attention"})
 # Eager, every operator of a norm, a gate, the rotary embedding and the loss is a kernel; torch.compile makes each chain
 # one kernel (torchtitan b5bcd76c6: models/common/{nn_modules,feed_forward,rope}.py; blocks in distributed/compile.py,
 # the loss in components/loss.py).
@@ -102,7 +106,7 @@ def release_of(record: Record) -> ReleaseDefaults:
             return ReleaseDefaults(_MEGATRON_2021, "current", fields=_FIELDS_2021)
         if stack_of(record) == "torchtitan":
             kernels = _TORCH_COMPILED if "torch_compile" in record.strategy.features else _TORCH_EAGER
-            return ReleaseDefaults(_TORCH_NATIVE | kernels, "current")
+            return ReleaseDefaults(_TORCH_NATIVE | _TORCH_ON_GPU | kernels, "current")
         return ReleaseDefaults(_MODERN_NVIDIA, "current")
     stack = stack_of(record)
     if in_graph_mode(record):

@@ -40,6 +40,7 @@ RecomputeModule = Literal[
     "mla_kv_up_proj",
     "norm",
     "activation",
+    "by_operator",
     "permute",
     "moe_zero_memory_level0",
     "moe_zero_memory_level1",

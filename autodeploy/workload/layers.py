@@ -10,6 +10,7 @@ from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.adapters import frozen_piece, with_adapters
 from autodeploy.workload.attention import attention_rows
 from autodeploy.workload.attention_types import LayerKind, kind_of, shape_of, table_name
+from autodeploy.workload.by_operator import by_operator
 from autodeploy.workload.host_operators import MLP_HOOKS, of_hooks, replayed_synchronisations, synchronisations
 from autodeploy.workload.linear_attention import linear_params, linear_rows
 from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
@@ -82,6 +83,7 @@ def layer_table(
         synchronisations=synchronisations(shard, on) if moe else 0.0,
         replayed_synchronisations=replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
+        by_operator=None if moe or linear or not on.counts_products else by_operator(model, shard),
     )
     return in_format(with_reference(with_adapters(table, shard, on), on), on.element_bytes)
 

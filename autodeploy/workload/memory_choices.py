@@ -15,7 +15,8 @@ class MemoryChoice:
     """One choice per layer. Two choices that free the same tensor exclude each other.
 
     own_layer : a swap that the framework waits for at the end of its layer's forward pass, and starts to bring back at
-        the beginning of its layer's backward pass.
+        beginning of its layer's backward pass.
+    shares : it frees and replays these tensors and operators in part (`LayerTable.by_operator`).
     """
 
     name: str
@@ -24,6 +25,7 @@ class MemoryChoice:
     replays: tuple[str, ...] = ()
     replays_exchanges: tuple[str, ...] = ()
     own_layer: bool = False
+    shares: bool = False
 
 
 LAYER_INPUT = "attention_norm_in"
@@ -46,6 +48,21 @@ CHOICES: dict[str, MemoryChoice] = {
             "recompute",
             ("mlp_activation_out", "shared_activation_out", *_EXPERT_ACTIVATION),
             ("mlp_activation", "shared_activation", "expert_activation"),
+        ),
+        # PyTorch's selective checkpointing by operator: every second product, and all that is no product.
+        MemoryChoice(
+            "by_operator",
+            "recompute",
+            (
+                *("attention_norm_cast", "attention_norm_out", "qkv", "rotated", "qk_norm_in"),
+                *("mlp_norm_in", "mlp_norm_cast", "mlp_norm_out", "mlp_up_out", "mlp_activation_out"),
+            ),
+            (
+                *("attention_norm", "qkv_proj", "qkv_split", "qk_norm", "rotary", "attention_out_proj"),
+                *("mlp_norm", "mlp_up_proj", "mlp_activation"),
+            ),
+            ("attention_gather", "attention_reduce", "mlp_gather"),
+            shares=True,
         ),
         MemoryChoice(
             "mla_up_proj",

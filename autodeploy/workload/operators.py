@@ -14,6 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from autodeploy.workload.by_operator import ByOperator
     from cost_models.arrays import Bools, Floats
 
 
@@ -121,6 +122,7 @@ class LayerTable:
     replayed_synchronisations: float = 0.0  # of a replay that permutes again and does not route again
     after_synchronisation: tuple[str, ...] = ()  # operators that the host issues right after, in order
     frozen_params: Floats | float = 0.0  # parameters on the rank that are not trained: weights alone
+    by_operator: ByOperator | None = None  # what selective recomputation by operator leaves; None: it does not know it
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ class OperatorFeatures:
     logit_bytes: float = 4.0  # kept of a logit for the backward pass: the FP32 softmax; other losses differ
     loss_bytes: float = 2.0  # of a logit beyond it while the loss runs: the 16-bit logits, or their 16-bit gradient
     loss_chunk: float = 0.0  # tokens of which the loss is computed at a time, gradients with it; 0: all
+    counts_products: bool = False  # products of each matrix are called one by one, and may be kept one by one
     fused_rotary: bool = True
     whole_vocabulary: bool = False  # every tensor-parallel rank holds embedding and head whole
     replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts

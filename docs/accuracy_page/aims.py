@@ -20,6 +20,7 @@ from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import counts_for_time, fits_time, is_update_phase
 from autodeploy.calibration.parameters import ELSEWHERE, PARAMETERS, nuisances_of
 from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.release_defaults import stack_of
 from docs.accuracy_page.errors import carried_over, errors_of, layout_groups, residuals_at, runs_of
 from docs.accuracy_page.refits import residuals_without
 from docs.accuracy_page.sets import A100, ASCEND, H100
@@ -197,6 +198,8 @@ def dense_lines(records: Sequence[Record], fitted: Mapping[str, Calibration]) ->
     plain = [r for r in records if r.cluster.profile == H100 and fits_time(r) and not r.model.is_moe]
     carried = carried_over(fitted[A100], plain, H100).plain
     prior = errors_of(residuals_at(plain, load_profile(H100, calibrated=False).efficiency))
+    torch = [r for r in apart_of(records, H100) if stack_of(r) == "torchtitan"]
+    torch_error = errors_of(residuals_of(torch, fitted[H100]))
     return [
         Line(
             f"dense on Ascend, {dense.n} runs, left out: mean / p90",
@@ -209,6 +212,12 @@ def dense_lines(records: Sequence[Record], fitted: Mapping[str, Calibration]) ->
             f"{_pc(carried.median_ape)} (A100's factors), {_pc(prior.median_ape)} (priors)",
             "4 %",
             carried.median_ape <= 0.04,
+        ),
+        Line(
+            f"torchtitan on H100, {torch_error.n} runs, in no fit: mean",
+            _pc(torch_error.mape),
+            "30 %",
+            torch_error.mape <= 0.30,
         ),
     ]
 

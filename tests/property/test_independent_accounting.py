@@ -187,3 +187,18 @@ def test_layers_with_a_window(seq: int, heads: dict[str, Any]) -> None:
     d = Degrees(case.world, tp=2, micro_batches=3, sequence_parallel=True)
     for applied in ({}, {"full": [8]}):
         assert_equal(estimated(case, d, [[8]], applied), account(case.run, d, case.machine, [[8]], applied))
+
+
+@pytest.mark.parametrize(("tp", "sequence_parallel"), [(1, False), (2, False), (4, True)])
+@pytest.mark.parametrize("model", [DENSE, DENSE | {"hidden_act": "gelu", "qk_norm": True}, LATENT], ids=str)
+def test_every_second_product_is_computed_again(tp: int, sequence_parallel: bool, model: dict[str, Any]) -> None:
+    on = {"flash_attention", "fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather", "fused_swiglu"}
+    applied = {"by_operator": [5]}
+    sharded, whole = (case_of(model, cluster("gpus"), frozenset(each)) for each in (on, {"flash_attention"}))
+    for case in (sharded, whole):
+        d = Degrees(case.world, tp=tp, micro_batches=2, sequence_parallel=sequence_parallel)
+        assert_equal(estimated(case, d, [[8]], applied), account(case.run, d, case.machine, [[8]], applied))
+    replayed = estimated(sharded, Degrees(sharded.world, tp=tp), [[8]], applied).breakdown["recompute_s"]
+    # Who has no such recomputation, or layers of other products, loses nothing.
+    assert (replayed > 0.0) == ("kv_lora_rank" not in model)
+    assert estimated(whole, Degrees(whole.world, tp=tp), [[8]], applied).breakdown["recompute_s"] == 0.0

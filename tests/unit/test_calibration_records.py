@@ -17,6 +17,7 @@ from autodeploy.calibration.release_defaults import features_of, release_of, sta
 from autodeploy.calibration.run_rows import run_row
 from autodeploy.calibration.shipped import shipped_records
 from autodeploy.specs.record import Measured, Record
+from hardware_profiles.loader import load_profile
 
 
 @cache
@@ -257,6 +258,29 @@ def test_torchtitan_on_gpus_fuses_what_torch_compile_fuses() -> None:
     assert fused <= features_of(eager.model_copy(update={"framework": "megatron-lm"}))
     times = [predict_record(run).step_time_s for run in (eager, compiled)]
     assert times[0] > times[1]
+
+
+def test_torchtitan_on_gpus_shards_and_attends_as_torch_does() -> None:
+    run = next(r for r in shipped() if r.id == "torchtitan_8b_8_cp1_fp8")
+    assert {"torch_fsdp2", "torch_attention"} <= features_of(run)
+    assert not {"torch_fsdp2", "torch_attention"} & features_of(run.model_copy(update={"framework": "megatron-lm"}))
+    assert "torch_attention" not in features_of(record_on("ascend-800t-a2", framework="torchtitan"))
+    rate = load_profile("nvidia-h100").efficiency["attention_of_torch"]
+    slow, fast = (predict_record(run, efficiency={"attention_of_torch": each}) for each in (rate, 1.0))
+    machines = slow.context.machine.rates, fast.context.machine.rates
+    for each in ("attention_forward", "attention_backward"):
+        assert getattr(machines[0], each) == pytest.approx(rate * getattr(machines[1], each))
+    # Full recomputation: the forward pass twice, 2 + 2 + 5 matrix products of 2 s^2 h / 2 FLOPs a layer and sequence.
+    flops = 32 * 2.0 * 32_768**2 * 4_096
+    reached = [912e12 * float(rate_of) for rate_of in (machines[1].attention_forward, machines[1].attention_backward)]
+    alone = 2 * flops / reached[0] + 2.5 * flops / reached[1]
+    assert slow.step_time_s - fast.step_time_s == pytest.approx(alone * (1.0 / rate - 1.0), rel=0.03)
+
+
+def test_torchtitan_on_gpus_is_predicted_within_its_aim() -> None:
+    runs = [r for r in shipped() if r.framework == "torchtitan"]
+    far = [abs((measured_step_s(run) or 0.0) / predict_record(run).step_time_s - 1.0) for run in runs]
+    assert sum(far) / len(far) < 0.30  # as they came: no fit sees them
 
 
 def test_the_cards_of_torchtitan_tables_are_slower_than_the_profile_by_default() -> None:

@@ -147,6 +147,7 @@ def operator_features(
         copies_heads=ascend,
         slices_heads=not ascend and "torch_loss" not in features,  # torchtitan has three projections
         cuts_latents=release is not None and release.cuts_latents,
+        counts_products="torch_fsdp2" in features,
         fused_rotary="unfused_rotary" not in features,
         fused_cross_entropy="fused_cross_entropy" in features,
         dropout="dropout" in features,

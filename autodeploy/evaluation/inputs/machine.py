@@ -144,6 +144,7 @@ def _compute_rates(
 ) -> ComputeRates:
     """What a device computes and moves in a second, in this precision."""
     fixed = profile.fixed_costs
+    attention = np.asarray(value["attention_of_torch"] if "torch_attention" in features else 1.0)
     return ComputeRates(
         peak_flops=device.peak_flops[precision],
         hbm_bytes_per_s=device.hbm_bytes_per_s,
@@ -153,8 +154,8 @@ def _compute_rates(
         grouped_gemm=value["grouped_gemm"],
         grouped_gemm_exposed=value["grouped_gemm_exposed"],
         operand_fraction=value["hbm_operands"],
-        attention_forward=value["attention_forward"],
-        attention_backward=value["attention_backward"],
+        attention_forward=value["attention_forward"] * attention,
+        attention_backward=value["attention_backward"] * attention,
         attention_head_dim_half=value["attention_head_dim_half"],
         attention_seq_half=value["attention_seq_half"],
         hbm_fraction=value["hbm"],

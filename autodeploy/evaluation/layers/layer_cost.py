@@ -21,7 +21,7 @@ from cost_models.swap import beyond_own_layer_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from autodeploy.workload.operators import Operator
+    from autodeploy.workload.operators import LayerTable, Operator
     from cost_models.arrays import Floats
 
 
@@ -303,21 +303,21 @@ def _choices(
     again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
     found = {}
-    waits = _waits(kept, busiest, exchanged.shown_ep(backward=True) * features.recompute_in_waits)
+    waits = _waits(table, kept, busiest, exchanged.shown_ep(backward=True) * features.recompute_in_waits)
     even = {t.name: t.kept_bytes for t in table.tensors}
     for choice in CHOICES.values():
-        freed = freed_by(choice, kept)
+        freed = _freed_here(choice, kept, table)
         if not freed:
             continue
-        saved = np.asarray(sum(kept[name] for name in freed) + zero)
-        uneven = np.asarray(saved - sum(even[name] for name in freed))
+        saved = np.asarray(sum(kept[name] * share for name, share in freed.items()) + zero)
+        uneven = np.asarray(saved - sum(even[name] * share for name, share in freed.items()))
         if choice.kind == "swap":
             waited = 2.0 * saved / memory_rate
             if choice.own_layer:
                 waited = waited + np.where(features.paired, 0.0, _own_layer_s(layer, saved, busiest))
             found[choice.name] = ChoiceCost(saved, np.asarray(waited), saved, zero, uneven)
             continue
-        work = _replayed_work(choice, busiest)
+        work = _replayed_work(choice, busiest, table)
         replayed = zero + work - np.minimum(work, waits(choice, work))
         for name, seconds in exchanged.forward_s.items():
             if name in HOT or name.startswith(REFERENCE):
@@ -348,14 +348,25 @@ def _own_layer_s(layer: LayerInputs, swapped: Floats, times: dict[str, OperatorT
     )
 
 
-def _replayed_work(choice: MemoryChoice, times: dict[str, OperatorTime]) -> Floats:
+def _freed_here(choice: MemoryChoice, kept: Mapping[str, object], table: LayerTable) -> dict[str, Floats | float]:
+    """Names of the kept tensors that a choice frees in a layer, with the share of each."""
+    if not choice.shares:
+        return dict.fromkeys(freed_by(choice, kept), 1.0)
+    if table.by_operator is None:
+        return {}
+    return {name: table.by_operator.tensors[name] for name in freed_by(choice, kept)}
+
+
+def _replayed_work(choice: MemoryChoice, times: dict[str, OperatorTime], table: LayerTable) -> Floats:
     """Seconds of the operators that a choice runs again."""
-    again = (t.forward_s for name, t in times.items() if EVERYTHING in choice.replays or name in choice.replays)
-    return np.asarray(sum(again, np.zeros(1)))
+    again = {name: t.forward_s for name, t in times.items() if EVERYTHING in choice.replays or name in choice.replays}
+    if choice.shares and table.by_operator is not None:
+        again = {name: seconds * table.by_operator.operators[name] for name, seconds in again.items()}
+    return np.asarray(sum(again.values(), np.zeros(1)))
 
 
 def _waits(
-    kept: dict[str, Floats], times: dict[str, OperatorTime], exposed: Floats
+    table: LayerTable, kept: dict[str, Floats], times: dict[str, OperatorTime], exposed: Floats
 ) -> Callable[[MemoryChoice, Floats], Floats]:
     """How much of a choice's replay runs while the backward pass waits for an expert exchange (`exposed`).
 
@@ -363,8 +374,12 @@ def _waits(
     recompute has them to itself; choices that may be combined share them in proportion to their work, so that together
     they never hide more than there is.
     """
-    partial = [c for c in CHOICES.values() if c.kind == "recompute" and EVERYTHING not in c.frees and freed_by(c, kept)]
-    together = np.asarray(sum((_replayed_work(c, times) for c in partial), np.zeros(1)))
+    partial = [
+        c
+        for c in CHOICES.values()
+        if c.kind == "recompute" and EVERYTHING not in c.frees and _freed_here(c, kept, table)
+    ]
+    together = np.asarray(sum((_replayed_work(c, times, table) for c in partial), np.zeros(1)))
 
     def window(choice: MemoryChoice, work: Floats) -> Floats:
         share = 1.0 if EVERYTHING in choice.frees else work / np.maximum(together, 1e-30)

@@ -17,6 +17,7 @@ from autodeploy.evaluation.layers.alternatives import resolved
 from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
+from autodeploy.evaluation.steps.recomputed_by_operator import refuse_beside, refuse_unknown
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.facts import placed_facts
@@ -238,6 +239,7 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
         if name not in SWAP_NAMES:
             raise UnsupportedError(f"swapping {name!r} is not modelled", path="/strategy/swap")
         applied[ChoiceKey(SWAP_NAMES[name])] = stage_layers
+    refuse_beside(applied, stage_layers)
     return applied
 
 
@@ -273,6 +275,7 @@ def estimated(strategy: Strategy, context: Context, *, forward_only: bool = Fals
     context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
+    refuse_unknown(layout, classes)
     estimate = estimate_layout(Priced(classes, candidate, context), layout, forward_only=forward_only)
     return Estimated(estimate, context, candidate, classes, layout)
 

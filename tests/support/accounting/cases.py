@@ -423,7 +423,7 @@ def placements(draw: st.DrawFn, layers: int, pp: int, vpp: int, schedule: str = 
 CHOICES = (
     *("norm", "activation", "mla_up_proj", "core_attn", "permute", "moe_zero_memory_level0", "moe_zero_memory_level1"),
     *("mlp", "shared_experts", "moe", "full", "swap_attention", "swap_unpermute", "swap_moe"),
-    *("mla_kv_up_proj", "swap_core_attn_out", "swap_activation", "swap_layer_input"),
+    *("mla_kv_up_proj", "swap_core_attn_out", "swap_activation", "swap_layer_input", "by_operator"),
 )
 
 

@@ -42,6 +42,17 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
         ("mlp_activation", "shared_activation", "expert_activation"),
         (),
     ),
+    "by_operator": (
+        (
+            *("attention_norm_cast", "attention_norm_out", "qkv", "rotated", "qk_norm_in"),
+            *("mlp_norm_in", "mlp_norm_cast", "mlp_norm_out", "mlp_up_out", "mlp_activation_out"),
+        ),
+        (
+            *("attention_norm", "mlp_norm", "qkv_proj", "qkv_split", "qk_norm", "rotary"),
+            *("attention_out_proj", "mlp_up_proj", "mlp_activation"),
+        ),
+        ("attention_gather", "attention_reduce", "mlp_gather"),
+    ),
     "mla_up_proj": (
         ("latent_q", "latent_kv"),
         ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"),
@@ -227,7 +238,29 @@ def _freed(a: Account, name: str, sizes: dict[str, float] | None = None) -> floa
     if name == "full":
         return sum(size for tensor, size in sizes.items() if tensor != "attention_norm_in")
     tensors = RECOMPUTE[name][0] if name in RECOMPUTE else SWAP[name]
-    return sum(sizes.get(tensor, 0.0) for tensor in tensors)
+    return sum(sizes.get(tensor, 0.0) * _part(a, name, tensor) for tensor in tensors)
+
+
+def _part(a: Account, choice: str, row: str) -> float:
+    """How much of a tensor or an operator a choice is about: all of it, but where products are counted one by one.
+
+    Of q, k, v, o, gate, up, down the second, fourth and sixth are computed again; o is not where its sum over the
+    tensor-parallel ranks is kept.
+    """
+    if choice != "by_operator":
+        return 1.0
+    other = a.run.kv_lora_rank or a.run.attention_output_gate or a.run.attention_head_gate
+    if "torch_fsdp2" not in a.run.on or other or "mlp_up_proj" not in a.operators:
+        return 0.0
+    if row in ("qkv", "qkv_proj"):
+        heads, kv_heads = a.run.num_attention_heads / a.d.tp, max(1.0, a.run.num_key_value_heads / a.d.tp)
+        keys, values = kv_heads * a.run.head_dim, kv_heads * a.run.value
+        return keys / (heads * a.run.head_dim + keys + values)
+    if row in ("mlp_up_out", "mlp_up_proj"):
+        return 0.5 if a.run.gates == 2 else 0.0
+    if row in ("mlp_norm_in", "attention_out_proj"):
+        return 0.0 if a.d.sequence_parallel and a.d.tp > 1 else 1.0
+    return 1.0
 
 
 def _again_s(a: Account, name: str) -> float:
@@ -255,9 +288,9 @@ def _again_s(a: Account, name: str) -> float:
         # Copied weights come once for all that the backward pass does.
         return max(0.0, work - wait) + sum(t for name, t in a.forward_messages.items() if name != "hot_weights")
     _, operators, messages = RECOMPUTE[name]
-    work = _work(a, operators)
+    work = _work(a, name, operators)
     # Every module that this layer could recompute gets its share of the wait, whether it is recomputed or not.
-    rivals = sum(_work(a, ops) for other, (_, ops, _) in RECOMPUTE.items() if _freed(a, other) > 0)
+    rivals = sum(_work(a, other, ops) for other, (_, ops, _) in RECOMPUTE.items() if _freed(a, other) > 0)
     hidden = min(work, wait * work / rivals) if rivals else 0.0
     return work - hidden + sum(a.forward_messages.get(m, 0.0) for m in messages)
 
@@ -279,8 +312,8 @@ def _waits_again_s(a: Account, name: str) -> float:
     return a.waits_again * a.machine.sync_s if permutes and not free else 0.0
 
 
-def _work(a: Account, operators: tuple[str, ...]) -> float:
-    return sum(a.operators[o].busy[0] for o in operators if o in a.operators)
+def _work(a: Account, choice: str, operators: tuple[str, ...]) -> float:
+    return sum(a.operators[o].busy[0] * _part(a, choice, o) for o in operators if o in a.operators)
 
 
 def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
