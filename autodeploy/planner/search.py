@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,6 @@ from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.beside_plans import BesidePlans
 from autodeploy.ranking.chosen import weight_of
-from autodeploy.ranking.infeasible import HOPELESS_S
 from autodeploy.ranking.search_result import finish
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.rl_planning.planning import plan_rl
@@ -266,6 +264,5 @@ def fastest_s(spec: Spec) -> float | None:
         as `plan`.
     """
     prepared = prepare(spec)
-    found = search_space(spec, prepared.profile, prepared.choice, prepared.context).swept.repaired_s
-    fastest = float(found.min()) if len(found) else math.inf
-    return fastest * prepared.identity.ratio if fastest < HOPELESS_S else None
+    fastest = search_space(spec, prepared.profile, prepared.choice, prepared.context).swept.fastest_s
+    return None if fastest is None else fastest * prepared.identity.ratio

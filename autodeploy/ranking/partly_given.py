@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import numpy as np
 
 from autodeploy.evaluation.inputs.build_context import choice_context
-from autodeploy.ranking.infeasible import HOPELESS_S, missing_memory
+from autodeploy.ranking.infeasible import missing_memory
 from autodeploy.ranking.legality import conflict
 from autodeploy.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.solver.search_space import search_space
@@ -212,7 +212,7 @@ def _nearest_with(asked: Asked, kept: Mapping[Axis, AxisValue]) -> tuple[tuple[f
     spec = asked.pinned(kept)
     choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
     found = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
-    fits = np.flatnonzero(found.swept.repaired_s < HOPELESS_S)
+    fits = np.flatnonzero(found.swept.template_fits)
     seconds = asked.ratio * found.swept.repaired_s
     if not len(fits):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -105,7 +105,8 @@ def search_space(
             found = swept_tree(legal, context, should_cancel)
         except SearchCancelled:
             none = np.zeros(0, dtype=np.int64)
-            empty = Sweep(**{name: np.zeros(0) for name in TOTALS}, parts={})
+            columns: dict[str, npt.NDArray[Any]] = {name: np.zeros(0) for name in TOTALS}
+            empty = Sweep(**columns, parts={})
             parts.append((legal.take(slice(0)), empty, none, CutCosts((), none, none)))
             contexts.append(context)
             break

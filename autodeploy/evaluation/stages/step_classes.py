@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
-from autodeploy.evaluation.layers.layer_cost import LayerCost, over_layers
+from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS, LayerCost, over_layers
 from autodeploy.evaluation.layers.unit_costs import MODULE, at, each_array, each_pair, mean_of
 from autodeploy.evaluation.stages.inner_problem import LayerClass, LayerPairs
 from autodeploy.evaluation.stages.stage_memory import communication_bytes
@@ -22,6 +22,7 @@ from autodeploy.evaluation.stages.step_parts import (
     Static,
     Tail,
     migration_of,
+    of_params,
     state_rates,
     static_of,
     synchronised_of,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.layers.layer_cost import PhaseCost
     from autodeploy.evaluation.layers.pair_windows import PairCost
     from autodeploy.evaluation.layers.unit_costs import Pairs, UnitCosts
     from autodeploy.evaluation.stages.step_parts import Rates
@@ -96,6 +98,8 @@ def pair_table(pairs: Pairs, name: str) -> Floats:
 
 
 T = TypeVar("T")
+PassName = Literal["forward", "backward"]
+PASSES: Final[tuple[PassName, ...]] = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,19 @@ class StepClass:
     exposed_dp_s: Floats
     migration_s: Floats
     rates: Rates | None
+    slower: float  # of the slowest device's time, what is above the nominal device's, relative
+
+    def pass_s(self, name: PassName) -> Floats:
+        """Seconds of a pass on the slowest device."""
+        phase: PhaseCost = getattr(self.cost, name)
+        return np.asarray(phase.total_s + self.slower * phase.compute_s)
+
+    def parts(self, passes: Sequence[PassName] = PASSES) -> dict[str, Floats]:
+        """The same by part, of all these passes together; what a slow device takes longer is imbalance."""
+        phases: list[PhaseCost] = [getattr(self.cost, name) for name in passes]
+        found = {name: np.asarray(sum(getattr(phase, name) for phase in phases)) for name in PHASE_PARTS}
+        found["imbalance_s"] = found["imbalance_s"] + self.slower * found["compute_s"]
+        return found
 
     @cached_property
     def static(self) -> Static:
@@ -123,13 +140,9 @@ class StepClass:
     def tail(self) -> Tail:
         """Seconds after the pipeline."""
         assert self.rates is not None
-        (dense, expert), cost = self.rates, self.cost
-        return Tail(
-            exposed_dp_s=self.exposed_dp_s,
-            optimizer_s=np.asarray(cost.dense_params * dense.update_s + cost.expert_params * expert.update_s),
-            exposed_swap_s=np.asarray(cost.dense_params * dense.swap_s + cost.expert_params * expert.swap_s),
-            imbalance_s=self.migration_s,
-        )
+        params = self.cost.dense_params, self.cost.expert_params
+        update, swap = (of_params(name, *params, self.rates) for name in ("update_s", "swap_s"))
+        return Tail(self.exposed_dp_s, update, swap, self.migration_s)
 
 
 @dataclass(frozen=True)
@@ -142,7 +155,6 @@ class StepClasses:
     pairs: Pairs  # of a forward of one class beside a backward of another
     most_hidden: Floats  # of every class: what a layer hides in both passes, at most [classes, n]
     communication_bytes: Floats  # of all communicators' buffers [n]
-    slowest_device_factor: float
 
     @property
     def embedding(self) -> StepClass:
@@ -157,13 +169,12 @@ class StepClasses:
     @cached_property
     def rows(self) -> ClassRows:
         """The same candidate by candidate, as inner problems read it."""
-        n, slow = len(self.groups.dense_shards), self.slowest_device_factor - 1.0
+        n = len(self.groups.dense_shards)
 
         def rows_of(step: StepClass, hidden_s: Floats | float = 0.0) -> list[LayerClass]:
             cost = step.cost
             columns = (
-                cost.forward.total_s + slow * cost.forward.compute_s,
-                cost.backward.total_s + slow * cost.backward.compute_s,
+                *map(step.pass_s, PASSES),
                 step.static.total,
                 cost.activation_bytes,
                 step.tail.total_s,
@@ -261,7 +272,6 @@ class Placing:
             pairs,
             tight_shares(pair_table(pairs, "hidden_s"), [layer.count for layer in layers]).both_s,
             communication_bytes(candidates, context),
-            context.slowest_device_factor,
         )
 
     def head(self, costs: UnitCosts, copied: Floats) -> StepClass:
@@ -296,7 +306,7 @@ class Placing:
         per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
         moving = migration_of(cost.moved_params, candidates, context, groups) if move is None else move.seconds
         exposed = synchronised_of(cost, candidates, context, groups, per_stage)
-        return StepClass(name, count, cost, exposed, moving, self.rates)
+        return StepClass(name, count, cost, exposed, moving, self.rates, context.slowest_device_factor - 1.0)
 
 
 def expert_layers(context: Context, candidates: Candidates) -> Floats:

@@ -197,13 +197,16 @@ class Static:
         return np.asarray(self.weights + self.gradients + self.optimizer)
 
 
+def of_params(name: str, dense_params: Floats, expert_params: Floats, rates: Rates) -> Floats:
+    """A number of `StateRates` for so many dense and expert parameters [n]."""
+    dense, expert = rates
+    return np.asarray(dense_params * getattr(dense, name) + expert_params * getattr(expert, name))
+
+
 def static_of(cost: LayerCost, rates: Rates) -> Static:
     """Static bytes of one layer or piece."""
-    dense, expert = rates
-    weights, *others = (
-        np.asarray(cost.dense_params * getattr(dense, name) + cost.expert_params * getattr(expert, name))
-        for name in ("weights", "gradients", "optimizer", "adam", "host")
-    )
+    names = ("weights", "gradients", "optimizer", "adam", "host")
+    weights, *others = (of_params(name, cost.dense_params, cost.expert_params, rates) for name in names)
     return Static(np.asarray(weights + cost.frozen_bytes), *others)
 
 

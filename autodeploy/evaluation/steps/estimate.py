@@ -23,6 +23,7 @@ from autodeploy.evaluation.stages.inner_problem import (
     tail_s,
     worst_moment,
 )
+from autodeploy.evaluation.stages.step_classes import PASSES
 from autodeploy.evaluation.stages.step_parts import TAIL_PARTS, take_hidden
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.workload.memory_choices import CHOICES, compete
@@ -182,18 +183,16 @@ class Placed:
 
     def breakdown(self, stage: int) -> dict[str, float]:
         """Seconds of a step by part on the pacing stage, what pairing hides still included."""
-        problem, priced, slow = self.problem, self.priced, self.priced.context.slowest_device_factor - 1.0
+        problem, priced = self.problem, self.priced
         micro_batches = problem.chunk_micro_batches
-        passes = ("forward",) if self.forward_only else ("forward", "backward")
+        passes = PASSES[:1] if self.forward_only else PASSES
         parts = dict.fromkeys((*PHASE_PARTS, "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0)
         parts["optimizer_s"] = 0.0
         held = [(step, int(self.layers[0, stage, :, n].sum())) for n, step in enumerate(priced.classes.layers)]
         held += [(step, 1) for step, piece in self.pieces if piece.stage == stage]
         for step, count in held:
-            for phase in (getattr(step.cost, name) for name in passes):
-                for part in PHASE_PARTS:
-                    parts[part] += micro_batches * count * priced.at(getattr(phase, part))
-                parts["imbalance_s"] += micro_batches * count * slow * priced.at(phase.compute_s)
+            for part, seconds in step.parts(passes).items():
+                parts[part] += micro_batches * count * priced.at(seconds)
         for number, option in enumerate(problem.options):
             part = "recompute_s" if option.kind == "recompute" else "exposed_swap_s"
             times_run = micro_batches * int(self.applied[0, stage, number])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.stages.inner_problem import fill_chunks, tail_s
+from autodeploy.evaluation.stages.step_classes import PASSES
 from autodeploy.evaluation.steps.estimate import Layout, Placed
 from autodeploy.specs.timeline import PipelineTimeline, Slot, StageTime
 from cost_models.schedule import simulate
@@ -89,7 +90,6 @@ def _slot(order: OperationOrder, lanes: Floats, stage: int, place: int, between_
 
 
 COMPUTE, COMMUNICATION, HOST = range(3)
-PASSES = ("forward", "backward")
 _SHOWN = ("exposed_tp_s", "exposed_ep_s", "exposed_cp_s", "exposed_dp_s")
 
 

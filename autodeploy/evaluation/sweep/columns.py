@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
-from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS
-from autodeploy.evaluation.layers.unit_costs import each_array
+from autodeploy.evaluation.layers.unit_costs import at_rows, each_array, mean_of
 from autodeploy.evaluation.stages.stage_memory import gathered_bytes
 from autodeploy.evaluation.stages.step_classes import (
     Placing,
@@ -17,13 +16,13 @@ from autodeploy.evaluation.stages.step_classes import (
     expert_layers,
     migrations,
     of_candidates,
+    pair_table,
 )
 from autodeploy.evaluation.stages.step_parts import ParameterGroups, migration_of, state_rates
 from autodeploy.strategies.tree import distinct, with_mode
-from cost_models.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.layer_cost import LayerCost
@@ -31,41 +30,135 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
     from autodeploy.evaluation.stages.step_parts import Rates
     from autodeploy.strategies.tree import CandidateTree
+    from cost_models.arrays import Bools, Floats, Ints
 
-Key = tuple[str, int | str]
-FIRST_PIECE, LAST_PIECES = "first", "last"  # the embedding; head and prediction modules together
-REPAIRS = ("norm", "activation", "mla_up_proj", "full")  # choices that stand for all in the order of candidates
+REPAIRS = ("norm", "activation", "mla_up_proj", "full")
+"""Choices of memory that stand for all in the order of candidates, from the cheapest second a byte on; whole layers."""
 UNREAD = (
     *("ep_shown_forward_s", "ep_shown_backward_s", "ep_total_s", "tp_total_s", "cp_total_s"),
     "expert_activation_bytes",
 )
 
 
-class Columns(dict[Key, Floats]):
-    """Named columns of equal length [n]."""
+@dataclass(frozen=True)
+class UnitColumns:
+    """What a layer of a class, or the pieces of one end of the model, add to a stage [n], or [1] where all are alike.
 
-    def rows(self, rows: Ints) -> Columns:
-        """The same columns of some rows; views where the rows follow each other."""
-        if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
-            part = slice(int(rows[0]), int(rows[-1]) + 1)
-            return Columns({key: values[part] for key, values in self.items()})
-        return Columns({key: values.take(rows) for key, values in self.items()})
+    parts : seconds of both passes by part, without those that take none. choices : bytes saved and seconds added by
+    each of REPAIRS.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    parts: dict[str, Floats]
+    activation_bytes: Floats
+    workspace_bytes: Floats
+    passing_bytes: Floats
+    dense_params: Floats
+    expert_params: Floats
+    frozen_bytes: Floats
+    exposed_dp_s: Floats
+    migration_s: Floats
+    choices: dict[str, tuple[Floats, Floats]]
+
+    @classmethod
+    def of(cls, steps: Sequence[StepClass]) -> UnitColumns:
+        """Of some classes together, each once."""
+        found = mean_of([(cls._of_one(step), 1.0) for step in steps])
+        found = each_array(found, lambda values: values if values.any() else np.zeros(1))
+        return replace(found, parts={name: seconds for name, seconds in found.parts.items() if seconds.any()})
+
+    @classmethod
+    def _of_one(cls, step: StepClass) -> UnitColumns:
+        cost, none = step.cost, (np.zeros(1), np.zeros(1))
+        choices = [cost.choices.get(name) for name in REPAIRS]
+        saved = (none if each is None else (each.saved_bytes, each.recompute_s) for each in choices)
+        return cls(
+            forward_s=step.pass_s("forward"),
+            backward_s=step.pass_s("backward"),
+            parts=step.parts(),
+            activation_bytes=cost.activation_bytes,
+            workspace_bytes=cost.workspace_bytes,
+            passing_bytes=cost.passing_bytes,
+            dense_params=cost.dense_params,
+            expert_params=cost.expert_params,
+            frozen_bytes=cost.frozen_bytes,
+            exposed_dp_s=step.exposed_dp_s,
+            migration_s=step.migration_s,
+            choices=dict(zip(REPAIRS, saved, strict=True)),
+        )
+
+
+@dataclass(frozen=True)
+class ModelColumns:
+    """Sums and extremes over the whole model [n].
+
+    work_s, hidden_s : of a micro batch in all layers and pieces, and what its layers hide in pairs at most. smallest_s,
+    heaviest_s : the shortest layer and the longest piece; embedding_s : the embedding. widest_bytes : activations of
+    the layer that keeps most. first_layers, last_layers : time of the pieces on both ends, in layers.
+    """
+
+    work_s: Floats
+    hidden_s: Floats
+    smallest_s: Floats
+    heaviest_s: Floats
+    embedding_s: Floats
+    widest_bytes: Floats
+    gathered_bytes: Floats
+    first_layers: Floats
+    last_layers: Floats
+
+
+@dataclass(frozen=True)
+class PairColumns:
+    """What pairs of classes hide [n, class, class], as `LayerPairs` says; covering_s at most, split_s by class [n]."""
+
+    hidden_s: Floats
+    exchange_s: Floats
+    first_s: Floats
+    covering_s: Floats
+    split_s: tuple[Floats, ...]
+
+
+@dataclass(frozen=True)
+class ModeColumns:
+    """Under one mode of the optimizer's states [n], of what they take an even share over the stages.
+
+    rates [n, RATES x 2] : what a dense and an expert parameter take. tail_s : of the whole model after the pipeline.
+    total_bytes, folded_bytes : of its states, and where its ends meet.
+    """
+
+    rates: Floats
+    tail_s: Floats
+    total_bytes: Floats
+    folded_bytes: Floats
+
+
+RATES = ("update_s", "swap_s", "total_bytes")
 
 
 @dataclass(frozen=True)
 class PlacedCosts:
-    """Costs of placements [p].
+    """Costs of placements [n], or [1] where all are alike.
 
-    counts : layers of each class. base : columns of every placement. pairs : what only pairing schedules read.
-    modes : of each mode, what one parameter of each kind costs and what the whole model does. Of what is read by `get`,
-    columns of zeros are left out. communication_bytes : of all communicators' buffers.
+    counts : layers of each class. first, last : the embedding; head and prediction modules together. folded : these
+    where the model's ends meet and one embedding serves both. communication_bytes : of all communicators' buffers.
     """
 
     counts: tuple[int, ...]
-    base: Columns
-    pairs: Columns
-    modes: tuple[Columns, ...]
+    layers: tuple[UnitColumns, ...]
+    first: UnitColumns
+    last: UnitColumns
+    folded: UnitColumns
+    model: ModelColumns
+    pairs: PairColumns | None
+    modes: tuple[ModeColumns, ...]
     communication_bytes: Floats
+
+    def rows(self, rows: Ints) -> PlacedCosts:
+        """Of some placements; views where the rows follow each other."""
+        consecutive = len(rows) and rows[-1] - rows[0] == len(rows) - 1
+        return at_rows(self, slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows)
 
 
 def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> PlacedCosts:
@@ -74,33 +167,31 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
     first, holders = _holders(tree)
     few = placed.take(first)
     groups = ParameterGroups.of(few, context)
-    rates = [state_rates(with_mode(few, mode), context, groups) for mode in tree.modes]
     moves = migrations(costs, placed, _moving_s(costs, tree, context, groups, holders), tree.cut_of)
     placing = Placing(placed, context, groups.take(holders), _peak(tree, context), moves)
     looked_up = of_candidates(_read_costs(costs), moves, tree.cut_of)
     classes = placing.classes(looked_up, embedding_copy_params(placed, context))
-    found = _of_layers(classes, context) | _totals(classes, context, placed.keep_gathered)
-    for name, values in _sum_of(classes.pieces[1:], context).items():
-        found[name, LAST_PIECES] = values
-    # Where the model's ends meet, one embedding serves both.
     none, tied = np.zeros(1), context.model.tie_word_embeddings
-    folded = placing.head(looked_up, none) if tied else classes.head, *placing.modules(looked_up, none)
-    found["dense_params_folded", LAST_PIECES] = np.asarray(sum(piece.cost.dense_params for piece in folded))
-    found["frozen_bytes_folded", LAST_PIECES] = np.asarray(sum(piece.cost.frozen_bytes for piece in folded))
-    found["tail_dp_s_folded", LAST_PIECES] = np.asarray(sum(piece.exposed_dp_s for piece in folded))
-    found["migration_s_folded", LAST_PIECES] = found["migration_s", LAST_PIECES]
-    counts = tuple(step.count for step in classes.layers)
-    for name in ("tail_dp_s", "migration_s", "dense_params", "expert_params", "frozen_bytes"):
-        found[name, "layers"] = np.asarray(sum(count * found[name, n] for n, count in enumerate(counts)))
-    whole = {key: np.broadcast_to(values, (len(placed),)) for key, values in found.items()}
-    modes = tuple(Columns(_mode_columns(whole, each, holders, placed.pp.astype(np.float64))) for each in rates)
-    empty = {key for key in whole if key[0] in PHASE_PARTS and not whole[key].any()}
-    moving = {key for key in whole if key[0].startswith("migration_s")}
-    if not any(whole[key].any() for key in moving):
-        empty |= moving
-    base = Columns({key: values for key, values in whole.items() if key not in empty and key[1] != "layers"})
-    pairs = _pair_columns(classes, len(placed)) if placed.paired.any() else Columns()
-    return PlacedCosts(counts, base, pairs, modes, classes.communication_bytes)
+    folded = [placing.head(looked_up, none) if tied else classes.head, *placing.modules(looked_up, none)]
+    last = UnitColumns.of(classes.pieces[1:])
+    found = PlacedCosts(
+        counts=tuple(step.count for step in classes.layers),
+        layers=tuple(UnitColumns.of([step]) for step in classes.layers),
+        first=UnitColumns.of([classes.embedding]),
+        last=last,
+        folded=replace(
+            last,
+            dense_params=np.asarray(sum(piece.cost.dense_params for piece in folded)),
+            frozen_bytes=np.asarray(sum(piece.cost.frozen_bytes for piece in folded)),
+            exposed_dp_s=np.asarray(sum(piece.exposed_dp_s for piece in folded)),
+        ),
+        model=_of_model(classes, context, placed.keep_gathered),
+        pairs=_of_pairs(classes) if placed.paired.any() else None,
+        modes=(),
+        communication_bytes=np.broadcast_to(classes.communication_bytes, (len(placed),)),
+    )
+    rates = [state_rates(with_mode(few, mode), context, groups) for mode in tree.modes]
+    return replace(found, modes=_of_modes(found, rates, holders, placed.pp.astype(np.float64)))
 
 
 def _read_costs(costs: UnitCosts) -> UnitCosts:
@@ -155,109 +246,57 @@ def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:
     return distinct([cut[tree.cut_of], placed.pp, placed.dp])
 
 
-def _columns(step: StepClass, context: Context) -> dict[str, Floats]:
-    """What adds up over the layers and the pieces of a stage."""
-    slow, cost = context.slowest_device_factor - 1.0, step.cost
-    forward, backward = cost.forward, cost.backward
-    found = {
-        "forward_s": np.asarray(forward.total_s + slow * forward.compute_s),
-        "backward_s": np.asarray(backward.total_s + slow * backward.compute_s),
-        **{name: np.asarray(getattr(forward, name) + getattr(backward, name)) for name in PHASE_PARTS},
-        "activation_bytes": cost.activation_bytes,
-        "dense_params": cost.dense_params,
-        "expert_params": cost.expert_params,
-        "frozen_bytes": cost.frozen_bytes,
-        "tail_dp_s": step.exposed_dp_s,
-        "migration_s": step.migration_s,
-    }
-    found["imbalance_s"] = found["imbalance_s"] + slow * found["compute_s"]
-    return found
-
-
-def _of_layers(classes: StepClasses, context: Context) -> dict[Key, Floats]:
-    """Of each class of layers, with what choices of memory free and cost, and of the embedding."""
-    found: dict[Key, Floats] = {
-        (name, FIRST_PIECE): values for name, values in _columns(classes.embedding, context).items()
-    }
-    for number, step in enumerate(classes.layers):
-        found |= {(name, number): values for name, values in _columns(step, context).items()}
-        for name in REPAIRS:
-            choice = step.cost.choices.get(name)
-            found[f"{name}_saved_bytes", number] = np.zeros(1) if choice is None else choice.saved_bytes
-            found[f"{name}_recompute_s", number] = np.zeros(1) if choice is None else choice.recompute_s
-    return found
-
-
-def _sum_of(pieces: Sequence[StepClass], context: Context) -> dict[str, Floats]:
-    """Of head and prediction modules together."""
-    each = [_columns(piece, context) for piece in pieces]
-    found = {name: np.asarray(sum(columns[name] for columns in each)) for name in each[0]}
-    for name in ("workspace_bytes", "passing_bytes"):
-        found[name] = np.asarray(sum(getattr(piece.cost, name) for piece in pieces))
-    return found
-
-
-def _pair_columns(classes: StepClasses, n: int) -> Columns:
-    """What pairs of classes hide, and the work that pairing schedules split off [n]."""
-    found: dict[Key, Floats] = {
-        (f"{name}_{i}", j): getattr(pair, name)
-        for i, row in enumerate(classes.pairs)
-        for j, pair in enumerate(row)
+def _of_pairs(classes: StepClasses) -> PairColumns:
+    hidden, exchange, first = (
+        np.ascontiguousarray(np.moveaxis(pair_table(classes.pairs, name), -1, 0))
         for name in ("hidden_s", "hidden_exchange_s", "first_s")
-    }
-    each = zip(classes.layers, classes.most_hidden, strict=True)
-    found["hidden_s", "all"] = np.asarray(sum(step.count * most for step, most in each))
-    for number, step in enumerate(classes.layers):
-        found["split_s", number], found["covering_s", number] = step.cost.split_s, step.cost.covering_s
-    return Columns({key: np.broadcast_to(values, (n,)) for key, values in found.items()})
+    )
+    covering = _extreme(np.maximum, [step.cost.covering_s for step in classes.layers])
+    return PairColumns(hidden, exchange, first, covering, tuple(step.cost.split_s for step in classes.layers))
 
 
-def _totals(classes: StepClasses, context: Context, keeps_gathered: Bools) -> dict[Key, Floats]:
-    """Sums and extremes over the whole model."""
+def _of_model(classes: StepClasses, context: Context, keeps_gathered: Bools) -> ModelColumns:
     layers, pieces = [step.cost for step in classes.layers], [step.cost.alone_s for step in classes.pieces]
-    units = [step.cost.dense_params + step.cost.expert_params for step in (*classes.layers, *classes.pieces)]
+    params = [step.cost.dense_params + step.cost.expert_params for step in (*classes.layers, *classes.pieces)]
     alone = sum(step.count * step.cost.alone_s for step in classes.layers)
     layer = alone / sum(step.count for step in classes.layers)
-    return {
-        ("work_s", "all"): np.asarray(alone + sum(pieces)),
-        ("smallest_s", "all"): _extreme(np.minimum, [cost.alone_s for cost in layers]),
-        ("heaviest_s", "all"): _extreme(np.maximum, pieces),
-        ("widest_bytes", "all"): _extreme(np.maximum, [cost.worst_activation_bytes for cost in layers]),
-        ("gathered_bytes", "all"): gathered_bytes(_extreme(np.maximum, units), context, keeps_gathered),
-        ("alone_s", FIRST_PIECE): pieces[0],
-        ("layers", FIRST_PIECE): np.asarray(pieces[0] / layer),
-        ("layers", LAST_PIECES): np.asarray(sum(pieces[1:]) / layer),
-    }
+    hidden = zip(classes.layers, classes.most_hidden, strict=True)
+    return ModelColumns(
+        work_s=np.asarray(alone + sum(pieces)),
+        hidden_s=np.asarray(sum(step.count * most for step, most in hidden)),
+        smallest_s=_extreme(np.minimum, [cost.alone_s for cost in layers]),
+        heaviest_s=_extreme(np.maximum, pieces),
+        embedding_s=pieces[0],
+        widest_bytes=_extreme(np.maximum, [cost.worst_activation_bytes for cost in layers]),
+        gathered_bytes=gathered_bytes(_extreme(np.maximum, params), context, keeps_gathered),
+        first_layers=np.broadcast_to(pieces[0] / layer, keeps_gathered.shape),
+        last_layers=np.broadcast_to(sum(pieces[1:]) / layer, keeps_gathered.shape),
+    )
 
 
 def _extreme(of: np.ufunc, values: Sequence[Floats]) -> Floats:
     return np.asarray(of.reduce(np.broadcast_arrays(*values)))
 
 
-def _mode_columns(base: Mapping[Key, Floats], rates: Rates, holders: Ints, pp: Floats) -> dict[Key, Floats]:
-    """Bytes and seconds of a parameter under one mode, and a stage's even share of what the whole model takes."""
-    dense, expert = rates
-    few = len(dense.update_s)
-    found: dict[Key, Floats] = {}
-    for name in ("total_bytes", "update_s", "swap_s"):
-        for kind, rate in (("dense", dense), ("expert", expert)):
-            values = getattr(rate, name)
-            if values.any():
-                found[name, kind] = np.broadcast_to(values, (few,)).take(holders)
+def _of_modes(costs: PlacedCosts, modes: Sequence[Rates], holders: Ints, pp: Floats) -> tuple[ModeColumns, ...]:
+    """Of every mode, in order."""
+    layers = list(zip(costs.layers, costs.counts, strict=True))
 
-    def of_model(name: str, holder: str, suffix: str = "") -> Floats:
-        dense, expert = found.get((name, "dense"), 0.0), found.get((name, "expert"), 0.0)
-        return np.asarray(base[f"dense_params{suffix}", holder] * dense + base["expert_params", holder] * expert)
+    def summed(name: str, *pieces: UnitColumns) -> Floats:
+        total = sum(count * getattr(layer, name) for layer, count in layers)
+        return np.asarray(sum((getattr(piece, name) for piece in pieces), total))
 
-    found["tail_s", "share"] = (
-        base["tail_dp_s", "layers"]
-        + base["migration_s", "layers"]
-        + of_model("update_s", "layers")
-        + of_model("swap_s", "layers")
-    ) / pp
-    frozen = base["frozen_bytes", "layers"] + base["frozen_bytes", FIRST_PIECE]
-    ends = of_model("total_bytes", "layers") + of_model("total_bytes", FIRST_PIECE) + frozen
-    for suffix in ("", "_folded"):
-        last = of_model("total_bytes", LAST_PIECES, suffix) + base[f"frozen_bytes{suffix}", LAST_PIECES]
-        found[f"total_bytes{suffix}", "share"] = (ends + last) / pp
-    return found
+    def kept(*pieces: UnitColumns) -> tuple[Floats, Floats, Floats]:
+        return summed("dense_params", *pieces), summed("expert_params", *pieces), summed("frozen_bytes", *pieces)
+
+    inner, *ends = kept(), kept(costs.first, costs.last), kept(costs.first, costs.folded)
+    synchronised_s, found = summed("exposed_dp_s") + summed("migration_s"), []
+    for rates in modes:
+        columns = np.broadcast_arrays(*(getattr(rate, name) for name in RATES for rate in rates))
+        table = np.stack(columns, axis=-1).take(holders, axis=0)
+        update, swap, states = table.T.reshape(len(RATES), 2, -1)
+        after = update + swap
+        tail = synchronised_s + inner[0] * after[0] + inner[1] * after[1]
+        each = (dense * states[0] + expert * states[1] + frozen for dense, expert, frozen in ends)
+        found.append(ModeColumns(table, tail / pp, *(total / pp for total in each)))
+    return tuple(found)

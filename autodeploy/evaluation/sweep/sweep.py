@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,11 +17,11 @@ from autodeploy.errors import SearchCancelled
 from autodeploy.evaluation.layers.alternatives import fastest_costs
 from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS
 from autodeploy.evaluation.stages.stage_memory import allocator_limit_bytes, on_card_bytes
-from autodeploy.evaluation.stages.step_parts import p2p_s
-from autodeploy.evaluation.sweep.columns import PlacedCosts, placed_costs
-from autodeploy.evaluation.sweep.runs import Runs, Shapes, Way, runs_of
+from autodeploy.evaluation.stages.step_parts import TAIL_PARTS, p2p_s
+from autodeploy.evaluation.sweep.columns import placed_costs
+from autodeploy.evaluation.sweep.runs import Runs, Shapes, runs_of
 from autodeploy.strategies.tree import distinct, tree_of
-from cost_models.arrays import Floats, Ints
+from cost_models.arrays import Bools, Floats, Ints
 from cost_models.compiled import compiled
 from cost_models.schedule import FIRST, LAST, MIDDLE, group_size, schedules
 
@@ -30,153 +30,77 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.unit_costs import UnitCosts
-    from autodeploy.evaluation.sweep.columns import Columns
+    from autodeploy.evaluation.sweep.columns import ModeColumns
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.strategies.tree import CandidateTree
 
 
-UNLIKELY = 1e3  # factor on the estimate of candidates that are solved last
-REPAIRED_BY = ("norm", "activation", "mla_up_proj")
-"""Choices of memory from the cheapest second a byte on."""
-
-
-@dataclass(frozen=True)
-class Tails:
-    """What follows the pipeline on the stage where it takes longest, by part [n]; and a bound for any layout."""
-
-    total_s: Floats
-    exposed_dp_s: Floats
-    optimizer_s: Floats
-    exposed_swap_s: Floats
-    moving_s: Floats
-    floor_s: Floats
-
-
-def tails_of(runs: Runs, mode: Columns) -> Tails:
-    """The tails of runs under a mode."""
-    tail = np.ascontiguousarray(runs.tail_s.T)
-    moving = np.zeros_like(tail) if runs.moving_s is None else np.ascontiguousarray(runs.moving_s.T)
-    rates = [_rate(mode, name, kind, tail.shape[1]) for name in ("update_s", "swap_s") for kind in ("dense", "expert")]
-    return Tails(*_longest_tails(tail, moving, *_parameters(runs), *rates), mode["tail_s", "share"])
-
-
-def _parameters(runs: Runs) -> tuple[Floats, Floats]:
-    """Dense and expert parameters of the classes of stages [3, n]."""
-    return np.ascontiguousarray(runs.dense_params.T), np.ascontiguousarray(runs.expert_params.T)
-
-
-def _rate(mode: Columns, name: str, kind: str, n: int) -> Floats:
-    """What one parameter of a kind takes [n]."""
-    rate = mode.get((name, kind))
-    return np.zeros(n) if rate is None else rate
+OVERFLOWS: Final = 1e3
+"""Factor on the estimate of candidates whose template does not fit with everything recomputed: they are solved last."""
 
 
 @compiled
-def _longest_tails(
-    tail: Floats,
-    moving: Floats,
-    dense: Floats,
-    expert: Floats,
-    dense_update_s: Floats,
-    expert_update_s: Floats,
-    dense_swap_s: Floats,
-    expert_swap_s: Floats,
-) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Of the class of stages with the longest tail: all of it, synchronising, updating, swapping, moving [n].
+def worst_stages(stages: tuple[Floats, ...], rates: Floats) -> Floats:
+    """Of runs the class of stages with the longest tail, and the most bytes on any class of stages [7, n].
 
-    tail, moving [3, n] in seconds; dense, expert: parameters [3, n]; the others: seconds of one parameter [n].
+    stages : as of `Runs`. rates [n, 6] : RATES of a dense and of an expert parameter.
+    Found: the tail, and of it synchronising, updating, swapping and moving [s]; the bytes of both kinds.
     """
-    n = tail.shape[1]
-    most, synchronised, updated, swapped, moved = np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
-    for row in range(n):
-        most[row] = -np.inf
+    synchronised, moving, dense, expert, plain, lean = stages
+    found = np.empty((7, len(rates)))
+    for row in range(len(rates)):
+        longest, slowest, most, most_lean = -np.inf, 0, 0.0, 0.0
         for stage in (FIRST, MIDDLE, LAST):
-            update = dense[stage, row] * dense_update_s[row] + expert[stage, row] * expert_update_s[row]
-            swap = dense[stage, row] * dense_swap_s[row] + expert[stage, row] * expert_swap_s[row]
-            total = tail[stage, row] + moving[stage, row] + update + swap
-            if total > most[row]:
-                most[row], synchronised[row], moved[row] = total, tail[stage, row], moving[stage, row]
-                updated[row], swapped[row] = update, swap
-    return most, synchronised, updated, swapped, moved
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """Allocator bytes of the fullest stage: nothing recomputed, everything recomputed, and of no layout less [n]."""
-
-    plain: Floats
-    lean: Floats
-    least: Floats
-
-
-def bytes_of(runs: Runs, mode: Columns, *, folded: bool) -> Bytes:
-    """Memory of runs under a mode."""
-    bare, lean = (np.ascontiguousarray(each.T) for each in (runs.bare_bytes, runs.lean_bytes))
-    dense, expert = (_rate(mode, "total_bytes", kind, bare.shape[1]) for kind in ("dense", "expert"))
-    share = mode["total_bytes_folded" if folded else "total_bytes", "share"]
-    return Bytes(*_fullest(bare, lean, *_parameters(runs), dense, expert), share + runs.workspace_bytes)
+            some, others = dense[stage, row], expert[stage, row]
+            update = some * rates[row, 0] + others * rates[row, 1]
+            swap = some * rates[row, 2] + others * rates[row, 3]
+            states = some * rates[row, 4] + others * rates[row, 5]
+            total = synchronised[stage, row] + moving[stage, row] + update + swap
+            if total > longest:
+                longest, slowest = total, stage
+                found[2, row], found[3, row] = update, swap
+            most, most_lean = max(most, plain[stage, row] + states), max(most_lean, lean[stage, row] + states)
+        found[0, row], found[1, row], found[4, row] = longest, synchronised[slowest, row], moving[slowest, row]
+        found[5, row], found[6, row] = most, most_lean
+    return found
 
 
 @compiled
-def _fullest(
-    bare: Floats, lean: Floats, dense: Floats, expert: Floats, dense_bytes: Floats, expert_bytes: Floats
-) -> tuple[Floats, Floats]:
-    """The most of bare and of lean bytes [3, n], with the states of parameters, on any class of stages [n]."""
-    n = bare.shape[1]
-    most_bare, most_lean = np.zeros(n), np.zeros(n)
-    for row in range(n):
-        for stage in (FIRST, MIDDLE, LAST):
-            states = dense[stage, row] * dense_bytes[row] + expert[stage, row] * expert_bytes[row]
-            most_bare[row] = max(most_bare[row], bare[stage, row] + states)
-            most_lean[row] = max(most_lean[row], lean[stage, row] + states)
-    return most_bare, most_lean
-
-
-def repaired_s(runs: Runs, step_s: Floats, memory: Bytes, room: Floats, *, whole: bool) -> Floats:
+def repaired_s(
+    step_s: Floats, bytes_: tuple[Floats, Floats, Floats], room: Floats, saved: Floats, cost: Floats, whole: bool
+) -> Floats:
     """Step time when the first stage recomputes just enough to fit: the order in which candidates are solved [n].
 
     Choices are taken from the cheapest second a byte on; where they do not free enough, whole layers are recomputed. A
     template that does not fit with everything recomputed leaves little hope for other layouts: those come last.
-    Infinite where no layout fits. whole: a framework's flag holds for every stage.
+    Infinite where no layout fits.
+
+    Parameters
+    ----------
+    bytes_ : of the fullest stage with nothing and with everything recomputed, and of any layout's at least [n].
+    saved, cost : bytes and seconds of each of REPAIRS [REPAIRS, n]. whole : a framework's flag holds for every stage.
     """
-    saved, cost = zip(*(runs.repairs[name] for name in (*REPAIRED_BY, "full")), strict=True)
-    return _repaired(step_s, memory.plain, memory.lean, memory.least, room, saved, cost, whole)
-
-
-@compiled
-def _repaired(
-    step_s: Floats,
-    plain: Floats,
-    lean: Floats,
-    least: Floats,
-    room: Floats,
-    saved: tuple[Floats, ...],
-    cost: tuple[Floats, ...],
-    whole: bool,
-) -> Floats:
-    """`repaired_s`; bytes saved and seconds added by each choice [n], that of whole layers last."""
-    repaired = np.empty(len(step_s))
+    plain, lean, least = bytes_
+    repaired = np.full(len(step_s), np.inf)
     for row in range(len(step_s)):
         if least[row] > room[row]:
-            repaired[row] = np.inf
             continue
         need = missing = max(plain[row] - room[row], 0.0)
         extra = 0.0
         for choice in range(len(saved) - 1):
-            used = min(need / max(saved[choice][row], 1.0), 1.0)
-            extra += (np.ceil(used) if whole else used) * cost[choice][row]
-            need = max(0.0, need - saved[choice][row])
+            used = min(need / max(saved[choice, row], 1.0), 1.0)
+            extra += (np.ceil(used) if whole else used) * cost[choice, row]
+            need = max(0.0, need - saved[choice, row])
         if need > 0.0:
-            extra = cost[-1][row] * min(missing / max(saved[-1][row], 1.0), 1.0)
-        repaired[row] = step_s[row] + extra
-        if lean[row] > room[row]:
-            repaired[row] *= UNLIKELY
+            extra = cost[-1, row] * min(missing / max(saved[-1, row], 1.0), 1.0)
+        repaired[row] = (step_s[row] + extra) * (OVERFLOWS if lean[row] > room[row] else 1.0)
     return repaired
 
 
-BLOCK = 16_384  # runs whose columns stay in the cache together
-TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s")
-PARTS_OF_MODES = ("imbalance_s", "exposed_dp_s", "optimizer_s", "exposed_swap_s")
+BLOCK: Final = 16_384
+"""Runs whose columns stay in the cache together."""
+TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s", "template_fits")
+PARTS_OF_MODES = TAIL_PARTS
 PARTS_OF_RUNS = (
     *(name for name in PHASE_PARTS if name not in PARTS_OF_MODES),
     *("exposed_pp_s", "pipeline_bubble_s", "recompute_s"),
@@ -214,7 +138,8 @@ class Sweep:
     memory_bytes: Floats  # worst stage of the template, nothing recomputed or swapped
     least_bytes: Floats  # no layout and no choice brings the fullest stage below this
     recomputed_bytes: Floats  # on the card of the template's fullest stage when every layer is recomputed
-    repaired_s: Floats  # step time with enough recomputed to fit; infinite where nothing fits
+    repaired_s: Floats  # step time with enough recomputed to fit, for an order; infinite where nothing fits
+    template_fits: Bools  # with every layer recomputed
     parts: Mapping[str, Floats]
 
     def take(self, index: Any) -> Sweep:
@@ -223,6 +148,12 @@ class Sweep:
             **{name: getattr(self, name)[index] for name in TOTALS},
             parts={name: values[index] for name, values in self.parts.items()},
         )
+
+    @property
+    def fastest_s(self) -> float | None:
+        """`repaired_s` of the fastest candidate whose template fits; None where none does."""
+        seconds = self.repaired_s[self.template_fits]
+        return float(seconds.min()) if len(seconds) else None
 
     def fastest(self, count: int) -> Ints:
         """The `count` candidates that look fastest once they fit, in order; of equals the first."""
@@ -263,8 +194,9 @@ def sweep_tree(
     if len(tree):
         of_cuts = fastest_costs(context, tree.cuts, one_machine=True)[0] if costs is None else costs
         _fill(columns, of_runs, tree, context, of_cuts, should_cancel)
-    of_modes = {name: values for name, values in columns.items() if name not in TOTALS}
-    return Sweep(**{name: columns[name] for name in TOTALS}, parts=Parts(tree, of_runs, of_modes))
+    totals: dict[str, Any] = {name: columns.pop(name) for name in TOTALS}
+    totals["template_fits"] = totals["template_fits"] > 0.0
+    return Sweep(**totals, parts=Parts(tree, of_runs, columns))
 
 
 def _empty(names: Sequence[str], n: int) -> dict[str, Floats]:
@@ -280,67 +212,55 @@ def _fill(
     of_cuts: UnitCosts,
     should_cancel: Callable[[], bool] | None,
 ) -> None:
-    twice = [schedules()[schedule].name for schedule, _ in tree.ways if schedules()[schedule].copies > 1]
+    kinds = schedules()
+    twice = [kinds[schedule].name for schedule, _ in tree.ways if kinds[schedule].copies > 1]
     if twice:
         raise ValueError(f"{twice[0]} is estimated, not swept")
-    costs = placed_costs(of_cuts, tree, context)
-    shapes = _shapes(tree.placed, context)
-    beside = costs.communication_bytes + context.machine.runtime_bytes
+    costs, shapes = placed_costs(of_cuts, tree, context), _shapes(tree.placed, context)
     for (schedule, vpp), rows, start in zip(tree.ways, tree.rows, tree.way_starts.tolist(), strict=False):
         if not len(rows):  # no candidate goes this way
             continue
-        way, first = Way(schedule, vpp), start
+        kind, first = kinds[schedule], start
         for here in np.array_split(rows, max(1, round(len(rows) / BLOCK))):
             if should_cancel is not None and should_cancel():
                 raise SearchCancelled("cancelled while strategies were looked at")
-            pairs = costs.pairs.rows(here) if way.paired else costs.pairs
-            runs = runs_of(way, shapes.take(here), costs.base.rows(here), pairs, costs.counts, context)
+            block = costs.rows(here)
+            runs = runs_of(kind, vpp, shapes.take(here), block, context, parts=bool(of_runs))
             for name, values in of_runs.items():
                 values[first : first + len(here)] = runs.parts[name]
-            _fill_modes(columns, tree, context, costs, way, here, first, runs, beside[here])
+            beside = block.communication_bytes + context.machine.runtime_bytes
+            for number, mode in enumerate(block.modes):
+                into, kept = _places(tree, number, first, len(here))
+                if into.stop == into.start:
+                    continue
+                found = _under(mode, runs, context, beside, folded=kind.folded)
+                for name, column in columns.items():
+                    values = np.asarray(found[name])
+                    column[into] = values if kept is None or values.ndim == 0 else values[kept]
             first += len(here)
 
 
-def _fill_modes(
-    columns: dict[str, Floats],
-    tree: CandidateTree,
-    context: Context,
-    costs: PlacedCosts,
-    way: Way,
-    rows: Ints,
-    first: int,
-    runs: Runs,
-    beside: Floats,
-) -> None:
-    """Every mode of a batch of runs, the first of them number `first`."""
-    n = len(rows)
-    room = allocator_limit_bytes(context.limit_bytes, beside, context.machine.fragmentation)
-    tails: dict[tuple[bool, bool], Tails] = {}
-    for number, (_, swap, virtual) in enumerate(tree.modes):
-        into, kept = _places(tree, number, first, n)
-        if into.stop == into.start:
-            continue
-        mode = costs.modes[number].rows(rows)
-        if (swap, virtual) not in tails:
-            tails[swap, virtual] = tails_of(runs, mode)
-        tail = tails[swap, virtual]
-        memory = bytes_of(runs, mode, folded=way.folded)
-        step = runs.makespan_s + tail.total_s
-        found = {
-            "step_time_s": step,
-            "bound_s": runs.floor_s + tail.floor_s,
-            "memory_bytes": memory.plain,
-            "least_bytes": memory.least,
-            "recomputed_bytes": on_card_bytes(memory.lean, beside, context.machine.fragmentation),
-            "repaired_s": repaired_s(runs, step, memory, room, whole=context.framework.uniform_options),
-            "imbalance_s": runs.parts["imbalance_s"] + tail.moving_s,
-            "exposed_dp_s": runs.parts["exposed_dp_s"] + tail.exposed_dp_s,
-            "optimizer_s": tail.optimizer_s,
-            "exposed_swap_s": tail.exposed_swap_s,
-        }
-        for name, column in columns.items():
-            values = np.asarray(found[name])
-            column[into] = values if kept is None or values.ndim == 0 else values[kept]
+def _under(
+    mode: ModeColumns, runs: Runs, context: Context, beside: Floats, *, folded: bool
+) -> dict[str, Floats | Bools]:
+    """Every column of a batch of runs under one mode; beside : bytes of a card that the allocator does not hold."""
+    fragmentation = context.machine.fragmentation
+    room = allocator_limit_bytes(context.limit_bytes, beside, fragmentation)
+    tail, *tails, plain, lean = worst_stages(runs.stages, mode.rates)
+    least = (mode.folded_bytes if folded else mode.total_bytes) + runs.workspace_bytes
+    step = runs.makespan_s + tail
+    return {
+        "step_time_s": step,
+        "bound_s": runs.floor_s + mode.tail_s,
+        "memory_bytes": plain,
+        "least_bytes": least,
+        "recomputed_bytes": on_card_bytes(lean, beside, fragmentation),
+        "repaired_s": repaired_s(
+            step, (plain, lean, least), room, runs.saved_bytes, runs.recompute_s, context.framework.uniform_options
+        ),
+        "template_fits": lean <= room,
+        **{name: runs.parts.get(name, 0.0) + seconds for name, seconds in zip(TAIL_PARTS, tails, strict=True)},
+    }
 
 
 def _places(tree: CandidateTree, mode: int, first: int, n: int) -> tuple[slice, Ints | None]:

@@ -54,7 +54,7 @@ class Template:
             known = False
             for held, quantity in zip(self.held, each, strict=True):
                 count = held[stage_class]
-                if count is None:
+                if count is None or (len(quantity) == 1 and not quantity[0]):
                     continue
                 if known:
                     into += count * quantity

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.evaluation.stages.stage_memory import GRADIENT_SHARE, communication_bytes
-from autodeploy.evaluation.stages.step_classes import pair_table, step_classes, tight_shares
+from autodeploy.evaluation.stages.step_classes import PASSES, pair_table, step_classes, tight_shares
 from autodeploy.solver.bounds.stage_bound import Batch, lower_bound_s, steady_micro_batches
 from autodeploy.solver.inner.layer_choices import COSTS_OF_PARTS, Choices, Part, join
 from autodeploy.solver.inner.memory_options import WHOLE, possible_choices, rivals
@@ -181,7 +181,7 @@ def _easiest(
 
     names : of the choices of each layer class.
     """
-    n, groups, slow = len(candidates), len(alike.first), context.slowest_device_factor - 1.0
+    n, groups = len(candidates), len(alike.first)
     allowed = launchable_each(candidates, context.facts, context.target)
     possible = possible_choices(context)
     none = np.zeros(groups)
@@ -211,8 +211,7 @@ def _easiest(
 
     def part(step: StepClass, hidden: tuple[Floats, Floats], choices: Choices, count: int) -> Part:
         cost = step.cost
-        passes = (phase.total_s + slow * phase.compute_s for phase in (cost.forward, cost.backward))
-        each = (*passes, step.static.total, cost.activation_bytes, step.tail.total_s)
+        each = (*map(step.pass_s, PASSES), step.static.total, cost.activation_bytes, step.tail.total_s)
         costs: dict[str, Any] = dict(zip(COSTS_OF_PARTS, map(least, each), strict=True))
         return Part(**costs, hidden_forward_s=hidden[0], hidden_backward_s=hidden[1], choices=choices, count=count)
 
