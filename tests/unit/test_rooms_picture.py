@@ -67,6 +67,6 @@ def test_boxes_of_a_row_do_not_touch():
 def test_the_page_of_the_architecture_shows_it_and_says_each_room():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert "explanation/figures/rooms.svg" in text
-    table = text.partition("## Rooms")[2].partition("\n## ")[0]
+    table = text.partition("## Packages")[2].partition("\n## ")[0]
     missing = {name for name in rooms_picture.rooms() if not re.search(rf"`(?:autodeploy/)?{name}/`", table)}
     assert missing == set()
