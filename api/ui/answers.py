@@ -43,6 +43,11 @@ def not_found(request: Request, error: NotFoundError, hint: str = "") -> HTMLRes
     return _error(request, 404, known["error.not_found_title"], message, hint or known["error.not_found_hint"])
 
 
+def unknown(request: Request, message: str) -> HTMLResponse:
+    """The page that says why something of a plan or a search can't be worked out."""
+    return _error(request, 422, texts(language_of(request))["plan.errors"], message)
+
+
 def refused(request: Request) -> HTMLResponse:
     """The page that says that a form came from another site."""
     known = texts(language_of(request))

@@ -9,7 +9,6 @@ from api.ui.conditions import conditions_of, grade_of, memory_by_grade
 from api.ui.languages import texts
 from api.ui.rl_page import rl_charts, rl_context
 from api.ui.search_page import axes, expected, step_shares
-from api.ui.timeline_picture import stage_rows
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.figures.palette import PART_COLOURS
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.services import PlanView
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.specs.timeline import PipelineTimeline
 
 RESHAPING = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "schedule"})
 KNOBS: dict[str, tuple[str, ...]] = {
@@ -156,7 +154,7 @@ def devices_per_node(profile: str) -> int | None:
     return int(known.npus_per_node * known.devices_per_npu)
 
 
-def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Language) -> dict[str, Any]:
+def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
     """Everything that the template of a plan reads but the answers of its boxes."""
     strategy, spec = view.plan.strategy, view.plan_set.search.spec
     per_node = devices_per_node(spec["cluster"]["profile"])
@@ -172,8 +170,6 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "stale": view.stale,
         "layout": figures.labels.layout(strategy),
         "chosen_words": choices(strategy, lang),
-        "timeline": timeline,
-        "stage_rows": () if timeline is None else stage_rows(timeline),
         "expected": expected(view.plan),
         "rescaled": None if view.plan.rescaled is None else rescaled_words(view.plan.rescaled, lang),
         "goal": goal_line(view.plan, lang),
@@ -189,6 +185,7 @@ def plan_context(view: PlanView, timeline: PipelineTimeline | None, lang: Langua
         "conditions": conditions_of(view.plan, spec),
         "plan_shares": step_shares(view.plan.breakdown, view.plan.step_time_s, lang),
         "changed_shares": (),
+        "tier_word": lambda tier: texts(lang).get(f"knob.tier_{tier}", tier.replace("_", " ")),
         "knob_word": lambda name, value: knob_word(name, value, lang),
         "what_if_data": {
             "spec": estimated,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from api.threads import slowly
-from api.ui.answers import not_found, see
+from api.ui.answers import not_found, see, unknown
 from api.ui.clusters import choices as cluster_choices
 from api.ui.clusters import clusters_context, form_rows
 from api.ui.from_here import changed_by, kept_from, script_from, searched_from
@@ -27,7 +27,7 @@ from api.ui.run_page import run_page
 from api.ui.script_diff import script_diffs
 from api.ui.search_page import spec_text, step_shares
 from api.ui.strategy_picture import picture
-from api.ui.timeline_picture import timeline_picture
+from api.ui.timeline_picture import stage_rows, timeline_lead, timeline_picture
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import memory_names, part_names
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
@@ -86,13 +86,25 @@ def knobs(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     return JSONResponse(found)
 
 
+@router.get("/plans/{plan_id}/stages")
+@slowly
+def stages(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
+    """What each stage of the simulated pipeline does with its time."""
+    found, lang = views.timeline(view), language_of(request)
+    if found is None:
+        return unknown(request, texts(lang)["plan.no_timeline"])
+    lead = timeline_lead(found, lang, update=view.plan.rl is not None)
+    return render(request, "stages.html", plan=view.plan, lead=lead, stage_rows=stage_rows(found))
+
+
 @router.get("/plans/{plan_id}/timeline")
+@slowly
 def timeline(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     """The slots of the plan's simulated pipeline, for the page's picture of them."""
     found, lang = views.timeline(view), language_of(request)
     if found is None:
         return JSONResponse({"error": texts(lang)["plan.no_timeline"]}, 422)
-    return data(request, timeline_picture(found, lang))
+    return data(request, timeline_picture(found, lang, update=view.plan.rl is not None))
 
 
 @router.get("/plans/{plan_id}/operators")
@@ -328,7 +340,7 @@ def _plan_page(
             answers["ablation"] = views.ablate(view)
     except SpecError as error:
         answers["errors"] = error.errors
-    context = plan_context(view, views.timeline(view), lang)
+    context = plan_context(view, lang)
     status = 422 if answers["errors"] else 200
     parts = [(name, part_names(lang)[name]) for name in PART_FIELDS]
     context["run"] = run_page(view.plan, lang, texts(lang))

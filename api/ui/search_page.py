@@ -218,6 +218,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "fate_kinds": fate_kinds(became, lang),
         "rule_texts": {rule.name: rule.text for rule in load_rules()},
         "parts": part_names(lang),
+        "many_stages": figures.MANY_STAGES,
         "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],
         "memory_names": {name: memory_names(lang)[name] for name in MEMORY_COLOURS},
         "charts": charts(plan_set, lang),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from api.ui.formats import count, seconds
 from api.ui.languages import texts
 from autodeploy.figures.palette import LANE_COLOURS, SLOT_COLOURS
 
@@ -37,7 +38,17 @@ def stage_rows(timeline: PipelineTimeline) -> tuple[StageRow, ...]:
     )
 
 
-def timeline_picture(timeline: PipelineTimeline, lang: Language) -> dict[str, Any]:
+def timeline_lead(timeline: PipelineTimeline, lang: Language, *, update: bool) -> str:
+    """How large the pipeline is and when it ends; update: it is that of post-training."""
+    return texts(lang)["plan.timeline_lead_update" if update else "plan.timeline_lead"].format(
+        stages=timeline.pp,
+        micro_batches=count(timeline.micro_batches),
+        makespan=seconds(timeline.makespan_s),
+        step=seconds(timeline.step_time_s),
+    )
+
+
+def timeline_picture(timeline: PipelineTimeline, lang: Language, *, update: bool = False) -> dict[str, Any]:
     """Slots of each stage in the order of time, and what they are drawn with.
 
     `slots[stage]`: start, length, micro batch and chunk of the forward, of the backward (-1 where it has none), and the
@@ -46,12 +57,13 @@ def timeline_picture(timeline: PipelineTimeline, lang: Language) -> dict[str, An
     stages: list[list[tuple[int, ...]]] = [[] for _ in range(timeline.pp)]
     lanes: list[dict[tuple[int, ...], int]] = [{} for _ in range(timeline.pp)]
     for slot in timeline.slots:
-        own = tuple(_ticks(seconds) for seconds in (slot.compute_s, slot.communication_s, slot.host_s))
+        own = tuple(_ticks(lane_s) for lane_s in (slot.compute_s, slot.communication_s, slot.host_s))
         number = lanes[slot.stage].setdefault(own, len(lanes[slot.stage]))
         start = _ticks(slot.start_s)
         stages[slot.stage].append((start, _ticks(slot.end_s) - start, *_passes(slot), number))
     return {
         "words": {name.removeprefix(WORDS): text for name, text in texts(lang).items() if name.startswith(WORDS)},
+        "lead": timeline_lead(timeline, lang, update=update),
         "colours": SLOT_COLOURS | LANE_COLOURS,
         "ticks_per_s": TICKS_PER_S,
         "makespan": _ticks(timeline.makespan_s),
@@ -63,8 +75,8 @@ def timeline_picture(timeline: PipelineTimeline, lang: Language) -> dict[str, An
     }
 
 
-def _ticks(seconds: float) -> int:
-    return round(TICKS_PER_S * seconds)
+def _ticks(instant_s: float) -> int:
+    return round(TICKS_PER_S * instant_s)
 
 
 def _passes(slot: Slot) -> tuple[int, int, int, int]:

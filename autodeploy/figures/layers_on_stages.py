@@ -60,8 +60,9 @@ def _in_model_order(plan: Plan) -> Iterator[tuple[int, int, int]]:
                 yield stage, chunk, layers[chunk]
 
 
-ROW_PX, LOW_ROW_PX = 24, 13
-MANY_STAGES = 12
+ROW_PX = 20
+MANY_STAGES = 16
+"""With more of them a row each would be a field of dots."""
 
 
 def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Language = "en") -> Figure:
@@ -72,7 +73,8 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
     dense_layers : numbers, from 0, of the layers without routed experts.
     """
     words = picture_words(lang)
-    row_px = ROW_PX if len(plan.stages) <= MANY_STAGES else LOW_ROW_PX
+    if len(plan.stages) > MANY_STAGES:
+        return _layers_held(plan, dense_layers, words)
     names = [_stage_name(index, stage.holds, words["stage"]) for index, stage in enumerate(plan.stages)]
     runs = layer_runs(plan, dense_layers)
     traces = []
@@ -101,7 +103,7 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
         traces,
         x_title=words["layer"],
         y_title="",
-        height_px=130 + row_px * max(1, len(names)),
+        height_px=130 + ROW_PX * max(1, len(names)),
         barmode="overlay",
         bargap=0.18,
         yaxis={
@@ -110,10 +112,50 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
             "categoryarray": names,
             "autorange": "reversed",
             "dtick": 1,
-            "tickfont": {"size": min(12, row_px - 2)},
+            "tickfont": {"size": 12},
         },
         showlegend=True,
         meta={"narrow": {"yaxis.tickvals": names, "yaxis.ticktext": [str(index) for index in range(len(names))]}},
+    )
+
+
+def _layers_held(plan: Plan, dense_layers: Collection[int], words: dict[str, str]) -> Figure:
+    """A column for each stage, a block for each run of layers that it holds, the earliest at the bottom."""
+    by_kind: dict[str, list[Run]] = {kind: [] for kind in LAYER_COLOURS}
+    bases: dict[Run, int] = {}
+    heights = [0] * len(plan.stages)
+    for run in layer_runs(plan, dense_layers):
+        bases[run] = heights[run.stage]
+        heights[run.stage] += run.num_layers
+        by_kind[run.kind].append(run)
+    traces = [
+        bar_trace(
+            name=words[kind],
+            meta=kind,
+            base=[bases[run] for run in rows],
+            x=[str(run.stage) for run in rows],
+            y=[run.num_layers for run in rows],
+            customdata=[_words_of(run, words) for run in rows],
+            marker={"color": LAYER_COLOURS[kind], "line": {"width": 1, "color": "rgba(255, 255, 255, 0.7)"}},
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+        for kind, rows in by_kind.items()
+        if rows
+    ]
+    return quiet_figure(
+        traces,
+        x_title=words["stage"],
+        y_title=words["layers"],
+        height_px=300,
+        barmode="overlay",
+        bargap=0.2,
+        xaxis={
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [str(stage) for stage in range(len(plan.stages))],
+            "showgrid": False,
+        },
+        showlegend=True,
     )
 
 

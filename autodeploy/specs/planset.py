@@ -476,7 +476,7 @@ class PlanSet(Document):
         Field(description="plans with some nodes fewer, by `search.spare_nodes`", exclude_if=lambda value: not value),
     ] = ()
     features_off: Annotated[
-        dict[str, str], Field(description="features that no plan may use, each with its reason")
+        dict[str, str], Field(description="features switched off in this search, each with its reason")
     ] = {}
     warnings: tuple[str, ...] = ()
     infeasible: Infeasible | None = None

@@ -44,6 +44,7 @@ def paths(site: Site) -> list[str]:
         *("/", "/?status=cancelled&model=nothing", "/new", "/profiles", "/profiles/cloudmatrix-384", "/accuracy"),
         *("/compare", "/compare?plans=" + ",".join(plans[:3]), f"/plans/{plans[0]}", "/searches/srch_missing"),
         f"/plans/{plans[0]}/operators",
+        f"/plans/{plans[0]}/stages",
         *(f"/searches/{search_id}" for search_id in site.stored.values()),
     ]
 

@@ -30,6 +30,7 @@ PAGES = (
     "/searches/{search}",
     "/plans/{plan1}",
     "/plans/{plan1}/operators",
+    "/plans/{plan1}/stages",
 )
 
 

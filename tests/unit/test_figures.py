@@ -158,6 +158,19 @@ def test_every_layer_is_on_the_map_once_and_of_its_kind() -> None:
     assert sum(sum(trace.x) for trace in figure.data) == 61
 
 
+def test_many_stages_are_columns_of_the_layers_that_they_hold() -> None:
+    first = factories.plan(1)
+    stages = tuple(first.stages[0].model_copy(update={"layers": (2, 1)}) for _ in range(figures.MANY_STAGES + 1))
+    strategy = Strategy.model_validate({"pp": len(stages), "vpp": 2, "schedule": "interleaved"})
+    plan = first.model_copy(update={"stages": stages, "strategy": strategy})
+    figure = drawn(figures.layers_on_stages(plan, {0}))
+    blocks = [block for trace in figure.data for block in zip(trace.x, trace.base, trace.y, strict=True)]
+    assert sum(layers for _, _, layers in blocks) == 3 * len(stages)
+    for stage in map(str, range(len(stages))):
+        own = sorted((base, layers) for at, base, layers in blocks if at == stage)
+        assert [base for base, _ in own] == [sum(layers for _, layers in own[:n]) for n in range(len(own))]
+
+
 def test_palette_and_names_cover_every_part() -> None:
     assert set(palette.PART_COLOURS) == set(Breakdown.model_fields)
     assert set(palette.MEMORY_COLOURS) == set(StageMemory.model_fields)

@@ -42,6 +42,18 @@
     if (!shown.length) return;
     [[view.x0, view.x1], [view.y0, view.y1]] = [range(axis("x")), range(axis("y"))];
   };
+  // Where it is decided: without the strategies that are proven to be worse than all that were solved.
+  const focus = () => {
+    whole();
+    const solved = shown.filter(isSolved);
+    if (!solved.length) return;
+    for (const side of ["x", "y"]) {
+      const values = solved.map((point) => point[axis(side)]);
+      const [from, to] = [`${side}0`, `${side}1`];
+      if (axis(side) === "step_time_s") view[to] = Math.min(view[to], Math.max(...values) + 0.08 * (Math.max(...values) - view[from]));
+      if (axis(side) === "mfu_pct") view[from] = Math.max(view[from], Math.min(...values) - 0.08 * (view[to] - Math.min(...values)));
+    }
+  };
 
   const coloursOf = () => {
     const values = [...new Set(data.points.map((point) => point[axis("colour")]))].sort((a, b) => a - b);
@@ -150,7 +162,7 @@
     if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
     if (canvas.height !== Math.round(height * scale)) canvas.height = Math.round(height * scale);
     const pen = canvas.getContext("2d");
-    const [ink, quiet, line] = [css("--ink"), css("--ink-quiet"), css("--line")];
+    const [ink, quiet, line, surface] = ["--ink", "--ink-quiet", "--line", "--surface"].map(css);
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     pen.clearRect(0, 0, width, height);
     pen.font = "12px Inter, 'Segoe UI', system-ui, sans-serif";
@@ -203,7 +215,8 @@
       pen.arc(atX(point[axis("x")]), atY(point[axis("y")]), point.plan ? 7 : 4.5, 0, 2 * Math.PI);
       pen.fillStyle = of(point);
       pen.fill();
-      pen.strokeStyle = ink;
+      pen.lineWidth = point.plan ? 1.5 : 1;
+      pen.strokeStyle = point.plan ? ink : surface;
       pen.stroke();
     }
     if (chosen) {
@@ -249,7 +262,7 @@
     shown.sort((a, b) => a[y] - b[y] || a[axis("x")] - b[axis("x")]);
     slider.max = Math.max(0, shown.length - 1);
     said.textContent = data.words.shown.replace("{shown}", shown.length.toLocaleString("en")).replace("{total}", data.total.toLocaleString("en"));
-    whole();
+    focus();
     prepare();
     const bits = colours.entries.map(([value, colour]) => ["swatch", colour, `${data.words[axis("colour")]} ${number(value)}`]);
     if (front.length > 1) bits.push(["swatch line", "currentColor", data.words.pareto]);

@@ -58,6 +58,22 @@
     return end - (number ? endOf(slots[number - 1]) : 0);
   };
 
+  // Of a stage whose middle is left out: what its slots before that do with their time.
+  const ALIKE = 256;
+  const steady = new Map();
+  const steadyOf = (stage) => {
+    if (!steady.has(stage)) {
+      const slots = data.slots[stage].slice(0, data.slots[stage].length / 2).slice(-ALIKE);
+      const span = endOf(slots.at(-1)) - slots[0][START];
+      const part = (ticks) => slots.reduce((sum, slot) => sum + ticks(slot), 0) / span;
+      steady.set(stage, {
+        kinds: ["forward", "pair", "backward"].map((name) => [name, part((slot) => (kind(slot) === name ? slot[LENGTH] : 0))]),
+        lanes: LANES.map((_, i) => part((slot) => data.lanes[stage][slot[LANE]][i])),
+      });
+    }
+    return steady.get(stage);
+  };
+
   let inks = null; // the page's colours, and the pattern of a bubble
   const hatch = (pen) => {
     const tile = document.createElement("canvas");
@@ -119,7 +135,8 @@
     const slots = data.slots[stage];
     const columns = Math.ceil(width() / COLUMN_PX);
     const ticks = ((view[1] - view[0]) / width()) * COLUMN_PX;
-    const shares = Object.fromEntries(["forward", "pair", "backward", "rest", "after"].map((name) => [name, new Float64Array(columns)]));
+    const shares = Object.fromEntries(["forward", "pair", "backward", "after"].map((name) => [name, new Float64Array(columns)]));
+    const paler = Object.fromEntries(["forward", "pair", "backward"].map((name) => [name, new Float64Array(columns)]));
     const lanes = lanesBox.checked ? LANES.map(() => new Float64Array(columns)) : [];
     const add = (share, from, to, part = 1) => {
       const left = Math.max(0, (from - view[0]) / ticks);
@@ -129,7 +146,11 @@
     let number = first;
     for (; number < slots.length && slots[number][START] < view[1]; number++) {
       const slot = slots[number];
-      if (isRest(slots, number)) add(shares.rest, endOf(slots[number - 1]), slot[START]);
+      if (isRest(slots, number)) {
+        const [from, to] = [endOf(slots[number - 1]), slot[START]];
+        for (const [name, part] of steadyOf(stage).kinds) add(paler[name], from, to, part);
+        lanes.forEach((share, i) => add(share, from, to, steadyOf(stage).lanes[i]));
+      }
       add(shares[kind(slot)], slot[START], endOf(slot));
       lanes.forEach((share, i) => add(share, slot[START], endOf(slot), data.lanes[stage][slot[LANE]][i] / Math.max(slot[LENGTH], 1)));
     }
@@ -138,15 +159,19 @@
     pen.fillStyle = inks.bubbles;
     if (to > from) pen.fillRect(at(from), top, at(to) - at(from), height);
     const filled = new Float64Array(columns);
-    for (const [name, share] of Object.entries(shares)) {
-      pen.fillStyle = name === "rest" ? inks.line : data.colours[name];
+    for (const [name, share, alpha] of [...Object.entries(shares).map((each) => [...each, 1]), ...Object.entries(paler).map((each) => [...each, 0.6])]) {
+      pen.fillStyle = data.colours[name];
+      pen.globalAlpha = alpha;
       for (let column = 0; column < columns; column++) {
         if (!share[column]) continue;
         const left = EDGE.left + column * COLUMN_PX;
-        pen.fillRect(left, top + filled[column] * height, Math.min(COLUMN_PX, EDGE.left + width() - left), share[column] * height);
+        const place = [left, top + filled[column] * height, Math.min(COLUMN_PX, EDGE.left + width() - left), share[column] * height];
+        if (alpha < 1) pen.clearRect(...place);
+        pen.fillRect(...place);
         filled[column] += share[column];
       }
     }
+    pen.globalAlpha = 1;
     lanes.forEach((share, i) => {
       pen.fillStyle = data.colours[LANES[i]];
       const bottom = top + height + (i + 1) * LANE_PX;
@@ -428,6 +453,7 @@
         return item;
       }),
     );
+    if (data.left_out) legend.append(Object.assign(document.createElement("li"), { textContent: data.words.paler }));
   };
   lanesBox.addEventListener("change", () => data && explain());
 
@@ -436,6 +462,7 @@
     const body = await response.json();
     if (!response.ok) throw new Error(body.error);
     data = body;
+    document.getElementById("timeline-lead").textContent = data.lead;
     lanesBox.checked = data.slots.length <= 8;
     stageInput.max = data.slots.length - 1;
     explain();
