@@ -38,13 +38,13 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     if not targets:
         reader.ignore(("--lora-r", "--lora-alpha", "--lora-fusion"), "no --lora-target-modules: there are no adapters")
         return found
-    problem = unmodelled_with_adapters(model.get)
-    if problem is not None:
-        given = reader.script.flags["--lora-target-modules"]
-        raise UnsupportedError(f"line {given.line}, column {given.column}: {problem}", path="/training/lora")
     unknown = [name for name in targets if name not in TARGETS]
     if unknown:
         reader.fail("--lora-target-modules", f"adapters beside {unknown[0][:40]} are not modelled", ", ".join(TARGETS))
+    problem = unmodelled_with_adapters(model.get, targets)
+    if problem is not None:
+        given = reader.script.flags["--lora-target-modules"]
+        raise UnsupportedError(f"line {given.line}, column {given.column}: {problem}", path="/training/lora")
     sizes = {}
     for field, flag, default in (("rank", "--lora-r", DEFAULT_RANK), ("alpha", "--lora-alpha", DEFAULT_ALPHA)):
         told = reader.number(flag, f"/training/lora/{field}")

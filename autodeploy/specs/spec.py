@@ -125,8 +125,10 @@ def _without_a_run(spec: Spec) -> list[FieldError]:
 
 def _without_adapters(spec: Spec) -> list[FieldError]:
     """Adapters of a model for which none are modelled."""
-    problem = unmodelled_with_adapters(partial(getattr, spec.model))
-    if spec.training.lora is None or problem is None:
+    if spec.training.lora is None:
+        return []
+    problem = unmodelled_with_adapters(partial(getattr, spec.model), spec.training.lora.target_modules)
+    if problem is None:
         return []
     return [FieldError("/training/lora", problem, "leave lora out: all of the model is trained")]
 

@@ -7,7 +7,8 @@ rank and up to the output's width. Source: arXiv 2106.09685; the cut over tensor
 
 Adapters run fused, as MindSpeed-LLM's --lora-fusion does (tasks/posttrain/lora/cc_lora_forward.py): where that saves
 work, the product of both ways is added to the weight and the input multiplied once (`_merged`); the input's own rows
-and the inner width are kept, so that the inner width travels between ranks and the input is gathered once.
+and the inner width are kept, so that the inner width travels between ranks and the input is gathered once. Those of
+experts, and of the down projections of latent attention, run apart (`_Apart`).
 Not counted: the gradients of adapters' whole halves, summed over tensor-parallel ranks once a step, and the bytes of
 one merged weight beyond the working space that every layer has.
 """
@@ -15,7 +16,7 @@ one merged weight beyond the working space that every layer has.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -30,20 +31,37 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
-    """Operator of a target, the tensor that is its input and would be kept for its weight, and how it is cut."""
+class _Product:
+    """A matrix that may have an adapter, the tensor that is its input and would be kept for its weight, and its kind.
+
+    kind : columns or rows: how tensor-parallel ranks cut it; whole: every rank has it for its own tokens; experts_in
+        and experts_out: of all experts of the rank, which are cut by columns and by rows.
+    """
 
     operator: str
     kept_input: str
-    by_rows: bool
+    kind: Literal["columns", "rows", "whole", "experts_in", "experts_out"]
 
 
+# Matrices of a layer by the name of the target that they are; a layer has some of them.
 _TARGETS = {
-    "linear_qkv": _Target("qkv_proj", "attention_norm_out", by_rows=False),
-    "linear_proj": _Target("attention_out_proj", "", by_rows=True),  # attention keeps its output for itself
-    "linear_fc1": _Target("mlp_up_proj", "mlp_norm_out", by_rows=False),
-    "linear_fc2": _Target("mlp_down_proj", "mlp_activation_out", by_rows=True),
+    "linear_qkv": (
+        _Product("qkv_proj", "attention_norm_out", "columns"),
+        _Product("latent_down_proj", "attention_norm_out", "whole"),
+    ),
+    "linear_proj": (_Product("attention_out_proj", "", "rows"),),  # attention keeps its output for itself
+    "linear_fc1": (
+        _Product("mlp_up_proj", "mlp_norm_out", "columns"),
+        _Product("expert_up_proj", "expert_in", "experts_in"),
+        _Product("shared_up_proj", "mlp_norm_out", "columns"),
+    ),
+    "linear_fc2": (
+        _Product("mlp_down_proj", "mlp_activation_out", "rows"),
+        _Product("expert_down_proj", "expert_activation_out", "experts_out"),
+        _Product("shared_down_proj", "shared_activation_out", "rows"),
+    ),
 }
+_INPUTS = {product.kept_input for products in _TARGETS.values() for product in products} - {""}
 _HOOK = "gradient_accumulation"
 _ALONE = (1.0, 1.0, 0.0)  # no gradient of a frozen weight
 GATHERED_AGAIN = "_regather"
@@ -73,36 +91,70 @@ def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> L
     if not on.lora_rank:
         return table
     rows = {op.name: op for op in table.operators}
-    targets = [_TARGETS[name] for name in on.lora_targets]
+    targets = [product for name in on.lora_targets for product in _TARGETS[name] if product.operator in rows]
     own = frozenset(target.operator for target in targets)
     operators = [_frozen(op) for op in table.operators if op.name != _HOOK]
     exchanges = [_beside_frozen(each, own) for each in table.exchanges]
-    unread = {t.kept_input for t in _TARGETS.values()} - {t.kept_input for t in targets} - {""}
+    unread = _INPUTS - {t.kept_input for t in targets}
     tensors = [replace(t, kept_bytes=np.zeros_like(t.kept_bytes)) if t.name in unread else t for t in table.tensors]
-    trained: Floats = np.zeros_like(table.dense_params)
+    trained, experts = _Trained.none(table), _Trained.none(table)
     for target in targets:
-        adapter = _Adapter(rows[target.operator], target.by_rows, shard, float(on.lora_rank))
+        adapter = _adapter_of(target, rows[target.operator], shard, float(on.lora_rank))
         operators += accumulating(adapter.operators(), on)
         tensors.append(adapter.kept())
         exchanges += adapter.exchanges()
-        trained = np.asarray(trained + adapter.params)
+        if target.kind.startswith("experts"):
+            experts = experts.plus(adapter.trained(), parts(rows[target.operator], on))
+        else:
+            trained = trained.plus(adapter.trained(), 1.0)
+    whole, cut = np.asarray(trained.shared + experts.shared), experts.of_experts
+    summed = on.accumulation_bytes * trained.shared + on.expert_accumulation_bytes * (experts.shared + cut)
     hook = replace(
         rows[_HOOK],
-        backward_bytes=on.accumulation_bytes * trained,
-        issued_backward=2.0 * len(targets),
+        backward_bytes=np.asarray(summed),
+        issued_backward=np.asarray(2.0 * (trained.adapters + experts.adapters)),
     )
     return replace(
         table,
         operators=(*operators, hook),
         tensors=tuple(tensors),
         exchanges=tuple(exchanges),
-        dense_params=trained,
-        frozen_params=table.dense_params,
+        dense_params=whole,
+        expert_params=cut,
+        frozen_params=np.asarray(table.dense_params + table.expert_params),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """Parameters on the rank [n] that all replicas share, or those of experts alone, and of how many adapters."""
+
+    shared: Floats
+    of_experts: Floats
+    adapters: Floats | float = 0.0
+
+    @classmethod
+    def none(cls, table: LayerTable) -> _Trained:
+        """Of a layer without adapters."""
+        return cls(np.zeros_like(table.dense_params), np.zeros_like(table.dense_params))
+
+    def plus(self, params: tuple[Floats, Floats], adapters: Floats | float) -> _Trained:
+        """With more of them."""
+        shared, of_experts = np.asarray(self.shared + params[0]), np.asarray(self.of_experts + params[1])
+        return _Trained(shared, of_experts, self.adapters + adapters)
+
+
+def parts(base: Operator, on: OperatorFeatures) -> Floats | float:
+    """In how many parts the experts of a rank have an adapter: one for all where one operator multiplies them."""
+    return base.groups if on.group_launches or not on.grouped_gemm else 1.0
+
+
 def _frozen(op: Operator) -> Operator:
-    return replace(op, passes=_ALONE) if op.weighted and op.kind in MATRIX_KINDS else op
+    """Without the gradient of its weight, for which the host issues as much as for that of its input."""
+    if not op.weighted or op.kind not in MATRIX_KINDS:
+        return op
+    again = op.issued_backward
+    return replace(op, passes=_ALONE, issued_backward=None if again is None else np.asarray(again / 2.0))
 
 
 def _beside_frozen(exchange: Exchange, targets: frozenset[str]) -> Exchange:
@@ -128,6 +180,68 @@ def _merged(shard: Sharding, base: Operator, *, by_rows: bool) -> tuple[Floats, 
     return np.asarray(alone + cut), np.asarray(alone if by_rows else alone + cut + whole)
 
 
+def _adapter_of(target: _Product, base: Operator, shard: Sharding, rank: float) -> _Adapter | _Apart:
+    if target.kind in {"columns", "rows"}:
+        return _Adapter(base, target.kind == "rows", shard, rank)
+    return _Apart(base, target.kind, rank, shard.hot_experts)
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """An adapter whose two products run beside the target's, without collectives of its own.
+
+    Of a matrix that every rank has whole, or of all experts of a rank, whose rows and sums travel with the target's.
+
+    The half of an expert's adapter that is not cut is reduced as if it were of a dense layer. Source: MindSpeed-LLM
+    @c77308a1, tasks/posttrain/lora/moe/experts.py; core/tensor_parallel/layers.py, LinearNoTP.
+    """
+
+    base: Operator
+    kind: str
+    rank: float
+    copies: Floats | float  # of experts of other ranks
+
+    @property
+    def name(self) -> str:
+        """Prefix of what it adds."""
+        return f"{self.base.name}_lora"
+
+    def trained(self) -> tuple[Floats, Floats]:
+        """Parameters on the rank [n]: that all replicas share, and those of experts."""
+        base, groups = self.base, np.asarray(self.base.groups) - self.copies * self.kind.startswith("experts")
+        down, up = np.asarray(self.rank * groups * base.depth), np.asarray(self.rank * groups * base.columns)
+        if self.kind == "experts_in":
+            return down, up
+        return (up, down) if self.kind == "experts_out" else (np.asarray(down + up), np.zeros_like(down))
+
+    def operators(self) -> list[Operator]:
+        """Both products, and sums of outputs and of the input's gradients (6 B an element)."""
+        base = self.base
+        rows = np.asarray(base.rows) * base.groups
+        down = replace(base, name=f"{self.name}_down", columns=self.rank)
+        up = replace(base, name=f"{self.name}_up", depth=self.rank)
+        add = Operator(
+            f"{self.name}_add",
+            "vector",
+            base.window,
+            forward_bytes=np.asarray(6.0 * rows * base.columns),
+            backward_bytes=np.asarray(6.0 * rows * base.depth),
+            per_expert=base.per_expert,
+            routes=base.routes,
+        )
+        once = {"launches": 1.0} if self.kind == "whole" else {}
+        return [replace(down, **once), replace(up, **once), add]  # type: ignore[arg-type]
+
+    def kept(self) -> Tensor:
+        """Rows of the inner width."""
+        rows = np.asarray(2.0 * np.asarray(self.base.rows) * self.base.groups * self.rank)
+        return Tensor(f"{self.name}_inner", rows, per_expert=self.base.per_expert)
+
+    def exchanges(self) -> list[Exchange]:
+        """None of its own."""
+        return []
+
+
 @dataclass(frozen=True)
 class _Adapter:
     """One adapter on a rank: `base` is the target's product of `rows` x `depth` with `depth` x `columns`."""
@@ -147,10 +261,10 @@ class _Adapter:
         """Tokens that the rank holds between tensor-parallel regions [n]."""
         return np.asarray(self.shard.local_tokens)
 
-    @property
-    def params(self) -> Floats:
-        """Parameters on the rank [n]."""
-        return np.asarray(self.rank * (self.base.depth + self.base.columns) + np.zeros_like(self.own_rows))
+    def trained(self) -> tuple[Floats, Floats]:
+        """Parameters on the rank [n], that all replicas share; none of experts."""
+        none = np.zeros_like(self.own_rows)
+        return np.asarray(self.rank * (self.base.depth + self.base.columns) + none), none
 
     def operators(self) -> list[Operator]:
         """Products of the way down and up, those that make a merged weight, and sums."""

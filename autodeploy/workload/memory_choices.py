@@ -33,10 +33,26 @@ EVERYTHING = "*"  # all tensors but the layer's input; all operators and forward
 
 _EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
 _EXPERT_TENSORS = ("expert_in", "expert_up_out", *_EXPERT_ACTIVATION)
-_SHARED = ("shared_up_out", "shared_activation_out")
-_MLP_ADAPTERS = tuple(
-    f"lora_{matrix}_{part}" for matrix in ("mlp_up_proj", "mlp_down_proj") for part in ("down", "up", "merge", "add")
+
+
+def _beside(matrices: tuple[str, ...]) -> tuple[str, ...]:
+    """Operators of the forward pass of adapters beside matrices that tensor parallelism cuts."""
+    return tuple(f"lora_{matrix}_{part}" for matrix in matrices for part in ("down", "up", "merge", "add"))
+
+
+def _beside_experts(matrix: str) -> tuple[str, ...]:
+    """Those of adapters beside the experts."""
+    return tuple(f"{matrix}_lora_{part}" for part in ("down", "up", "add"))
+
+
+_MLP_ADAPTERS = _beside(("mlp_up_proj", "mlp_down_proj"))
+_UP_ADAPTERS, _DOWN_ADAPTERS = _beside_experts("expert_up_proj"), _beside_experts("expert_down_proj")
+_SHARED = (*("shared_up_out", "shared_activation_out", "lora_shared_up_proj_inner", "lora_shared_down_proj_inner"),)
+_SHARED_REPLAYS = (
+    *("shared_up_proj", "shared_activation", "shared_down_proj"),
+    *_beside(("shared_up_proj", "shared_down_proj")),
 )
+_SHARED_EXCHANGES = ("lora_shared_down_proj_scatter", "lora_shared_down_proj_reduce")
 
 CHOICES: dict[str, MemoryChoice] = {
     choice.name: choice
@@ -98,8 +114,8 @@ CHOICES: dict[str, MemoryChoice] = {
         MemoryChoice(
             "moe_zero_memory_level1",
             "recompute",
-            (*_EXPERT_TENSORS,),
-            ("permute", "sort_by_expert", "expert_up_proj", "expert_activation"),
+            (*_EXPERT_TENSORS, "expert_up_proj_lora_inner"),
+            ("permute", "sort_by_expert", "expert_up_proj", *_UP_ADAPTERS, "expert_activation"),
             ("dispatch", "expert_gather"),
         ),
         MemoryChoice(
@@ -112,17 +128,21 @@ CHOICES: dict[str, MemoryChoice] = {
         MemoryChoice(
             "moe",
             "recompute",
-            ("router_logits", "unpermute_in", *_EXPERT_TENSORS, *_SHARED),
+            (
+                *("router_logits", "unpermute_in", *_EXPERT_TENSORS, *_SHARED),
+                *("expert_up_proj_lora_inner", "expert_down_proj_lora_inner"),
+            ),
             (
                 *("router", "routing", "permute", "sort_by_expert", "expert_up_proj", "expert_activation"),
                 *("expert_down_proj", "sort_by_rank", "unpermute"),
-                *("shared_up_proj", "shared_activation", "shared_down_proj"),
+                *(*_UP_ADAPTERS, *_DOWN_ADAPTERS, *_SHARED_REPLAYS),
             ),
-            ("dispatch", "combine", "expert_gather", "expert_scatter", "mlp_gather", "mlp_scatter"),
+            (
+                *("dispatch", "combine", "expert_gather", "expert_scatter", "mlp_gather", "mlp_scatter"),
+                *_SHARED_EXCHANGES,
+            ),
         ),
-        MemoryChoice(
-            "shared_experts", "recompute", _SHARED, ("shared_up_proj", "shared_activation", "shared_down_proj")
-        ),
+        MemoryChoice("shared_experts", "recompute", _SHARED, _SHARED_REPLAYS, _SHARED_EXCHANGES),
         MemoryChoice(
             "swap_attention",
             "swap",

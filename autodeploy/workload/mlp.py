@@ -19,7 +19,9 @@ W: Final = "mlp"
 
 # What a rank issues once it knows how many rows it will get, in order; shared experts do not depend on it.
 AFTER_SPLIT_SIZES = (
-    *("permute", "dispatch", "sort_by_expert", "expert_up_proj", "expert_activation", "expert_down_proj"),
+    *("permute", "dispatch", "sort_by_expert", "expert_up_proj"),
+    *("expert_up_proj_lora_down", "expert_up_proj_lora_up", "expert_up_proj_lora_add", "expert_activation"),
+    *("expert_down_proj", "expert_down_proj_lora_down", "expert_down_proj_lora_up", "expert_down_proj_lora_add"),
     *("sort_by_rank", "combine", "unpermute", "shared_up_proj", "shared_activation", "shared_down_proj"),
 )
 

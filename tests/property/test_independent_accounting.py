@@ -65,7 +65,7 @@ def assert_equal(found: Estimate, expected: Step) -> None:
     )
     for stage, kinds in enumerate(expected.memory):
         mine = {kind: float(values[stage]) for kind, values in found.memory.items()}
-        assert mine == pytest.approx(kinds, rel=EXACT)
+        assert mine == pytest.approx(kinds, rel=EXACT, abs=1e-3)  # bytes: what is all freed leaves rounding
     np.testing.assert_allclose(found.allocator_bytes, expected.allocator, rtol=EXACT)
     np.testing.assert_allclose(found.first_step_bytes, expected.first_step, rtol=EXACT)
     np.testing.assert_allclose(found.card_bytes, [sum(kinds.values()) for kinds in expected.memory], rtol=EXACT)

@@ -16,6 +16,9 @@ FLAGS = (
 )
 
 
+LATENT = "--multi-latent-attention --qk-head-dim 32 --qk-pos-emb-head-dim 16 --v-head-dim 32"
+
+
 def training(flags: str) -> dict[str, Any]:
     found = import_document(f"torchrun --nproc_per_node 8 posttrain_gpt.py {FLAGS} {flags}", "a.sh").document[
         "training"
@@ -90,11 +93,22 @@ def test_models_beside_which_no_reference_is_modelled() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "what"),
-    [("--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128", "experts")],
+    [
+        ("--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128", "experts that have none"),
+        (f"{LATENT} --kv-lora-rank 64", "latent attention whose queries"),
+        (f"{LATENT} --kv-lora-rank 64 --q-lora-rank 64 --enable-dsa-indexer", "an indexer"),
+    ],
 )
 def test_models_whose_adapters_are_not_modelled(flags: str, what: str) -> None:
     with pytest.raises(UnsupportedError, match=f"adapters of a model with {what}"):
         training(f"{flags} --lora-target-modules linear_qkv")
+
+
+def test_adapters_of_experts_and_latents() -> None:
+    experts = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128 --moe-token-dispatcher-type alltoall_seq"
+    names = "linear_qkv linear_proj linear_fc1 linear_fc2"
+    found = training(f"{experts} {LATENT} --kv-lora-rank 64 --q-lora-rank 64 --lora-target-modules {names}")
+    assert found["lora"]["target_modules"] == names.split()
 
 
 def test_packed_documents_without_their_lengths_are_told() -> None:

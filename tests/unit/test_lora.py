@@ -13,6 +13,8 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.steps.one_strategy import candidate_of, estimated
 from autodeploy.evaluation.sweep.sweep import sweep
+from autodeploy.exporters import export
+from autodeploy.importers.import_document import import_document
 from autodeploy.specs.lora import TARGETS, LoraSpec, adapter_params
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec, parse_spec
@@ -20,7 +22,7 @@ from autodeploy.specs.strategy import Strategy
 from autodeploy.training_run.checkpoints import saved_bytes
 from autodeploy.workload.flops import forward_flops_per_token, step_flops_per_token
 from autodeploy.workload.layers import embedding_table, head_table, layer_table
-from autodeploy.workload.operators import OperatorFeatures
+from autodeploy.workload.operators import LayerTable, OperatorFeatures
 from tests.support.sharding import shard
 
 WHOLE = OperatorFeatures()
@@ -172,8 +174,9 @@ def test_fine_tuning_of_all_parameters_is_a_step_of_pre_training() -> None:
 @pytest.mark.parametrize(
     ("changes", "path", "message"),
     [
-        ({"model": "deepseek-v3"}, "/training/lora", "experts"),
-        ({"model": "step-3.5-flash"}, "/training/lora", "experts"),
+        ({"model": "deepseek-v3"}, "/training/lora", "multi-token prediction"),
+        ({"model": "step-3.5-flash"}, "/training/lora", "sliding layers"),
+        ({"model": "glm-5"}, "/training/lora", "an indexer"),
     ],
 )
 def test_models_whose_adapters_are_not_modelled_are_refused_by_name(
@@ -227,3 +230,77 @@ def test_a_pipeline_holds_a_tied_embedding_twice_and_frozen() -> None:
     assert held[1] - held[0] == pytest.approx(2 * 151_936 * 1024 / 2**30, rel=0.02)
     # Nobody adds up a gradient of it, and it has no states.
     assert two.stages[1].memory_gib.optimizer <= one.stages[0].memory_gib.optimizer
+
+
+# Qwen3-30B-A3B: hidden 2,048, 32 heads and 4 key-value heads of 128, 128 experts of 768, 48 layers.
+BESIDE_EXPERTS = {
+    "linear_qkv": 2048 + (32 + 4 + 4) * 128,
+    "linear_proj": 32 * 128 + 2048,
+    "linear_fc1": 128 * (2048 + 2 * 768),
+    "linear_fc2": 128 * (768 + 2048),
+}
+
+
+def rows_of(model: str, *, on: OperatorFeatures = LORA, **cut: int) -> LayerTable:
+    return layer_table(load_preset(model), shard(**cut), on, ("moe", None))
+
+
+def test_experts_have_adapters_of_their_own() -> None:
+    model, table = load_preset("qwen3-30b-a3b"), rows_of("qwen3-30b-a3b")
+    by_hand = 16 * sum(BESIDE_EXPERTS.values())
+    assert float(np.max(table.dense_params + table.expert_params)) == by_hand
+    assert adapter_params(model, 16, TARGETS) == 48 * by_hand
+    of_a_token = 16 * (sum(BESIDE_EXPERTS.values()) - 120 / 128 * sum(list(BESIDE_EXPERTS.values())[2:]))
+    assert adapter_params(model, 16, TARGETS, active=True) == 48 * of_a_token
+    assert float(np.max(table.frozen_params)) == model.layer_params(0)
+
+
+def test_halves_of_experts_adapters_that_nobody_cuts_are_reduced_as_dense_ones() -> None:
+    # experts.py: weight1_lora_a [h, r] and weight2_lora_b [r, h] of every expert are reduced by all replicas.
+    table = rows_of("qwen3-30b-a3b", ep=8, tp=4, etp=4)
+    experts, whole, cut = 16, 2048 + 2048, (2 * 768 + 768) / 4
+    attention = 2048 + (32 + 4 + 4) * 128 / 4 + 32 * 128 / 4 + 2048
+    assert float(np.max(table.expert_params)) == 16 * experts * cut
+    assert float(np.max(table.dense_params)) == 16 * (experts * whole + attention)
+
+
+def test_experts_multiply_apart_and_keep_their_inputs() -> None:
+    table = rows_of("qwen3-30b-a3b", ep=8)
+    rows = {op.name: op for op in table.operators}
+    up, down = rows["expert_up_proj"], rows["expert_up_proj_lora_down"]
+    assert (up.passes, down.passes) == ((1.0, 1.0, 0.0), (1.0, 1.0, 1.0))
+    assert (down.columns, down.depth, rows["expert_up_proj_lora_up"].columns) == (16.0, 2048, 2 * 768)
+    kept = {tensor.name: float(np.max(tensor.kept_bytes)) for tensor in table.tensors}
+    assert kept["expert_up_proj_lora_inner"] == 2 * 4096 * 8 * 16
+    assert kept["expert_in"] == 2 * 4096 * 8 * 2048
+    assert kept["mlp_norm_out"] == 0.0  # only a router reads it, which is frozen
+    assert not any("expert" in e.name and "lora" in e.name for e in table.exchanges)
+
+
+def test_latents_have_adapters_that_no_rank_cuts() -> None:
+    # DeepSeek-V3: hidden 7,168, latents of 1,536 + 512 + 64, one shared expert of 2,048.
+    table = rows_of("deepseek-v3", tp=8, etp=8)
+    rows = {op.name: op for op in table.operators}
+    down, up = rows["latent_down_proj_lora_down"], rows["latent_down_proj_lora_up"]
+    assert (float(np.max(down.rows)), down.columns, up.columns) == (4096 / 8, 16.0, 1536 + 512 + 64)
+    shared = 7168 + 2 * 2048 / 8 + 2048 / 8 + 7168
+    attention = 7168 + 1536 + 512 + 64 + 128 * 128 / 8 + 7168
+    assert float(np.max(table.dense_params)) == 16 * (shared + attention + 256 * 2 * 7168)
+    kept = {tensor.name: float(np.max(tensor.kept_bytes)) for tensor in table.tensors}
+    assert kept["latents"] == 2 * 4096 / 8 * (1536 + 512)  # before their norms: frozen projections read none again
+    assert {"lora_shared_up_proj_down", "lora_shared_down_proj_up"} <= set(rows)
+
+
+def test_adapters_of_experts_are_launched_by_the_sequence_dispatcher() -> None:
+    spec = document(lora={"rank": 16}, global_batch_size=64) | {
+        "model": "qwen3-30b-a3b",
+        "cluster": {"profile": "cloudmatrix-384", "num_npus": 8},
+        "search": {"effort": "fast", "target": "mindspeed-llm"},
+    }
+    found = planner.plan(parse_spec(spec))
+    assert found.plans
+    for plan in found.plans:
+        assert plan.strategy.schedule in {"1f1b", "interleaved"}
+        text = export(found, plan, "mindspeed-llm").text
+        assert "--moe-token-dispatcher-type alltoall_seq" in text
+        assert import_document(text, "plan.sh").spec().training.lora == LoraSpec(rank=16, alpha=32)

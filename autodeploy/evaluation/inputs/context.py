@@ -171,11 +171,11 @@ class Context:
 
     @property
     def adapter_params(self) -> int | None:
-        """Parameters of all adapters; None where the whole model is trained."""
+        """Parameters of the adapters that a token uses; None where the whole model is trained."""
         on = self.operators
         if not on.lora_rank:
             return None
-        return adapter_params(self.model, on.lora_rank, on.lora_targets)
+        return adapter_params(self.model, on.lora_rank, on.lora_targets, active=True)
 
     def mfu(self, tokens_per_s_per_rank: float) -> float:
         """Share of the peak that the FLOPs of the model, its adapters and its reference reach."""

@@ -8,20 +8,69 @@ if TYPE_CHECKING:
     from tests.support.accounting.layer import Account
 
 # Product -> its input, kept for its adapter alone; those cut by rows give partial sums.
-INPUTS = {"qkv_proj": "attention_norm_out", "mlp_up_proj": "mlp_norm_out", "mlp_down_proj": "mlp_activation_out"}
-BY_ROWS = ("attention_out_proj", "mlp_down_proj")
+INPUTS = {
+    "qkv_proj": "attention_norm_out",
+    "latent_down_proj": "attention_norm_out",
+    "mlp_up_proj": "mlp_norm_out",
+    "mlp_down_proj": "mlp_activation_out",
+    "shared_up_proj": "mlp_norm_out",
+    "shared_down_proj": "shared_activation_out",
+    "expert_up_proj": "expert_in",
+    "expert_down_proj": "expert_activation_out",
+}
+BY_ROWS = ("attention_out_proj", "mlp_down_proj", "shared_down_proj")
+BESIDE_EXPERTS = ("expert_up_proj", "expert_down_proj")
 
 
 def add_adapters(a: Account) -> None:
     """What adapters of the run's targets add to a layer; parameters so far are frozen."""
     if not a.run.lora_rank:
         return
-    a.frozen_params, a.dense_params = a.dense_params, 0.0
-    for product, tensor in INPUTS.items():
-        if product not in a.run.lora_targets:
+    a.frozen_params = a.dense_params + a.expert_params
+    a.dense_params, a.expert_params = a.beside_experts
+    products = [product for product in a.run.lora_targets if product in a.operators]
+    for tensor in set(INPUTS.values()) - {INPUTS.get(product) for product in products}:
+        if tensor in a.kept:
             a.kept[tensor] = a.among[tensor] = 0.0
-    for product in a.run.lora_targets:
-        _adapter(a, product, a.run.lora_rank, rows=product in BY_ROWS)
+    for product in products:
+        if product == "latent_down_proj":
+            _beside_latents(a, product, a.run.lora_rank)
+        elif product not in BESIDE_EXPERTS:
+            _adapter(a, product, a.run.lora_rank, rows=product in BY_ROWS)
+
+
+def add_expert_adapters(a: Account) -> None:
+    """Those of experts; messages run beside their weights' gradients."""
+    for product in BESIDE_EXPERTS:
+        if product in a.run.lora_targets:
+            _beside_experts(a, product, a.run.lora_rank)
+
+
+def _beside_experts(a: Account, product: str, r: float) -> None:
+    """One of every expert: both products of all experts at once, and their sum with the experts' output."""
+    experts, rows, out, width = a.grouped[product]
+    a.experts(f"{product}_lora_down", experts, rows, r, width, trained=True)
+    a.experts(f"{product}_lora_up", experts, rows, out, r, trained=True)
+    forward, backward = ((2 + 2 + 2) * experts * rows * size for size in (out, width))
+    a.vector(f"{product}_lora_add", "mlp", forward, backward, hot=True)
+    a.keep(f"{product}_lora_inner", 2 * experts * rows * r, hot=True)
+    owned = a.run.n_routed_experts / a.d.ep
+    # The half that sees hidden states is whole on every rank, and counts as a dense parameter.
+    whole, cut = (width, out) if product == "expert_up_proj" else (out, width)
+    shared, own = a.beside_experts
+    a.beside_experts = shared + owned * r * whole, own + owned * r * cut
+
+
+def _beside_latents(a: Account, product: str, r: float) -> None:
+    """A linear layer that no rank cuts: its output, and what goes down and up, are added."""
+    rows, out, width = a.shapes[product]
+    t, weight = a.machine.gemm, a.summed()
+    for part, (m, n, k) in {"down": (rows, r, width), "up": (rows, out, r)}.items():
+        times = (t(m, n, k), t(m, k, n), t(k, n, m, result=weight))
+        a._operator(f"{product}_lora_{part}", "attention", times, times, 1, 2)
+    a.vector(f"{product}_lora_add", "attention", (2 + 2 + 2) * rows * out, (2 + 2 + 2) * rows * width)
+    a.keep(f"{product}_lora_inner", 2 * rows * r)
+    a.dense_params += r * (width + out)
 
 
 def _adapter(a: Account, product: str, r: float, *, rows: bool) -> None:

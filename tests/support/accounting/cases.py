@@ -77,10 +77,10 @@ SWITCHES = (
 )
 # Matrices that may have adapters, as frameworks name them -> their products.
 TARGETS = {
-    "linear_qkv": "qkv_proj",
-    "linear_proj": "attention_out_proj",
-    "linear_fc1": "mlp_up_proj",
-    "linear_fc2": "mlp_down_proj",
+    "linear_qkv": ("qkv_proj", "latent_down_proj"),
+    "linear_proj": ("attention_out_proj",),
+    "linear_fc1": ("mlp_up_proj", "expert_up_proj", "shared_up_proj"),
+    "linear_fc2": ("mlp_down_proj", "expert_down_proj", "shared_down_proj"),
 }
 # Clusters whose groups lie evenly on the tiers: name -> profile, cards, (supernode, nodes), ranks of a supernode.
 CLUSTERS: dict[str, tuple[str, int | None, tuple[tuple[int, int], ...] | None, int | None]] = {
@@ -242,7 +242,7 @@ def case_of(
         copies_heads=context.machine.vendor == "huawei",
         pairs=pairs,
         lora_rank=rank,
-        lora_targets=tuple(TARGETS[name] for name in targets),
+        lora_targets=tuple(product for name in targets for product in TARGETS[name]),
     )
     return Case(context, run, numbers_of(context.machine, where), context.world)
 
@@ -319,11 +319,12 @@ def cases(draw: st.DrawFn) -> Case:
     if "torch_fsdp2" in on or not draw(st.integers(0, 5)):
         on |= {"torch_fsdp2", "fsdp"}
     model, adapters, pairs = draw(models()), None, False
-    if model["name"] == "dense" and draw(st.booleans()):
+    dense, compressed = model["name"] == "dense", "kv_lora_rank" not in model or "q_lora_rank" in model
+    if compressed and draw(st.booleans()):
         model |= {"num_nextn_predict_layers": 0}
         on = on - {"fsdp", "torch_fsdp2", "chunked_loss"}
-        chosen = [name for name in TARGETS if draw(st.booleans())]
-        pairs = draw(st.booleans())
+        chosen = [name for name in TARGETS if draw(st.booleans()) or (not dense and name.startswith("linear_fc"))]
+        pairs = dense and draw(st.booleans())
         if not pairs or draw(st.booleans()):
             adapters = (draw(st.sampled_from([8, 64])), tuple(chosen or TARGETS))
     if "torch_fsdp2" not in on:
@@ -366,7 +367,8 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
     outside = pp > 1 and (tp * cp // etp <= 16 if moe else cp == 1) and draw(st.integers(0, 3)) == 0
     eps = [tp * cp // etp] if outside else _powers(min(16, world // (pp * etp)))
     ep = draw(st.sampled_from(eps)) if moe else 1
-    if "fsdp" in case.run.on or case.run.pairs:  # paired passes have no place to gather parameters
+    # Paired passes have no place to gather parameters, and no dispatcher that runs beside experts' adapters.
+    if "fsdp" in case.run.on or case.run.pairs or (moe and case.run.lora_rank):
         schedules = tuple(s for s in schedules if s in ("1f1b", "interleaved"))
     schedule = draw(st.sampled_from([s for s in schedules if s != "adaptive_pipe" or ep > 1]))
     vpp = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.accounting.adapters import add_expert_adapters
 from tests.support.accounting.expert_messages import expert_messages
 from tests.support.accounting.run import Levelled, Run
 
@@ -121,4 +122,5 @@ def add_mixture(a: Account) -> None:
     a.expert_params += mine * (r.gates + 1) * h * width
     if shared_width(r):
         add_mlp(a, "shared", shared_width(r))
+    add_expert_adapters(a)
     expert_messages(a, received)

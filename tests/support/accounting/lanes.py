@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.support.accounting.layer import Account
 
+# What the software that routes tokens to experts does, whose releases have a factor of their own.
+ROUTES = {
+    *("router", "routing", "expert_sizes", "permute", "sort_by_expert", "sort_by_rank", "unpermute"),
+    *("expert_up_proj", "expert_activation", "expert_down_proj"),
+    *(f"expert_{way}_proj_lora_{part}" for way in ("up", "down") for part in ("down", "up", "add")),
+}
+
 
 def restart(a: Account, ahead: float) -> float:
     """Round trips with an empty queue, then the host issues what follows, operator by operator."""
     shared = [n for n in ("shared_up_proj", "shared_activation", "shared_down_proj") if n in a.operators]
-    order = ["permute", "dispatch", "sort_by_expert", "expert_up_proj", "expert_activation", "expert_down_proj"]
-    order += ["sort_by_rank", "combine", "unpermute"]
+    up, down = ([f"expert_{way}_proj_lora_{part}" for part in ("down", "up", "add")] for way in ("up", "down"))
+    order = ["permute", "dispatch", "sort_by_expert", "expert_up_proj", *up, "expert_activation", "expert_down_proj"]
+    order += [*down, "sort_by_rank", "combine", "unpermute"]
+    order = [name for name in order if "lora" not in name or name in a.operators]
     exchanges = {"dispatch": (2, a.dispatch), "combine": (1, a.combine)}  # tokens and, on the way there, weights
     queued = 0.0
     if "host_reorder" in a.run.on:

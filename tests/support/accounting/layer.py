@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.support.accounting.adapters import add_adapters
+from tests.support.accounting.adapters import BESIDE_EXPERTS, add_adapters
 from tests.support.accounting.feed_forward import add_mixture, add_mlp, shared_width
-from tests.support.accounting.lanes import beside_cubes, restart
+from tests.support.accounting.lanes import ROUTES, beside_cubes, restart
 from tests.support.accounting.sharded import sharded
 from tests.support.accounting.uneven_experts import grown, uneven
 
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from tests.support.accounting.run import Run
 
 Hide = Callable[[float], float]
-
-
-# What the software that routes tokens to experts does, whose releases have a factor of their own.
-ROUTES = {
-    *("router", "routing", "expert_sizes", "permute", "sort_by_expert", "sort_by_rank", "unpermute"),
-    *("expert_up_proj", "expert_activation", "expert_down_proj"),
-}
 
 
 @dataclass
@@ -85,6 +78,7 @@ class Account:
     dense_params: float = 0.0
     frozen_params: float = 0.0
     expert_params: float = 0.0
+    beside_experts: tuple[float, float] = (0.0, 0.0)  # of experts' adapters: as dense ones, as experts
     loss_beside: float = 0.0  # while the loss runs
     loss_done: float = 0.0  # what it kept
     copied_params: float = 0.0  # of the dense ones, another unit's: gathered there
@@ -95,6 +89,7 @@ class Account:
     waits_again: int = 0  # in a replay that permutes and does not route
     backward_wait: float = 0.0  # exposed expert exchanges of the backward pass
     launched: dict[str, float] = field(default_factory=dict)  # forward launches of an operator
+    grouped: dict[str, tuple[float, float, float, float]] = field(default_factory=dict)  # experts, rows, columns, depth
     shapes: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # rows, columns, depth of a product
     hidden: dict[tuple[str, int], float] = field(default_factory=dict)  # (message, pass) -> seconds behind computation
 
@@ -168,12 +163,16 @@ class Account:
         result = self.summed() if weighted else 2
         times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups, result=result))
         if weighted and self.run.lora_rank:
-            times, calls = (*times[:2], 0.0), (launches, launches)
+            times, calls = (*times[:2], 0.0), (calls[0], calls[1] / 2) if calls else (launches, launches)
         self._operator(name, window, times, times, *(calls or (launches, 2 * launches)))
 
-    def experts(self, name: str, groups: float, m: float, n: float, k: float) -> None:
-        """A grouped multiplication over the experts of the rank, m rows each under even load."""
+    def experts(self, name: str, groups: float, m: float, n: float, k: float, *, trained: bool = False) -> None:
+        """A grouped multiplication over the experts of the rank, m rows each under even load.
+
+        trained : beside a frozen model, too.
+        """
         fused = "grouped_gemm" in self.run.on
+        self.grouped[name] = (groups, m, n, k)
 
         def times(rows: float) -> tuple[float, float, float]:
             t = self.machine.grouped_gemm_s
@@ -193,6 +192,10 @@ class Account:
 
         # One operator; a kernel inside it for each expert costs the host half of one, where the vendor has such.
         calls = 1 + self.run.group_launches * groups if fused else groups
+        if self.run.lora_rank and not trained:
+            even, busy = (*times(m)[:2], 0.0), (*times(m * self.hot)[:2], 0.0)
+            self._operator(name, "mlp", even, busy, calls, calls)
+            return
         self._operator(name, "mlp", times(m), times(m * self.hot), calls, 2 * calls)
 
     def vector(
@@ -360,9 +363,11 @@ def add_layer(a: Account, index: int) -> None:
     # joined or each its own.
     own = a.run.group_launches or "grouped_gemm" not in a.run.on
     hooks = 2 + 2 + (1 + 2 * (a.run.n_routed_experts / a.d.ep if own else 1) if moe else 2)
-    if a.run.lora_rank:
-        hooks = 2 * len(a.run.lora_targets)
     added = each * a.dense_params + of_experts * a.expert_params
+    if a.run.lora_rank:
+        of_each = a.run.n_routed_experts / a.d.ep if moe and own else 1
+        hooks = sum(2 * (of_each if p in BESIDE_EXPERTS else 1) for p in a.run.lora_targets if p in a.operators)
+        added = each * (a.dense_params - a.beside_experts[0]) + of_experts * sum(a.beside_experts)
     a.vector("gradient_accumulation", "mlp", 0, added, 0, calls=(0, hooks))
 
 
@@ -450,7 +455,8 @@ def _latent(a: Account, heads: float) -> None:
         a.vector("concat_and_pad", "attention", joined, joined, 3, moves=True)
     # Before their norms, in its precision; after them, with the rotary key, as the projections up read them.
     rows = tokens if "graph_mode" in r.on else local
-    a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes + rows * (q_rank + kv_rank + rope) * 2)
+    read = 0 if r.lora_rank else rows * (q_rank + kv_rank + rope) * 2  # frozen, they read nothing again
+    a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes + read)
     a.keep("latent_q", 2 * tokens * heads * (nope + rope))
     a.keep("latent_kv", 2 * tokens * heads * (nope + rope + kept_value))
     _latent_messages(a, 2 * tokens * (q_rank + kv_rank + rope))
@@ -467,7 +473,8 @@ def _latent_messages(a: Account, size: float) -> None:
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
     m, n, k = a.shapes["q_up_proj"]
     a.message("latent_gather", "tp", gather, sp, 0, hide_forward=chunked(a, up.busy[0], (m, n, k), (m * n,)))
-    a.message("latent_regather", "tp", gather, 0, sp, hide_backward=behind(a, up.busy[1]))
+    again = 0 if a.run.lora_rank else sp
+    a.message("latent_regather", "tp", gather, 0, again, hide_backward=behind(a, up.busy[1]))
     a.message("latent_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, up.busy[2]))
     a.message("latent_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, up.busy[2]))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.accounting import ends
 from tests.support.accounting import layer as layers
+from tests.support.accounting.choices import RECOMPUTE, SWAP
 from tests.support.accounting.expert_messages import PAIRING
 from tests.support.accounting.pairs import left_over, paired, split
 from tests.support.accounting.pipeline import (
@@ -27,80 +28,6 @@ if TYPE_CHECKING:
     from tests.support.accounting.layer import Account
     from tests.support.accounting.machine import Numbers
     from tests.support.accounting.run import Run
-
-EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
-EXPERT_ROWS = ("expert_in", "expert_up_out", *EXPERT_ACTIVATION)
-EXPERT_MESSAGES = ("dispatch", "expert_gather")
-SORTING = ("permute", "sort_by_expert")
-SHARED_OPERATORS = ("shared_up_proj", "shared_activation", "shared_down_proj")
-
-# Choice -> tensors that it frees, operators and messages that it runs once more. memory.md, section 2; MindSpeed.
-RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
-    "norm": (("attention_norm_out", "mlp_norm_out"), ("attention_norm", "mlp_norm"), ()),
-    "activation": (
-        ("mlp_activation_out", "shared_activation_out", *EXPERT_ACTIVATION),
-        ("mlp_activation", "shared_activation", "expert_activation"),
-        (),
-    ),
-    "by_operator": (
-        (
-            *("attention_norm_cast", "attention_norm_out", "qkv", "rotated", "qk_norm_in"),
-            *("mlp_norm_in", "mlp_norm_cast", "mlp_norm_out", "mlp_up_out", "mlp_activation_out"),
-        ),
-        (
-            *("attention_norm", "mlp_norm", "qkv_proj", "qkv_split", "qk_norm", "rotary"),
-            *("attention_out_proj", "mlp_up_proj", "mlp_activation"),
-        ),
-        ("attention_gather", "attention_reduce", "mlp_gather"),
-    ),
-    "mla_up_proj": (
-        ("latent_q", "latent_kv"),
-        ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"),
-        ("latent_gather",),
-    ),
-    "mla_kv_up_proj": (("latent_kv",), ("kv_up_proj", "rotary", "concat_and_pad"), ("latent_gather",)),
-    "core_attn": (
-        ("scores", "softmax_stats"),
-        ("core_attention", "scores", "softmax_dropout", "weighted_values"),
-        (),
-    ),
-    "permute": (("expert_in",), SORTING, EXPERT_MESSAGES),
-    "moe_zero_memory_level0": (
-        ("expert_in", *EXPERT_ACTIVATION),
-        (*SORTING, "expert_activation"),
-        EXPERT_MESSAGES,
-    ),
-    "moe_zero_memory_level1": (EXPERT_ROWS, (*SORTING, "expert_up_proj", "expert_activation"), EXPERT_MESSAGES),
-    "mlp": (
-        ("mlp_up_out", "mlp_activation_out", "lora_mlp_up_proj_inner", "lora_mlp_down_proj_inner"),
-        (
-            *("mlp_up_proj", "mlp_activation", "mlp_down_proj"),
-            *("lora_mlp_up_proj_down", "lora_mlp_up_proj_up", "lora_mlp_up_proj_merge", "lora_mlp_up_proj_add"),
-            *("lora_mlp_down_proj_down", "lora_mlp_down_proj_up", "lora_mlp_down_proj_merge", "lora_mlp_down_proj_add"),
-        ),
-        ("mlp_gather", "mlp_scatter", "mlp_reduce", "lora_mlp_down_proj_scatter", "lora_mlp_down_proj_reduce"),
-    ),
-    "moe": (
-        ("router_logits", "unpermute_in", *EXPERT_ROWS, "shared_up_out", "shared_activation_out"),
-        (
-            *("router", "routing", *SORTING, "expert_up_proj", "expert_activation", "expert_down_proj"),
-            *("sort_by_rank", "unpermute", *SHARED_OPERATORS),
-        ),
-        (*EXPERT_MESSAGES, "combine", "expert_scatter", "mlp_gather", "mlp_scatter"),
-    ),
-    "shared_experts": (("shared_up_out", "shared_activation_out"), SHARED_OPERATORS, ()),
-}
-SWAP = {
-    "swap_attention": (
-        *("attention_norm_out", "qkv", "rotated", "latent_q", "latent_kv"),
-        *("attention_out", "attention_out_exchanged", "attention_out_padded", "softmax_stats"),
-    ),
-    "swap_core_attn_out": ("attention_out", "attention_out_padded", "softmax_stats"),
-    "swap_activation": ("mlp_activation_out", "shared_activation_out", *EXPERT_ACTIVATION),
-    "swap_layer_input": ("attention_norm_in",),
-    "swap_unpermute": ("unpermute_in",),
-    "swap_moe": ("expert_in", "expert_up_out"),
-}
 
 
 @dataclass
