@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
+Subject = TypeVar("Subject", bound="Hashable")
+Case = TypeVar("Case", bound="Hashable")
 
 MOST_BYTES = 192 * 1024 * 1024
 """Of one function's answers together; the last one is kept however large it is."""
@@ -51,6 +53,36 @@ class Kept(Generic[Given, Found]):
 def kept(most: int, most_bytes: int = MOST_BYTES) -> Callable[[Callable[Given, Found]], Kept[Given, Found]]:
     """Keep at most so many answers of a function, and no more than so many bytes of them."""
     return lambda function: Kept(function, most, most_bytes)
+
+
+class KeptEach(Generic[Subject, Case, Found]):
+    """A function of a subject and cases, one answer a case: each is asked once, the new ones of a call together."""
+
+    def __init__(self, function: Callable[[Subject, Sequence[Case]], Sequence[Found]], most: int) -> None:
+        self._function, self._most = function, most
+        self._answers: OrderedDict[Subject, dict[Case, Found]] = OrderedDict()
+        update_wrapper(self, function)
+
+    def __call__(self, subject: Subject, cases: Sequence[Case]) -> list[Found]:
+        known = self._answers.setdefault(subject, {})
+        self._answers.move_to_end(subject)
+        new = list(dict.fromkeys(case for case in cases if case not in known))
+        if new:
+            known.update(zip(new, self._function(subject, new), strict=True))
+        if len(self._answers) > self._most:
+            self._answers.popitem(last=False)
+        return [known[case] for case in cases]
+
+    def cache_clear(self) -> None:
+        """Forget all answers."""
+        self._answers.clear()
+
+
+def kept_each(
+    most: int,
+) -> Callable[[Callable[[Subject, Sequence[Case]], Sequence[Found]]], KeptEach[Subject, Case, Found]]:
+    """Keep the answers about at most so many subjects."""
+    return lambda function: KeptEach(function, most)
 
 
 def _bytes_of(answer: Any) -> int:

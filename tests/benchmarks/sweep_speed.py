@@ -85,7 +85,7 @@ class SweepSpeed:
 
 def forget_tables() -> None:
     """What a run before has learned about routers: tables count as part of a run."""
-    for name in ("_placed_of_file", "_capped_factor", "_series", "_sampled", "_migrations", "_without_hot"):
+    for name in ("_placed_of_file", "_capped_factor", "_series", "_sampled", "_migrated", "_without_hot"):
         getattr(expert_balance, name).cache_clear()
 
 

@@ -15,6 +15,7 @@ from autodeploy.stack.features import launch_values
 from autodeploy.strategies.tree import distinct
 from cost_models.expert_migration import migrate, migrate_all
 from cost_models.expert_skew import REFERENCE_SPLIT, SkewFamily, deviations, family_imbalance
+from cost_models.kept import kept_each
 from cost_models.load_balance import (
     LoadSeries,
     capped,
@@ -339,40 +340,33 @@ def _sampled(loads: Loads, ranks: int, sequences: float, copies: float) -> float
     return float(imbalance_of(loads_of_ranks(came, contiguous(came.shape[1], series.experts, ranks), ranks)).mean())
 
 
+@kept_each(8)
 def _migrated(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, ...]]:
     """(sustained, of nodes, peak) imbalance after migration, and experts moved each interval."""
-    known = _migrations(loads)
-    new = [case for case in cases if case not in known]
-    placed = dict(zip(new, _placed(loads, new), strict=True)) if new else {}
+    found: dict[Case, tuple[float, ...]] = {}
+    placed = dict(zip(cases, _placed(loads, cases), strict=True))
     moving = {}
-    for case in new:
+    for case, (sustained, peak) in placed.items():
         ranks, nodes = int(case[0]), int(case[1])
         series = _series(loads, ranks, *case[2:]) if ranks > 1 else None
-        sustained, peak = placed[case]
         if series is None or series.experts % ranks or ranks == series.experts or sustained <= 1.0:
-            known[case] = sustained, sustained, peak, 0.0
+            found[case] = sustained, sustained, peak, 0.0
         else:
             moving[case] = series, nodes if nodes and ranks % nodes == 0 else 1, ranks
     how = loads.levelling
     moved = migrate_all(list(moving.values()), interval=how.interval_steps, least_drop=how.least_drop)
-    for case, found in zip(moving, moved, strict=True):
+    for case, outcome in zip(moving, moved, strict=True):
         sustained, peak = placed[case]
         if loads.series is not None:
             # Of a log of ranks, too, the peak is a moment that migration has not seen coming.
-            peak = peak if loads.of_ranks else found.peak_imbalance
-            known[case] = found.imbalance, found.node_imbalance, peak, found.moved_experts
+            peak = peak if loads.of_ranks else outcome.peak_imbalance
+            found[case] = outcome.imbalance, outcome.node_imbalance, peak, outcome.moved_experts
             continue
         # Of what is above the mean, the family keeps the share that the sample keeps.
-        kept = (sustained - 1.0) / max(_sampled(loads, int(case[0]), *case[2:]) - 1.0, LEAST_EXCESS)
-        left, nodes_left = (1.0 + kept * (value - 1.0) for value in (found.imbalance, found.node_imbalance))
-        known[case] = left, nodes_left, peak, found.moved_experts
-    return [known[case] for case in cases]
-
-
-@lru_cache(maxsize=8)
-def _migrations(_: Loads) -> dict[Case, tuple[float, ...]]:
-    """What is known of these loads already, by case: found together where several are asked for."""
-    return {}
+        share = (sustained - 1.0) / max(_sampled(loads, int(case[0]), *case[2:]) - 1.0, LEAST_EXCESS)
+        left, nodes_left = (1.0 + share * (value - 1.0) for value in (outcome.imbalance, outcome.node_imbalance))
+        found[case] = left, nodes_left, peak, outcome.moved_experts
+    return [found[case] for case in cases]
 
 
 def _routed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:

@@ -43,8 +43,8 @@ def binding_stage(problem: InnerProblem) -> tuple[int, float]:
     return stage, max(0.0, -float(spare[stage]))
 
 
-def batch_of(problem: InnerProblem, masks: Ints | None = None) -> Batch:
-    """One inner problem as a batch of one, without the classes that have no layers.
+def batch_of(problem: InnerProblem, masks: Ints | None = None, *, every_class: bool = False) -> Batch:
+    """One inner problem as a batch of one, without the classes that have no layers, or with every one.
 
     masks : instead one for each set of options [sets, options], built into all layers.
     """
@@ -66,7 +66,7 @@ def batch_of(problem: InnerProblem, masks: Ints | None = None) -> Batch:
         on = {"backward_s": cost.backward_s + extra_s, "activation_bytes": cost.activation_bytes - saved}
         return part(cost, Choices.none(n), problem.layers[i], **hidden, **on)
 
-    wanted = [i for i, layers in enumerate(problem.layers) if layers or not problem.total_layers]
+    wanted = [i for i, layers in enumerate(problem.layers) if layers or every_class or not problem.total_layers]
     return Batch(
         problem.schedule,
         problem.pp,
@@ -125,6 +125,24 @@ class Surcharges:
         return np.asarray(rows[order[first]])
 
 
+def peak_moments(problem: InnerProblem) -> tuple[Ints, Floats, Floats]:
+    """The peak moments of all stages, each once: stage [k], micro batches in flight of its chunks [k, vpp], and the
+    bytes above the limit without layers [k].
+    """
+    unique = [np.unique(row, axis=0) for row in problem.moments]
+    stage, held = np.repeat(np.arange(problem.pp), [len(rows) for rows in unique]), np.concatenate(unique)
+    over = problem.fixed_bytes[stage] - problem.limit_bytes
+    for piece in problem.pieces:
+        own = piece.cost.static_bytes + piece.cost.activation_bytes * held[:, piece.chunk]
+        over = over + np.where(stage == piece.stage, own, 0.0)
+    return stage, held, over
+
+
+def lean_bytes(problem: InnerProblem, held: Floats) -> Floats:
+    """`Part.lean_bytes` of every class at moments held [k, vpp]: [k, vpp, classes]."""
+    return np.stack([part.lean_bytes(held)[0] for part in batch_of(problem, every_class=True).layers], axis=-1)
+
+
 def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     """Rows of every stage and peak moment: everything saved must fit, and at each price what saving costs.
 
@@ -132,38 +150,21 @@ def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     """
     if not np.isfinite(problem.limit_bytes):
         return None
-    unique = [np.unique(row, axis=0) for row in problem.moments]
-    stage = np.repeat(np.arange(problem.pp), [len(rows) for rows in unique])
-    held = np.concatenate(unique)
-    constant = problem.fixed_bytes[stage] - problem.limit_bytes
-    for piece in problem.pieces:
-        own = piece.cost.static_bytes + piece.cost.activation_bytes * held[:, piece.chunk]
-        constant = constant + np.where(stage == piece.stage, own, 0.0)
-    return _rows(problem, stage, held, constant, time_unit_s)
-
-
-def _rows(problem: InnerProblem, stage: Ints, held: Floats, constant: Floats, time_unit_s: float) -> Surcharges:
-    """Rows of moments held [k, vpp] of stages [k] with `constant` [k] bytes above the limit without layers."""
-    static = np.array([c.static_bytes for c in problem.classes])
-    kept = np.array([c.activation_bytes for c in problem.classes])
-    choices = [choices_of(problem.options, number) for number in range(len(problem.classes))]
-    saved = np.array([each.most_saved_bytes[0] for each in choices])
-    limit = max(problem.limit_bytes, 1.0)
-    lean = static + held[..., None] * (kept - saved)
-    parts = [(stage, constant / limit, lean / limit, np.zeros(len(stage), dtype=np.bool_))]
+    stage, held, over = peak_moments(problem)
+    layers, limit = batch_of(problem, every_class=True).layers, max(problem.limit_bytes, 1.0)
+    lean = lean_bytes(problem, held)
+    parts = [(stage, over / limit, lean / limit, np.zeros(len(stage), dtype=np.bool_))]
     # At these prices it pays some layer to free more, in some chunk.
-    corners = prices(choices)
+    corners = prices(part.choices for part in layers)
     if len(corners):
         often = np.where(held > 0.0, held, np.maximum(held.max(axis=1, keepdims=True), 1.0))
         mu = (corners[:, None] / often[:, None]).reshape(len(stage), -1)  # [k, prices]
-        paid = (mu[..., None] * held[:, None]).reshape(1, -1)
-        shape = (*mu.shape, problem.vpp)
-        gains = np.stack([each.gained_s(paid)[0].reshape(shape) for each in choices], axis=-1)
-        layer = mu[..., None, None] * (static + held[..., None] * kept)[:, None] - gains
+        in_flight, place = mu[..., None] * held[:, None], np.arange(mu.size * problem.vpp).reshape(*mu.shape, -1)
+        layer = np.stack([part.paid_s(mu[None], in_flight.reshape(1, -1), place)[0] for part in layers], axis=-1)
         parts.append(
             (
                 np.repeat(stage, mu.shape[1]),
-                (mu * constant[:, None]).ravel() / time_unit_s,
+                (mu * over[:, None]).ravel() / time_unit_s,
                 layer.reshape(-1, *lean.shape[1:]) / time_unit_s,
                 np.ones(mu.size, dtype=np.bool_),
             )

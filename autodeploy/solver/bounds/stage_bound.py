@@ -308,12 +308,9 @@ def _layer_sets(batch: Batch, *, every: bool) -> list[Floats]:
 def _bytes_rows(batch: Batch, order: _Order) -> _Rows:
     """Bytes of a stage at each of its moments, everything recomputed or swapped."""
     constant = _pieces_bytes(batch, order)
-    wide = (slice(None), None, None, None)
-    weights = [
-        part.static_bytes[wide] + (part.activation_bytes - part.choices.most_saved_bytes)[wide] * order.moments[None]
-        for part in batch.layers
-    ]
-    return _cheapest_chunk(batch, constant, np.stack(weights, axis=-1))
+    return _cheapest_chunk(
+        batch, constant, np.stack([part.lean_bytes(order.moments) for part in batch.layers], axis=-1)
+    )
 
 
 def _pieces_bytes(batch: Batch, order: _Order) -> Floats:
@@ -386,13 +383,7 @@ def _memory_rows(batch: Batch, order: _Order, missing: Floats, full: Floats, hel
     mu = full[:, None, None, None] * prices[None, None, :, None] / held[None, :, None]  # [n, pp, prices, k]
     rows = (n, pp, len(prices) * held.shape[1])
     place = place.reshape(*rows[1:], vpp)
-    wide = (slice(None), None, None, None)
-    extra = [
-        mu.reshape(rows)[..., None] * part.static_bytes[wide]
-        + scaled[:, place] * part.activation_bytes[wide]
-        - part.choices.gained_s(scaled)[:, place]
-        for part in batch.layers
-    ]
+    extra = [part.paid_s(mu.reshape(rows), scaled, place) for part in batch.layers]
     return np.asarray((mu * missing[:, :, None]).reshape(rows)), np.stack(extra, axis=-1)
 
 

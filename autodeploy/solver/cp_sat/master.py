@@ -15,10 +15,9 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from autodeploy.solver.bounds.paths import cut_costs_s, edges_s, hidden_shares
-from autodeploy.solver.bounds.problem_bound import batch_of, room_for_layers
+from autodeploy.solver.bounds.problem_bound import batch_of, lean_bytes, peak_moments, room_for_layers
 from autodeploy.solver.bounds.stage_bound import steady_s, whole_s
 from autodeploy.solver.cp_sat.model import UNITS, ModelResult, Proposal
-from autodeploy.solver.inner.layer_choices import most_saved
 from autodeploy.solver.inner.layouts import most_layers_per_chunk
 
 if TYPE_CHECKING:
@@ -209,6 +208,35 @@ class _Columns:
         return np.asarray(cost + times[p] * self.extra_s)
 
 
+class _Master:
+    """A model in units of which upper_s has UNITS: makespan and slowest tail, together below it and least.
+
+    An infinite upper_s has none: anything that fits together will do.
+    """
+
+    def __init__(self, upper_s: float) -> None:
+        self.upper_s, self.scale = upper_s, UNITS / upper_s
+        self.model = cp_model.CpModel()
+        self.makespan, self.tail = (self.model.new_int_var(0, UNITS, name) for name in ("makespan", "tail"))
+        self.model.add(self.makespan + self.tail <= UNITS - 1)
+        self.model.minimize(self.makespan + self.tail)
+
+    def solved(
+        self,
+        solve: Callable[[cp_model.CpModel], ModelResult],
+        layout_of: Callable[[cp_model.CpSolver], Ints],
+        rounded_up: int,
+    ) -> Proposal:
+        """The answer; rounded_up : units by which makespan and tail together may be too large."""
+        result = solve(self.model)
+        if result.infeasible:
+            bound_s = self.upper_s * (1.0 - (1.0 + rounded_up) / UNITS)
+            return Proposal(bound_s, None, True, result.deterministic_time)
+        bound_s = max(0.0, result.bound - rounded_up) / self.scale if self.scale else 0.0
+        layout = None if result.solver is None else layout_of(result.solver)
+        return Proposal(bound_s, layout, result.optimal, result.deterministic_time)
+
+
 def solve_master(
     problem: InnerProblem,
     columns: list[list[Column]],
@@ -220,37 +248,28 @@ def solve_master(
     """Look for columns with every cut below upper_s (makespan plus the slowest stage's tail)."""
     if any(not stage for stage in columns):
         return Proposal(upper_s, None, proven=True, deterministic_time=0.0)
-    scale = UNITS / upper_s  # 0 for an infinite upper bound: any columns that fit together will do
-    model = cp_model.CpModel()
+    master = _Master(upper_s)
+    model, scale = master.model, master.scale
     flat = [(column, model.new_bool_var("")) for stage in columns for column in stage]
-    by_stage = [[(column, pick) for column, pick in flat if column.stage == stage] for stage in range(problem.pp)]
-    for mine in by_stage:
-        model.add_exactly_one(pick for _, pick in mine)
-    makespan = model.new_int_var(0, UNITS, "makespan")
-    tail = model.new_int_var(0, UNITS, "tail")
+    picks = [pick for _, pick in flat]
     stacked = _Columns.of(problem, [column for column, _ in flat])
     for cut in cuts:
         costs = np.floor(stacked.costs_s(problem, cut) * scale).astype(np.int64).tolist()
-        edges = int(np.floor(edges_s(problem, cut) * scale))
-        model.add(weighted_sum([pick for _, pick in flat], costs) + edges <= makespan)
-    for mine in by_stage:
+        model.add(weighted_sum(picks, costs) + int(np.floor(edges_s(problem, cut) * scale)) <= master.makespan)
+    for stage in range(problem.pp):
+        mine = [(column, pick) for column, pick in flat if column.stage == stage]
+        model.add_exactly_one(pick for _, pick in mine)
         tails = [int(np.floor(column.tail_s * scale)) for column, _ in mine]
-        model.add(weighted_sum([pick for _, pick in mine], tails) <= tail)
+        model.add(weighted_sum([pick for _, pick in mine], tails) <= master.tail)
     _place_layers(model, problem, flat)
-    model.add(makespan + tail <= UNITS - 1)
-    model.minimize(makespan + tail)
     if hint is not None:
         for column, pick in flat:
             model.add_hint(pick, int(np.array_equal(np.array(column.chunks), hint[column.stage])))
-    result = solve(model)
-    if result.infeasible:
-        return Proposal(upper_s * (1.0 - 1.0 / UNITS), None, True, result.deterministic_time)
-    bound = result.bound / scale if scale else 0.0
-    if result.solver is None:
-        return Proposal(bound, None, False, result.deterministic_time)
-    solver = result.solver
-    layout = np.array([column.chunks for column, pick in flat if solver.boolean_value(pick)], dtype=np.int64)
-    return Proposal(bound, layout, result.optimal, result.deterministic_time)
+
+    def layout_of(solver: cp_model.CpSolver) -> Ints:
+        return np.array([column.chunks for column, pick in flat if solver.boolean_value(pick)], dtype=np.int64)
+
+    return master.solved(solve, layout_of, rounded_up=0)
 
 
 def _place_layers(model: cp_model.CpModel, problem: InnerProblem, flat: list[tuple[Column, cp_model.IntVar]]) -> None:
@@ -287,7 +306,8 @@ def solve_counts(
     solve: Callable[[cp_model.CpModel], ModelResult],
 ) -> Proposal:
     """A layout whose makespan and slowest tail are below upper_s, if any."""
-    model = cp_model.CpModel()
+    master = _Master(upper_s)
+    model, fine = master.model, master.scale * FINE
     shape = (problem.pp, problem.vpp, len(problem.classes))
     most = most_layers_per_chunk(problem)
     counts = np.empty(shape, dtype=object)
@@ -296,35 +316,27 @@ def solve_counts(
     flat: list[cp_model.IntVar] = list(counts.ravel())
     for variable, value in zip(flat, hint.ravel().tolist(), strict=True):
         model.add_hint(variable, value)
-    scale = UNITS / upper_s
-    makespan, tail = model.new_int_var(0, UNITS, ""), model.new_int_var(0, UNITS, "")
     used = np.logical_or.reduce([cut.pairs > 0 for cut in cuts]) if cuts else np.zeros((problem.pp, 1, 1), np.bool_)
-    hidden = _hidden_in_pairs(model, problem, counts, used, scale * FINE)
+    hidden = _hidden_in_pairs(model, problem, counts, used, fine)
     for cut in cuts:
         layer_s, fixed_s = cut_costs_s(problem, cut)
-        costs = np.floor(layer_s.ravel() * scale * FINE).astype(np.int64).tolist()
+        costs = np.floor(layer_s.ravel() * fine).astype(np.int64).tolist()
         less = [-int(cut.pairs[place]) for place in hidden]
         path = weighted_sum([*flat, *hidden.values()], [*costs, *less])
-        model.add(path + int(np.floor(fixed_s * scale * FINE)) <= FINE * makespan)
-    tails = np.floor(np.array([c.tail_s for c in problem.classes]) * scale * FINE).astype(np.int64).tolist()
+        model.add(path + int(np.floor(fixed_s * fine)) <= FINE * master.makespan)
+    tails = np.floor(np.array([c.tail_s for c in problem.classes]) * fine).astype(np.int64).tolist()
     for stage in range(problem.pp):
         own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
-        model.add(
-            weighted_sum(list(counts[stage].ravel()), tails * problem.vpp) + int(own * scale * FINE) <= FINE * tail
-        )
+        tail = weighted_sum(list(counts[stage].ravel()), tails * problem.vpp)
+        model.add(tail + int(own * fine) <= FINE * master.tail)
     _add_memory(model, problem, counts)
     _add_places(model, problem, counts)
-    model.add(makespan + tail <= UNITS - 1)
-    model.minimize(makespan + tail)
-    result = solve(model)
-    if result.infeasible:
-        return Proposal(upper_s * (1.0 - 3.0 / UNITS), None, True, result.deterministic_time)
-    layout = None
-    if result.solver is not None:
-        solver = result.solver
-        layout = np.array([solver.value(v) for v in flat], dtype=np.int64).reshape(shape)
+
+    def layout_of(solver: cp_model.CpSolver) -> Ints:
+        return np.array([solver.value(count) for count in flat], dtype=np.int64).reshape(shape)
+
     # Makespan and tail are whole units: each may be rounded up by one.
-    return Proposal(max(0.0, result.bound - 2.0) / scale, layout, result.optimal, result.deterministic_time)
+    return master.solved(solve, layout_of, rounded_up=2)
 
 
 def _hidden_in_pairs(
@@ -349,19 +361,11 @@ def _hidden_in_pairs(
 
 
 def _add_memory(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
-    lean = [c.activation_bytes - most_saved(problem.options, i) for i, c in enumerate(problem.classes)]
-    for stage in range(problem.pp):
-        pieces = [p for p in problem.pieces if p.stage == stage]
-        static = float(problem.fixed_bytes[stage]) + sum(p.cost.static_bytes for p in pieces)
-        for held in problem.moments[stage]:
-            room = problem.limit_bytes - static - sum(p.cost.activation_bytes * float(held[p.chunk]) for p in pieces)
-            used = [
-                int(np.floor((c.static_bytes + lean[i] * float(held[chunk])) * UNITS / max(problem.limit_bytes, 1.0)))
-                for chunk in range(problem.vpp)
-                for i, c in enumerate(problem.classes)
-            ]
-            limit = int(np.ceil(room * UNITS / max(problem.limit_bytes, 1.0)))
-            model.add(weighted_sum(list(counts[stage].ravel()), used) <= limit)
+    stage, held, over = peak_moments(problem)
+    lean, limit = lean_bytes(problem, held), max(problem.limit_bytes, 1.0)
+    rows = np.floor(lean * UNITS / limit).astype(np.int64).reshape(len(stage), -1).tolist()
+    for at, used, room in zip(stage.tolist(), rows, np.ceil(-over * UNITS / limit).tolist(), strict=True):
+        model.add(weighted_sum(list(counts[at].ravel()), used) <= int(room))
 
 
 def _add_places(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:

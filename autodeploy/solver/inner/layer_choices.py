@@ -110,6 +110,23 @@ class Part:
         arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS_OF_PARTS}
         return replace(self, choices=self.choices.take(rows), **arrays)
 
+    def lean_bytes(self, held: Floats) -> Floats:
+        """Bytes of a layer with everything saved, by the micro batches in flight of its chunk [n, *held]."""
+        wide = (slice(None), *(None for _ in held.shape))
+        kept = self.activation_bytes - self.choices.most_saved_bytes
+        return np.asarray(self.static_bytes[wide] + kept[wide] * held)
+
+    def paid_s(self, price: Floats, in_flight_price: Floats, place: Ints) -> Floats:
+        """Seconds that a layer's bytes cost at prices of a byte, less what its choices gain [n, *prices, vpp].
+
+        price [n, *prices] : of a byte held once. in_flight_price [n, m] : of one held by the micro batches in flight in
+        a chunk, each different one once. place [*prices, vpp] : which of these it is.
+        """
+        wide = (slice(None), *(None for _ in place.shape))
+        held = in_flight_price[:, place]
+        gained = self.choices.gained_s(in_flight_price)[:, place]
+        return np.asarray(price[..., None] * self.static_bytes[wide] + held * self.activation_bytes[wide] - gained)
+
 
 COSTS_OF_PARTS: Final = ("forward_s", "backward_s", "static_bytes", "activation_bytes", "tail_s")
 ARRAYS_OF_PARTS: Final = (*COSTS_OF_PARTS, "hidden_forward_s", "hidden_backward_s")
