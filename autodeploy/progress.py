@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from autodeploy.solver.outer.frontier import Frontier
+from autodeploy.solver.outer.frontier import SearchState
 from autodeploy.solver.outer.open_bounds import RELAXATIONS
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class SearchReporter:
     ) -> None:
         self._progress, self._started, self._searched, self._ratio = progress, started, searched, ratio
         self._incumbent: float | None = None
-        self._stop, self._frontier = stop, Frontier(cancelled=True)
+        self._stop, self._frontier = stop, SearchState(cancelled=True)
 
-    def so_far(self) -> Frontier:
+    def so_far(self) -> SearchState:
         """What is known of a search that was interrupted."""
         known = self._frontier
         found = replace(known, best=list(known.best), cancelled=True, relaxation=known.relaxation or RELAXATIONS[0])
@@ -87,7 +87,7 @@ class SearchReporter:
         message = f"{counts.enumerated:,} strategies, {legal:,} legal and small enough"
         self._send("enumerated", message, rejected_by_rule=dict(counts.rejected))
 
-    def solved(self, frontier: Frontier, index: int) -> None:
+    def solved(self, frontier: SearchState, index: int) -> None:
         self._frontier = frontier
         if frontier.best:
             self._stop.has_plan()

@@ -35,7 +35,7 @@ from docs.search_pictures import fate_bars, schedules
 if TYPE_CHECKING:
     from autodeploy.solver.inner.evaluate import InnerPlan
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
 
 DOCS = Path(__file__).resolve().parent
 EXAMPLES = DOCS.parent / "examples"
@@ -62,7 +62,7 @@ class Case:
     name: str
     spec: Spec
     searched: Searched
-    frontier: Frontier
+    frontier: SearchState
     script_s: float | None
     script_fits: bool
     even_s: float | None
@@ -90,7 +90,7 @@ def searched_case(name: str, spec: Spec) -> Case:
     seconds: list[float] = []
     gaps: list[float] = []
 
-    def watch(frontier: Frontier, _: int) -> None:
+    def watch(frontier: SearchState, _: int) -> None:
         if frontier.incumbent_s and frontier.bound_s is not None:
             seconds.append(time.monotonic() - started)
             gaps.append(100.0 * max(0.0, 1.0 - frontier.bound_s / frontier.incumbent_s))

@@ -15,7 +15,7 @@ import numpy as np
 from autodeploy.evaluation.inputs.context import ALL_GATHER
 from autodeploy.evaluation.inputs.rank_order import stage_stride
 from autodeploy.evaluation.layers.exchanges import EXPERT, Groups
-from autodeploy.evaluation.layers.unit_costs import at, sharding_of
+from autodeploy.evaluation.layers.unit_costs import scalar_at, sharding_of
 from autodeploy.evaluation.stages.step_parts import ParameterGroups, p2p_bytes
 from autodeploy.specs.base import Document
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
@@ -156,36 +156,36 @@ def measured_range(number: str, profile: Profile, prior: Profile) -> dict[str, t
 def _operator_uses(operator: Operator) -> Iterator[Use]:
     numbers = _NUMBERS[operator.kind]
     if operator.kind in {"gemm", "grouped_gemm"}:
-        m, n, k = (round(at(value, 0)) for value in (operator.rows, operator.columns, operator.depth))
-        groups = (("groups", round(at(operator.groups, 0))),) if operator.kind == "grouped_gemm" else ()
+        m, n, k = (round(scalar_at(value, 0)) for value in (operator.rows, operator.columns, operator.depth))
+        groups = (("groups", round(scalar_at(operator.groups, 0))),) if operator.kind == "grouped_gemm" else ()
         for rows, columns, depth in ((m, n, k), (m, k, n), (k, n, m)):
             if min(rows, columns, depth) > 0:
                 yield Use(operator.kind, (*groups, ("m", rows), ("n", columns), ("k", depth)), numbers)
     elif operator.kind == "attention":
-        shape = (("head_dim", round(operator.head_dim)), ("seq", round(at(operator.seq, 0))))
+        shape = (("head_dim", round(operator.head_dim)), ("seq", round(scalar_at(operator.seq, 0))))
         for number in numbers:
             yield Use(f"attention {number.rpartition('_')[2]}", shape, (number,))
     else:
-        for moved in {round(at(operator.forward_bytes, 0)), round(at(operator.backward_bytes, 0))} - {0}:
+        for moved in {round(scalar_at(operator.forward_bytes, 0)), round(scalar_at(operator.backward_bytes, 0))} - {0}:
             yield Use(operator.kind, (("bytes", moved),), numbers)
 
 
 def _exchange_uses(table: LayerTable, groups: Groups, context: Context, gathers: bool) -> Iterator[Use]:
     for exchange in table.exchanges:
-        count = at(exchange.forward_count, 0) + at(exchange.backward_count, 0)
+        count = scalar_at(exchange.forward_count, 0) + scalar_at(exchange.backward_count, 0)
         group, collective = _group_of(exchange, groups, gathers)
         if count > 0:
-            yield from _message(collective, group, at(exchange.message_bytes, 0), context)
+            yield from _message(collective, group, scalar_at(exchange.message_bytes, 0), context)
 
 
 def _gradient_uses(table: LayerTable, candidate: Candidates, context: Context) -> Iterator[Use]:
     """Gradients and updated weights of one layer: frameworks' buckets hold about one."""
     groups = ParameterGroups.of(candidate, context)
     for params, group in ((table.dense_params, groups.dense), (table.expert_params, groups.expert)):
-        gradients = at(params, 0) * context.gradient_bytes
+        gradients = scalar_at(params, 0) * context.gradient_bytes
         if context.distributed_optimizer:
             yield from _message("reduce_scatter", group, gradients, context)
-            yield from _message("all_gather", group, 2.0 * at(params, 0), context)
+            yield from _message("all_gather", group, 2.0 * scalar_at(params, 0), context)
         else:
             yield from _message("all_reduce", group, gradients, context)
 
@@ -203,11 +203,11 @@ def _pipeline_uses(candidate: Candidates, context: Context) -> Iterator[Use]:
 def _message(collective: str, group: Group, size: float, context: Context) -> Iterator[Use]:
     """A message on each tier that its group crosses, with the ranks that one instance of the tier joins."""
     message = round(size)
-    if message <= 0 or at(group.size, 0) <= 1:
+    if message <= 0 or scalar_at(group.size, 0) <= 1:
         return
     for number, (tier, fan_out) in enumerate(zip(context.machine.tiers, group.fan_out, strict=True)):
-        if at(fan_out, 0) > 1:
-            shape = (("ranks", round(at(group.members_inside(number), 0))), ("bytes", message))
+        if scalar_at(fan_out, 0) > 1:
+            shape = (("ranks", round(scalar_at(group.members_inside(number), 0))), ("bytes", message))
             yield Use(f"{collective} on {tier.name}", shape, (f"{tier.name}.efficiency",))
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.ranking.advice import Advice
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.solver.search_space import SearchSize
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
@@ -135,7 +135,7 @@ def _no_plan_in_time(spec: Spec) -> SpecError:
     return SpecError(limit, path="/search/time_limit_s", hint="more seconds, or fewer strategies: fix or allow axes")
 
 
-def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline, *, alone: bool) -> Frontier:
+def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline, *, alone: bool) -> SearchState:
     """The best of the candidates and what is proven of the others."""
     kept = from_search(spec.search.top_k)
     search = least_memory if _for_memory(spec) else partial(best_first, beside=cores() > 1, keep=kept)
@@ -147,7 +147,7 @@ def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline
 
 
 def _advice(
-    prepared: Prepared, searched: Searched, frontier: Frontier, stop: Deadline, *, alone: bool
+    prepared: Prepared, searched: Searched, frontier: SearchState, stop: Deadline, *, alone: bool
 ) -> Advice | None:
     """The ranking by risk, where the spec wants one and there is something to rank."""
     spec = prepared.spec
@@ -159,7 +159,7 @@ def _advice(
     ).advise()
 
 
-def _price_of_target(prepared: Prepared, frontier: Frontier, stop: Deadline) -> Unrestricted:
+def _price_of_target(prepared: Prepared, frontier: SearchState, stop: Deadline) -> Unrestricted:
     """What the launch target's rules cost: a second search, which only those pay who ask for more than the usual."""
     spec = prepared.spec
     if frontier.cancelled or _for_memory(spec) or budget_of(spec).quick <= budget_of(_usual(spec)).quick:

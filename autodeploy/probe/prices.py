@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.evaluation.layers.operator_time import operator_time
-from autodeploy.evaluation.layers.unit_costs import at
+from autodeploy.evaluation.layers.unit_costs import scalar_at
 from autodeploy.workload.operators import Operator, OperatorKind
 from cost_models.all_to_all import flat_s
 from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
@@ -49,14 +49,14 @@ def _operator_s(point: Measurement, machine: Machine) -> float:
     op = Operator(point.name, kind, "mlp", **price)
     times = operator_time(op, machine, 1.0)
     if point.part == "input_gradient":
-        return at(times.input_gradient_s, 0)
+        return scalar_at(times.input_gradient_s, 0)
     if point.part == "weight_gradient":
-        seconds = at(times.weight_gradient_s, 0)
+        seconds = scalar_at(times.weight_gradient_s, 0)
         if "added" in point.kernel:
             params = point.size("n") * point.size("k") * point.size("groups")
-            seconds += at(vector_s(UNFUSED_ADDITION_BYTES * params, 1.0, machine.rates), 0)
+            seconds += scalar_at(vector_s(UNFUSED_ADDITION_BYTES * params, 1.0, machine.rates), 0)
         return seconds
-    return at(times.backward_s if point.part == "backward" else times.forward_s, 0)
+    return scalar_at(times.backward_s if point.part == "backward" else times.forward_s, 0)
 
 
 def _collective_s(point: Measurement, machine: Machine) -> float:
@@ -71,4 +71,4 @@ def _collective_s(point: Measurement, machine: Machine) -> float:
             found = ring_pass_s(size, group, tiers, fixed)
         case _:
             found = all_gather_s(size, group, tiers, fixed)
-    return at(found, 0)
+    return scalar_at(found, 0)

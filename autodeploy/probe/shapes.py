@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.evaluation.inputs.context import ALL_GATHER
 from autodeploy.evaluation.inputs.rank_order import stage_stride
 from autodeploy.evaluation.layers.exchanges import EXPERT
-from autodeploy.evaluation.layers.unit_costs import at, sharding_of
+from autodeploy.evaluation.layers.unit_costs import scalar_at, sharding_of
 from autodeploy.evaluation.stages.step_parts import p2p_bytes
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
 from cost_models.hbm import MIB, optimizer_moved_bytes
@@ -116,7 +116,7 @@ def of_every_machine(wanted: Wanted) -> None:
 
 def _operator(op: Operator, context: Context, shard: Sharding, wanted: Wanted, count: float) -> None:
     if op.kind in {"gemm", "grouped_gemm"}:
-        m, n, k, groups = (at(value, 0) for value in (op.rows, op.columns, op.depth, op.groups))
+        m, n, k, groups = (scalar_at(value, 0) for value in (op.rows, op.columns, op.depth, op.groups))
         if min(round(m), round(n), round(k), round(groups)) < 1:
             return
         shape = {"m": round(m), "n": round(n), "k": round(k), "groups": round(groups)}
@@ -134,21 +134,25 @@ def _operator(op: Operator, context: Context, shard: Sharding, wanted: Wanted, c
         _vector(op, context, shard, wanted, count)
     elif op.name == "permute":
         model = context.model
-        tokens = round(at(shard.local_tokens, 0))
+        tokens = round(scalar_at(shard.local_tokens, 0))
         moved = {"tokens": tokens, "copies": model.num_experts_per_tok or 1, "hidden": model.hidden_size}
-        traffic = {"forward_bytes": at(op.forward_bytes, 0), "backward_bytes": at(op.backward_bytes, 0)}
+        traffic = {"forward_bytes": scalar_at(op.forward_bytes, 0), "backward_bytes": scalar_at(op.backward_bytes, 0)}
         for part in ("forward", "backward"):
-            wanted.add("movement", part, moved, {**traffic, "launches": at(op.launches, 0)}, op.name, count)
+            wanted.add("movement", part, moved, {**traffic, "launches": scalar_at(op.launches, 0)}, op.name, count)
 
 
 def _attention(op: Operator, context: Context, shard: Sharding, wanted: Wanted, count: float) -> None:
     """The core of a layer whose queries see all of the sequence; windows are priced by their FLOPs, not measured."""
     model = context.model
-    heads = model.num_attention_heads / at(shard.tp, 0) / at(shard.ulysses, 0)
-    kv_heads = heads if model.is_mla else max(1.0, model.num_key_value_heads / at(shard.tp, 0) / at(shard.ulysses, 0))
-    seq = at(shard.seq_length, 0) / at(shard.ring, 0)
+    heads = model.num_attention_heads / scalar_at(shard.tp, 0) / scalar_at(shard.ulysses, 0)
+    kv_heads = (
+        heads
+        if model.is_mla
+        else max(1.0, model.num_key_value_heads / scalar_at(shard.tp, 0) / scalar_at(shard.ulysses, 0))
+    )
+    seq = scalar_at(shard.seq_length, 0) / scalar_at(shard.ring, 0)
     value = round(2.0 * op.head_dim - model.qk_head_dim)
-    shape = {"batch": round(at(shard.micro_batch_size, 0)), "heads": round(heads), "kv_heads": round(kv_heads)}
+    shape = {"batch": round(scalar_at(shard.micro_batch_size, 0)), "heads": round(heads), "kv_heads": round(kv_heads)}
     shape |= {"seq": round(seq), "qk_dim": model.qk_head_dim, "v_dim": value}
     if min(shape.values()) < 1:
         return
@@ -165,28 +169,28 @@ def _attention(op: Operator, context: Context, shard: Sharding, wanted: Wanted, 
 
 def _vector(op: Operator, context: Context, shard: Sharding, wanted: Wanted, count: float) -> None:
     """Norms, activations and the loss, which the probe can run alone."""
-    model, tokens = context.model, at(shard.tokens, 0)
+    model, tokens = context.model, scalar_at(shard.tokens, 0)
     gated = model.is_gated
     element = context.operators.element_bytes
     if op.name.endswith("_activation"):
         passes = 3.0 if gated else 2.0  # the fused operator's: read its inputs, write its output
         if not context.operators.fused_swiglu and gated:
             passes = 5.0
-        columns = at(op.forward_bytes, 0) / (passes * element) / max(tokens, 1.0)
+        columns = scalar_at(op.forward_bytes, 0) / (passes * element) / max(tokens, 1.0)
         name, rows = ("swiglu" if gated else "gelu"), tokens
     elif op.name.endswith("_norm") and op.name.partition("_")[0] in {"attention", "mlp"}:
         name = "layer_norm" if model.learned_position_embeddings else "rms_norm"
-        rows, columns = at(shard.local_tokens, 0), float(model.hidden_size)
+        rows, columns = scalar_at(shard.local_tokens, 0), float(model.hidden_size)
     elif op.name == "cross_entropy":
-        name, rows, columns = "cross_entropy", tokens, model.vocab_size / at(shard.tp, 0)
+        name, rows, columns = "cross_entropy", tokens, model.vocab_size / scalar_at(shard.tp, 0)
     else:
         return
     if min(round(rows), round(columns)) < 1:
         return
     shape = {"operator": name, "rows": round(rows), "columns": round(columns)}
-    price = {"forward_bytes": at(op.forward_bytes, 0), "backward_bytes": at(op.backward_bytes, 0)}
+    price = {"forward_bytes": scalar_at(op.forward_bytes, 0), "backward_bytes": scalar_at(op.backward_bytes, 0)}
     for part in ("forward", "backward"):
-        wanted.add("vector", part, shape, {**price, "launches": at(op.launches, 0)}, op.name, count)
+        wanted.add("vector", part, shape, {**price, "launches": scalar_at(op.launches, 0)}, op.name, count)
 
 
 def _exchanges(table: LayerTable, context: Context, candidate: Candidates, wanted: Wanted, count: float) -> None:
@@ -197,8 +201,8 @@ def _exchanges(table: LayerTable, context: Context, candidate: Candidates, wante
     ring = int(axes["cp"]) // ulysses
     gathers = bool(candidate.moe_dispatcher[0] == ALL_GATHER)
     for exchange in table.exchanges:
-        times = at(exchange.forward_count, 0) + at(exchange.backward_count, 0)
-        size = at(exchange.message_bytes, 0)
+        times = scalar_at(exchange.forward_count, 0) + scalar_at(exchange.backward_count, 0)
+        size = scalar_at(exchange.message_bytes, 0)
         if times <= 0.0:
             continue
         op = OPS[exchange.kind]
@@ -231,8 +235,8 @@ def _gradients(table: LayerTable, context: Context, candidate: Candidates, wante
     outside = pp if axes["tp_pp_dp_mapping"] else 1
     between = int(axes["tp"]) * (int(axes["cp"]) * outside if outside > 1 else 1)
     for name, params, ranks, stride in (
-        ("dp", at(table.dense_params, 0), shared, between),
-        ("expert dp", at(table.expert_params, 0), copies, holders * outside),
+        ("dp", scalar_at(table.dense_params, 0), shared, between),
+        ("expert dp", scalar_at(table.expert_params, 0), copies, holders * outside),
     ):
         if context.splits_states:
             wanted.message("reduce_scatter", name, ranks, stride, params * context.gradient_bytes, count)
@@ -253,9 +257,9 @@ def _optimizer(
 ) -> None:
     """The update of a rank's share of the parameters, in one operator."""
     pp, replicas = float(candidate.pp[0]), float(candidate.cp[0] * candidate.dp[0])
-    params = sum(n * at(table.dense_params + table.expert_params, 0) for table, _, n in tables) / pp
+    params = sum(n * scalar_at(table.dense_params + table.expert_params, 0) for table, _, n in tables) / pp
     count = int(min(LARGEST_UPDATE, params / (replicas if context.splits_states else 1.0)))
-    moved = at(optimizer_moved_bytes(1.0, optimizer=context.optimizer), 0) - 2.0 * context.optimizer.gradient
+    moved = scalar_at(optimizer_moved_bytes(1.0, optimizer=context.optimizer), 0) - 2.0 * context.optimizer.gradient
     if count >= 1024:
         shape = {"operator": "adam", "rows": count // 1024, "columns": 1024}
         price = {"forward_bytes": moved * (count // 1024) * 1024, "launches": 1.0}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autodeploy.ranking.error_box import ErrorBox
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.solver.search_space import Searched
     from hardware_profiles.profile import Profile
 
@@ -112,7 +112,7 @@ class Adviser:
         self,
         profile: Profile,
         searched: Searched,
-        frontier: Frontier,
+        frontier: SearchState,
         top_k: int,
         budget: Budget,
         weight_of: Callable[[Context], float],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.ranking.advice import Advice
     from autodeploy.ranking.regret_order import RiskAdvice
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.planset import Plan, Valley
     from autodeploy.specs.search import SearchSpec
@@ -44,7 +44,7 @@ def weight_of(context: Context, objective: str) -> float:
     return float(context.num_npus) if objective == "npu_hours" else 1.0
 
 
-def chosen(frontier: Frontier, advice: Advice | None, search: SearchSpec) -> tuple[list[Solved], list[Solved]]:
+def chosen(frontier: SearchState, advice: Advice | None, search: SearchSpec) -> tuple[list[Solved], list[Solved]]:
     """The plans of the answer in order of rank, and more of the search's best, which only the Pareto set needs.
 
     The fastest plan is among them, as the last where it is ranked behind, unless one that differs from it in placement

@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.layers.layer_cost import issued, layer_times, synchronisation_s
 from autodeploy.evaluation.layers.pair_windows import VECTOR_LANE, beside_matrix_work_s
-from autodeploy.evaluation.layers.unit_costs import at, layer_inputs
+from autodeploy.evaluation.layers.unit_costs import layer_inputs, scalar_at
 from autodeploy.workload.layers import layer_kinds
 from cost_models.host_bound import exposed_host_s, issue_s
 
@@ -64,18 +64,18 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
         for op in table.operators:
             seconds[class_of(op.name, op.kind)] += count * _both_s(times[op.name])
         for back in calls:
-            calls[back] += count * at(issued(layer, exchanged, backward=back), 0)
+            calls[back] += count * scalar_at(issued(layer, exchanged, backward=back), 0)
         if features.vector_parallel:
             hidden += count * sum(
-                at(beside_matrix_work_s(times, exchanged, backward=back), 0) for back in (False, True)
+                scalar_at(beside_matrix_work_s(times, exchanged, backward=back), 0) for back in (False, True)
             )
-        waits = at(np.asarray(table.synchronisations), 0)
+        waits = scalar_at(np.asarray(table.synchronisations), 0)
         if waits and not features.sync_free:
             synchronisations += count * waits
             restart, queued = synchronisation_s(layer, found)
             event = max(event, _event_s(context, waits, restart, queued) / waits)
     total, layers = sum(seconds.values()), context.model.num_hidden_layers
-    each = 0.0 if priced[0][0].features.compiled else at(issue_s(1.0, context.machine.host.issue_s, 0.0, 0.0), 0)
+    each = 0.0 if priced[0][0].features.compiled else scalar_at(issue_s(1.0, context.machine.host.issue_s, 0.0, 0.0), 0)
     return LaneReport(
         shares={name: value / total for name, value in seconds.items()},
         sorting_hidden=hidden / seconds["sorting"] if seconds["sorting"] > 0.0 else 0.0,
@@ -88,11 +88,11 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
 
 
 def _both_s(time: OperatorTime) -> float:
-    return at(time.forward_s, 0) + at(time.backward_s, 0)
+    return scalar_at(time.forward_s, 0) + scalar_at(time.backward_s, 0)
 
 
 def _event_s(context: Context, waits: float, restart_s: np.ndarray, queued_s: np.ndarray) -> float:
     """Seconds that the synchronisations of a layer expose on a device that is otherwise busy."""
     sync = context.machine.host.sync_s
     found = exposed_host_s(waits * sync, np.inf, waits, sync, restart_s=restart_s, queued_s=queued_s)
-    return at(found, 0)
+    return scalar_at(found, 0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.unit_costs import at
+from autodeploy.evaluation.layers.unit_costs import scalar_at
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.planset import MemoryItem
 from autodeploy.workload.memory_choices import CHOICES
@@ -28,10 +28,12 @@ def memory_menu(classes: StepClasses, context: Context, index: int, layout: Layo
     found = []
     for number, step in enumerate(classes.layers):
         for name, cost in step.cost.choices.items():
-            saved = at(cost.saved_bytes, index)
+            saved = scalar_at(cost.saved_bytes, index)
             if saved <= 0.0:
                 continue
-            added = at(cost.recompute_s, index) + _exposed_s(step, at(cost.swap_bytes, index), context, index)
+            added = scalar_at(cost.recompute_s, index) + _exposed_s(
+                step, scalar_at(cost.swap_bytes, index), context, index
+            )
             item = MemoryItem(
                 layers=step.name,
                 choice=name,
@@ -48,7 +50,7 @@ def memory_menu(classes: StepClasses, context: Context, index: int, layout: Layo
 def _exposed_s(step: StepClass, swap_bytes: float, context: Context, index: int) -> float:
     """What a layer's own passes do not hide of swapping this alone: out beside the forward, in beside the backward."""
     link = context.machine.host.link_bytes_per_s
-    windows = (at(step.cost.forward.total_s, index), at(step.cost.backward.total_s, index))
+    windows = (scalar_at(step.cost.forward.total_s, index), scalar_at(step.cost.backward.total_s, index))
     return sum(float(exposed_swap_s(swap_bytes, link, window)) for window in windows) if swap_bytes else 0.0
 
 

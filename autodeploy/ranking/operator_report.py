@@ -13,7 +13,7 @@ import numpy as np
 from autodeploy.evaluation.layers.exchanges import LayerInputs, OneExchange, group_name
 from autodeploy.evaluation.layers.layer_cost import layer_times
 from autodeploy.evaluation.layers.pair_windows import beside_matrix_work_s
-from autodeploy.evaluation.layers.unit_costs import at, layer_inputs
+from autodeploy.evaluation.layers.unit_costs import layer_inputs, scalar_at
 from autodeploy.specs.operators import ExchangeRow, LayerOperators, OperatorReport, OperatorRow
 from autodeploy.workload.layers import layer_kinds
 from autodeploy.workload.operators import MATRIX_KINDS
@@ -39,8 +39,8 @@ def operator_report(plan: Plan, candidate: Candidates, context: Context) -> Oper
         step_time_s=plan.step_time_s,
         micro_batches=runs,
         layers_per_stage=context.model.num_hidden_layers / pp,
-        peak_flops=at(rates.peak_flops, 0),
-        hbm_bytes_per_s=at(rates.hbm_bytes_per_s, 0),
+        peak_flops=scalar_at(rates.peak_flops, 0),
+        hbm_bytes_per_s=scalar_at(rates.hbm_bytes_per_s, 0),
         layers=tuple(
             _layer(layer, count, runs * count / (pp if number < kinds else 1))
             for number, (layer, count) in enumerate(layer_inputs(context, candidate))
@@ -53,7 +53,7 @@ def _layer(layer: LayerInputs, count: float, runs: float) -> LayerOperators:
     times = layer_times(layer)
     beside = 0.0
     if layer.features.vector_parallel:
-        beside = sum(at(beside_matrix_work_s(times.even, times.exchanged, backward=b), 0) for b in (False, True))
+        beside = sum(scalar_at(beside_matrix_work_s(times.even, times.exchanged, backward=b), 0) for b in (False, True))
     rows = [(op, times.even[op.name], times.busiest[op.name]) for op in layer.table.operators]
     exchanges = [_exchange(one, layer, runs) for one in times.exchanged.each]
     return LayerOperators(
@@ -66,8 +66,8 @@ def _layer(layer: LayerInputs, count: float, runs: float) -> LayerOperators:
 
 
 def _operator(op: Operator, even: OperatorTime, busiest: OperatorTime, rates: ComputeRates, runs: float) -> OperatorRow:
-    forward, backward = at(even.forward_s, 0), at(even.backward_s, 0)
-    whole, longest = forward + backward, at(busiest.forward_s, 0) + at(busiest.backward_s, 0)
+    forward, backward = scalar_at(even.forward_s, 0), scalar_at(even.backward_s, 0)
+    whole, longest = forward + backward, scalar_at(busiest.forward_s, 0) + scalar_at(busiest.backward_s, 0)
     flops, moved_bytes, roofline_s = _least_work(op, rates)
     return OperatorRow(
         name=op.name,
@@ -89,16 +89,16 @@ def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float]
     A matrix multiplication does at least 2 m n k FLOPs a pass at peak, or moves both operands and the result once.
     """
     own = rates.wide() if op.wide or op.kind == "attention" else rates
-    peak, bandwidth = at(np.asarray(own.peak_flops), 0), at(np.asarray(own.hbm_bytes_per_s), 0)
+    peak, bandwidth = scalar_at(np.asarray(own.peak_flops), 0), scalar_at(np.asarray(own.hbm_bytes_per_s), 0)
     if op.kind in MATRIX_KINDS:
-        m, n, k, g = (at(np.asarray(value), 0) for value in (op.rows, op.columns, op.depth, op.groups))
+        m, n, k, g = (scalar_at(np.asarray(value), 0) for value in (op.rows, op.columns, op.depth, op.groups))
         flops, moved = 2.0 * m * n * k * g, own.element_bytes * (m * k + k * n + m * n) * g
-        passes = sum(at(np.asarray(often), 0) for often in op.passes)
+        passes = sum(scalar_at(np.asarray(often), 0) for often in op.passes)
         return passes * flops, passes * moved, passes * max(flops / peak, moved / bandwidth)
     if op.kind == "attention":
-        flops = at(np.asarray(op.flops), 0) + at(np.asarray(op.backward_flops), 0)
+        flops = scalar_at(np.asarray(op.flops), 0) + scalar_at(np.asarray(op.backward_flops), 0)
         return flops, 0.0, flops / peak
-    moved = at(np.asarray(op.forward_bytes), 0) + at(np.asarray(op.backward_bytes), 0)
+    moved = scalar_at(np.asarray(op.forward_bytes), 0) + scalar_at(np.asarray(op.backward_bytes), 0)
     return 0.0, moved, moved / bandwidth
 
 
@@ -108,15 +108,15 @@ def _exchange(one: OneExchange, layer: LayerInputs, runs: float) -> ExchangeRow:
     Its message: of one; of a dispatch or combine with every copy of its tokens.
     """
     exchange, groups, group = one.exchange, layer.groups, group_name(one.exchange)
-    counts = at(exchange.forward_count, 0), at(exchange.backward_count, 0)
-    once, exposed = at(one.once_s, 0), at(one.exposed_forward_s, 0) + at(one.exposed_backward_s, 0)
+    counts = scalar_at(exchange.forward_count, 0), scalar_at(exchange.backward_count, 0)
+    once, exposed = scalar_at(one.once_s, 0), scalar_at(one.exposed_forward_s, 0) + scalar_at(one.exposed_backward_s, 0)
     copies = layer.table.choices_per_token if exchange.kind in {"dispatch", "combine"} else 1.0
-    whole, message = once * sum(counts), copies * at(exchange.message_bytes, 0)
+    whole, message = once * sum(counts), copies * scalar_at(exchange.message_bytes, 0)
     return ExchangeRow(
         name=exchange.name,
         group=group,
-        ranks=round(at(getattr(groups, group).size, 0)),
-        tier=layer.machine.tiers[int(at(groups.outermost[group], 0))].name,
+        ranks=round(scalar_at(getattr(groups, group).size, 0)),
+        tier=layer.machine.tiers[int(scalar_at(groups.outermost[group], 0))].name,
         message_bytes=message,
         once_s=once,
         forward_count=counts[0],

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from autodeploy.ranking.advice import Advice
     from autodeploy.ranking.beside_plans import BesidePlans
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
@@ -57,7 +57,7 @@ def finish(
     profile: Profile,
     context: Context,
     searched: Searched,
-    frontier: Frontier,
+    frontier: SearchState,
     identity: Identity,
     *,
     search_id: str,
@@ -165,7 +165,7 @@ def _described(
     return documents
 
 
-def _counts(searched: Searched, frontier: Frontier) -> Counts:
+def _counts(searched: Searched, frontier: SearchState) -> Counts:
     """What became of every strategy of the space."""
     counts = searched.counts
     return Counts(
@@ -217,7 +217,7 @@ def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:
     )
 
 
-def _bound(frontier: Frontier, objective: str, ratio: float) -> float | None:
+def _bound(frontier: SearchState, objective: str, ratio: float) -> float | None:
     """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds.
 
     For the objective peak_memory GiB instead of seconds: no plan takes less.
@@ -231,7 +231,7 @@ def _bound(frontier: Frontier, objective: str, ratio: float) -> float | None:
     return None if math.isinf(bound) else ratio * bound
 
 
-def _relaxation(frontier: Frontier, objective: str) -> str:
+def _relaxation(frontier: SearchState, objective: str) -> str:
     """What the bound of the whole space rests on: that of the candidate or of the plan that has the least."""
     if objective == "peak_memory":
         return "layers over stages in any order, everything freed that can be"

@@ -9,11 +9,11 @@ from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.solver.search_space import Searched
 
 
-def solved_strategies(searched: Searched, frontier: Frontier, ratio: float) -> SolvedStrategies:
+def solved_strategies(searched: Searched, frontier: SearchState, ratio: float) -> SolvedStrategies:
     """What a search found of each outer strategy that has a plan, in its own order.
 
     ratio : of a measured over its predicted step time, by which predictions are multiplied.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.inner.evaluate import InnerPlan
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.specs.spec import Spec
     from autodeploy.strategies.candidates import Candidates
     from autodeploy.strategies.feature_choice import FeatureChoice
@@ -40,7 +40,7 @@ def price_of_target(
     spec: Spec,
     profile: Profile,
     choice: FeatureChoice,
-    frontier: Frontier,
+    frontier: SearchState,
     budget: Budget,
     should_cancel: Callable[[], bool] | None = None,
 ) -> Unrestricted:

@@ -20,7 +20,7 @@ from tests.support.cut_costs import cut_costs
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.strategies.candidates import Candidates
 
 pruned: list[int] = []
@@ -47,7 +47,7 @@ def compare(drawn: dict[str, Any]) -> None:
         assert bound <= with_it.best[0].solution.step_s * (1 + 1e-9)
 
 
-def searched(legal: Candidates, context: Context, *, prune: bool) -> Frontier:
+def searched(legal: Candidates, context: Context, *, prune: bool) -> SearchState:
     """All of a small space; nothing but pruning may leave a candidate out."""
     budget = Budget(quick=10**4, slots=math.inf, refined=10**4, effort=FAST)
     costs = cut_costs(legal, context)
@@ -55,7 +55,7 @@ def searched(legal: Candidates, context: Context, *, prune: bool) -> Frontier:
     return best_first(request, prune=prune)
 
 
-def steps(found: Frontier) -> list[float]:
+def steps(found: SearchState) -> list[float]:
     """Step times of the best K."""
     return np.round([solved.solution.step_s for solved in found.best[:TOP_K]], 9).tolist()
 

@@ -18,7 +18,7 @@ from autodeploy.solver.search_space import search_space
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SPACES = {
@@ -28,7 +28,7 @@ SPACES = {
 }
 
 
-def searched(spec: Spec, *, beside: bool) -> Frontier:
+def searched(spec: Spec, *, beside: bool) -> SearchState:
     prepared = planner.prepare(spec)
     space = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
     budget = replace(planner.budget_of(spec), quick=10, paths=100)

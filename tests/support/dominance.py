@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.unit_costs import CutCosts
     from autodeploy.evaluation.sweep.sweep import Sweep
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.specs.record import Record
     from autodeploy.specs.search import Target
     from autodeploy.strategies.candidates import Candidates
@@ -123,7 +123,7 @@ def _best_s(
     """Step time of the best plan within the budget, or of the first that takes no longer than enough_s."""
     best_s = math.inf
 
-    def watch(frontier: Frontier, _index: int) -> None:
+    def watch(frontier: SearchState, _index: int) -> None:
         nonlocal best_s
         best_s = min(best_s, frontier.incumbent_s or math.inf)
 

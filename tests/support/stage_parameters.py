@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.unit_costs import at
+from autodeploy.evaluation.layers.unit_costs import scalar_at
 from cost_models.schedule import model_parts
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def stage_parameters(classes: StepClasses, candidates: Candidates, index: int, l
 
     def summed(field: str) -> Floats:
         def count(step: StepClass) -> float:
-            return at(getattr(step.cost, field), index)
+            return scalar_at(getattr(step.cost, field), index)
 
         found = layout.layers @ np.array([count(step) for step in classes.layers])
         for piece in classes.pieces:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.solver.outer.companion import LONG, Companion
+from autodeploy.solver.outer.companion import LARGE_QUESTION_BYTES, Companion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ def test_it_starts_with_what_its_worker_knows_and_keeps_its_own_from_then_on() -
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_long_questions_and_answers_do_not_wait_for_each_other(beside: bool) -> None:
-    data = bytes(40 * LONG)
+    data = bytes(40 * LARGE_QUESTION_BYTES)
     with Companion(Counting(), beside=beside, should_cancel=None) as companion:
         begun = [companion.begin(Counting.long, data) for _ in range(3)]
         assert [each.result() for each in begun] == [data * 2] * 3

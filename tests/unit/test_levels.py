@@ -101,7 +101,7 @@ def test_a_large_space_is_proven_to_the_gap_that_contents_and_no_further(monkeyp
         }
     )
     as_small = plan(spec)
-    monkeypatch.setattr("autodeploy.solver.outer.best_first.MANY", 0)
+    monkeypatch.setattr("autodeploy.solver.outer.best_first.LARGE_SPACE", 0)
     as_large = plan(spec)
     assert as_small.optimality.gap is not None
     assert as_large.optimality.gap is not None

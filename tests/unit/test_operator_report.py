@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autodeploy.cli.main import app
-from autodeploy.evaluation.layers.unit_costs import at, unit_costs
+from autodeploy.evaluation.layers.unit_costs import scalar_at, unit_costs
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, lowered, operators
 from autodeploy.reports.operator_table import render_operators
@@ -65,12 +65,12 @@ def test_operators_and_exchanges_add_up_to_the_parts_of_a_layer(name: str) -> No
     assert [layer.name for layer in layers[: len(costs.layers)]] == [cost.name for cost in costs.layers]
     for layer, cost in zip(layers, pieces, strict=True):
         even = sum(row.forward_s + row.backward_s for row in layer.operators)
-        compute = at(cost.forward.compute_s, 0) + at(cost.backward.compute_s, 0)
+        compute = scalar_at(cost.forward.compute_s, 0) + scalar_at(cost.backward.compute_s, 0)
         assert even - layer.beside_s == pytest.approx(compute, rel=1e-9)
         exposed = {group: 0.0 for group in ("tp", "ep")}
         for each in layer.exchanges:
             exposed["tp" if each.group == "tp" else "ep"] += each.exposed_s
-        tp = at(cost.forward.exposed_tp_s, 0) + at(cost.backward.exposed_tp_s, 0)
+        tp = scalar_at(cost.forward.exposed_tp_s, 0) + scalar_at(cost.backward.exposed_tp_s, 0)
         assert exposed["tp"] == pytest.approx(tp, rel=1e-9, abs=1e-12)
 
 

@@ -20,7 +20,7 @@ from autodeploy.solver.search_space import Searched, search_space
 
 if TYPE_CHECKING:
     from autodeploy.solver.effort import Budget
-    from autodeploy.solver.outer.frontier import Frontier
+    from autodeploy.solver.outer.frontier import SearchState
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deepseek_v3_cloudmatrix_384.yaml"
 SOON_S = 0.5
@@ -65,11 +65,11 @@ class Polls:
 
 def run(
     space: tuple[Searched, Budget], polls: Polls, monkeypatch: pytest.MonkeyPatch, known: list[float] | None = None
-) -> Frontier:
+) -> SearchState:
     """The search of a space, with `polls` looking on from its first bound on; `known` gets the best plan's times."""
     searched, budget = space
 
-    def watch(frontier: Frontier, _index: int) -> None:
+    def watch(frontier: SearchState, _index: int) -> None:
         if known is not None and frontier.incumbent_s is not None:
             known.append(frontier.incumbent_s)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.unit_costs import MODULE, UnitCosts, chosen, costs_under
+from autodeploy.evaluation.layers.unit_costs import MODULE, UnitCosts, costs_under, where_each
 from autodeploy.strategies.rules import load_rules, scope_of, values_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def fastest_costs(context: Context, candidates: Candidates, *, one_machine: bool
         seconds = _seconds(there, candidates)
         better = (seconds < least) & _allowed(other, context, candidates)
         if better.any():
-            costs = chosen(better, _alike(there, costs), _alike(costs, there))
+            costs = where_each(better, _alike(there, costs), _alike(costs, there))
             which, least = np.where(better, place, which), np.where(better, seconds, least)
     return costs, which
 

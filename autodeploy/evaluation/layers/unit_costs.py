@@ -265,7 +265,7 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
         return {n: _put(cost, plain.layers[n], rows, len(candidates)) for n, cost in copied.items()}, {}
     if "expert_migration" in context.mechanisms and plain.tables:
         balance = migrated_balance(context.loads, context.expert_ranks(candidates))
-        features = replace(exchange, balance=chosen(context.levels_experts(candidates), balance, exchange.balance))
+        features = replace(exchange, balance=where_each(context.levels_experts(candidates), balance, exchange.balance))
         return {}, {n: layer_cost(batch.inputs(table, features)) for n, table in plain.tables.items()}
     return {}, {}
 
@@ -302,10 +302,10 @@ def _faster(first: LayerCost, second: LayerCost, exchange: ExchangeFeatures) -> 
     alone = second.alone_s - first.alone_s
     beside = alone - (_pair(second, second, exchange).hidden_s - _pair(first, first, exchange).hidden_s)
     saved = np.where(exchange.paired, np.minimum(alone, beside), alone)
-    return chosen(saved > 0.0, first, second)
+    return where_each(saved > 0.0, first, second)
 
 
-def chosen(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
+def where_each(condition: npt.NDArray[np.bool_], first: T, second: T) -> T:
     """`first` where the condition holds, array by array; both have the same structure."""
     return each_pair(first, second, lambda one, other: np.where(condition, one, other))
 
@@ -400,7 +400,7 @@ def joined(parts: Sequence[CutCosts]) -> CutCosts:
     )
 
 
-def at(values: object, index: int) -> float:
+def scalar_at(values: object, index: int) -> float:
     """Entry `index` of an array [n], or the one value that holds for all candidates."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim == 0:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.evaluation.layers.unit_costs import at
+from autodeploy.evaluation.layers.unit_costs import scalar_at
 from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerPairs, MemoryOption
 from autodeploy.evaluation.stages.stage_memory import (
     LossBytes,
@@ -130,7 +130,7 @@ def build_problem(priced: Priced, *, choices: frozenset[str], menu: bool = True)
         **_costs(
             priced,
             (schedule, pp, vpp),
-            at(p2p_s(priced.candidate, context), 0),
+            scalar_at(p2p_s(priced.candidate, context), 0),
             _options(priced, choices, menu=menu),
         ),
     )
@@ -209,7 +209,7 @@ def _options(priced: Priced, choices: frozenset[str], *, menu: bool) -> tuple[Me
     for number, (costs, mine) in enumerate(zip(known, names, strict=True)):
         for name in mine:
             cost = costs[name]
-            saved = at(cost.saved_bytes, index)
+            saved = scalar_at(cost.saved_bytes, index)
             if saved <= 0.0:
                 continue
             options.append(
@@ -218,9 +218,9 @@ def _options(priced: Priced, choices: frozenset[str], *, menu: bool) -> tuple[Me
                     kind=CHOICES[name].kind,
                     layer_class=number,
                     saved_bytes=saved,
-                    extra_backward_s=at(cost.recompute_s, index),
-                    swap_bytes=at(cost.swap_bytes, index),
-                    host_s=at(cost.host_s, index),
+                    extra_backward_s=scalar_at(cost.recompute_s, index),
+                    swap_bytes=scalar_at(cost.swap_bytes, index),
+                    host_s=scalar_at(cost.host_s, index),
                     excludes=tuple(other for other in mine if other != name and compete(name, other)),
                 )
             )
@@ -250,7 +250,7 @@ def _menu_of_all(known: Known, counts: Sequence[int], index: int) -> list[list[s
 
 def _price(cost: ChoiceCost, index: int) -> tuple[float, float]:
     """Bytes that a choice frees on a layer, and the seconds that it takes."""
-    return at(cost.saved_bytes, index), at(cost.recompute_s, index)
+    return scalar_at(cost.saved_bytes, index), scalar_at(cost.recompute_s, index)
 
 
 def _menu(prices: Mapping[str, tuple[float, float]], number: int) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
 from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS, LayerCost, over_layers
-from autodeploy.evaluation.layers.unit_costs import MODULE, at, each_array, each_pair, mean_of
+from autodeploy.evaluation.layers.unit_costs import MODULE, each_array, each_pair, mean_of, scalar_at
 from autodeploy.evaluation.stages.inner_problem import LayerClass, LayerPairs
 from autodeploy.evaluation.stages.stage_memory import communication_bytes
 from autodeploy.evaluation.stages.step_parts import (
@@ -220,7 +220,7 @@ class Priced:
 
     def at(self, values: object) -> float:
         """Its entry of an array of the batch."""
-        return at(values, self.index)
+        return scalar_at(values, self.index)
 
 
 def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> StepClasses:
@@ -252,7 +252,7 @@ class Placing:
     context: Context
     groups: ParameterGroups
     peak: Floats
-    moves: Mapping[int, Migration]
+    moves: Mapping[int, MigrationChoice]
     rates: Rates | None = None
 
     def classes(self, costs: UnitCosts, copied: Floats) -> StepClasses:
@@ -300,7 +300,7 @@ class Placing:
             move=self.moves.get(number) if len(members) == 1 else None,
         )
 
-    def _step_class(self, cost: LayerCost, name: str, count: int = 1, move: Migration | None = None) -> StepClass:
+    def _step_class(self, cost: LayerCost, name: str, count: int = 1, move: MigrationChoice | None = None) -> StepClass:
         """A class, of which `move` is known where it is of one kind that may migrate."""
         candidates, context, groups = self.candidates, self.context, self.groups
         per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
@@ -341,7 +341,7 @@ def merged_kinds(costs: UnitCosts, *, interleaved: bool) -> list[list[tuple[int,
 
 
 @dataclass(frozen=True)
-class Migration:
+class MigrationChoice:
     """Where the experts of a layer migrate, and the seconds a step that it takes there, 0 elsewhere [n]."""
 
     where: Bools
@@ -350,8 +350,8 @@ class Migration:
 
 def migrations(
     costs: UnitCosts, candidates: Candidates, seconds: Mapping[int, Floats], cut_of: Ints | None = None
-) -> dict[int, Migration]:
-    """Migration by place of the layer: where what it saves a step is more than what it costs.
+) -> dict[int, MigrationChoice]:
+    """MigrationChoice by place of the layer: where what it saves a step is more than what it costs.
 
     seconds : a step that migration costs, by place [n]. cut_of : row of `costs` of each candidate; None: its own.
     """
@@ -369,11 +369,11 @@ def migrations(
             hidden = of_cut(costs.pairs[place][place].hidden_s - costs.moved_pairs[place][place].hidden_s)
             saved = np.where(paired, np.minimum(saved, saved - hidden), saved)
         better = candidates.micro_batches * saved > seconds[place]
-        found[place] = Migration(better, np.where(better, seconds[place], 0.0))
+        found[place] = MigrationChoice(better, np.where(better, seconds[place], 0.0))
     return found
 
 
-def of_candidates(costs: UnitCosts, moves: Mapping[int, Migration], cut_of: Ints | None = None) -> UnitCosts:
+def of_candidates(costs: UnitCosts, moves: Mapping[int, MigrationChoice], cut_of: Ints | None = None) -> UnitCosts:
     """Costs of candidates, with migrated experts where they migrate.
 
     cut_of : row of `costs` of each candidate; None: its own.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS, freed_by
-from autodeploy.evaluation.layers.unit_costs import at, tensor_bytes
+from autodeploy.evaluation.layers.unit_costs import scalar_at, tensor_bytes
 from autodeploy.evaluation.stages.build_problem import build_problem, stage_buffers
 from autodeploy.evaluation.stages.inner_problem import (
     ChunkTimes,
@@ -399,7 +399,7 @@ def without_overlaps(problem: InnerProblem, layers: Ints, applied: Ints, priced:
     tensors = tensor_bytes(priced.context, priced.candidate)
     options: list[MemoryOption] = list(problem.options)
     for number, layer_class in enumerate(problem.classes):
-        kept = {name: at(values, 0) for name, values in tensors[layer_class.name].items()}
+        kept = {name: scalar_at(values, 0) for name, values in tensors[layer_class.name].items()}
         gone: set[str] = set()
         mine = [n for n in doubled if problem.options[n].layer_class == number]
         for n in sorted(mine, key=lambda n: -problem.options[n].saved_bytes):

@@ -21,8 +21,8 @@ from autodeploy.solver.bounds.paths import (
     chunk_times_s,
     cut_costs_s,
     first_layout,
-    hidden_shares,
     longest_paths,
+    pair_overlap_bounds,
 )
 from autodeploy.solver.bounds.problem_bound import relax_bound, surcharges
 from autodeploy.solver.inner.layer_choices import COSTS_OF_PARTS
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from cost_models.schedule import SchedulePath
 
 
-STALLED: Final = 3e-4
+LEAST_GAIN: Final = 3e-4
 """A round that raises the bound by less is of little use."""
-SHARES: Final = (1.0, 0.5, 0.2)
+MIXTURE_SHARES: Final = (1.0, 0.5, 0.2)
 """Of the programme's layout, and the rest of the best one so far: layouts that are simulated."""
 MOST_STALLED: Final = 12
 INFINITE: Final = float("inf")
-AGREES: Final = 2e-3
+SIMULATION_TOLERANCE: Final = 2e-3
 """The simulation of a fractional layout may be this much longer than the bound says."""
 
 
@@ -75,7 +75,7 @@ def path_bound_s(
         found = model.solve()
         if found is None:
             return PathBound(bound, True, number)
-        stalled = stalled + 1 if found.bound_s < bound * (1.0 + STALLED) and not lacking else 0
+        stalled = stalled + 1 if found.bound_s < bound * (1.0 + LEAST_GAIN) and not lacking else 0
         bound = max(bound, found.bound_s)
         if bound >= enough_s or stalled >= MOST_STALLED or (should_cancel is not None and should_cancel()):
             return PathBound(bound, True, number)
@@ -84,14 +84,14 @@ def path_bound_s(
             centre = (centre[0], found.extra_s)
         tried = [
             (share * found.layout + (1.0 - share) * centre[0], share * found.extra_s + (1.0 - share) * centre[1])
-            for share in SHARES
+            for share in MIXTURE_SHARES
         ]
         layout, extra = (np.stack(values) for values in zip(*tried, strict=True))
         longest = longest_paths(problem, layout, extra)
         simulated = _simulated_s(problem, longest, layout, extra)
         if simulated.min() < best and not lacking:
             best, centre = float(simulated.min()), tried[int(np.argmin(simulated))]
-        agrees = simulated[0] <= found.makespan_s * (1.0 + AGREES)
+        agrees = simulated[0] <= found.makespan_s * (1.0 + SIMULATION_TOLERANCE)
         if not lacking and (agrees or not library.add(known, longest)):
             return PathBound(bound, True, number)
         for path in longest:
@@ -222,7 +222,7 @@ class _Model:
     def _hide(self, paired: np.ndarray) -> None:
         """Columns of what pairs of chunks [pp, vpp, vpp] hide, in units of `unit` / micro batches; only new ones."""
         new = np.argwhere(paired & (self.hidden < 0)).tolist()
-        scale, shares = self.unit / self.problem.micro_batches, hidden_shares(self.problem) if new else []
+        scale, shares = self.unit / self.problem.micro_batches, pair_overlap_bounds(self.problem) if new else []
         for stage, forward, backward in new:
             self.hidden[stage, forward, backward] = column = len(self.columns)
             self.columns.append((0.0, INFINITE if shares else 0.0))

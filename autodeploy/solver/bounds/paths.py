@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_PATHS: Final = 96
 """Paths of a shape that are kept: those that some bound rested on, the latest ones."""
-SLOWED: Final = 1.25
+STAGE_SLOWDOWN: Final = 1.25
 """A stage made slower by this factor attracts the longest path: a shape starts with the path of each stage."""
 
 
@@ -34,7 +34,7 @@ def _shares(hidden: tuple[tuple[float, ...], ...], layers: tuple[int, ...]) -> t
     return tuple((s.forward_s, s.backward_s) for s in (tight_shares(table, layers), *one_sided_shares(table)))
 
 
-def hidden_shares(problem: InnerProblem) -> tuple[tuple[Floats, Floats], ...]:
+def pair_overlap_bounds(problem: InnerProblem) -> tuple[tuple[Floats, Floats], ...]:
     """Seconds that a layer hides in a paired forward and in a paired backward ([classes], [classes]), at most.
 
     Each entry bounds every pair of chunks; the first bounds all layers together best. None where nothing is paired.
@@ -119,7 +119,7 @@ def paced_paths(
 ) -> list[SchedulePath]:
     """The longest path of one plan with each stage slowed in turn; times [1, pp, ...]."""
     pp = forward_s.shape[1]
-    slow = (1.0 + (SLOWED - 1.0) * np.eye(pp))[:, :, None]
+    slow = (1.0 + (STAGE_SLOWDOWN - 1.0) * np.eye(pp))[:, :, None]
     hidden = np.broadcast_to(hidden_pair_s, (pp, *hidden_pair_s.shape[1:]))
     return critical_paths(order, forward_s * slow, backward_s * slow, hidden, sends)
 
@@ -135,7 +135,7 @@ def chunk_times_s(problem: InnerProblem, layout: Floats, extra_s: Floats) -> tup
     backward = chunk_totals(problem, "backward_s", layout, problem.blocking_p2p_s + extra_s)
     split = chunk_totals(problem, "split_s", layout)
     hidden = np.zeros((*forward.shape, problem.vpp))
-    if shares := hidden_shares(problem):
+    if shares := pair_overlap_bounds(problem):
         ceilings = [(layout @ u)[..., :, None] + (layout @ v)[..., None, :] for u, v in shares]
         hidden = np.minimum.reduce(ceilings)
     covered = min(problem.p2p_s, max(c.covering_s for c in problem.classes))

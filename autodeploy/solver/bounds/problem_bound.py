@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from autodeploy.solver.bounds.paths import hidden_shares
+from autodeploy.solver.bounds.paths import pair_overlap_bounds
 from autodeploy.solver.bounds.stage_bound import Batch, least_bound_s, least_bytes, most_layers
 from autodeploy.solver.inner.layer_choices import COSTS_OF_PARTS, Choices, Part, choices_of, prices
 from autodeploy.solver.inner.layouts import most_layers_per_chunk
@@ -48,7 +48,7 @@ def batch_of(problem: InnerProblem, masks: Ints | None = None, *, every_class: b
 
     masks : instead one for each set of options [sets, options], built into all layers.
     """
-    shares = hidden_shares(problem)
+    shares = pair_overlap_bounds(problem)
     forward, backward = shares[0] if shares else np.zeros((2, len(problem.classes)))
     n = 1 if masks is None else len(masks)
     none = np.zeros(n)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from ortools.sat.python import cp_model
 
-from autodeploy.solver.bounds.paths import cut_costs_s, edges_s, hidden_shares
+from autodeploy.solver.bounds.paths import cut_costs_s, edges_s, pair_overlap_bounds
 from autodeploy.solver.bounds.problem_bound import batch_of, lean_bytes, peak_moments, room_for_layers
 from autodeploy.solver.bounds.stage_bound import steady_s, whole_s
 from autodeploy.solver.cp_sat.model import UNITS, ModelResult, Proposal
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cost_models.schedule import SchedulePath
 
 
-LOOKED = 20
+FILLINGS_PER_COLUMN = 20
 """Fillings looked at for each column that may be kept."""
 
 
@@ -57,7 +57,7 @@ def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: 
         mine: list[Column] = []
         fillings = _fillings(problem, stage, max(0, caps[stage] - spare), caps[stage])
         for looked, chunks in enumerate(fillings):
-            if len(mine) > most or looked > LOOKED * max(most, 50):
+            if len(mine) > most or looked > FILLINGS_PER_COLUMN * max(most, 50):
                 return None
             column = _of(problem, stage, chunks, choices.bare(stage, chunks))
             if column is not None and _lower_s(problem, column, whole) < upper_s:
@@ -294,7 +294,7 @@ def _place_layers(model: cp_model.CpModel, problem: InnerProblem, flat: list[tup
                 model.add(weighted_sum(picks, weights) >= 0)
 
 
-FINE: Final = 64
+FRACTIONS: Final = 64
 """Layer costs keep this many fractions of a unit: a path passes a layer hundreds of times."""
 
 
@@ -307,7 +307,7 @@ def solve_counts(
 ) -> Proposal:
     """A layout whose makespan and slowest tail are below upper_s, if any."""
     master = _Master(upper_s)
-    model, fine = master.model, master.scale * FINE
+    model, fine = master.model, master.scale * FRACTIONS
     shape = (problem.pp, problem.vpp, len(problem.classes))
     most = most_layers_per_chunk(problem)
     counts = np.empty(shape, dtype=object)
@@ -323,12 +323,12 @@ def solve_counts(
         costs = np.floor(layer_s.ravel() * fine).astype(np.int64).tolist()
         less = [-int(cut.pairs[place]) for place in hidden]
         path = weighted_sum([*flat, *hidden.values()], [*costs, *less])
-        model.add(path + int(np.floor(fixed_s * fine)) <= FINE * master.makespan)
+        model.add(path + int(np.floor(fixed_s * fine)) <= FRACTIONS * master.makespan)
     tails = np.floor(np.array([c.tail_s for c in problem.classes]) * fine).astype(np.int64).tolist()
     for stage in range(problem.pp):
         own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)
         tail = weighted_sum(list(counts[stage].ravel()), tails * problem.vpp)
-        model.add(tail + int(own * fine) <= FINE * master.tail)
+        model.add(tail + int(own * fine) <= FRACTIONS * master.tail)
     _add_memory(model, problem, counts)
     _add_places(model, problem, counts)
 
@@ -343,7 +343,7 @@ def _hidden_in_pairs(
     model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray, used: np.ndarray, scale: float
 ) -> dict[tuple[int, ...], cp_model.IntVar]:
     """What each pair of chunks [stage, forward, backward] that some cut passes hides, at most, in 1 / scale seconds."""
-    shares = hidden_shares(problem)
+    shares = pair_overlap_bounds(problem)
     if not shares:
         return {}
     found: dict[tuple[int, ...], cp_model.IntVar] = {}

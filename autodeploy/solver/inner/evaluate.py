@@ -149,12 +149,12 @@ class Evaluator:
         return paced_paths(self.problem.order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
 
 
-BATCH: Final = 64
-MOST: Final = 192
+SIMULATED_TOGETHER: Final = 64
+MOST_SIMULATED: Final = 192
 """Layouts simulated a move: the closed form of the rest is worse."""
 
 
-CHUNK: Final = 4_000_000
+LAYERS_TOGETHER: Final = 4_000_000
 """Layers counted at once, over layouts, stages, chunks and classes: what they need stays below some 300 MB."""
 
 
@@ -163,8 +163,8 @@ def best_of(
 ) -> InnerPlan | None:
     """The fastest of some layouts [n, parts] that fits and is faster than below_s; ties go to the first.
 
-    Layouts come in the order of their closed form without options, which no choice of options can beat; at most MOST of
-    them get options and a simulation. Once `stop` says so, the best of those that were looked at.
+    Layouts come in the order of their closed form without options, which no choice of options can beat; at most
+    MOST_SIMULATED of them get options and a simulation. Once `stop` says so, the best of those that were looked at.
     """
     return _best_of(evaluator, choices, len(sizes), lambda rows: sizes[rows], below_s, stop or (lambda: False))
 
@@ -180,10 +180,10 @@ def _best_of(
     """`best_of` layouts that are made when they are looked at: [rows, parts] of row numbers below count."""
     problem = evaluator.problem
     bare = _bare_s(evaluator, count, sizes_of, stop)
-    order = np.argsort(bare, kind="stable")[:MOST]
+    order = np.argsort(bare, kind="stable")[:MOST_SIMULATED]
     best: InnerPlan | None = None
-    for start in range(0, len(order), BATCH):
-        rows = order[start : start + BATCH]
+    for start in range(0, len(order), SIMULATED_TOGETHER):
+        rows = order[start : start + SIMULATED_TOGETHER]
         rows = rows[bare[rows] < below_s]
         if not len(rows) or (start and stop()):
             break
@@ -202,7 +202,9 @@ def _best_of(
 def _bare_s(evaluator: Evaluator, count: int, sizes_of: Callable[[Ints], Ints], stop: Callable[[], bool]) -> Floats:
     """Closed forms of layouts without options [count], some at a time; inf of those that no time was left for."""
     problem = evaluator.problem
-    at_once = max(1, CHUNK // (problem.pp * problem.vpp * (problem.vpp + len(problem.classes) + len(problem.options))))
+    at_once = max(
+        1, LAYERS_TOGETHER // (problem.pp * problem.vpp * (problem.vpp + len(problem.classes) + len(problem.options)))
+    )
     bare = np.full(count, np.inf)
     for start in range(0, count, at_once):
         if start and stop():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Point = tuple[float, float]
 
-NEAR: Final = 1.02
+PRICE_STEP: Final = 1.02
 """Prices that differ by less serve as one."""
 
 
@@ -166,7 +166,7 @@ def prices(choices: Iterable[Choices]) -> Floats:
     """Seconds a byte at which the first candidate's layers of some classes would free more, ascending [k]."""
     found: list[float] = []
     for price in sorted(slope for each in choices for slope in _slopes(each.corners())):
-        if not found or price > found[-1] * NEAR:
+        if not found or price > found[-1] * PRICE_STEP:
             found.append(price)
     return np.array([price for price in found if price > 0.0], dtype=np.float64)
 

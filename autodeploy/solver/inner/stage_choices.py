@@ -289,7 +289,7 @@ PRICES: Final = (0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 10.0, 1e9)
 
 
 @dataclass(frozen=True, eq=False)
-class Frontier:
+class OptionFrontier:
     """Option counts of one stage, none of which another one beats.
 
     counts [n, options]; saved [n, moments]: bytes freed at each of the stage's peak moments; extra_s [n]: recomputing;
@@ -318,7 +318,7 @@ def nested_frontier(
     moments: Floats,
     need: Floats,
     free_swap_bytes: float,
-) -> Frontier:
+) -> OptionFrontier:
     """Undominated counts of those sets for a stage whose chunks hold `chunks` [vpp, classes].
 
     moments : micro batches in flight at one or two of the stage's peak moments [moments, vpp].
@@ -326,7 +326,7 @@ def nested_frontier(
     free_swap_bytes : swapping less than this in all costs no time, so it isn't compared.
     """
     none = np.zeros((1, len(options)), dtype=np.int64)
-    found = Frontier(none, np.zeros((1, len(moments))), np.zeros(1), np.zeros(1))
+    found = OptionFrontier(none, np.zeros((1, len(moments))), np.zeros(1), np.zeros(1))
     for number, layers in enumerate(chunks.sum(axis=0).tolist()):
         sets = nested_sets(options, number)
         if not layers or not sets:
@@ -351,7 +351,7 @@ def _steps(sets: tuple[tuple[int, ...], ...], options: int, layers: int) -> Ints
     return np.unique(np.stack(rows), axis=0)
 
 
-def _valued(options: tuple[MemoryOption, ...], rows: Ints, chunks: Ints, moments: Floats) -> Frontier:
+def _valued(options: tuple[MemoryOption, ...], rows: Ints, chunks: Ints, moments: Floats) -> OptionFrontier:
     saved = np.zeros((len(rows), len(moments)))
     extra, swap = np.zeros(len(rows)), np.zeros(len(rows))
     for index in np.flatnonzero(rows.any(axis=0)).tolist():
@@ -360,12 +360,12 @@ def _valued(options: tuple[MemoryOption, ...], rows: Ints, chunks: Ints, moments
         saved += filled @ moments.T * option.saved_bytes
         extra += rows[:, index] * option.extra_backward_s
         swap += rows[:, index] * option.swap_bytes
-    return Frontier(rows, saved, extra, swap)
+    return OptionFrontier(rows, saved, extra, swap)
 
 
-def _summed(a: Frontier, b: Frontier) -> Frontier:
+def _summed(a: OptionFrontier, b: OptionFrontier) -> OptionFrontier:
     """Every combination of a row of a and a row of b."""
-    return Frontier(
+    return OptionFrontier(
         (a.counts[:, None] + b.counts[None]).reshape(-1, a.counts.shape[1]),
         (a.saved[:, None] + b.saved[None]).reshape(-1, a.saved.shape[1]),
         (a.extra_s[:, None] + b.extra_s[None]).ravel(),
@@ -373,7 +373,7 @@ def _summed(a: Frontier, b: Frontier) -> Frontier:
     )
 
 
-def _undominated(frontier: Frontier, need: Floats | None, free_swap_bytes: float) -> Frontier:
+def _undominated(frontier: OptionFrontier, need: Floats | None, free_swap_bytes: float) -> OptionFrontier:
     """Drop counts that another one matches or beats in memory, time and swap; among equals the first stays."""
     saved = frontier.saved if need is None else np.minimum(frontier.saved, need)
     swap = np.maximum(frontier.swap_bytes, free_swap_bytes)
@@ -386,7 +386,9 @@ def _undominated(frontier: Frontier, need: Floats | None, free_swap_bytes: float
         rows = order[first[order] > best]
     else:
         rows = order[_staircase(first[order].tolist(), second[order].tolist())]
-    return Frontier(frontier.counts[rows], frontier.saved[rows], frontier.extra_s[rows], frontier.swap_bytes[rows])
+    return OptionFrontier(
+        frontier.counts[rows], frontier.saved[rows], frontier.extra_s[rows], frontier.swap_bytes[rows]
+    )
 
 
 def _staircase(first: list[float], second: list[float]) -> list[int]:

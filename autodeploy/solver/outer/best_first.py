@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.solver.outer.candidate import CandidateSolver, refining
 from autodeploy.solver.outer.companion import Companion
-from autodeploy.solver.outer.frontier import Frontier
+from autodeploy.solver.outer.frontier import SearchState
 from autodeploy.solver.outer.open_bounds import OpenBounds
 from autodeploy.solver.outer.quick_plans import QuickPlans
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.frontier import SearchRequest
 
-OPENING, BOUNDS, ESTIMATES, FIRST, PATHS = 0.15, 0.15, 0.15, 0.1, 0.2
+OPENING_SHARE, BOUNDS_SHARE, ESTIMATES_SHARE, FIRST_PLANS_SHARE, PATHS_SHARE = 0.15, 0.15, 0.15, 0.1, 0.2
 """Shares of the work on plans: looks by estimate before any bound is raised, looks by the bounds of stages, more by
 estimate, quick plans of the best of these, and looks by the bounds of paths. What is left goes to quick plans of the
 best looks, and to more looks by estimate."""
 
-MANY = 8_192
+LARGE_SPACE = 8_192
 """Candidates that may beat the first plans: with more of them no bound is raised beyond the gap that contents."""
 
 
 def best_first(
     request: SearchRequest, *, prune: bool = True, beside: bool = False, keep: int | None = None
-) -> Frontier:
+) -> SearchState:
     """Solve candidates quickly in the order of their repaired estimate, refine the best, and prove what is left.
 
     Parameters
@@ -57,9 +57,9 @@ def best_first(
     return frontier
 
 
-def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Frontier:
+def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> SearchState:
     top_k, budget, watch = request.top_k, request.budget, request.watch
-    frontier = Frontier()
+    frontier = SearchState()
 
     def report(index: int) -> None:
         frontier.open_bound_s = open_.least_s([solved.index for solved in frontier.best])
@@ -83,13 +83,16 @@ def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Fron
     refined: set[int] = set()
     settled: list[int] = []
     plans = QuickPlans(frontier, open_, request, report, prune=prune)
-    parts = [share * budget.quick for share in (OPENING, FIRST, BOUNDS, ESTIMATES, FIRST, PATHS)]
+    parts = [
+        share * budget.quick
+        for share in (OPENING_SHARE, FIRST_PLANS_SHARE, BOUNDS_SHARE, ESTIMATES_SHARE, FIRST_PLANS_SHARE, PATHS_SHARE)
+    ]
     opening, first, bounds, estimates, second, paths = np.cumsum(parts)
     plans.by_estimate(opening)
     plans.in_full(first)
     aim = request.gap
     if frontier.best and not open_.cancelled():
-        if open_.below(enough_s()) > MANY:
+        if open_.below(enough_s()) > LARGE_SPACE:
             aim = max(request.gap, budget.narrow)
         frontier.pruned += open_.by_stages(enough_s())
         report(frontier.best[0].index)
@@ -118,7 +121,7 @@ def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Fron
 
 
 def _refine(
-    frontier: Frontier, open_: OpenBounds, budget: Budget, refined: set[int], report: Callable[[int], None]
+    frontier: SearchState, open_: OpenBounds, budget: Budget, refined: set[int], report: Callable[[int], None]
 ) -> None:
     """Solve the best candidates again in earnest, the most promising first; the others keep their quick plans."""
     quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
@@ -148,7 +151,7 @@ def _refine(
         report(index)
 
 
-def _raise_bounds(frontier: Frontier, open_: OpenBounds) -> None:
+def _raise_bounds(frontier: SearchState, open_: OpenBounds) -> None:
     """Plans know what was proven of their candidates later, or by others than themselves."""
     for place, solved in enumerate(frontier.best):
         solution, known_s = solved.solution, float(open_.bounds_s[solved.index])

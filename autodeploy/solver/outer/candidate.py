@@ -16,7 +16,7 @@ from autodeploy.solver.bounds.outer_bound import outer_bounds_s
 from autodeploy.solver.bounds.path_bound import TupleBounds, Visit
 from autodeploy.solver.bounds.problem_bound import relax_bound
 from autodeploy.solver.effort import QUICK
-from autodeploy.solver.inner.evaluate import MOST, Evaluator
+from autodeploy.solver.inner.evaluate import MOST_SIMULATED, Evaluator
 from autodeploy.solver.inner.layouts import neighbours, templates, to_layout, to_sizes
 from autodeploy.solver.inner.memory_options import WHOLE, memory_choices, menus
 from autodeploy.solver.inner.solve import best_template, solve
@@ -331,7 +331,7 @@ def _others(solved: Solved, count: int, below_s: float) -> list[Solved]:
     layouts, applied = [], []
     for choices, sizes in _choices(problem, own.applied, moved, size[None]):
         tried = to_layout(problem, sizes)
-        tried = tried[np.argsort(evaluator.bare_s(tried), kind="stable")[:MOST]]
+        tried = tried[np.argsort(evaluator.bare_s(tried), kind="stable")[:MOST_SIMULATED]]
         options, ok = choices.complete(tried)
         layouts.append(tried[ok])
         applied.append(options[ok])

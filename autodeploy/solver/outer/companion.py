@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 POLL_S: Final = 0.02
 """How often a wait looks whether it is to be cancelled."""
-LONG: Final = 2**16
+LARGE_QUESTION_BYTES: Final = 2**16
 """Bytes of a question that may not fit the pipe: asked when nothing is on its way back, or both would wait."""
 
 
@@ -82,7 +82,7 @@ class Companion(Generic[W]):
 
     def _send(self, begun: Begun[Any]) -> None:
         question = pickle.dumps((begun.method.__name__, begun.args), pickle.HIGHEST_PROTOCOL)
-        if len(question) > LONG and self._asked:
+        if len(question) > LARGE_QUESTION_BYTES and self._asked:
             self.answered(self._asked[-1], wait=True)
         self._asked.append(begun)
         try:

@@ -38,7 +38,7 @@ class Found:
 
 
 @dataclass
-class Frontier:
+class SearchState:
     """What the search knows so far.
 
     found : once it has ended, the best of each outer tuple that has a plan, in the order of `best`.
@@ -82,7 +82,7 @@ class Frontier:
         return max(0.0, 1.0 - self.bound_s / self.incumbent_s)
 
 
-Watch = Callable[[Frontier, int], None]
+Watch = Callable[[SearchState, int], None]
 
 
 OUTER_AXES: Final = (

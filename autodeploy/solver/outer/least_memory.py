@@ -22,8 +22,8 @@ from autodeploy.solver.inner.solve import solve
 from autodeploy.solver.outer.candidate import CandidateSolver, PlansAhead, refining
 from autodeploy.solver.outer.card_memory import bytes_on_card, card_bytes, held_bytes
 from autodeploy.solver.outer.companion import Companion
-from autodeploy.solver.outer.frontier import Frontier
-from autodeploy.solver.outer.quick_plans import SOON
+from autodeploy.solver.outer.frontier import SearchState
+from autodeploy.solver.outer.quick_plans import LOOKAHEAD_CANDIDATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from autodeploy.solver.outer.frontier import SearchRequest
 
 
-CLOSE: Final = 2e-3
+MEMORY_TOLERANCE: Final = 2e-3
 """Room is known to this share."""
-ROUNDS: Final = 10
+MOST_SQUEEZES: Final = 10
 """Times that a candidate is solved with less room."""
 
 
-def least_memory(request: SearchRequest) -> Frontier:
+def least_memory(request: SearchRequest) -> SearchState:
     """The plans of least memory, each the fastest found in its room, and the least that any plan could take.
 
     The search ends when no open candidate could take less than the best by more than `gap`, or the budget ends.
     """
     here, swept, outer = CandidateSolver(request), request.swept, request.outer
     top_k, budget = request.top_k, request.budget
-    frontier, bounds = Frontier(), _sweeps_bytes(request)
+    frontier, bounds = SearchState(), _sweeps_bytes(request)
     order = np.lexsort((swept.repaired_s, bounds))
     waiting: list[tuple[float, float, int]] = []  # bounded by their stages: what to solve next, the least first
     found: dict[int, tuple[float, Solved]] = {}
@@ -109,13 +109,13 @@ def _relaxed_bytes(plans: CandidatePlans) -> float:
 
 
 def _least_room(problem: InnerProblem) -> float:
-    """A limit, to a share of CLOSE, under which the stages together have no room for the layers; inf where no limit
-    up to the problem's has.
+    """A limit, to MEMORY_TOLERANCE, under which the stages together have no room for the layers; inf where no limit up
+    to the problem's has.
     """
     low, high = 0.0, problem.limit_bytes
     if not math.isfinite(relax_bound(problem)):
         return math.inf
-    while high - low > CLOSE * high:
+    while high - low > MEMORY_TOLERANCE * high:
         middle = 0.5 * (low + high)
         low, high = (
             (low, middle) if math.isfinite(relax_bound(replace(problem, limit_bytes=middle))) else (middle, high)
@@ -144,8 +144,8 @@ def _squeezed(
     if best.plan is None:
         return None
     high = held_bytes(problem, best.plan)
-    for _ in range(ROUNDS):
-        if high - low_bytes <= CLOSE * high or (should_cancel is not None and should_cancel()):
+    for _ in range(MOST_SQUEEZES):
+        if high - low_bytes <= MEMORY_TOLERANCE * high or (should_cancel is not None and should_cancel()):
             break
         middle = 0.5 * (low_bytes + high)
         tried = solve(replace(problem, limit_bytes=middle), effort=QUICK, should_cancel=should_cancel)
@@ -181,7 +181,7 @@ class RoomyPlans:
             for place, index in enumerate(longest):
                 if self._request.cancelled():
                     break
-                plan = ahead.plan(index, longest[place + 1 : place + 1 + SOON])
+                plan = ahead.plan(index, longest[place + 1 : place + 1 + LOOKAHEAD_CANDIDATES])
                 if plan[1].plan is not None:
                     found[index] = replace(self._here.solved(index, plan), context=self._request.contexts(index))
         return [found[index] for index in indices if index in found]

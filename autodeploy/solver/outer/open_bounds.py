@@ -33,15 +33,15 @@ RELAXATIONS = (
 """What a bound can rest on, in the order in which it is raised."""
 _, STAGES, PATHS, SOLVED = range(4)
 
-TOGETHER = 6
+TUPLES_TOGETHER = 6
 """Outer tuples whose problems are made together."""
-SOON = 2
+LOOKAHEAD_TUPLES = 2
 """Outer tuples of which it is told that they will probably be planned."""
-PROOF = 0.5
+PROOF_SHARE = 0.5
 """Of the work, what is kept for bounds alone, after plans were made."""
-FAR = 0.02
+SIDE_BOUND_SPREAD = 0.02
 """A bound that is higher than the least by more is not raised beside it: the work may be wanted lower down."""
-MET = 1e-6
+BOUND_TOLERANCE = 1e-6
 """A bound this close to what is enough is enough."""
 
 
@@ -91,7 +91,7 @@ class _Tuples:
     def ahead(self, number: int) -> list[Ints]:
         """Tuples of the same side that nobody bounded yet, the least first."""
         others = np.arange(len(self.rows)) != number
-        return self.first(others & (self.visits == 0) & (self.beside == self.beside[number]), TOGETHER)
+        return self.first(others & (self.visits == 0) & (self.beside == self.beside[number]), TUPLES_TOGETHER)
 
 
 class OpenBounds:
@@ -167,9 +167,9 @@ class OpenBounds:
         the least of its tuples.
         """
         tuples, work = _Tuples(self.outer, self.bounds_s, enough_s()), budget.paths
-        proof, handed_all, told = PROOF * work, False, False
+        proof, handed_all, told = PROOF_SHARE * work, False, False
         while work > 0 and not self.cancelled():
-            low = tuples.bound_s < enough_s() * (1.0 - MET)
+            low = tuples.bound_s < enough_s() * (1.0 - BOUND_TOLERANCE)
             handing = not handed_all and work > proof and planning()
             number = tuples.least(low & ~tuples.aside if handing else low)
             if number is None and (handed_all or not low.any()):
@@ -180,7 +180,7 @@ class OpenBounds:
             rows = tuples.rows[number]
             if handing and tuples.visits[number]:
                 tuples.aside[number] = True
-                soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), SOON))
+                soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), LOOKAHEAD_TUPLES))
                 # Where no other plan is in sight, the companion raises bounds.
                 fresh = None if soon else tuples.least(low & tuples.beside & (tuples.visits == 0))
                 begun = self._begin(tuples, fresh, enough_s())
@@ -198,7 +198,11 @@ class OpenBounds:
                 yield Look(rows, deep=handed_all, solved=solved)
                 continue
             others = low & ~tuples.finished & (tuples.beside != tuples.beside[number])
-            others &= (tuples.visits == 0) if handing else (tuples.bound_s < tuples.bound_s[number] * (1.0 + FAR))
+            others &= (
+                (tuples.visits == 0)
+                if handing
+                else (tuples.bound_s < tuples.bound_s[number] * (1.0 + SIDE_BOUND_SPREAD))
+            )
             other = tuples.least(others)
             near, away = (other, number) if tuples.beside[number] else (number, other)
             begun = self._begin(tuples, away, enough_s())

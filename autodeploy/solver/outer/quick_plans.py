@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.solver.outer.frontier import Frontier, SearchRequest
+    from autodeploy.solver.outer.frontier import SearchRequest, SearchState
     from autodeploy.solver.outer.open_bounds import OpenBounds
     from cost_models.arrays import Ints
 
-AHEAD = 256
+CANDIDATES_PER_PLAN = 256
 """Candidates of the order for each that may have a quick plan: most share their outer tuple with a better one."""
-MOST_TRIED = 8
+MOST_WORK = 8
 """Of the work that the budget allows, where too few have a plan."""
-SOON = 4
+LOOKAHEAD_CANDIDATES = 4
 """Candidates that are planned ahead of their turn, where two processes share the work."""
-AT_ONCE = 32
+LOOKAHEAD_WINDOW = 32
 """Candidates among which these are looked for."""
-LOOK = 0.25
+TEMPLATE_WORK = 0.25
 """What a look at a candidate, its fastest template, takes of the work of a quick plan."""
-HOPE = 0.06
+TEMPLATE_MARGIN = 0.06
 """A quick plan is hardly ever faster by more than its template: one that is slower than the K best by more has none."""
 
 
@@ -41,7 +41,7 @@ class QuickPlans:
 
     def __init__(
         self,
-        frontier: Frontier,
+        frontier: SearchState,
         open_: OpenBounds,
         request: SearchRequest,
         report: Callable[[int], None],
@@ -52,7 +52,7 @@ class QuickPlans:
         self.frontier, self.open, self.swept, self.report = frontier, open_, swept, report
         self.top_k, self.gap, self.budget, self.prune = request.top_k, request.gap, budget, prune
         self.work = 0.0
-        self._order = swept.fastest(AHEAD * budget.quick)
+        self._order = swept.fastest(CANDIDATES_PER_PLAN * budget.quick)
         later = np.ones(len(open_.candidates), dtype=np.bool_)
         later[self._order] = False
         self._later_s = float(swept.bound_s[later].min()) if later.any() else math.inf
@@ -107,7 +107,7 @@ class QuickPlans:
     def _spent(self, until: float) -> bool:
         wanted = 1 if until < self.budget.quick else self.top_k
         if len(self.frontier.best) < wanted:
-            return self.work >= MOST_TRIED * self.budget.quick
+            return self.work >= MOST_WORK * self.budget.quick
         return self.work >= until or not self.left()
 
     def of_tuple(self, number: int, soon: Sequence[int] = ()) -> None:
@@ -149,7 +149,7 @@ class QuickPlans:
         for place, (number, index) in enumerate(ways):
             if not self.open.cancelled():
                 rest = [other for of, other in ways[place + 1 :] if not self._useless(self._solved[of], other)]
-                self._try(number, index, rest[:SOON], again=True)
+                self._try(number, index, rest[:LOOKAHEAD_CANDIDATES], again=True)
 
     def in_full(self, until: float) -> None:
         """Quick plans of the best candidates that were only looked at, until so much work is done.
@@ -170,11 +170,11 @@ class QuickPlans:
             rough = [one for one in self._rough() if more or one.index in best]
             if not rough:
                 return
-            self._in_full(rough[0], [one.index for one in rough[1 : 1 + SOON]])
+            self._in_full(rough[0], [one.index for one in rough[1 : 1 + LOOKAHEAD_CANDIDATES]])
 
     def _close(self) -> Iterator[int]:
         """Outer tuples that are not much slower than the K best, the best first."""
-        limit = self._kth_s() * (1.0 + HOPE)
+        limit = self._kth_s() * (1.0 + TEMPLATE_MARGIN)
         for one in self.frontier.best:
             if one.solution.step_s >= limit:
                 return
@@ -221,7 +221,7 @@ class QuickPlans:
             self.frontier.pruned += 1
             return
         solved = self.open.here.solved(index, self._looks.plan(index, soon))
-        self._count(solved, LOOK)
+        self._count(solved, TEMPLATE_WORK)
         self.frontier.solved += 1
         others.append(solved)
         self._keep(solved)
@@ -230,11 +230,11 @@ class QuickPlans:
     def _next(self, order: Ints, position: int) -> list[int]:
         """Candidates after a place in an order that will probably be looked at next."""
         found: dict[int, int] = {}
-        for index in map(int, order[position + 1 : position + 1 + AT_ONCE]):
+        for index in map(int, order[position + 1 : position + 1 + LOOKAHEAD_WINDOW]):
             number = int(self.open.outer[index])
             if number not in self._solved and not self._useless([], index):
                 found.setdefault(number, index)
-        return list(found.values())[:SOON]
+        return list(found.values())[:LOOKAHEAD_CANDIDATES]
 
     def _useless(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate of a tuple will not be solved, as things stand."""
