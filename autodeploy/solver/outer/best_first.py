@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.frontier import SearchRequest
 
-OPENING_SHARE, BOUNDS_SHARE, ESTIMATES_SHARE, FIRST_PLANS_SHARE, PATHS_SHARE = 0.15, 0.15, 0.15, 0.1, 0.2
+OPENING, BOUNDS, ESTIMATES, FIRST, PATHS = 0.15, 0.15, 0.15, 0.1, 0.2
 """Shares of the work on plans: looks by estimate before any bound is raised, looks by the bounds of stages, more by
 estimate, quick plans of the best of these, and looks by the bounds of paths. What is left goes to quick plans of the
 best looks, and to more looks by estimate."""
@@ -83,10 +83,7 @@ def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Sear
     refined: set[int] = set()
     settled: list[int] = []
     plans = QuickPlans(frontier, open_, request, report, prune=prune)
-    parts = [
-        share * budget.quick
-        for share in (OPENING_SHARE, FIRST_PLANS_SHARE, BOUNDS_SHARE, ESTIMATES_SHARE, FIRST_PLANS_SHARE, PATHS_SHARE)
-    ]
+    parts = [share * budget.quick for share in (OPENING, FIRST, BOUNDS, ESTIMATES, FIRST, PATHS)]
     opening, first, bounds, estimates, second, paths = np.cumsum(parts)
     plans.by_estimate(opening)
     plans.in_full(first)

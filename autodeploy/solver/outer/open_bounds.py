@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from autodeploy.solver.bounds.path_bound import PER_SECOND
 from autodeploy.solver.outer.candidate import CandidatePlans, CandidateSolver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.solver.bounds.path_bound import Visit
     from autodeploy.solver.effort import Budget
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autodeploy.solver.outer.frontier import SearchRequest
     from cost_models.arrays import Floats, Ints
 
+T = TypeVar("T")
 RELAXATIONS = (
     "the sweep's closed form: work and memory shared evenly by the stages",
     "every stage alone, with the memory it must save",
@@ -39,7 +40,7 @@ LOOKAHEAD_TUPLES = 2
 """Outer tuples of which it is told that they will probably be planned."""
 PROOF_SHARE = 0.5
 """Of the work, what is kept for bounds alone, after plans were made."""
-SIDE_BOUND_SPREAD = 0.02
+BOUND_SPREAD = 0.02
 """A bound that is higher than the least by more is not raised beside it: the work may be wanted lower down."""
 BOUND_TOLERANCE = 1e-6
 """A bound this close to what is enough is enough."""
@@ -135,6 +136,13 @@ class OpenBounds:
         bounds_s[without] = np.inf
         return bounds_s
 
+    def shared(self, method: Callable[..., T], asked: Sequence[tuple[Any, ...]]) -> list[T | None]:
+        """Answers of a method of `CandidateSolver`: to the first question from here, meanwhile to the others from the
+        companion; None of those that were cancelled.
+        """
+        begun = [self.beside.begin(method, *args) for args in asked[1:]]
+        return [method(self.here, *asked[0]), *(each.result() for each in begun)]
+
     def below(self, high_s: float) -> int:
         """How many candidates may be faster than this."""
         return int((self.bounds_s < high_s).sum())
@@ -146,12 +154,8 @@ class OpenBounds:
             # What orders cost to make is shared by the candidates of a shape: each shape is one side's.
             other = shapes_of(self.candidates.take(mine)) % 2 == 1
             parts = [part for part in (mine[~other], mine[other]) if len(part)]
-            begun = [
-                self.beside.begin(CandidateSolver.stage_bounds_s, part, self.bounds_s[part], high_s)
-                for part in parts[1:]
-            ]
-            found = [self.here.stage_bounds_s(parts[0], self.bounds_s[parts[0]], high_s)]
-            for part, bounds_s in zip(parts, found + [each.result() for each in begun], strict=True):
+            asked = [(part, self.bounds_s[part], high_s) for part in parts]
+            for part, bounds_s in zip(parts, self.shared(CandidateSolver.stage_bounds_s, asked), strict=True):
                 if bounds_s is not None:
                     # What is above is known to be above, not by how much.
                     self._raise(part, np.where(np.isinf(bounds_s), high_s, bounds_s), STAGES)
@@ -198,11 +202,8 @@ class OpenBounds:
                 yield Look(rows, deep=handed_all, solved=solved)
                 continue
             others = low & ~tuples.finished & (tuples.beside != tuples.beside[number])
-            others &= (
-                (tuples.visits == 0)
-                if handing
-                else (tuples.bound_s < tuples.bound_s[number] * (1.0 + SIDE_BOUND_SPREAD))
-            )
+            near_s = tuples.bound_s[number] * (1.0 + BOUND_SPREAD)
+            others &= (tuples.visits == 0) if handing else (tuples.bound_s < near_s)
             other = tuples.least(others)
             near, away = (other, number) if tuples.beside[number] else (number, other)
             begun = self._begin(tuples, away, enough_s())
@@ -215,13 +216,13 @@ class OpenBounds:
         by_bound = rows[np.argsort(self.bounds_s[rows], kind="stable")].tolist()
         if by_bound[0] in known or len(known) >= budget.earnest:
             return ()
-        here, *others = [each for each in by_bound if each not in known and self.bounds_s[each] < enough_s][:2]
+        next_two = [each for each in by_bound if each not in known and self.bounds_s[each] < enough_s][:2]
         earnest = partial(CandidatePlans.earnest, effort=budget.effort, enough_s=enough_s)
-        begun = [self.beside.begin(CandidateSolver.plan, each, earnest) for each in others]
-        plans = [(here, self.here.plan(here, earnest))]
-        plans += [(other, plan) for other, each in zip(others, begun, strict=True) if (plan := each.result())]
+        plans = self.shared(CandidateSolver.plan, [(each, earnest) for each in next_two])
         found = []
-        for index, plan in plans:
+        for index, plan in zip(next_two, plans, strict=True):
+            if plan is None:
+                continue
             found.append(self.here.solved(index, plan))
             known.add(index)
             self.raise_to(index, found[-1].solution.bound_s)
