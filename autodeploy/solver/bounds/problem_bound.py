@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from autodeploy.solver.bounds.paths import pair_overlap_bounds
-from autodeploy.solver.bounds.stage_bound import Batch, least_bound_s, least_bytes, most_layers
+from autodeploy.solver.bounds.stage_bound import Batch, least_bound_s, most_layers
 from autodeploy.solver.inner.layer_choices import COSTS_OF_PARTS, Choices, Part, choices_of, prices
 from autodeploy.solver.inner.layouts import most_layers_per_chunk
 
@@ -32,15 +32,6 @@ def relax_bounds(problem: InnerProblem, masks: Ints) -> Floats:
 def room_for_layers(problem: InnerProblem, makespan_s: float = float("inf")) -> Ints:
     """Most layers that each stage can hold with everything recomputed or swapped, within a makespan [pp]."""
     return np.asarray(np.maximum(most_layers(batch_of(problem), makespan_s)[0], 0.0), dtype=np.int64)
-
-
-def binding_stage(problem: InnerProblem) -> tuple[int, float]:
-    """The stage with least memory for an even share of the layers with everything saved, and the bytes it lacks."""
-    share = -(-problem.total_layers // problem.pp)
-    batch = batch_of(problem)
-    spare = (batch.room_bytes[..., None] - least_bytes(batch))[0, :, min(share, problem.total_layers)]
-    stage = int(np.argmin(spare))
-    return stage, max(0.0, -float(spare[stage]))
 
 
 def batch_of(problem: InnerProblem, masks: Ints | None = None, *, every_class: bool = False) -> Batch:

@@ -241,12 +241,6 @@ def most_layers(batch: Batch, makespan_s: float = float("inf")) -> Floats:
     return found
 
 
-def least_bytes(batch: Batch) -> Floats:
-    """Bytes of each stage with 0, 1, ... layers and everything saved [n, pp, layers + 1]."""
-    counts = _counts(batch)
-    return _bytes_rows(batch, batch.order()).sorted(counts).least(int(counts.sum()))
-
-
 def _kept(batch: Batch, order: _Order, *, every: bool = False) -> list[tuple[Floats, Floats]]:
     """Sets of layers, by their counts, with how many of them memory can hold of each stage [n, pp]."""
     held, room, most = _bytes_rows(batch, order), batch.room_bytes[:, :, None], batch.most_layers * batch.vpp

@@ -49,7 +49,6 @@ class InnerSolution:
     bound_s : no layout and no choice of options of this problem has a smaller step_s.
     relaxation : what the bound rests on.
     deterministic_work : budget used, in CP-SAT's deterministic seconds.
-    binding_stage, missing_bytes : infeasible only: the stage that lacks most memory in the best case, and how much.
     """
 
     status: Status
@@ -57,8 +56,6 @@ class InnerSolution:
     bound_s: float = 0.0
     relaxation: str = ""
     deterministic_work: float = 0.0
-    binding_stage: int | None = None
-    missing_bytes: float = 0.0
 
     @property
     def step_s(self) -> float:

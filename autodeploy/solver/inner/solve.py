@@ -16,7 +16,7 @@ import numpy as np
 
 from autodeploy.evaluation.stages.inner_problem import chunk_times, stage_bytes
 from autodeploy.solver.bounds.paths import path_key
-from autodeploy.solver.bounds.problem_bound import RELAXATION, binding_stage, relax_bound, room_for_layers
+from autodeploy.solver.bounds.problem_bound import RELAXATION, relax_bound, room_for_layers
 from autodeploy.solver.effort import DEFAULT, Effort
 from autodeploy.solver.inner.evaluate import OPTIMAL_GAP, Evaluator, InnerPlan, InnerSolution, Status, best_of, improve
 from autodeploy.solver.inner.layouts import (
@@ -142,8 +142,7 @@ def _answer(state: _Search, start: Ints) -> InnerSolution:
     if best is None:
         status: Status = "infeasible" if state.proven_empty else "cancelled" if state.cancelled() else "pruned"
         bound_s = float("inf") if state.proven_empty else state.bound_s
-        lacking = binding_stage(problem) if state.proven_empty else (None, 0.0)
-        return InnerSolution(status, None, bound_s, state.relaxation, state.work, *lacking)
+        return InnerSolution(status, None, bound_s, state.relaxation, state.work)
     bound_s = min(state.bound_s, best.step_s)
     proven = bound_s >= best.step_s * (1.0 - OPTIMAL_GAP)
     status = "optimal" if proven else "cancelled" if state.cancelled() else "feasible"
