@@ -102,7 +102,7 @@ def search_space(
         enumerated += len(legal) + sum(dead.values())
         rejected.update(dead)
         try:
-            found = swept_tree(legal, context, should_cancel)
+            tree_sweep = swept_tree(legal, context, should_cancel)
         except SearchCancelled:
             none = np.zeros(0, dtype=np.int64)
             columns: dict[str, npt.NDArray[Any]] = {name: np.zeros(0) for name in TOTALS}
@@ -110,10 +110,10 @@ def search_space(
             parts.append((legal.take(slice(0)), empty, none, CutCosts((), none, none)))
             contexts.append(context)
             break
-        fits = np.flatnonzero(np.isfinite(found.sweep.repaired_s))
+        fits = np.flatnonzero(np.isfinite(tree_sweep.sweep.repaired_s))
         too_big += len(legal) - len(fits)
-        variant = len(contexts) + found.used[fits]
-        parts.append((legal.take(fits), found.sweep.take(fits), variant, found.costs.take(fits)))
+        variant = len(contexts) + tree_sweep.used[fits]
+        parts.append((legal.take(fits), tree_sweep.sweep.take(fits), variant, tree_sweep.costs.take(fits)))
         contexts += closed(context)
     counts = Counts(enumerated=enumerated, rejected=dict(rejected.most_common()), too_big=too_big)
     candidates, swept, variants, costs = zip(*parts, strict=True)
@@ -332,5 +332,5 @@ def _phases(spec: Spec) -> int:
     if spec.run is None or spec.run.layout_changes != "allowed":
         return 0
     usual = (spec.training.seq_length, spec.training.global_batch_size.value)
-    found = {(phase.seq_length or usual[0], phase.global_batch_size or usual[1]) for phase in spec.run.phases}
-    return len(found - {usual})
+    batches = {(phase.seq_length or usual[0], phase.global_batch_size or usual[1]) for phase in spec.run.phases}
+    return len(batches - {usual})

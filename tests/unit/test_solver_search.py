@@ -77,7 +77,7 @@ def test_the_greedy_is_never_better() -> None:
             assert (stage_bytes(case, baseline.layout[None], less[None]) > limit).any(), "the greedy keeps no more"
 
 
-def test_what_cannot_fit_names_the_stage_and_the_bytes() -> None:
+def test_what_cannot_fit_is_infeasible() -> None:
     solution = solve(problem(limit_bytes=12.0))
     assert solution.status == "infeasible"
     assert solution.plan is None

@@ -181,14 +181,14 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
     loads = Loads(experts, sustained, worst, router, capacity=capacity, levelling=levelling)
     if even or training.expert_load_file is None or not model.is_moe:
         return loads
-    found = read_expert_loads(training.expert_load_file, training.expert_load_sha256)
-    columns = found.series.experts
-    if experts % columns if found.of_ranks else experts != columns:
-        what = "ranks" if found.of_ranks else "experts"
+    file = read_expert_loads(training.expert_load_file, training.expert_load_sha256)
+    columns = file.series.experts
+    if experts % columns if file.of_ranks else experts != columns:
+        what = "ranks" if file.of_ranks else "experts"
         raise SpecError(
             f"the loads are of {columns} {what}, the model has {experts} routed experts", path=LOAD_FILE_FIELD
         )
-    return replace(loads, series=found.series, of_ranks=found.of_ranks)
+    return replace(loads, series=file.series, of_ranks=file.of_ranks)
 
 
 def loss_bytes(features: frozenset[str], *, full: bool = False) -> tuple[float, float]:

@@ -279,13 +279,13 @@ class Context:
 
     def levels_experts(self, candidates: Candidates) -> Bools:
         """Where experts can be moved or copied [n], as the release launches it."""
-        found = candidates.ep > 1
+        levels = candidates.ep > 1
         for name in sorted(self.features & FEATURES.keys()):
             feature = FEATURES[name]
             when = feature.condition(self.stack) if feature.mechanism in LEVELLING else ""
             if when:
-                found = found & np.asarray(evaluate(when, self.condition_values(candidates, names(when))), dtype=bool)
-        return np.asarray(found)
+                levels = levels & np.asarray(evaluate(when, self.condition_values(candidates, names(when))), dtype=bool)
+        return np.asarray(levels)
 
     def condition_values(self, candidates: Candidates, read: Iterable[str]) -> dict[str, Any]:
         """What the conditions of features' records may name: axes, facts of the spec, and what follows from both; of

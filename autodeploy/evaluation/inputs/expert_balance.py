@@ -250,8 +250,8 @@ def prediction_error(loads: Loads, groups: ExpertRanks) -> float:
     if series is None or series.experts % ranks:
         return 0.0
     how = loads.levelling
-    found = migrate(series, nodes=1, ranks=ranks, interval=how.interval_steps, least_drop=how.least_drop)
-    return found.prediction_error
+    outcome = migrate(series, nodes=1, ranks=ranks, interval=how.interval_steps, least_drop=how.least_drop)
+    return outcome.prediction_error
 
 
 Case = tuple[float, ...]  # ranks, nodes, sequences, copies, and what else a question depends on
@@ -263,8 +263,8 @@ def _each(groups: ExpertRanks, values: Callable[..., Sequence[tuple[float, ...]]
     rows, which = distinct([np.unique(column, return_inverse=True)[1] for column in columns])
     # Without candidates one case is asked all the same: it says how many results there are.
     cases = list(zip(*(each[rows].tolist() for each in columns), strict=True)) or [(1.0,) * len(columns)]
-    found = np.array(values(*cases))
-    return tuple(np.ascontiguousarray(found[which, column]) for column in range(found.shape[1]))
+    answers = np.array(values(*cases))
+    return tuple(np.ascontiguousarray(answers[which, column]) for column in range(answers.shape[1]))
 
 
 def _placed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:
@@ -274,11 +274,11 @@ def _placed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:
     ranks, sequences, copies = np.array([(case[0], case[2], case[3]) for case in cases]).T
     sustained = family_imbalance(loads.sustained, ranks, sequences, copies)
     peak = np.maximum(sustained, family_imbalance(loads.worst, ranks, sequences, copies))
-    found = list(zip(sustained.tolist(), peak.tolist(), strict=True))
+    imbalance = list(zip(sustained.tolist(), peak.tolist(), strict=True))
     if loads.capacity is None:
-        return found
+        return imbalance
     kept = []
-    for case, factors in zip(cases, found, strict=True):
+    for case, factors in zip(cases, imbalance, strict=True):
         after, worst = (_capped_factor(loads, factor, int(case[0])) for factor in factors)
         kept.append((after, max(after, worst)))
     return kept
@@ -343,14 +343,14 @@ def _sampled(loads: Loads, ranks: int, sequences: float, copies: float) -> float
 @kept_each(8)
 def _migrated(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, ...]]:
     """(sustained, of nodes, peak) imbalance after migration, and experts moved each interval."""
-    found: dict[Case, tuple[float, ...]] = {}
+    imbalance: dict[Case, tuple[float, ...]] = {}
     placed = dict(zip(cases, _placed(loads, cases), strict=True))
     moving = {}
     for case, (sustained, peak) in placed.items():
         ranks, nodes = int(case[0]), int(case[1])
         series = _series(loads, ranks, *case[2:]) if ranks > 1 else None
         if series is None or series.experts % ranks or ranks == series.experts or sustained <= 1.0:
-            found[case] = sustained, sustained, peak, 0.0
+            imbalance[case] = sustained, sustained, peak, 0.0
         else:
             moving[case] = series, nodes if nodes and ranks % nodes == 0 else 1, ranks
     how = loads.levelling
@@ -360,13 +360,13 @@ def _migrated(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, ...]]:
         if loads.series is not None:
             # Of a log of ranks, too, the peak is a moment that migration has not seen coming.
             peak = peak if loads.of_ranks else outcome.peak_imbalance
-            found[case] = outcome.imbalance, outcome.node_imbalance, peak, outcome.moved_experts
+            imbalance[case] = outcome.imbalance, outcome.node_imbalance, peak, outcome.moved_experts
             continue
         # Of what is above the mean, the family keeps the share that the sample keeps.
         share = (sustained - 1.0) / max(_sampled(loads, int(case[0]), *case[2:]) - 1.0, LEAST_EXCESS)
         left, nodes_left = (1.0 + share * (value - 1.0) for value in (outcome.imbalance, outcome.node_imbalance))
-        found[case] = left, nodes_left, peak, outcome.moved_experts
-    return [found[case] for case in cases]
+        imbalance[case] = left, nodes_left, peak, outcome.moved_experts
+    return [imbalance[case] for case in cases]
 
 
 def _routed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:

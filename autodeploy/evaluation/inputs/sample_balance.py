@@ -54,8 +54,8 @@ def attention_factor(packs: Packs | None, candidates: Candidates, *, rearranged:
     ranks = np.gcd(np.clip(spread, 1, np.maximum(c.dp, 1)), c.dp)
     keys = np.stack([c.dp // ranks, ranks, c.micro_batch_size, c.micro_batches], axis=1)
     distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-    found = [_factor(packs, *(int(value) for value in row), rearranged) for row in distinct]
-    return np.asarray(found)[inverse.ravel()]
+    factors = [_factor(packs, *(int(value) for value in row), rearranged) for row in distinct]
+    return np.asarray(factors)[inverse.ravel()]
 
 
 @lru_cache(maxsize=65_536)

@@ -155,12 +155,12 @@ class _Work:
         """
         features = self.layer.features
         products = [op for op in self.layer.table.operators if op.kind == "gemm"]
-        found = {op.name: features.tp_fusion for op in products}
+        pieces = {op.name: features.tp_fusion for op in products}
         if features.tp_fused_kernel and (features.tp_fusion > 1).any():
             for op in products:
                 sized = fused_pieces(op.rows, op.columns, op.depth, self.layer.shard.tp)
-                found[op.name] = np.minimum(sized, features.tp_fusion)
-        return found
+                pieces[op.name] = np.minimum(sized, features.tp_fusion)
+        return pieces
 
     @cached_property
     def windows(self) -> tuple[Floats, Floats, Floats]:
@@ -280,16 +280,16 @@ def expert_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats
         loss=loss,
     )
     dispatcher = features.dispatcher
-    found = np.where(dispatcher == SEQUENTIAL, all_to_all.sequential_s(size, flat, groups.etp, tiers, fixed), flat)
+    seconds = np.where(dispatcher == SEQUENTIAL, all_to_all.sequential_s(size, flat, groups.etp, tiers, fixed), flat)
     if (dispatcher == ALL_GATHER).any():
         gathered = all_to_all.all_gather_dispatch_s(size, groups.experts, tiers, fixed)
-        found = np.where(dispatcher == ALL_GATHER, gathered, found)
+        seconds = np.where(dispatcher == ALL_GATHER, gathered, seconds)
     if (dispatcher == HIERARCHICAL).any():
         stepped = all_to_all.hierarchical_s(
             size, choices, groups.ep, tiers, fixed, imbalance=imbalance, pipelined=features.pipelined, loss=loss
         )
-        found = np.where(dispatcher == HIERARCHICAL, stepped, found)
-    return np.asarray(found)
+        seconds = np.where(dispatcher == HIERARCHICAL, stepped, seconds)
+    return np.asarray(seconds)
 
 
 def _exposed_s(work: _Work, exchange: Exchange, seconds: Floats, *, back: bool) -> Floats:

@@ -302,7 +302,7 @@ def _choices(
     busiest = {name: time for name, time in times.busiest.items() if not name.startswith(REFERENCE)}
     again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
-    found = {}
+    choices = {}
     waits = _waits(table, kept, busiest, exchanged.shown_ep(backward=True) * features.recompute_in_waits)
     even = {t.name: t.kept_bytes for t in table.tensors}
     for choice in CHOICES.values():
@@ -315,7 +315,7 @@ def _choices(
             waited = 2.0 * saved / memory_rate
             if choice.own_layer:
                 waited = waited + np.where(features.paired, 0.0, _own_layer_s(layer, saved, busiest))
-            found[choice.name] = ChoiceCost(saved, np.asarray(waited), saved, zero, uneven)
+            choices[choice.name] = ChoiceCost(saved, np.asarray(waited), saved, zero, uneven)
             continue
         work = _replayed_work(choice, busiest, table)
         replayed = zero + work - np.minimum(work, waits(choice, work))
@@ -327,8 +327,8 @@ def _choices(
         host = zero + (again if PERMUTES in choice.replays else 0.0)
         if EVERYTHING in choice.replays or ROUTES in choice.replays:
             host = forward_host_s
-        found[choice.name] = ChoiceCost(saved, replayed + host, zero, host, uneven)
-    return found
+        choices[choice.name] = ChoiceCost(saved, replayed + host, zero, host, uneven)
+    return choices
 
 
 def _own_layer_s(layer: LayerInputs, swapped: Floats, times: dict[str, OperatorTime]) -> Floats:

@@ -98,5 +98,5 @@ class Prices:
         if key not in self._found:
             # The objects are kept, or others could get their numbers.
             self._found[key] = of, price(*args, **kwargs)
-        found: T = self._found[key][1]
-        return found
+        priced: T = self._found[key][1]
+        return priced

@@ -133,15 +133,15 @@ class _Batch:
         """Of kinds of layers with or without experts, and of the prediction module, by their place."""
         model, on, shard = self.context.model, self.context.operators, cut or self.shard
         kinds = [kind for kind, _ in layer_kinds(model)]
-        found = {
+        tables = {
             place: layer_table(model, shard, on, kind)
             for place, kind in enumerate(kinds)
             if (kind[0] == "moe") == experts
         }
         last = kinds.index(last_kind(model))
-        if model.num_nextn_predict_layers and last in found:
-            found[MODULE] = mtp_table(model, shard, on, found[last])
-        return found
+        if model.num_nextn_predict_layers and last in tables:
+            tables[MODULE] = mtp_table(model, shard, on, tables[last])
+        return tables
 
 
 def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = False) -> UnitCosts:
@@ -159,23 +159,23 @@ def layer_inputs(context: Context, candidates: Candidates) -> list[tuple[LayerIn
     """
     batch, model = _Batch.of(context, candidates), context.model
     tables = batch.tables(experts=False) | batch.tables(experts=True)
-    found = [(batch.inputs(tables[place]), float(count)) for place, (_, count) in enumerate(layer_kinds(model))]
-    found += [(batch.piece(table), 1.0) for table in (embedding_table, head_table)]
+    inputs = [(batch.inputs(tables[place]), float(count)) for place, (_, count) in enumerate(layer_kinds(model))]
+    inputs += [(batch.piece(table), 1.0) for table in (embedding_table, head_table)]
     if MODULE in tables:
-        found.append((batch.inputs(tables[MODULE]), float(model.num_nextn_predict_layers)))
-    return found
+        inputs.append((batch.inputs(tables[MODULE]), float(model.num_nextn_predict_layers)))
+    return inputs
 
 
 def tensor_bytes(context: Context, candidates: Candidates) -> dict[str, dict[str, Floats]]:
     """Bytes that a layer of each class keeps of each tensor, of a micro batch at the worst moment [n], by class."""
     batch = _Batch.of(context, candidates)
     peak = batch.exchange.balance.peak
-    found: dict[str, dict[str, Floats]] = {}
+    by_class: dict[str, dict[str, Floats]] = {}
     for place, table in {**batch.tables(experts=False), **batch.tables(experts=True)}.items():
         if place != MODULE:
             tensors = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
-            found.setdefault(class_of(table.name), tensors)
-    return found
+            by_class.setdefault(class_of(table.name), tensors)
+    return by_class
 
 
 def costs_under(
@@ -259,9 +259,9 @@ def _with_experts(plain: _Unlevelled, context: Context) -> tuple[dict[int, Layer
             return _with_copies(batch, plain.layers, may_copy, context), {}
         # Most candidates can't copy: only those that can are priced.
         rows = np.flatnonzero(may_copy)
-        some = _Batch.of(batch.context, candidates.take(rows))
+        copying = _Batch.of(batch.context, candidates.take(rows))
         before = {n: at_rows(plain.layers[n], rows) for n in plain.tables}
-        copied = _with_copies(some, before, may_copy[rows], context)
+        copied = _with_copies(copying, before, may_copy[rows], context)
         return {n: _put(cost, plain.layers[n], rows, len(candidates)) for n, cost in copied.items()}, {}
     if "expert_migration" in context.mechanisms and plain.tables:
         balance = migrated_balance(context.loads, context.expert_ranks(candidates))
@@ -328,9 +328,9 @@ def _put(few: T, many: T, rows: Ints, length: int) -> T:
     def put(new: Array, old: Array) -> Array:
         if old.shape[:1] in ((), (1,)) and np.array_equal(new, old):
             return old
-        found = np.array(np.broadcast_to(old, (length, *old.shape[1:])))
-        found[rows] = new
-        return found
+        whole = np.array(np.broadcast_to(old, (length, *old.shape[1:])))
+        whole[rows] = new
+        return whole
 
     return each_pair(few, many, put)
 

@@ -229,11 +229,11 @@ def _options(priced: Priced, choices: frozenset[str], *, menu: bool) -> tuple[Me
 
 def _menu_of_each(known: Known, counts: Sequence[int], index: int) -> list[list[str]]:
     """Names worth deciding about for each class of layers, few for a class of few layers."""
-    found = []
+    names = []
     for costs, count in zip(known, counts, strict=True):
         most = MOST_CHOICES_OF_FEW if count < 0.2 * sum(counts) else MOST_CHOICES
-        found.append(_menu({name: _price(cost, index) for name, cost in costs.items()}, most))
-    return found
+        names.append(_menu({name: _price(cost, index) for name, cost in costs.items()}, most))
+    return names
 
 
 def _menu_of_all(known: Known, counts: Sequence[int], index: int) -> list[list[str]]:

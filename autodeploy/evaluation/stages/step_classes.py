@@ -126,9 +126,9 @@ class StepClass:
     def parts(self, passes: Sequence[PassName] = PASSES) -> dict[str, Floats]:
         """The same by part, of all these passes together; what a slow device takes longer is imbalance."""
         phases: list[PhaseCost] = [getattr(self.cost, name) for name in passes]
-        found = {name: np.asarray(sum(getattr(phase, name) for phase in phases)) for name in PHASE_PARTS}
-        found["imbalance_s"] = found["imbalance_s"] + self.slower * found["compute_s"]
-        return found
+        parts = {name: np.asarray(sum(getattr(phase, name) for phase in phases)) for name in PHASE_PARTS}
+        parts["imbalance_s"] = parts["imbalance_s"] + self.slower * parts["compute_s"]
+        return parts
 
     @cached_property
     def static(self) -> Static:
@@ -356,7 +356,7 @@ def migrations(
     seconds : a step that migration costs, by place [n]. cut_of : row of `costs` of each candidate; None: its own.
     """
     paired = candidates.paired
-    found = {}
+    choices = {}
 
     def of_cut(values: Floats) -> Floats:
         return values if cut_of is None or values.shape[:1] == (1,) else values[cut_of]
@@ -369,8 +369,8 @@ def migrations(
             hidden = of_cut(costs.pairs[place][place].hidden_s - costs.moved_pairs[place][place].hidden_s)
             saved = np.where(paired, np.minimum(saved, saved - hidden), saved)
         better = candidates.micro_batches * saved > seconds[place]
-        found[place] = MigrationChoice(better, np.where(better, seconds[place], 0.0))
-    return found
+        choices[place] = MigrationChoice(better, np.where(better, seconds[place], 0.0))
+    return choices
 
 
 def of_candidates(costs: UnitCosts, moves: Mapping[int, MigrationChoice], cut_of: Ints | None = None) -> UnitCosts:

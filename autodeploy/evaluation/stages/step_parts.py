@@ -96,10 +96,10 @@ class ParameterGroups:
 def faster_somewhere(candidates: Candidates, others: Candidates, context: Context) -> Bools:
     """Where a send or a collective of replicas takes less than in `others`, which differ in rank order alone [n]."""
     mine, theirs = (ParameterGroups.of(c, context) for c in (candidates, others))
-    found = p2p_s(candidates, context) < p2p_s(others, context)
+    faster = p2p_s(candidates, context) < p2p_s(others, context)
     for rate, other in ((mine.dense_rate, theirs.dense_rate), (mine.expert_rate, theirs.expert_rate)):
-        found |= (rate.s_per_byte < other.s_per_byte) | (rate.latency_s < other.latency_s)
-    return np.asarray(found)
+        faster |= (rate.s_per_byte < other.s_per_byte) | (rate.latency_s < other.latency_s)
+    return np.asarray(faster)
 
 
 def _with_copies(group: Group, copies: Floats, stages: Group) -> Group:

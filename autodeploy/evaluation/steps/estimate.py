@@ -401,8 +401,8 @@ def without_overlaps(problem: InnerProblem, layers: Ints, applied: Ints, priced:
     for number, layer_class in enumerate(problem.classes):
         kept = {name: scalar_at(values, 0) for name, values in tensors[layer_class.name].items()}
         gone: set[str] = set()
-        mine = [n for n in doubled if problem.options[n].layer_class == number]
-        for n in sorted(mine, key=lambda n: -problem.options[n].saved_bytes):
+        of_class = [n for n in doubled if problem.options[n].layer_class == number]
+        for n in sorted(of_class, key=lambda n: -problem.options[n].saved_bytes):
             option = problem.options[n]
             names = set(freed_by(CHOICES[option.name], kept))
             saved = sum(kept[name] for name in names - gone)

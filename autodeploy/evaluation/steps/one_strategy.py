@@ -356,7 +356,7 @@ def phase_costs(phases: Sequence[StepPhase], strategy: Strategy, context: Contex
     SpecError
         as of `estimated`.
     """
-    found: list[PhaseCost] = []
+    costs: list[PhaseCost] = []
     priced: dict[int, Estimated] = {}
     for phase in phases:
         forward_only, known = phase.kind == "forward", priced.get(phase.rows)
@@ -366,8 +366,8 @@ def phase_costs(phases: Sequence[StepPhase], strategy: Strategy, context: Contex
             one = known.again(forward_only=forward_only)
         priced[phase.rows] = one
         parts = {name: phase.passes * seconds for name, seconds in one.estimate.breakdown.items()}
-        found.append(PhaseCost(phase.passes * one.estimate.step_time_s, parts, one))
-    return found
+        costs.append(PhaseCost(phase.passes * one.estimate.step_time_s, parts, one))
+    return costs
 
 
 def phase_cost(phase: StepPhase, strategy: Strategy, context: Context) -> PhaseCost:

@@ -29,17 +29,19 @@ def pipeline_timeline(priced: Priced, layout: Layout) -> PipelineTimeline:
     """
     placed = Placed.of(priced, layout)
     problem, times, order = placed.problem, placed.times, placed.problem.order
-    found = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends, keep_times=True)
-    assert found.start_s is not None
-    assert found.end_s is not None
+    simulated = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends, keep_times=True)
+    assert simulated.start_s is not None
+    assert simulated.end_s is not None
     lanes = slot_lanes(placed).along(order)
     kept, left_out = _kept(order)
     slots = tuple(
-        _slot(order, lanes, stage, place, (float(found.start_s[stage, place]), float(found.end_s[stage, place])))
+        _slot(
+            order, lanes, stage, place, (float(simulated.start_s[stage, place]), float(simulated.end_s[stage, place]))
+        )
         for stage, places in enumerate(kept)
         for place in places
     )
-    makespan = float(found.makespan_s[0])
+    makespan = float(simulated.makespan_s[0])
     return PipelineTimeline(
         pp=problem.pp,
         vpp=problem.vpp,
@@ -51,7 +53,7 @@ def pipeline_timeline(priced: Priced, layout: Layout) -> PipelineTimeline:
         stages=tuple(
             StageTime(compute_s=compute_s, communication_s=communication_s, host_s=host_s, idle_s=max(0.0, idle_s))
             for (compute_s, communication_s, host_s), idle_s in zip(
-                lanes.sum(axis=2).T.tolist(), found.idle_s[0].tolist(), strict=True
+                lanes.sum(axis=2).T.tolist(), simulated.idle_s[0].tolist(), strict=True
             )
         ),
     )
@@ -109,9 +111,9 @@ class SlotLanes:
         ahead, behind = order.forward_micro_batch >= 0, order.backward_micro_batch >= 0
         chunks = (np.where(ahead, order.forward_chunk, 0), np.where(behind, order.backward_chunk, 0))
         stage = np.arange(order.pp)[:, None]
-        found = np.where(behind, self.backward[:, stage, chunks[1]], 0.0)
-        found = np.where(ahead, self.forward[:, stage, chunks[0]], found)
-        return np.maximum(np.where(ahead & behind, self.pair[:, stage, chunks[0], chunks[1]], found), 0.0)
+        lanes = np.where(behind, self.backward[:, stage, chunks[1]], 0.0)
+        lanes = np.where(ahead, self.forward[:, stage, chunks[0]], lanes)
+        return np.maximum(np.where(ahead & behind, self.pair[:, stage, chunks[0], chunks[1]], lanes), 0.0)
 
 
 def slot_lanes(placed: Placed) -> SlotLanes:

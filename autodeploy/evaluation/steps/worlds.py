@@ -121,8 +121,8 @@ def step_times_in(
         for number, mine in enumerate(rows):
             for row, place in enumerate(places):
                 mine[place] = batch, number * len(places) + row
-    found = [_of_one([row for row in mine if row], layout) for mine, layout in zip(rows, layouts, strict=True)]
-    return np.array(found, dtype=np.float64).reshape(len(layouts), len(worlds))
+    times = [_of_one([row for row in mine if row], layout) for mine, layout in zip(rows, layouts, strict=True)]
+    return np.array(times, dtype=np.float64).reshape(len(layouts), len(worlds))
 
 
 @dataclass(frozen=True)
@@ -193,26 +193,26 @@ def _values_in(
     context: Context, numbers: Sequence[Moved], world: World, at: Mapping[str, float], *, limits: bool
 ) -> dict[str, float]:
     """The machine's numbers that a world changes, by the name that `machine_of` reads."""
-    found = dict(at)
+    values = dict(at)
     for number in numbers:
         factor = math.exp(world.get(number.name, 0.0))
         for name in number.multiplies:
             if factor != 1.0 and name not in OF_LOADS:
-                found[name] = found.get(name, base_value(context, name)) * factor
-    return _limited(context, found) if limits else found
+                values[name] = values.get(name, base_value(context, name)) * factor
+    return _limited(context, values) if limits else values
 
 
 def _limited(context: Context, values: Mapping[str, float]) -> dict[str, float]:
     """The numbers within what they can be: efficiencies that are fractions, and what a tier's links carry."""
     assert context.profile is not None
-    found = {name: limited(name, value) for name, value in values.items()}
+    within = {name: limited(name, value) for name, value in values.items()}
     for tier in context.profile.tiers:
         room = 1.0 / tier.efficiency
         for name in (f"link_{tier.name}", f"exchange_{tier.name}"):
-            if name in found:
-                found[name] = min(found[name], room)
-                room /= found[name]
-    return found
+            if name in within:
+                within[name] = min(within[name], room)
+                room /= within[name]
+    return within
 
 
 def _loads_in(context: Context, numbers: Sequence[Moved], world: World) -> Loads:

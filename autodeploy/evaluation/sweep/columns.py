@@ -64,9 +64,9 @@ class UnitColumns:
     @classmethod
     def of(cls, steps: Sequence[StepClass]) -> UnitColumns:
         """Of some classes together, each once."""
-        found = mean_of([(cls._of_one(step), 1.0) for step in steps])
-        found = each_array(found, lambda values: values if values.any() else np.zeros(1))
-        return replace(found, parts={name: seconds for name, seconds in found.parts.items() if seconds.any()})
+        total = mean_of([(cls._of_one(step), 1.0) for step in steps])
+        total = each_array(total, lambda values: values if values.any() else np.zeros(1))
+        return replace(total, parts={name: seconds for name, seconds in total.parts.items() if seconds.any()})
 
     @classmethod
     def _of_one(cls, step: StepClass) -> UnitColumns:
@@ -174,7 +174,7 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
     none, tied = np.zeros(1), context.model.tie_word_embeddings
     folded = [placing.head(looked_up, none) if tied else classes.head, *placing.modules(looked_up, none)]
     last = UnitColumns.of(classes.pieces[1:])
-    found = PlacedCosts(
+    of_all_modes = PlacedCosts(
         counts=tuple(step.count for step in classes.layers),
         layers=tuple(UnitColumns.of([step]) for step in classes.layers),
         first=UnitColumns.of([classes.embedding]),
@@ -191,7 +191,7 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
         communication_bytes=np.broadcast_to(classes.communication_bytes, (len(placed),)),
     )
     rates = [state_rates(with_mode(few, mode), context, groups) for mode in tree.modes]
-    return replace(found, modes=_of_modes(found, rates, holders, placed.pp.astype(np.float64)))
+    return replace(of_all_modes, modes=_of_modes(of_all_modes, rates, holders, placed.pp.astype(np.float64)))
 
 
 def _read_costs(costs: UnitCosts) -> UnitCosts:
@@ -290,7 +290,7 @@ def _of_modes(costs: PlacedCosts, modes: Sequence[Rates], holders: Ints, pp: Flo
         return summed("dense_params", *pieces), summed("expert_params", *pieces), summed("frozen_bytes", *pieces)
 
     inner, *ends = kept(), kept(costs.first, costs.last), kept(costs.first, costs.folded)
-    synchronised_s, found = summed("exposed_dp_s") + summed("migration_s"), []
+    synchronised_s, of_modes = summed("exposed_dp_s") + summed("migration_s"), []
     for rates in modes:
         columns = np.broadcast_arrays(*(getattr(rate, name) for name in RATES for rate in rates))
         table = np.stack(columns, axis=-1).take(holders, axis=0)
@@ -298,5 +298,5 @@ def _of_modes(costs: PlacedCosts, modes: Sequence[Rates], holders: Ints, pp: Flo
         after = update + swap
         tail = synchronised_s + inner[0] * after[0] + inner[1] * after[1]
         each = (dense * states[0] + expert * states[1] + frozen for dense, expert, frozen in ends)
-        found.append(ModeColumns(table, tail / pp, *(total / pp for total in each)))
-    return tuple(found)
+        of_modes.append(ModeColumns(table, tail / pp, *(total / pp for total in each)))
+    return tuple(of_modes)

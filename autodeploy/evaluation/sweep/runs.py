@@ -187,8 +187,8 @@ class _Batch:
         assert pairs is not None
         layers = np.stack([self.template.rows(layers) for layers in self.template.layers], axis=-1) / self.vpp
         tables = (np.moveaxis(each, 0, -1) for each in (pairs.hidden_s, pairs.exchange_s, pairs.first_s))
-        found = pair_chunks(np.ascontiguousarray(layers[:, :, None]), *map(np.ascontiguousarray, tables))
-        hidden, exchange = (np.asfortranarray(each[:, :, 0, 0]) for each in found)
+        of_pairs = pair_chunks(np.ascontiguousarray(layers[:, :, None]), *map(np.ascontiguousarray, tables))
+        hidden, exchange = (np.asfortranarray(each[:, :, 0, 0]) for each in of_pairs)
         return np.maximum(hidden, 0.0), exchange
 
     def _parts(self, paced: _Paced, blocking: Floats, hidden: Floats, exchange: Floats) -> dict[str, Floats]:
@@ -276,8 +276,8 @@ class _Batch:
         """Micro batches that each class of stages holds at its peak [n, 3]."""
         (pp, m, size), vpp = self.shapes.distinct, self.vpp
         places = np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1
-        held = (in_flight_closed(self.kind.name, place, pp, np.array(vpp), m, size) for place in places)
-        return np.stack([count / vpp for count in held]).take(self.shapes.which, axis=1).T
+        in_flight = (in_flight_closed(self.kind.name, place, pp, np.array(vpp), m, size) for place in places)
+        return np.stack([count / vpp for count in in_flight]).take(self.shapes.which, axis=1).T
 
     def _repairs(self, held: Floats) -> tuple[Floats, Floats]:
         """Bytes that REPAIRS free where most micro batches are held, and seconds they cost [REPAIRS, n]."""

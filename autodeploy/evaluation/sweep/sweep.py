@@ -233,9 +233,9 @@ def _fill(
                 into, kept = _places(tree, number, first, len(here))
                 if into.stop == into.start:
                     continue
-                found = _under(mode, runs, context, beside, folded=kind.folded)
+                columns_of_mode = _under(mode, runs, context, beside, folded=kind.folded)
                 for name, column in columns.items():
-                    values = np.asarray(found[name])
+                    values = np.asarray(columns_of_mode[name])
                     column[into] = values if kept is None or values.ndim == 0 else values[kept]
             first += len(here)
 

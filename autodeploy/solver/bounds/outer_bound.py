@@ -56,17 +56,17 @@ def outer_bounds_s(
     for rows in alike.blocks(BLOCK):
         if should_cancel is not None and should_cancel():
             return low_s
-        some = candidates.take(rows)
-        blocks.append((step_classes(costs.of(rows), some, context), some, Alike(outer[rows])))
+        members = candidates.take(rows)
+        blocks.append((step_classes(costs.of(rows), members, context), members, Alike(outer[rows])))
     low = alike.least(low_s)
-    found = low.copy()
+    bound_s = low.copy()
     if blocks:
         parts = _joined(context, blocks)
         for rows in _same_shape(parts.shapes):
             if should_cancel is not None and should_cancel():
                 break
-            found[rows] = lower_bound_s(parts.batch(rows), low[rows], np.full(len(rows), high_s))
-    return np.maximum(low_s, found[alike.inverse])
+            bound_s[rows] = lower_bound_s(parts.batch(rows), low[rows], np.full(len(rows), high_s))
+    return np.maximum(low_s, bound_s[alike.inverse])
 
 
 class Alike:
@@ -100,9 +100,9 @@ def shapes_of(candidates: Candidates) -> Ints:
     """A number for each schedule, shape and steady order [n]: what is computed for one holds for all alike."""
     c = candidates
     first, order = distinct((c.pp, c.micro_batches, of_schedules("own_order", c.schedule)))
-    known = schedules()
+    kinds = schedules()
     steady = [
-        steady_micro_batches(int(c.pp[row]), int(c.micro_batches[row]), known[int(c.schedule[row])]) for row in first
+        steady_micro_batches(int(c.pp[row]), int(c.micro_batches[row]), kinds[int(c.schedule[row])]) for row in first
     ]
     return distinct((c.schedule, c.pp, c.vpp, np.array(steady, dtype=np.int64)[order]))[1]
 

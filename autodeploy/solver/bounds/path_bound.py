@@ -67,23 +67,23 @@ def path_bound_s(
     """
     if problem.kind.copies > 1 or not problem.total_layers:
         return PathBound(0.0, over=True)
-    known = library.of(problem)
-    model, bound, stalled = _Model(problem, list(known.values())), 0.0, 0
+    paths = library.of(problem)
+    model, bound, stalled = _Model(problem, list(paths.values())), 0.0, 0
     centre = (first_layout(problem), np.zeros((problem.pp, problem.vpp)))
     best, lacking = np.inf, False
     for number in range(1, rounds + 1):
-        found = model.solve()
-        if found is None:
+        solution = model.solve()
+        if solution is None:
             return PathBound(bound, True, number)
-        stalled = stalled + 1 if found.bound_s < bound * (1.0 + LEAST_GAIN) and not lacking else 0
-        bound = max(bound, found.bound_s)
+        stalled = stalled + 1 if solution.bound_s < bound * (1.0 + LEAST_GAIN) and not lacking else 0
+        bound = max(bound, solution.bound_s)
         if bound >= enough_s or stalled >= MOST_STALLED or (should_cancel is not None and should_cancel()):
             return PathBound(bound, True, number)
-        lacking = model.add_memory(found)
+        lacking = model.add_memory(solution)
         if number == 1:
-            centre = (centre[0], found.extra_s)
+            centre = (centre[0], solution.extra_s)
         tried = [
-            (share * found.layout + (1.0 - share) * centre[0], share * found.extra_s + (1.0 - share) * centre[1])
+            (share * solution.layout + (1.0 - share) * centre[0], share * solution.extra_s + (1.0 - share) * centre[1])
             for share in MIXTURE_SHARES
         ]
         layout, extra = (np.stack(values) for values in zip(*tried, strict=True))
@@ -91,8 +91,8 @@ def path_bound_s(
         simulated = _simulated_s(problem, longest, layout, extra)
         if simulated.min() < best and not lacking:
             best, centre = float(simulated.min()), tried[int(np.argmin(simulated))]
-        agrees = simulated[0] <= found.makespan_s * (1.0 + SIMULATION_TOLERANCE)
-        if not lacking and (agrees or not library.add(known, longest)):
+        agrees = simulated[0] <= solution.makespan_s * (1.0 + SIMULATION_TOLERANCE)
+        if not lacking and (agrees or not library.add(paths, longest)):
             return PathBound(bound, True, number)
         for path in longest:
             model.add(path)
@@ -164,8 +164,8 @@ class _Model:
     def _most(self) -> Floats:
         """Layers of a class that a chunk can hold [pp, vpp, classes]: those before it leave a layer in each part."""
         problem = self.problem
-        found = np.minimum(float(most_layers_per_chunk(problem)), np.array(problem.layers, dtype=np.float64))
-        most = np.broadcast_to(found, self.counts.shape).copy()
+        fitting = np.minimum(float(most_layers_per_chunk(problem)), np.array(problem.layers, dtype=np.float64))
+        most = np.broadcast_to(fitting, self.counts.shape).copy()
         until = np.cumsum(problem.layers)
         for part, spots in enumerate(problem.parts):
             for spot in spots:
@@ -353,16 +353,16 @@ class TupleBounds:
         rounds = ROUNDS[min(tuple_.visits, len(ROUNDS)) - 1]
         if tuple_.visits == 1 and len(tuple_.problems) > 1:
             # One problem that is no harder than any serves to tell whether the tuple deserves more.
-            found, spent = self._by_paths_s(tuple_.first, PathBound(0.0, over=False), enough_s, rounds)
-            return Visit(max(tuple_.least_s, found.bound_s), spent)
+            raised, spent = self._by_paths_s(tuple_.first, PathBound(0.0, over=False), enough_s, rounds)
+            return Visit(max(tuple_.least_s, raised.bound_s), spent)
         done = 0
         for place, problem in enumerate(tuple_.problems):
             before = tuple_.proven[place]
             if self._should_cancel() or before.bound_s >= enough_s * (1.0 - 1e-6):
                 continue
-            found, spent = self._by_paths_s(problem, before, enough_s, rounds)
+            raised, spent = self._by_paths_s(problem, before, enough_s, rounds)
             done += spent
-            tuple_.proven[place] = replace(found, bound_s=max(before.bound_s, found.bound_s))
+            tuple_.proven[place] = replace(raised, bound_s=max(before.bound_s, raised.bound_s))
         finished = tuple_.visits >= len(ROUNDS) or all(each.over for each in tuple_.proven)
         return Visit(tuple_.least_s, done, finished)
 
@@ -372,19 +372,19 @@ class TupleBounds:
         """One more path bound, and the work done."""
         if before.over:
             return before, 0
-        found = self._bound_s(problem, enough_s, rounds)
+        raised = self._bound_s(problem, enough_s, rounds)
         columns = problem.pp * problem.vpp * (len(problem.classes) + (3 if problem.pairs else 1))
-        return found, math.ceil(SETUP + found.rounds * (1.0 + (columns / COLUMNS) ** 5))
+        return raised, math.ceil(SETUP + raised.rounds * (1.0 + (columns / COLUMNS) ** 5))
 
     def _bound_s(self, problem: InnerProblem, enough_s: float, rounds: int) -> PathBound:
         """Bound of one problem, of no interest above enough_s; inf when it can't fit."""
         bound = relax_bound(problem)
         if bound >= enough_s:
             return PathBound(bound, over=True)
-        found = path_bound_s(
+        by_paths = path_bound_s(
             problem, self._library, rounds=rounds, enough_s=enough_s, should_cancel=self._should_cancel
         )
-        return replace(found, bound_s=max(bound, found.bound_s))
+        return replace(by_paths, bound_s=max(bound, by_paths.bound_s))
 
     def _relaxed(self, groups: list[Ints]) -> Iterator[tuple[InnerProblem, ...]]:
         """For each group problems no harder than any of its candidates', which differ in what their states take.
@@ -395,10 +395,10 @@ class TupleBounds:
         for rows in groups:
             context = self._contexts(int(rows[0]))
             if id(context) not in costs:
-                mine = np.concatenate([other for other in groups if self._contexts(int(other[0])) is context])
-                some = self._candidates.take(mine)
-                batch = Priced(step_classes(self._costs.of(mine), some, context), some, context)
-                costs[id(context)] = batch, {int(row): place for place, row in enumerate(mine)}
+                members = np.concatenate([other for other in groups if self._contexts(int(other[0])) is context])
+                candidates = self._candidates.take(members)
+                batch = Priced(step_classes(self._costs.of(members), candidates, context), candidates, context)
+                costs[id(context)] = batch, {int(row): place for place, row in enumerate(members)}
             batch, place_of = costs[id(context)]
             yield _easiest_of([replace(batch, index=place_of[int(row)]) for row in rows])
 
@@ -409,7 +409,7 @@ def _easiest_of(members: list[Priced]) -> tuple[InnerProblem, ...]:
     allowed = [memory_choices(priced.candidate, priced.context) for priced in members]
     lean = list(range(len(members)))
     heavy = [member for member, choices in enumerate(allowed) if WHOLE in choices]
-    found = []
+    relaxed = []
     for some, whole in ((lean, frozenset()), (heavy, frozenset({WHOLE}))):
         if some:
             # The easiest has the options of the first; the others' say what workspace they leave.
@@ -418,8 +418,8 @@ def _easiest_of(members: list[Priced]) -> tuple[InnerProblem, ...]:
                 with_choices(plain[member], members[member], choices)
                 for member, choices in zip(some, used, strict=True)
             ]
-            found.append(easiest(problems))
-    return tuple(found)
+            relaxed.append(easiest(problems))
+    return tuple(relaxed)
 
 
 def _opened(problems: tuple[InnerProblem, ...], enough_s: float) -> _Open:
@@ -429,9 +429,9 @@ def _opened(problems: tuple[InnerProblem, ...], enough_s: float) -> _Open:
     first = easiest(sorted(free, key=lambda problem: -len(problem.options)))
     if not problems[0].uniform_options or max(len(problem.options) for problem in problems) > MOST_OPTIONS:
         return _Open(first, free, [PathBound(0.0, over=False)] * len(problems))
-    found, others_s = set_problems(problems, enough_s)
-    proven = [PathBound(bound_s, over=False) for bound_s, _ in found]
-    return _Open(first, tuple(problem for _, problem in found), proven, others_s)
+    of_sets, others_s = set_problems(problems, enough_s)
+    proven = [PathBound(bound_s, over=False) for bound_s, _ in of_sets]
+    return _Open(first, tuple(problem for _, problem in of_sets), proven, others_s)
 
 
 def easiest(problems: Sequence[InnerProblem]) -> InnerProblem:

@@ -75,9 +75,11 @@ def batch_of(problem: InnerProblem, masks: Ints | None = None, *, every_class: b
 
 def _options_on(problem: InnerProblem, masks: Ints, layer_class: int) -> tuple[Floats, Floats]:
     """Seconds added and bytes freed by each set's options on a layer of a class [sets]."""
-    mine = [i for i, option in enumerate(problem.options) if option.layer_class == layer_class]
-    extra_s, saved = ([getattr(problem.options[i], name) for i in mine] for name in ("extra_backward_s", "saved_bytes"))
-    return masks[:, mine] @ np.array(extra_s), masks[:, mine] @ np.array(saved)
+    of_class = [i for i, option in enumerate(problem.options) if option.layer_class == layer_class]
+    extra_s, saved = (
+        [getattr(problem.options[i], name) for i in of_class] for name in ("extra_backward_s", "saved_bytes")
+    )
+    return masks[:, of_class] @ np.array(extra_s), masks[:, of_class] @ np.array(saved)
 
 
 EXCEEDED: Final = 1e-6

@@ -152,14 +152,14 @@ class _Rows:
         ends = [paid + (self.most_layers - self.least_layers) * j for j in range(added.shape[-1] + 1)]
         chunks: list[tuple[int, int, Floats | float]] = [(0, paid, 0.0)] if paid else []
         chunks += [(ends[j], ends[j + 1], added[..., j]) for j in range(added.shape[-1])]
-        found, before = [], np.zeros_like(self.constant)
+        dearer_places, before = [], np.zeros_like(self.constant)
         for cost, count in places:
             for start, end, more in chunks:
                 taken = np.minimum(before + count, end) - np.maximum(before, start)
                 if (taken > 0.0).any():
-                    found.append((cost + more, np.maximum(taken, 0.0)))
+                    dearer_places.append((cost + more, np.maximum(taken, 0.0)))
             before = before + count
-        return found
+        return dearer_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,11 +203,11 @@ def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
     order = batch.order(steady=True)
     sets = _kept(batch, order)
     fits = np.logical_and.reduce([kept.sum(axis=1) >= counts.sum() for counts, kept in sets])
-    found, rows = np.full(len(low_s), np.inf), np.flatnonzero(fits)
+    bound_s, rows = np.full(len(low_s), np.inf), np.flatnonzero(fits)
     if len(rows):
         kept = [(counts, each[rows]) for counts, each in sets]
-        found[rows] = _timed(batch.at(rows), order, kept, low_s[rows], high_s[rows])
-    return found
+        bound_s[rows] = _timed(batch.at(rows), order, kept, low_s[rows], high_s[rows])
+    return bound_s
 
 
 def least_bound_s(batch: Batch) -> Floats:
@@ -215,7 +215,7 @@ def least_bound_s(batch: Batch) -> Floats:
 
     For candidates with the same number of micro batches: where stages hold most is known for just as many.
     """
-    order, found = batch.order(), np.zeros(len(batch.micro_batches))
+    order, bound_s = batch.order(), np.zeros(len(batch.micro_batches))
     rows = _time_rows(batch, order)
     for place, (counts, kept) in enumerate(_kept(batch, order, every=True)):
         total = int(counts.sum())
@@ -223,10 +223,10 @@ def least_bound_s(batch: Batch) -> Floats:
         time[np.arange(total + 1) > kept[..., None]] = np.inf
         # A stage has room for one more layer at each of its times: at the total-th of all there is room for all.
         each = np.sort(time[:, :, 1:].reshape(len(time), -1))[:, :total]
-        found = np.maximum(found, each.max(axis=1, initial=0.0))
+        bound_s = np.maximum(bound_s, each.max(axis=1, initial=0.0))
         if not place:
-            found = np.maximum(found, time[:, :, min(batch.least_layers * batch.vpp, total)].max(axis=1))
-    return np.asarray(found + _tail_s(batch))
+            bound_s = np.maximum(bound_s, time[:, :, min(batch.least_layers * batch.vpp, total)].max(axis=1))
+    return np.asarray(bound_s + _tail_s(batch))
 
 
 def most_layers(batch: Batch, makespan_s: float = float("inf")) -> Floats:
@@ -235,10 +235,10 @@ def most_layers(batch: Batch, makespan_s: float = float("inf")) -> Floats:
     Negative where not even its pieces fit.
     """
     order = batch.order()
-    counts, found = _kept(batch, order)[0]
+    counts, most = _kept(batch, order)[0]
     if np.isfinite(makespan_s):
-        found = np.minimum(found, _time_rows(batch, order).sorted(counts).most(np.asarray(makespan_s)))
-    return found
+        most = np.minimum(most, _time_rows(batch, order).sorted(counts).most(np.asarray(makespan_s)))
+    return most
 
 
 def _kept(batch: Batch, order: _Order, *, every: bool = False) -> list[tuple[Floats, Floats]]:
@@ -265,7 +265,7 @@ def _timed(
                 ok &= (most >= least).all(axis=1)
         return ok
 
-    found, low, high = np.full(len(low_s), np.inf), np.asarray(low_s - tail), np.asarray(high_s - tail)
+    bound_s, low, high = np.full(len(low_s), np.inf), np.asarray(low_s - tail), np.asarray(high_s - tail)
     open_ = np.flatnonzero(enough(high))
     low, high = low[open_], high[open_]
     sets = [(needed, lines.take(open_), kept[open_]) for needed, lines, kept in sets]
@@ -273,8 +273,8 @@ def _timed(
         middle = (low + high) / 2.0
         good = enough(middle)
         low, high = np.where(good, low, middle), np.where(good, middle, high)
-    found[open_] = low + tail[open_]
-    return found
+    bound_s[open_] = low + tail[open_]
+    return bound_s
 
 
 def _counts(batch: Batch) -> Floats:
@@ -340,23 +340,23 @@ def _time_rows(batch: Batch, order: _Order) -> _Rows:
     missing = _pieces_bytes(batch, order) - batch.room_bytes[:, :, None]
     own, forward = _own_s(batch)
     ramp = _ramp_s(batch)
-    found: list[_Rows] = []
+    lines: list[_Rows] = []
     whole_m = m[:, None, None]
     work = np.stack([_work(part, m, order) for part in batch.layers], axis=-1)[:, :, None]  # [n, pp, 1, vpp, C]
     # Without a price memory is free: one row of time alone.
-    found.append(_cheapest_chunk(batch, whole_m * own[:, :, None] + ramp[:, :, None], work))
+    lines.append(_cheapest_chunk(batch, whole_m * own[:, :, None] + ramp[:, :, None], work))
     if batch.kind.alternates:
         none = np.zeros((1, batch.pp, 1))
-        found.append(_path_rows(batch, own, forward, none, np.zeros((1, 1, 1, 1, len(batch.layers)))))
+        lines.append(_path_rows(batch, own, forward, none, np.zeros((1, 1, 1, 1, len(batch.layers)))))
     paid, extra = _memory_rows(batch, order, missing, full, held)
     constant = whole_m * (own[:, :, None] + paid) + ramp[:, :, None]
-    found.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
+    lines.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
     if batch.kind.alternates:
-        found.append(_path_rows(batch, own, forward, paid, extra))
-    dearer = [rows.dearer for rows in found if rows.dearer is not None]
+        lines.append(_path_rows(batch, own, forward, paid, extra))
+    dearer = [rows.dearer for rows in lines if rows.dearer is not None]
     return _Rows(
-        np.concatenate([rows.constant for rows in found], axis=2),
-        np.concatenate([rows.layer for rows in found], axis=2),
+        np.concatenate([rows.constant for rows in lines], axis=2),
+        np.concatenate([rows.layer for rows in lines], axis=2),
         np.concatenate(dearer, axis=2) if dearer else None,
         batch.least_layers,
         batch.most_layers,

@@ -211,10 +211,10 @@ class LegalityModel:
         if solver.solve(self.model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
         values = {name: solver.value(variable) for name, variable in self.axes.items()}
-        found = _candidates({name: np.asarray([value]) for name, value in values.items()})
+        candidate = _candidates({name: np.asarray([value]) for name, value in values.items()})
         changed = [knob for knob in KNOBS if knob.name not in ignore and _turned(knob, current, values) > 0]
         distance = sum(log2_ratio(values[k.name], int(getattr(current, k.name)[0])) for k in changed if k.is_degree)
-        return Nearest(found, tuple(k.name for k in changed), distance)
+        return Nearest(candidate, tuple(k.name for k in changed), distance)
 
     def _cost(self, knob: Knob, current: Candidates) -> cp_model.IntVar:
         """What turning a knob costs: an axis, and for a degree how far it goes."""
@@ -252,24 +252,24 @@ def _domains(
 ) -> dict[str, list[int]]:
     """Values of every axis: of the space and of the candidate looked at too, and what follows from them."""
     extra = {axis: [] if also is None else [int(getattr(also, axis)[0])] for axis in AXES}
-    found = {axis: sorted({*values, *extra[axis]}) for axis, values in space.items()}
-    tp, pp, cp = (np.asarray(found[axis], dtype=np.int64) for axis in ("tp", "pp", "cp"))
+    domains = {axis: sorted({*values, *extra[axis]}) for axis, values in space.items()}
+    tp, pp, cp = (np.asarray(domains[axis], dtype=np.int64) for axis in ("tp", "pp", "cp"))
     ranks = tp[:, None, None] * pp[:, None] * cp
     dp = np.unique(context.world // ranks)
-    sequences = np.asarray(found["micro_batch_size"], dtype=np.int64)[:, None] * np.maximum(dp, 1)
+    sequences = np.asarray(domains["micro_batch_size"], dtype=np.int64)[:, None] * np.maximum(dp, 1)
     other_order = context.facts["asked_tp_pp_dp_mapping"] or extra["tp_pp_dp_mapping"] == [1]
-    whole = [1, *found["tp"]] if context.model.is_moe else [1]
-    found |= {
+    whole = [1, *domains["tp"]] if context.model.is_moe else [1]
+    domains |= {
         "dp": sorted({*dp.tolist(), *extra["dp"]}),
         "micro_batches": sorted({*np.unique(context.global_batch // sequences).tolist(), *extra["micro_batches"]}),
         "etp": sorted({*whole, *extra["etp"]}),
-        "ulysses": sorted({1, *found["cp"], *HYBRID_DEGREES, *extra["ulysses"]}),
+        "ulysses": sorted({1, *domains["cp"], *HYBRID_DEGREES, *extra["ulysses"]}),
         "sequence_parallel": [0, 1],
         "keep_gathered": sorted({*default.keep_gathered, *extra["keep_gathered"]}),
         **{name: [0, 1] if name in default.memory_modes or extra[name] == [1] else [0] for name in OPTIMIZER_MEMORY},
         "tp_pp_dp_mapping": [0, 1] if other_order else [0],
     }
-    return {axis: found[axis] for axis in AXES}
+    return {axis: domains[axis] for axis in AXES}
 
 
 def _definitions(context: Context) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -51,24 +51,24 @@ def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: 
     spare = sum(caps) - problem.total_layers
     if spare < 0:
         return [[] for _ in range(problem.pp)]
-    found: list[list[Column]] = []
+    by_stage: list[list[Column]] = []
     whole = float(whole_s(batch_of(problem))[0])
     for stage in range(problem.pp):
-        mine: list[Column] = []
+        kept: list[Column] = []
         fillings = _fillings(problem, stage, max(0, caps[stage] - spare), caps[stage])
         for looked, chunks in enumerate(fillings):
-            if len(mine) > most or looked > FILLINGS_PER_COLUMN * max(most, 50):
+            if len(kept) > most or looked > FILLINGS_PER_COLUMN * max(most, 50):
                 return None
             column = _of(problem, stage, chunks, choices.bare(stage, chunks))
             if column is not None and _lower_s(problem, column, whole) < upper_s:
-                mine.append(column)
-        found.append(mine)
-    found = _in_company(problem, found)
+                kept.append(column)
+        by_stage.append(kept)
+    by_stage = _in_company(problem, by_stage)
     if problem.vpp == 1:
-        tight = [[_of(problem, c.stage, c.chunks, choices.least(c.stage, c.chunks)) for c in mine] for mine in found]
-        found = [[c for c in mine if c is not None and _lower_s(problem, c, whole) < upper_s] for mine in tight]
-        found = _in_company(problem, found)
-    return found if sum(map(len, found)) <= most else None
+        tight = [[_of(problem, c.stage, c.chunks, choices.least(c.stage, c.chunks)) for c in kept] for kept in by_stage]
+        by_stage = [[c for c in kept if c is not None and _lower_s(problem, c, whole) < upper_s] for kept in tight]
+        by_stage = _in_company(problem, by_stage)
+    return by_stage if sum(map(len, by_stage)) <= most else None
 
 
 def _in_company(problem: InnerProblem, found: list[list[Column]]) -> list[list[Column]]:
@@ -78,20 +78,20 @@ def _in_company(problem: InnerProblem, found: list[list[Column]]) -> list[list[C
     """
     if not all(found):
         return [[] for _ in found]
-    held = [[sum(map(sum, column.chunks)) for column in mine] for mine in found]
+    held = [[sum(map(sum, column.chunks)) for column in own] for own in found]
     most, least = [max(sizes) for sizes in held], [min(sizes) for sizes in held]
     until = _layers_until(problem)
     kept: list[list[Column]] = []
-    for stage, (mine, sizes) in enumerate(zip(found, held, strict=True)):
-        some: list[Column] = []
-        for column, size in zip(mine, sizes, strict=True):
+    for stage, (own, sizes) in enumerate(zip(found, held, strict=True)):
+        fitting: list[Column] = []
+        for column, size in zip(own, sizes, strict=True):
             # Where its layers start and end, were the other stages a block before and one after it.
             first = max(sum(least[:stage]), problem.total_layers - size - sum(most[stage + 1 :]))
             last = min(sum(most[:stage]), problem.total_layers - size - sum(least[stage + 1 :]))
             between = until[first + size : last + size + 1] - until[first : last + 1] if first <= last else until[:0]
             if len(between) and (problem.vpp > 1 or (between == column.chunks[0]).all(axis=1).any()):
-                some.append(column)
-        kept.append(some)
+                fitting.append(column)
+        kept.append(fitting)
     return kept
 
 
@@ -257,10 +257,10 @@ def solve_master(
         costs = np.floor(stacked.costs_s(problem, cut) * scale).astype(np.int64).tolist()
         model.add(weighted_sum(picks, costs) + int(np.floor(edges_s(problem, cut) * scale)) <= master.makespan)
     for stage in range(problem.pp):
-        mine = [(column, pick) for column, pick in flat if column.stage == stage]
-        model.add_exactly_one(pick for _, pick in mine)
-        tails = [int(np.floor(column.tail_s * scale)) for column, _ in mine]
-        model.add(weighted_sum([pick for _, pick in mine], tails) <= master.tail)
+        of_stage = [(column, pick) for column, pick in flat if column.stage == stage]
+        model.add_exactly_one(pick for _, pick in of_stage)
+        tails = [int(np.floor(column.tail_s * scale)) for column, _ in of_stage]
+        model.add(weighted_sum([pick for _, pick in of_stage], tails) <= master.tail)
     _place_layers(model, problem, flat)
     if hint is not None:
         for column, pick in flat:
@@ -346,7 +346,7 @@ def _hidden_in_pairs(
     shares = pair_overlap_bounds(problem)
     if not shares:
         return {}
-    found: dict[tuple[int, ...], cp_model.IntVar] = {}
+    hidden: dict[tuple[int, ...], cp_model.IntVar] = {}
     most = most_layers_per_chunk(problem)
     for place in zip(*np.nonzero(used), strict=True):
         stage, forward, backward = map(int, place)
@@ -356,8 +356,8 @@ def _hidden_in_pairs(
         for u, v in ceilings:
             layers = [*counts[stage, forward], *counts[stage, backward]]
             model.add(variable <= weighted_sum(layers, [*u.tolist(), *v.tolist()]))
-        found[stage, forward, backward] = variable
-    return found
+        hidden[stage, forward, backward] = variable
+    return hidden
 
 
 def _add_memory(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:

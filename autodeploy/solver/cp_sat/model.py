@@ -55,10 +55,10 @@ def solve_model(
     status = _solve(solver, model, should_cancel)
     # Its own sum differs in the last bit from run to run.
     spent = round(float(solver.response_proto.deterministic_time), 9)
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    solved = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return ModelResult(
         max(0.0, solver.best_objective_bound),
-        solver if found else None,
+        solver if solved else None,
         infeasible=status == cp_model.INFEASIBLE,
         optimal=status == cp_model.OPTIMAL,
         deterministic_time=spent,

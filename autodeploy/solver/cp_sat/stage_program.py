@@ -97,14 +97,14 @@ class StageProgram:
             return 0.0
         if float(self._transfer_s @ best.counts) <= self._window.forward_s:
             return 0.0
-        found = self._solved(forward=True, backward=False)
-        return 0.0 if found is None else found.added_s
+        least = self._solved(forward=True, backward=False)
+        return 0.0 if least is None else least.added_s
 
     @cached_property
     def backward_s(self) -> float:
         """Seconds that a backward pass takes longer, at least."""
-        found = self._solved(forward=False, backward=True) if self._waits else self.both
-        return 0.0 if found is None else found.added_s
+        least = self._solved(forward=False, backward=True) if self._waits else self.both
+        return 0.0 if least is None else least.added_s
 
     @cached_property
     def _transfer_s(self) -> Floats:
@@ -143,8 +143,8 @@ class StageProgram:
         result = solve_model(model, BUDGET, 0, self._should_cancel)
         if result.infeasible:
             return None
-        found = None if result.solver is None else np.array([result.solver.value(count) for count in counts])
-        return LeastAdded(result.bound / per_s, found)
+        applied = None if result.solver is None else np.array([result.solver.value(count) for count in counts])
+        return LeastAdded(result.bound / per_s, applied)
 
     def _restrict(self, model: cp_model.CpModel, counts: list[cp_model.IntVar], need_bytes: float) -> None:
         """Rivals share their layers, enough is freed, the host keeps what is swapped."""

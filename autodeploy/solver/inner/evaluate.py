@@ -189,9 +189,9 @@ def _best_of(
         if not ok.any():
             continue
         plans = evaluator.timed(layout[ok], applied[ok])
-        found = evaluator.fastest(plans, np.arange(len(plans.least_s)), below_s)
-        if found is not None:
-            best = found[1]
+        faster = evaluator.fastest(plans, np.arange(len(plans.least_s)), below_s)
+        if faster is not None:
+            best = faster[1]
             below_s = best.step_s
     return best
 

@@ -65,12 +65,12 @@ class Choices:
     def best(self, price: float) -> list[int]:
         """The choices with which the first candidate's layer gains most at a price of its bytes."""
         gain = (price * self.saved_bytes[:, 0] - self.extra_s[:, 0]).clip(min=0.0).tolist()
-        found: list[int] = []
+        chosen: list[int] = []
         for group in self.groups:
             some = [i for sets in group.parts for i in max(sets, key=lambda each: sum(gain[i] for i in each))]
             whole = group.instead
-            found += some if whole is None or sum(gain[i] for i in some) > gain[whole] else [whole]
-        return [i for i in found if gain[i] > 0.0]
+            chosen += some if whole is None or sum(gain[i] for i in some) > gain[whole] else [whole]
+        return [i for i in chosen if gain[i] > 0.0]
 
     def dearest(self) -> Floats:
         """Seconds a byte of the dearest choice: the scale of prices [n]."""
@@ -164,11 +164,11 @@ def most_saved(options: tuple[MemoryOption, ...], layer_class: int) -> float:
 
 def prices(choices: Iterable[Choices]) -> Floats:
     """Seconds a byte at which the first candidate's layers of some classes would free more, ascending [k]."""
-    found: list[float] = []
+    slopes: list[float] = []
     for price in sorted(slope for each in choices for slope in _slopes(each.corners())):
-        if not found or price > found[-1] * PRICE_STEP:
-            found.append(price)
-    return np.array([price for price in found if price > 0.0], dtype=np.float64)
+        if not slopes or price > slopes[-1] * PRICE_STEP:
+            slopes.append(price)
+    return np.array([price for price in slopes if price > 0.0], dtype=np.float64)
 
 
 def least_extra_s(options: tuple[MemoryOption, ...], layers: Ints, need_bytes: float) -> float:
@@ -186,12 +186,12 @@ def least_extra_s(options: tuple[MemoryOption, ...], layers: Ints, need_bytes: f
 @lru_cache(maxsize=512)
 def _edges(options: tuple[MemoryOption, ...]) -> tuple[Floats, Floats, Ints]:
     """Of all classes' hulls, the cheapest byte first: seconds a byte, bytes of one layer, layer class [edges]."""
-    found = [
+    edges = [
         ((b[1] - a[1]) / (b[0] - a[0]), b[0] - a[0], number)
         for number in {option.layer_class for option in options}
         for a, b in pairwise(choices_of(options, number).corners())
     ]
-    columns = np.array(sorted(found), dtype=np.float64).reshape(-1, 3).T
+    columns = np.array(sorted(edges), dtype=np.float64).reshape(-1, 3).T
     return columns[0], columns[1], columns[2].astype(np.int64)
 
 
@@ -220,14 +220,14 @@ def _corners(saved: tuple[float, ...], extra: tuple[float, ...], groups: tuple[R
 
 def _hull(points: list[Point]) -> list[Point]:
     """Corners of the lower convex hull, from left to right (Andrew's monotone chain)."""
-    found: list[Point] = []
+    corners: list[Point] = []
     for x, y in sorted(points):
-        if found and x == found[-1][0]:
+        if corners and x == corners[-1][0]:
             continue
-        while len(found) > 1 and _above(found[-2], found[-1], (x, y)):
-            found.pop()
-        found.append((x, y))
-    return found
+        while len(corners) > 1 and _above(corners[-2], corners[-1], (x, y)):
+            corners.pop()
+        corners.append((x, y))
+    return corners
 
 
 def _above(a: Point, b: Point, c: Point) -> bool:
@@ -238,10 +238,10 @@ def _above(a: Point, b: Point, c: Point) -> bool:
 def _sum(one: list[Point], other: list[Point]) -> list[Point]:
     """Corners of the sums of a point of each hull: their edges in the order of their slopes."""
     edges = [(b[0] - a[0], b[1] - a[1]) for hull in (one, other) for a, b in pairwise(hull)]
-    found = [(one[0][0] + other[0][0], one[0][1] + other[0][1])]
+    corners = [(one[0][0] + other[0][0], one[0][1] + other[0][1])]
     for x, y in sorted(edges, key=lambda edge: edge[1] / edge[0]):
-        found.append((found[-1][0] + x, found[-1][1] + y))
-    return found
+        corners.append((corners[-1][0] + x, corners[-1][1] + y))
+    return corners
 
 
 def _slopes(corners: list[Point]) -> list[float]:

@@ -65,8 +65,8 @@ def _shapes(places: tuple[Places, ...], vpp: int, total: int, least: int, most: 
         weights += [np.maximum(mean - light, 0.0) for light in (*ends, ends[0] + ends[1])]
     weights += [np.linspace(1.0, slope, parts) for slope in (0.5, 2.0)]
     rows = [rounded(w, total, least, most) for w in weights]
-    found = [row for row in rows if row is not None]
-    return distinct_rows(np.array(found, dtype=np.int64).reshape(-1, parts))
+    fitting = [row for row in rows if row is not None]
+    return distinct_rows(np.array(fitting, dtype=np.int64).reshape(-1, parts))
 
 
 def distinct_rows(rows: Ints) -> Ints:
@@ -80,9 +80,9 @@ def distinct_rows(rows: Ints) -> Ints:
 def even_sizes(problem: InnerProblem) -> Ints:
     """As many layers in every part [parts], the last ones one more."""
     parts = len(problem.parts)
-    found = rounded(np.ones(parts), problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
-    assert found is not None, "chunks hold all layers"
-    return found
+    sizes = rounded(np.ones(parts), problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
+    assert sizes is not None, "chunks hold all layers"
+    return sizes
 
 
 def uneven_sizes(problem: InnerProblem, seed: int, count: int = 48) -> Ints:
@@ -96,8 +96,8 @@ def uneven_sizes(problem: InnerProblem, seed: int, count: int = 48) -> Ints:
         share = (1 - blend) * share[:1] + blend * share  # stages alike at the front, each its own at the end
         weight = np.array([share[place] for place in places])
         rows.append(rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem)))
-    found = [row for row in rows if row is not None]
-    return np.array(found, dtype=np.int64).reshape(-1, len(places))
+    fitting = [row for row in rows if row is not None]
+    return np.array(fitting, dtype=np.int64).reshape(-1, len(places))
 
 
 def _room_for_pieces(problem: InnerProblem, parts: int) -> np.ndarray:
@@ -120,16 +120,16 @@ def rounded(weight: np.ndarray, total: int, least: int, most: int) -> Ints | Non
     sizes: Ints = np.clip(np.floor(share), least, most).astype(np.int64)
     left = total - int(sizes.sum())
     step, limit = (1, most) if left > 0 else (-1, least)
-    share, found = share.tolist(), sizes.tolist()
+    share, counts = share.tolist(), sizes.tolist()
     # The last parts first among equals: an early part's layer has more micro batches in flight.
-    queue = [(-step * (share[i] - size), -i) for i, size in enumerate(found) if size != limit]
+    queue = [(-step * (share[i] - size), -i) for i, size in enumerate(counts) if size != limit]
     heapq.heapify(queue)
     for _ in range(abs(left)):
         part = -heapq.heappop(queue)[1]
-        found[part] += step
-        if found[part] != limit:
-            heapq.heappush(queue, (-step * (share[part] - found[part]), -part))
-    return np.array(found, dtype=np.int64)
+        counts[part] += step
+        if counts[part] != limit:
+            heapq.heappush(queue, (-step * (share[part] - counts[part]), -part))
+    return np.array(counts, dtype=np.int64)
 
 
 def neighbours(problem: InnerProblem, sizes: Ints) -> Ints:
@@ -146,8 +146,8 @@ def moves(problem: InnerProblem, sizes: Ints) -> Ints:
 
 def moved(sizes: Ints, some: Ints) -> Ints:
     """The layouts [n, parts] after some moves [n, 2]."""
-    found = np.repeat(sizes[None, :], len(some), axis=0)
+    layouts = np.repeat(sizes[None, :], len(some), axis=0)
     rows = np.arange(len(some))
-    found[rows, some[:, 0]] -= 1
-    found[rows, some[:, 1]] += 1
-    return found
+    layouts[rows, some[:, 0]] -= 1
+    layouts[rows, some[:, 1]] += 1
+    return layouts

@@ -64,8 +64,8 @@ def conflicts(options: tuple[MemoryOption, ...]) -> tuple[frozenset[int], ...]:
 @lru_cache(maxsize=512)
 def cliques(options: tuple[MemoryOption, ...]) -> tuple[tuple[int, ...], ...]:
     """Maximal sets of options that all compete with each other (two or more)."""
-    found = maximal_cliques(frozenset(range(len(options))), conflicts(options))
-    return tuple(clique for clique in found if len(clique) > 1)
+    maximal = maximal_cliques(frozenset(range(len(options))), conflicts(options))
+    return tuple(clique for clique in maximal if len(clique) > 1)
 
 
 def legal_options(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndarray:
@@ -123,29 +123,29 @@ def rivals(count: int, compete: Callable[[int, int], bool]) -> tuple[Rivals, ...
     """Choices 0 .. count - 1 in groups; choices of different groups never compete."""
     numbers = frozenset(range(count))
     graph = [frozenset(b for b in numbers if b != a and compete(a, b)) for a in range(count)]
-    found = []
+    groups = []
     for group in connected(numbers, graph):
         # Recomputing the whole layer competes with all that it would save.
         whole = next((a for a in sorted(group) if len(group) > 1 and graph[a] >= group - {a}), None)
         parts = connected(group - {whole}, graph)
         friends = [{a: part - graph[a] - {a} for a in part} for part in parts]
         sets = (tuple(maximal_cliques(part, each)) for part, each in zip(parts, friends, strict=True))
-        found.append(Rivals(tuple(sets), whole))
-    return tuple(found)
+        groups.append(Rivals(tuple(sets), whole))
+    return tuple(groups)
 
 
 def connected(numbers: frozenset[int], graph: Graph) -> list[frozenset[int]]:
     """Numbers in groups of neighbours, direct or through others of them; in the order of their least."""
-    left, found = set(numbers), []
+    left, groups = set(numbers), []
     while left:
         group: set[int] = set()
         grown = {min(left)}
         while grown:
             group |= grown
             grown = (set().union(*(graph[i] for i in grown)) & numbers) - group
-        found.append(frozenset(group))
+        groups.append(frozenset(group))
         left -= group
-    return found
+    return groups
 
 
 def maximal_cliques(numbers: frozenset[int], graph: Graph) -> list[tuple[int, ...]]:
@@ -153,14 +153,14 @@ def maximal_cliques(numbers: frozenset[int], graph: Graph) -> list[tuple[int, ..
 
     Source: Bron and Kerbosch, Algorithm 457, Communications of the ACM 16 (1973).
     """
-    found: list[tuple[int, ...]] = []
+    sets: list[tuple[int, ...]] = []
 
     def grow(clique: tuple[int, ...], candidates: frozenset[int], done: frozenset[int]) -> None:
         if not candidates and not done:
-            found.append(tuple(sorted(clique)))
+            sets.append(tuple(sorted(clique)))
         for number in sorted(candidates):
             grow((*clique, number), candidates & graph[number], done & graph[number])
             candidates, done = candidates - {number}, done | {number}
 
     grow((), numbers, frozenset())
-    return sorted(found)
+    return sorted(sets)

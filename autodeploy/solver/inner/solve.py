@@ -122,11 +122,11 @@ def solve(
 
 def starts(problem: InnerProblem) -> Ints:
     """Templates, and one in proportion to the layers that each stage's memory can hold."""
-    found = templates(problem)
+    layouts = templates(problem)
     room = room_for_layers(problem)
     weight = np.array([room[spots[0][0]] for spots in problem.parts], dtype=np.float64)
     row = rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
-    return found if row is None else distinct_rows(np.concatenate([found, row[None]]))
+    return layouts if row is None else distinct_rows(np.concatenate([layouts, row[None]]))
 
 
 def _answer(state: _Search, start: Ints) -> InnerSolution:
@@ -236,7 +236,7 @@ def _close_gap(state: _Search) -> None:
     assert state.best is not None
     _first_cuts(state)
     budget = state.effort.deterministic_time
-    known = {path_key(cut) for cut in state.cuts}
+    seen = {path_key(cut) for cut in state.cuts}
     for _ in range(state.effort.rounds):
         if state.closed() or state.cancelled() or budget <= 0.0:
             return
@@ -259,14 +259,14 @@ def _close_gap(state: _Search) -> None:
             state.take(plan)
             state.take(improve(state.evaluator, state.choices, plan, 1, state.cancelled))
         cut = state.evaluator.critical_path(layout, applied[0])
-        if path_key(cut) in known:
+        if path_key(cut) in seen:
             return  # the columns' times are lower bounds: the master can't be told more
         fresh = [cut]
         if state.problem.vpp > 1:
             fresh += state.evaluator.paced_paths(layout, applied[0])
-        new = {path_key(path): path for path in fresh if path_key(path) not in known}
+        new = {path_key(path): path for path in fresh if path_key(path) not in seen}
         state.cuts += new.values()
-        known |= new.keys()
+        seen |= new.keys()
 
 
 def _ask_master(state: _Search, upper_s: float, budget: float) -> Proposal:
@@ -280,13 +280,13 @@ def _ask_master(state: _Search, upper_s: float, budget: float) -> Proposal:
     problem, effort = state.problem, state.effort
     ask = partial(solve_model, seed=state.seed, should_cancel=state.should_cancel, workers=effort.workers)
     if problem.vpp > 1 and state.best is not None:
-        some = min(budget, max(effort.deterministic_time / 6, budget / 3))
-        return solve_counts(problem, state.cuts, upper_s, state.best.layout, partial(ask, deterministic_time=some))
-    found = columns(problem, state.choices, upper_s, effort.most_choices)
-    if found is None:
+        share = min(budget, max(effort.deterministic_time / 6, budget / 3))
+        return solve_counts(problem, state.cuts, upper_s, state.best.layout, partial(ask, deterministic_time=share))
+    by_stage = columns(problem, state.choices, upper_s, effort.most_choices)
+    if by_stage is None:
         return Proposal(0.0, None, False, 0.0)
     hint = None if state.best is None else state.best.layout
-    return solve_master(problem, found, state.cuts, upper_s, hint, partial(ask, deterministic_time=budget))
+    return solve_master(problem, by_stage, state.cuts, upper_s, hint, partial(ask, deterministic_time=budget))
 
 
 def _first_cuts(state: _Search) -> None:
@@ -315,8 +315,8 @@ def best_template(problem: InnerProblem) -> InnerSolution:
         best = quick_plan(evaluator, (masks, low), sizes)
     else:
         layout, applied = _by_stage(problem, masks, low, to_layout(problem, sizes))
-        found = evaluator.fastest(evaluator.timed(layout, applied), np.arange(len(layout))) if len(layout) else None
-        best = None if found is None else found[1]
+        fastest = evaluator.fastest(evaluator.timed(layout, applied), np.arange(len(layout))) if len(layout) else None
+        best = None if fastest is None else fastest[1]
     return InnerSolution("pruned" if best is None else "feasible", best)
 
 
@@ -342,8 +342,8 @@ def _by_stage(problem: InnerProblem, masks: Ints, low: Floats, layouts: Ints) ->
     chosen = added.argmin(axis=0)
     fit = np.isfinite(added.min(axis=0)).all(axis=1)
     every = applied.reshape(sets, len(layouts), *applied.shape[1:])
-    found = np.take_along_axis(every, chosen[None, :, :, None], axis=0)[0][fit]
-    return layouts[fit], _lightened(problem, layouts[fit], found)
+    lightest = np.take_along_axis(every, chosen[None, :, :, None], axis=0)[0][fit]
+    return layouts[fit], _lightened(problem, layouts[fit], lightest)
 
 
 def _with_whole_layers(problem: InnerProblem, whole: list[int], layout: Ints, applied: Ints) -> Ints:

@@ -160,13 +160,13 @@ class StageChoices:
         """Counts [options] that fit; None when there are none, or none were found."""
         key = (stage, chunks)
         if key not in self._counts:
-            found = np.zeros((0, len(self.problem.options)), dtype=np.int64)
+            fitting = np.zeros((0, len(self.problem.options)), dtype=np.int64)
             hopeless = self.bare(stage, chunks) is None
             if not hopeless and self.problem.vpp == 1:
-                found = self._by_program(stage, chunks)
-            if not hopeless and not len(found):
-                found = self._proposed(stage, chunks)
-            self._counts[key] = found[0] if len(found) else None
+                fitting = self._by_program(stage, chunks)
+            if not hopeless and not len(fitting):
+                fitting = self._proposed(stage, chunks)
+            self._counts[key] = fitting[0] if len(fitting) else None
         return self._counts[key]
 
     def _by_program(self, stage: int, chunks: Chunks) -> Ints:
@@ -174,14 +174,14 @@ class StageChoices:
 
         The program's numbers are rounded: what it finds may miss the limit by some bytes.
         """
-        program, found = self._program(stage, chunks), np.zeros((0, len(self.problem.options)), dtype=np.int64)
+        program, fitting = self._program(stage, chunks), np.zeros((0, len(self.problem.options)), dtype=np.int64)
         for again in (False, True):
-            best = None if len(found) else program.fitting() if again else program.both
+            best = None if len(fitting) else program.fitting() if again else program.both
             if best is not None and best.counts is not None:
-                found = self._fastest(stage, chunks, best.counts[None])
+                fitting = self._fastest(stage, chunks, best.counts[None])
             elif not again:
                 break
-        return found
+        return fitting
 
     def _program(self, stage: int, chunks: Chunks) -> StageProgram:
         """With one chunk a stage a byte freed counts at every moment, most at the one with most in flight."""
@@ -227,11 +227,11 @@ class StageChoices:
         enough = (frontier.saved >= need[shown] * (1.0 - 1e-9)).all(axis=1)
         rows = np.flatnonzero(enough & (on_host <= problem.host_bytes_per_device * (1.0 + 1e-9)))
         rows = rows[np.argsort(added[rows], kind="stable")]
-        found = self._fastest(stage, chunks, frontier.counts[rows[:MOST_POINTS]])
-        if len(rows) and not len(found):
+        fitting = self._fastest(stage, chunks, frontier.counts[rows[:MOST_POINTS]])
+        if len(rows) and not len(fitting):
             lean = np.argsort(-frontier.saved.sum(axis=1), kind="stable")[:MOST_POINTS]
-            found = self._fastest(stage, chunks, frontier.counts[lean])
-        return found
+            fitting = self._fastest(stage, chunks, frontier.counts[lean])
+        return fitting
 
     def _fastest(self, stage: int, chunks: Chunks, applied: Ints) -> Ints:
         """The counts [n, options] that really fit, the least total time first."""
@@ -305,10 +305,10 @@ class OptionFrontier:
 @lru_cache(maxsize=256)
 def nested_sets(options: tuple[MemoryOption, ...], layer_class: int) -> tuple[tuple[int, ...], ...]:
     """Sets of options of a class that don't compete, each in the order of its seconds a byte."""
-    mine = [i for i, option in enumerate(options) if option.layer_class == layer_class]
-    ratio = {i: options[i].extra_backward_s / options[i].saved_bytes for i in mine if options[i].saved_bytes > 0.0}
+    of_class = [i for i, option in enumerate(options) if option.layer_class == layer_class]
+    ratio = {i: options[i].extra_backward_s / options[i].saved_bytes for i in of_class if options[i].saved_bytes > 0.0}
     dearest, choices = max(ratio.values(), default=0.0) or 1.0, choices_of(options, layer_class)
-    sets = [[mine[number] for number in choices.best(price * dearest)] for price in PRICES]
+    sets = [[of_class[number] for number in choices.best(price * dearest)] for price in PRICES]
     return tuple(dict.fromkeys(tuple(sorted(some, key=lambda i: (ratio[i], i))) for some in sets if some))
 
 
@@ -326,15 +326,15 @@ def nested_frontier(
     free_swap_bytes : swapping less than this in all costs no time, so it isn't compared.
     """
     none = np.zeros((1, len(options)), dtype=np.int64)
-    found = OptionFrontier(none, np.zeros((1, len(moments))), np.zeros(1), np.zeros(1))
+    frontier = OptionFrontier(none, np.zeros((1, len(moments))), np.zeros(1), np.zeros(1))
     for number, layers in enumerate(chunks.sum(axis=0).tolist()):
         sets = nested_sets(options, number)
         if not layers or not sets:
             continue
         rows = _steps(sets, len(options), layers)
         own = _valued(options, rows, chunks, moments)
-        found = _undominated(_summed(found, _undominated(own, None, 0.0)), need, free_swap_bytes)
-    return found
+        frontier = _undominated(_summed(frontier, _undominated(own, None, 0.0)), need, free_swap_bytes)
+    return frontier
 
 
 def _steps(sets: tuple[tuple[int, ...], ...], options: int, layers: int) -> Ints:

@@ -51,16 +51,16 @@ def quick_plan(
     layout, applied = under_sets(problem, masks[rows], to_layout(problem, sizes))
     ok = np.flatnonzero(fits(problem, layout, applied))
     plans = evaluator.timed(layout[ok], applied[ok])
-    found: tuple[int, InnerPlan] | None = None
+    fastest: tuple[int, InnerPlan] | None = None
     order = np.argsort(plans.least_s, kind="stable")
     for some in np.split(order, range(FIRST, len(order), BATCH)) if len(ok) else ():
         if plans.least_s[some[0]] >= below_s or stop():
             break
-        found = evaluator.fastest(plans, some, below_s) or found
-        below_s = found[1].step_s if found else below_s
-    if found is None:
+        fastest = evaluator.fastest(plans, some, below_s) or fastest
+        below_s = fastest[1].step_s if fastest else below_s
+    if fastest is None:
         return None
-    chosen, plan = found
+    chosen, plan = fastest
     return improve(evaluator, StageChoices(problem, masks[rows[ok[chosen] // len(sizes)]]), plan, moves, stop)
 
 
@@ -94,7 +94,7 @@ def set_problems(problems: Sequence[InnerProblem], enough_s: float) -> tuple[lis
     problems : the same candidate without recomputing whole layers and, maybe, with it. Problems come with their bounds,
     the least first.
     """
-    found, others_s = [], float("inf")
+    with_sets, others_s = [], float("inf")
     for number, problem in enumerate(problems):
         masks = undominated_sets(problem)
         if number:
@@ -102,9 +102,9 @@ def set_problems(problems: Sequence[InnerProblem], enough_s: float) -> tuple[lis
             whole = np.array([option.name == WHOLE for option in problem.options], dtype=np.bool_)
             masks = masks[masks[:, whole].any(axis=1)]
         low = relax_bounds(problem, masks)
-        found += [(float(low[row]), with_options(problem, masks[row])) for row in np.flatnonzero(low < enough_s)]
+        with_sets += [(float(low[row]), with_options(problem, masks[row])) for row in np.flatnonzero(low < enough_s)]
         others_s = min(others_s, float(low[low >= enough_s].min(initial=np.inf)))
-    return sorted(found, key=lambda each: each[0]), others_s
+    return sorted(with_sets, key=lambda each: each[0]), others_s
 
 
 def undominated_sets(problem: InnerProblem) -> Ints:

@@ -113,13 +113,13 @@ class CandidatePlans:
 
         Without a layout where no template fits, which proves nothing.
         """
-        found: list[Quick] = []
+        solutions: list[Quick] = []
         for problem in self.problems():
-            found.append((problem, best_template(problem)))
-            unsure, plan = _waits_for_swaps if problem.uniform_options else _swaps, found[-1][1].plan
+            solutions.append((problem, best_template(problem)))
+            unsure, plan = _waits_for_swaps if problem.uniform_options else _swaps, solutions[-1][1].plan
             if plan is not None and not unsure(problem, plan):
                 break
-        return min(found, key=lambda each: each[1].step_s)
+        return min(solutions, key=lambda each: each[1].step_s)
 
     def quick(self) -> Quick:
         """Solved quickly: without recomputing whole layers if that fits and swaps nothing, else with it, and the faster
@@ -136,23 +136,23 @@ class CandidatePlans:
         tried = [_solve_quickly(whole, self._should_cancel)]
         if solution.plan is not None and not whole.uniform_options:
             tried.append(solve(whole, effort=QUICK, should_cancel=self._should_cancel))
-        found = min(tried, key=lambda each: each.step_s)
+        faster = min(tried, key=lambda each: each.step_s)
         bound_s = min(solution.bound_s, *(each.bound_s for each in tried))
-        if solution.plan is not None and solution.step_s < found.step_s:
+        if solution.plan is not None and solution.step_s < faster.step_s:
             return problem, replace(solution, bound_s=bound_s)
-        return whole, replace(found, bound_s=bound_s)
+        return whole, replace(faster, bound_s=bound_s)
 
     def earnest(self, effort: Effort, enough_s: float) -> Quick:
         """The best plan, and a bound of the candidate, of no interest above enough_s.
 
         With whole layers recomputed and without: of equal plans the one without.
         """
-        found = [
+        solved = [
             (problem, solve(problem, effort=effort, upper_bound_s=enough_s, should_cancel=self._should_cancel))
             for problem in self.problems()
         ]
-        problem, solution = min(found, key=lambda each: each[1].step_s)
-        return problem, replace(solution, bound_s=min(each.bound_s for _, each in found))
+        problem, solution = min(solved, key=lambda each: each[1].step_s)
+        return problem, replace(solution, bound_s=min(each.bound_s for _, each in solved))
 
     def refined(self, problem: InnerProblem, effort: Effort, hint: InnerPlan) -> Quick:
         """A quick plan's problem solved in earnest from it.
@@ -286,11 +286,11 @@ class PlansAhead:
         while index not in self._made:
             self._collect()
             wanted = [each for each in (index, *soon) if each not in self._made and each not in self._begun]
-            mine = wanted[:1]
+            own = wanted[:1]
             for other in wanted[1 : 1 + WAITING - len(self._begun)]:
                 self._begun[other] = self._beside.begin(CandidateSolver.plan, other, self._how)
-            if mine:
-                self._made[mine[0]] = self._here.plan(mine[0], self._how)
+            if own:
+                self._made[own[0]] = self._here.plan(own[0], self._how)
             elif index in self._begun:
                 # Nothing else is left to do meanwhile; when the search is cancelled the plan says so.
                 self._made[index] = self._begun.pop(index).result() or self._here.plan(index, self._how)
@@ -313,14 +313,14 @@ def with_placements(best: Sequence[Solved], count: int, should_cancel: Callable[
     Looked at are each candidate's own plan, what moves one of its layers, the templates, and other memory options. What
     is proven of a candidate holds for all its plans.
     """
-    found = list(best)
+    plans = list(best)
     for solved in best:
-        order = sorted(each.solution.step_s for each in found)
+        order = sorted(each.solution.step_s for each in plans)
         below_s = order[count - 1] if len(order) >= count else float("inf")
         if solved.solution.step_s >= below_s or (should_cancel is not None and should_cancel()):
             continue
-        found += _others(solved, count - 1, below_s)
-    return sorted(found, key=lambda s: (s.solution.step_s, s.index))[:count]
+        plans += _others(solved, count - 1, below_s)
+    return sorted(plans, key=lambda s: (s.solution.step_s, s.index))[:count]
 
 
 def _others(solved: Solved, count: int, below_s: float) -> list[Solved]:
@@ -338,18 +338,18 @@ def _others(solved: Solved, count: int, below_s: float) -> list[Solved]:
     layout, option = np.concatenate(layouts), np.concatenate(applied)
     step = evaluator.step_s(layout, option, below_s)
     seen = {(own.layout.tobytes(), own.applied.tobytes())}
-    found: list[Solved] = []
+    others: list[Solved] = []
     for row in np.argsort(step, kind="stable"):
         key = (layout[row].tobytes(), option[row].tobytes())
-        if len(found) >= count or step[row] >= below_s:
+        if len(others) >= count or step[row] >= below_s:
             break
         if key not in seen:
             seen.add(key)
             plan = evaluator.plan(layout[row], option[row])
             bound_s = min(solved.solution.bound_s, plan.step_s)
             other = replace(solved.solution, status="feasible", plan=plan, bound_s=bound_s)
-            found.append(replace(solved, solution=other))
-    return found
+            others.append(replace(solved, solution=other))
+    return others
 
 
 def _choices(problem: InnerProblem, applied: Ints, moved: Ints, own: Ints) -> list[tuple[StageChoices, Ints]]:

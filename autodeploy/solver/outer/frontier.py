@@ -127,9 +127,9 @@ class SearchRequest:
 
     def by_context(self, rows: Ints) -> Iterator[tuple[Context, Ints]]:
         """Of the candidates at some rows those of each context."""
-        known = [self.contexts(int(row)) for row in rows]
-        numbers = np.array([id(context) for context in known], dtype=np.int64)
-        for number, context in {id(context): context for context in known}.items():
+        contexts = [self.contexts(int(row)) for row in rows]
+        numbers = np.array([id(context) for context in contexts], dtype=np.int64)
+        for number, context in {id(context): context for context in contexts}.items():
             yield context, rows[numbers == number]
 
     def cancelled(self) -> bool:

@@ -52,21 +52,21 @@ def least_memory(request: SearchRequest) -> SearchState:
     frontier, bounds = SearchState(), _sweeps_bytes(request)
     order = np.lexsort((swept.repaired_s, bounds))
     waiting: list[tuple[float, float, int]] = []  # bounded by their stages: what to solve next, the least first
-    found: dict[int, tuple[float, Solved]] = {}
+    leanest: dict[int, tuple[float, Solved]] = {}
     bounded = 0
     while waiting or bounded < len(order):
         unseen = float(bounds[order[bounded]]) if bounded < len(order) else math.inf
         low = min(unseen, waiting[0][0]) if waiting else unseen
         frontier.cancelled = request.cancelled()
-        taken = sorted(size for size, _ in found.values())
-        enough = len(found) >= top_k and low >= taken[top_k - 1] * (1.0 - request.gap)
-        spent = bool(found) and (frontier.solved >= budget.quick or bounded >= 8 * budget.paths)
+        taken = sorted(size for size, _ in leanest.values())
+        enough = len(leanest) >= top_k and low >= taken[top_k - 1] * (1.0 - request.gap)
+        spent = bool(leanest) and (frontier.solved >= budget.quick or bounded >= 8 * budget.paths)
         if frontier.cancelled or enough or spent:
             break
-        known = bool(waiting) and waiting[0][0] <= unseen
-        index = heapq.heappop(waiting)[2] if known else int(order[bounded])
+        is_bounded = bool(waiting) and waiting[0][0] <= unseen
+        index = heapq.heappop(waiting)[2] if is_bounded else int(order[bounded])
         plans = here.plans(index)
-        if not known:
+        if not is_bounded:
             bounded += 1
             bounds[index] = max(low, _relaxed_bytes(plans))
             if math.isfinite(bounds[index]):
@@ -76,9 +76,9 @@ def least_memory(request: SearchRequest) -> SearchState:
         solved = _least_plan(here, index, low, request.should_cancel)
         if solved is not None:
             size = card_bytes(solved)
-            if size < found.get(int(outer[index]), (math.inf,))[0]:
-                found[int(outer[index])] = size, solved
-                frontier.best = [s for _, s in sorted(found.values(), key=lambda f: (f[0], f[1].index))]
+            if size < leanest.get(int(outer[index]), (math.inf,))[0]:
+                leanest[int(outer[index])] = size, solved
+                frontier.best = [s for _, s in sorted(leanest.values(), key=lambda f: (f[0], f[1].index))]
         frontier.least_bytes = _proven(bounds)
         if request.watch is not None:
             request.watch(frontier, index)
@@ -95,11 +95,11 @@ def _proven(bounds: Floats) -> float | None:
 
 def _sweeps_bytes(request: SearchRequest) -> Floats:
     """The sweep's lower bound on the card [n]."""
-    found = np.empty(len(request.candidates))
-    for context, rows in request.by_context(np.arange(len(found))):
+    least_bytes = np.empty(len(request.candidates))
+    for context, rows in request.by_context(np.arange(len(least_bytes))):
         outside = communication_bytes(request.candidates.take(rows), context) + context.machine.runtime_bytes
-        found[rows] = on_card_bytes(request.swept.least_bytes[rows], outside, context.machine.fragmentation)
-    return found
+        least_bytes[rows] = on_card_bytes(request.swept.least_bytes[rows], outside, context.machine.fragmentation)
+    return least_bytes
 
 
 def _relaxed_bytes(plans: CandidatePlans) -> float:
@@ -127,13 +127,13 @@ def _least_plan(
     here: CandidateSolver, index: int, low_bytes: float, should_cancel: Callable[[], bool] | None
 ) -> Solved | None:
     """A candidate's plan with least memory, with and without recomputing whole layers; None where none was found."""
-    plans, found = here.plans(index), []
+    plans, squeezed = here.plans(index), []
     less = (plans.context.limit_bytes - low_bytes) / (1.0 + plans.context.machine.fragmentation)
     for problem in reversed([*plans.problems()]):
         solution = _squeezed(problem, max(0.0, problem.limit_bytes - less), should_cancel)
         if solution is not None:
-            found.append(here.solved(index, (problem, solution)))
-    return min(found, key=card_bytes, default=None)
+            squeezed.append(here.solved(index, (problem, solution)))
+    return min(squeezed, key=card_bytes, default=None)
 
 
 def _squeezed(
@@ -174,7 +174,7 @@ class RoomyPlans:
 
     def plans(self, indices: Sequence[int]) -> list[Solved]:
         """The plans of those candidates that have one, in order; all that were made until the search was cancelled."""
-        found: dict[int, Solved] = {}
+        solved: dict[int, Solved] = {}
         with Companion(self._there, beside=self._beside, should_cancel=self._request.should_cancel) as companion:
             ahead = PlansAhead(self._here, companion, loaded=True)  # the search made such plans
             longest = sorted(indices, key=self._slots, reverse=True)  # last, it would keep one process waiting
@@ -183,8 +183,8 @@ class RoomyPlans:
                     break
                 plan = ahead.plan(index, longest[place + 1 : place + 1 + LOOKAHEAD_CANDIDATES])
                 if plan[1].plan is not None:
-                    found[index] = replace(self._here.solved(index, plan), context=self._request.contexts(index))
-        return [found[index] for index in indices if index in found]
+                    solved[index] = replace(self._here.solved(index, plan), context=self._request.contexts(index))
+        return [solved[index] for index in indices if index in solved]
 
     def _slots(self, index: int) -> int:
         """Slots of a candidate's schedule, in which the time of its plan grows."""

@@ -212,21 +212,21 @@ class OpenBounds:
 
     def _in_earnest(self, rows: Ints, enough_s: float, budget: Budget) -> tuple[Solved, ...]:
         """The two candidates with the least bounds of some, solved; none where the least one is, or too many are."""
-        known = self._earnest
+        tried = self._earnest
         by_bound = rows[np.argsort(self.bounds_s[rows], kind="stable")].tolist()
-        if by_bound[0] in known or len(known) >= budget.earnest:
+        if by_bound[0] in tried or len(tried) >= budget.earnest:
             return ()
-        next_two = [each for each in by_bound if each not in known and self.bounds_s[each] < enough_s][:2]
+        next_two = [each for each in by_bound if each not in tried and self.bounds_s[each] < enough_s][:2]
         earnest = partial(CandidatePlans.earnest, effort=budget.effort, enough_s=enough_s)
         plans = self.shared(CandidateSolver.plan, [(each, earnest) for each in next_two])
-        found = []
+        solved = []
         for index, plan in zip(next_two, plans, strict=True):
             if plan is None:
                 continue
-            found.append(self.here.solved(index, plan))
-            known.add(index)
-            self.raise_to(index, found[-1].solution.bound_s)
-        return tuple(found)
+            solved.append(self.here.solved(index, plan))
+            tried.add(index)
+            self.raise_to(index, solved[-1].solution.bound_s)
+        return tuple(solved)
 
     def _raised(self, tuples: _Tuples, number: int) -> bool:
         """Whether a tuple's candidates were planned since, and are known to be slower."""

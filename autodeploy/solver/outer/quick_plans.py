@@ -195,11 +195,11 @@ class QuickPlans:
         self._count(look, 1.0)
         self.open.raise_to(look.index, solution.bound_s)
         if solution.step_s <= look.solution.step_s:
-            found = replace(look, problem=problem, solution=solution)
+            planned = replace(look, problem=problem, solution=solution)
             number = int(self.open.outer[look.index])
-            self._solved[number] = [found if one.index == look.index else one for one in self._solved[number]]
+            self._solved[number] = [planned if one.index == look.index else one for one in self._solved[number]]
             self.frontier.best = [one for one in self.frontier.best if one.index != look.index]
-            self._keep(found)
+            self._keep(planned)
         self.report(look.index)
 
     def _count(self, solved: Solved, work: float) -> None:
@@ -209,8 +209,8 @@ class QuickPlans:
     def _candidates(self, number: int) -> list[int]:
         """Of an outer tuple, in the order of their estimate."""
         rows = self._by_tuple[self._starts[number] : self._starts[number + 1]]
-        found: list[int] = rows[np.argsort(self.swept.repaired_s[rows], kind="stable")].tolist()
-        return found
+        in_order: list[int] = rows[np.argsort(self.swept.repaired_s[rows], kind="stable")].tolist()
+        return in_order
 
     def _try(self, number: int, index: int, soon: Sequence[int], *, again: bool) -> None:
         """Solve a candidate unless another one of its tuple, or a bound, makes that useless; soon: the next ones."""
@@ -229,12 +229,12 @@ class QuickPlans:
 
     def _next(self, order: Ints, position: int) -> list[int]:
         """Candidates after a place in an order that will probably be looked at next."""
-        found: dict[int, int] = {}
+        first_of: dict[int, int] = {}
         for index in map(int, order[position + 1 : position + 1 + LOOKAHEAD_WINDOW]):
             number = int(self.open.outer[index])
             if number not in self._solved and not self._useless([], index):
-                found.setdefault(number, index)
-        return list(found.values())[:LOOKAHEAD_CANDIDATES]
+                first_of.setdefault(number, index)
+        return list(first_of.values())[:LOOKAHEAD_CANDIDATES]
 
     def _useless(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate of a tuple will not be solved, as things stand."""
