@@ -34,7 +34,7 @@ WHOLE: Final = frozenset({"numba", "llvmlite"})
 AGAIN_S: Final = 0.5
 """An interruption that was lost, in a destructor, is repeated."""
 
-ARRIVES: Final = 100
+MAX_INTERRUPTS: Final = 100
 """Turns of a loop, each of which looks for an exception that was sent."""
 
 _INTERRUPTED: Final = threading.Event()
@@ -192,5 +192,5 @@ def _let_arrive() -> None:
     Taking it back with a null pointer would leave CPython 3.11 looking for it for ever: at every call and every turn of
     a loop, and under a tracer or a profiler without end.
     """
-    for _ in range(ARRIVES):
+    for _ in range(MAX_INTERRUPTS):
         pass

@@ -44,7 +44,7 @@ from autodeploy.reports.operator_table import (
 )
 from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import choices, plan_lines
-from autodeploy.services.comparisons import MOST
+from autodeploy.services.comparisons import MAX_COMPARED
 from autodeploy.services.searches import NEWEST
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.spec import Spec
@@ -206,7 +206,7 @@ def _compare_page(
     given = [name.strip() for item in plans or () for name in item.split(",")]
     wanted = list(dict.fromkeys(name for name in given if name))
     comparison, problem, compared = None, "", []
-    if wanted and not 2 <= len(wanted) <= MOST:
+    if wanted and not 2 <= len(wanted) <= MAX_COMPARED:
         problem = "compare.count"
     elif wanted:
         try:

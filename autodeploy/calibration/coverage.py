@@ -32,7 +32,7 @@ PER_DOUBLING = {"ep": 0.04, "cp": 0.03, "pp": 0.02, "seq_length": 0.02}
 PER_UNSEEN = 0.05
 # A device with few records takes the efficiencies of another; what that costs beside the other's own spread.
 PER_CARRIED_DEVICE = 0.08
-FEW = 4  # configurations
+MIN_CONFIGURATIONS = 4  # configurations
 AXES = ("ranks", *PER_DOUBLING)
 SCALED_AXES = ("ranks", "ep", "pp")  # that a rehearsal has less of than its plan
 _COMPARED = (*AXES, "tp")  # to find the record that ran most alike
@@ -173,7 +173,7 @@ def spread_of(
 def is_carried(family: str, run: Mapping[str, Any], fitted: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a run's device has too few records of its kind, dense or with experts, among those that were fitted."""
     own = {r.get("configuration", r["id"]) for r in fitted if r["family"] == family and r["moe"] == run["moe"]}
-    return len(own) < FEW
+    return len(own) < MIN_CONFIGURATIONS
 
 
 def widened(

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 LEAST_FITTED = 10  # records that a rehearsal's fit must have seen
 STEP = 0.0025
 PRIOR_RECORDS = 20  # the prior of a doubling counts as much as this many rehearsed records
-MOST = 0.20
-INSIDE = 0.80
+MAX_PER_DOUBLING = 0.20
+INTERVAL_COVERAGE = 0.80
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ def rehearsed_slope(cases: Sequence[Rehearsal]) -> float:
 
     Each rehearsal's variance is its class's plus the square of its doublings times this.
     """
-    for number in range(round(MOST / STEP)):
+    for number in range(round(MAX_PER_DOUBLING / STEP)):
         slope = number * STEP
         inside = [abs(c.residual) <= Z80 * math.hypot(c.log_sigma, slope * c.doublings) for c in cases]
-        if sum(inside) >= INSIDE * len(cases):
+        if sum(inside) >= INTERVAL_COVERAGE * len(cases):
             return slope
-    return MOST
+    return MAX_PER_DOUBLING

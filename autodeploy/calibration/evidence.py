@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-WITHIN = 2.0  # a degree counts where a run's is no farther than this factor
+MAX_DEGREE_RATIO = 2.0  # a degree counts where a run's is no farther than this factor
 OF_EXPERTS = frozenset({"ep", "etp", "moe_dispatcher"})
 # What an axis says is used where this degree is above one: a schedule needs stages, a dispatcher ranks of experts.
 USED_WITH = {"schedule": "pp", "moe_dispatcher": "ep"}
@@ -105,7 +105,8 @@ def counts(row: Mapping[str, Any], axis: str, value: int | str) -> bool:
         return False
     if isinstance(value, str):
         return bool(row[axis] == value and row[USED_WITH[axis]] > 1)
-    return bool(1.0 / WITHIN <= row[axis] / value <= WITHIN and (row[axis] > 1 or axis not in UNUSED_AT_ONE))
+    near = 1.0 / MAX_DEGREE_RATIO <= row[axis] / value <= MAX_DEGREE_RATIO
+    return bool(near and (row[axis] > 1 or axis not in UNUSED_AT_ONE))
 
 
 _LATEST: list[tuple[Mapping[str, Any], dict[str, _Pool]]] = []  # the table in use, with the pools made from it

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.record import Record
 
-LARGE = 64  # cards from which runs are compared with large ones alone: utilisation falls with the size
+LARGE_CLUSTER = 64  # cards from which runs are compared with large ones alone: utilisation falls with the size
 FORMATS = {"fp16": "bf16"}  # of one rate
 
 
@@ -45,4 +45,4 @@ def highest_mfu(family: str, *, moe: bool, npus: int, precision: str) -> Measure
 def _alike(row: Mapping[str, Any], family: str, moe: bool, npus: int, precision: str) -> bool:
     formats = {FORMATS.get(each, each) for each in (row.get("precision", ""), precision)}
     same = row["family"] == family and row["moe"] == moe and len(formats) == 1
-    return same and row.get("mfu") is not None and (int(row["npus"] or 1) >= LARGE) == (npus >= LARGE)
+    return same and row.get("mfu") is not None and (int(row["npus"] or 1) >= LARGE_CLUSTER) == (npus >= LARGE_CLUSTER)

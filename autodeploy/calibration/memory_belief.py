@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.evidence import MemorySeen
 
-SHARED: Final = 0.5
+SHARED_VARIANCE: Final = 0.5
 """Share of the variance that b has. Of the shipped peaks of Ascend most of it lies between families, of those of other
 makers next to none: judgement."""
 _POINTS: Final = 1201
@@ -92,7 +92,7 @@ def belief(seen: tuple[MemorySeen, ...], configuration: str, log_sigma: float, p
         groups.setdefault(each.configuration, []).append(each)
     squares = [max(_square(each, log_sigma) for each in group) for group in groups.values()]
     scale = widening(peaks, squares)
-    tau, omega = scale * log_sigma * math.sqrt(SHARED), scale * log_sigma * math.sqrt(1.0 - SHARED)
+    tau, omega = scale * log_sigma * math.sqrt(SHARED_VARIANCE), scale * log_sigma * math.sqrt(1.0 - SHARED_VARIANCE)
     ratios = [0.0, *(each.log_ratio for each in seen)]
     shared = np.linspace(min(ratios) - _BEYOND * tau, max(ratios) + _BEYOND * tau, _POINTS)
     log_weights = -0.5 * (shared / tau) ** 2

@@ -13,7 +13,7 @@ from autodeploy.calibration.evidence import FEATURE, counts, is_used
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.release_defaults import release_of
 from autodeploy.calibration.run_rows import run_row
-from autodeploy.calibration.strategy_groups import SAME, Without, calibration_of, strategy_groups
+from autodeploy.calibration.strategy_groups import LOG_TIME_TOLERANCE, Without, calibration_of, strategy_groups
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def came_true(found: Sequence[Gain]) -> Came | None:
     Counted are gains predicted above zero, which a search would have taken. Each model on a chip counts once, whatever
     the number of its groups and gains.
     """
-    taken = [gain for gain in found if gain.predicted > SAME]
+    taken = [gain for gain in found if gain.predicted > LOG_TIME_TOLERANCE]
     if not taken:
         return None
     names = np.array([f"{gain.model} on {gain.device}" for gain in taken])

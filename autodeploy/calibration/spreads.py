@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Z80 = 1.2816  # half-width of a normal 80 % interval in standard deviations
 LEAST_IN_CLASS = 4  # weight that a spread rests on: the farthest of four residuals holds four of five further ones
 LEAST_IN_SUBCLASS = 8  # below, the spread of the whole class stands
-INSIDE = 0.8
+INTERVAL_COVERAGE = 0.8
 REPEAT_NOISE = 0.035  # of one configuration measured twice
 LEAST_UNCALIBRATED = 0.15  # log standard deviation where the class has no record
 
@@ -54,7 +54,7 @@ def log_sigma_of(residuals: Floats, weights: Floats | None = None) -> float:
     order = np.argsort(np.abs(residuals))
     sizes = np.concatenate([[0.0], np.abs(residuals)[order]])
     ranks = np.concatenate([[0.0], np.cumsum(weights[order])])
-    return float(np.interp(INSIDE * (ranks[-1] + 1.0), ranks, sizes)) / Z80
+    return float(np.interp(INTERVAL_COVERAGE * (ranks[-1] + 1.0), ranks, sizes)) / Z80
 
 
 def widening(freedom: float, squares: Sequence[float]) -> float:

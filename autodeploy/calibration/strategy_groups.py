@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
 
-SAME = 1e-6  # of log times: strategies that the formulas do not tell apart
+LOG_TIME_TOLERANCE = 1e-6  # of log times: strategies that the formulas do not tell apart
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def told_apart(group: StrategyGroup, log_predicted: Floats) -> list[list[int]]:
 
 
 def _same(group: StrategyGroup, log_predicted: Floats, one: int, other: int) -> bool:
-    near = abs(float(log_predicted[one] - log_predicted[other])) < SAME
+    near = abs(float(log_predicted[one] - log_predicted[other])) < LOG_TIME_TOLERANCE
     return near or _said(group.records[one]) == _said(group.records[other])
 
 

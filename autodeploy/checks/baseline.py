@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
 
 # A part of a step that moves by less of it moved by nothing.
-LEAST = 0.002
+MIN_TOLD_CHANGE = 0.002
 # Flags that name a run, not what it does.
 NAMES = frozenset({"--save", "--load", "--tensorboard-dir", "--wandb-exp-name", "--wandb-project", "--wandb-save-dir"})
 
@@ -110,6 +110,6 @@ def _moved(before: Plan, after: Plan) -> tuple[MovedPart, ...]:
         MovedPart(part=part, before_s=getattr(before.breakdown, part), after_s=getattr(after.breakdown, part))
         for part in PARTS
     ]
-    least = LEAST * before.step_time_s
+    least = MIN_TOLD_CHANGE * before.step_time_s
     moved = [part for part in parts if abs(part.after_s - part.before_s) > least]
     return tuple(sorted(moved, key=lambda part: -abs(part.after_s - part.before_s)))

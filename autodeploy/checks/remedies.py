@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 # Modules worth naming alone; the others are parts of these or free little.
 MODULES = ("norm", "activation", "mla_up_proj", "moe_zero_memory_level0", "core_attn", "mlp", "moe")
 OPTIMIZER = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
-KEPT = 3
+MAX_REMEDIES = 3
 # A single change that costs less than this share of a step needs no company.
-CHEAP = 0.01
+CHEAP_SLOWDOWN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ def remedies_of(
     fitting = [tried for tried in singles if tried.plan.peak_memory_gib <= allowed]
     if any(tried.changes == (EVERY_LAYER,) for tried in fitting):
         fitting += _fewest_layers(plan, (), attempt, allowed)
-    if all(tried.plan.step_time_s > (1.0 + CHEAP) * plan.step_time_s for tried in fitting):
+    if all(tried.plan.step_time_s > (1.0 + CHEAP_SLOWDOWN) * plan.step_time_s for tried in fitting):
         fitting += _together(_cheapest_relief_first(singles, plan), plan, attempt, allowed)
     if not fitting:
         fitting += _together(_most_relief_first(singles), plan, attempt, allowed)
     fitting.sort(key=lambda tried: (tried.plan.step_time_s, len(tried.changes)))
-    return tuple(_remedy(launch, plan, tried) for tried in _one_of_each_kind(fitting)[:KEPT])
+    return tuple(_remedy(launch, plan, tried) for tried in _one_of_each_kind(fitting)[:MAX_REMEDIES])
 
 
 def single_changes(plan: Plan, rules: LaunchRules) -> Iterator[Change]:

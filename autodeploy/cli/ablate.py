@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autodeploy.cli.exits import GATE_FAILED
-from autodeploy.cli.options import Lang, ListFormat, Output, SimpleFormat, Tongue, language, read_spec
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, SimpleFormat, language, read_spec
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -29,7 +29,7 @@ def ablate(
     order: Annotated[str, typer.Option("--order", metavar="FEATURE,...", help="order of the cumulative rows")] = "",
     output_format: SimpleFormat = ListFormat.TABLE,
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Switch features of a strategy one at a time; or compare the published effects with this model.
 

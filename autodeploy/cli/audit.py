@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.database import read_age
-from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, SimpleFormat, language
 
 if TYPE_CHECKING:
     from autodeploy.store.database import Database
@@ -41,7 +41,7 @@ def list_all(
     action: Annotated[str | None, typer.Option("--action", help="as search.cancel")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="newest entries to show")] = 50,
     output_format: SimpleFormat = ListFormat.TABLE,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """List what callers changed, newest first: when, who, from where, what, and how it was answered."""
     from dataclasses import asdict
@@ -73,7 +73,7 @@ def list_all(
 @app.command(epilog="Example: autodeploy audit prune --older-than 52w")
 def prune(
     older_than: Annotated[str, typer.Option(help="age of the entries that go: hours (12h), days (90d), weeks (52w)")],
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Delete entries of that age."""
     from autodeploy.cli.database import current_database

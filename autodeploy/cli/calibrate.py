@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, Tongue
+from autodeploy.cli.options import Lang, LanguageOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ def calibrate(
     ] = None,
     op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Fit a handful of efficiencies with physical meaning; the overlay says what to and how well."""
     from autodeploy.cli.output import write_report
@@ -92,7 +92,7 @@ def _is_probe(file: Path) -> bool:
 
 def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
     """The overlay, with a table of what changed on stderr: old, new, by how much of its prior, from how much."""
-    from autodeploy.cli.options import spoken
+    from autodeploy.cli.options import current_language
     from autodeploy.cli.output import table_text, talk, tell
     from autodeploy.probe.document import read_probe_file
     from autodeploy.probe.fit import fit_probe
@@ -110,7 +110,7 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
     )
 
     def titles(*names: str) -> list[str]:
-        return [command_text(spoken(), name) for name in names]
+        return [command_text(current_language(), name) for name in names]
 
     rows = [
         [each.path, f"{each.old:.4g}", f"{each.new:.4g}", each.unit, f"{each.sigmas:+.1f}", str(each.points)]
@@ -186,7 +186,7 @@ def _traced(
     folder: Path, profile: str, spec: Spec | None, plan: Plan | None, page: Path | None
 ) -> tuple[list[tuple[str, MeasuredRun]], Plan | None]:
     """What a profiler's folder measured, compared on a page, and the plan that it ran, where one is said."""
-    from autodeploy.cli.options import spoken
+    from autodeploy.cli.options import current_language
     from autodeploy.cli.output import write_report
     from autodeploy.importers.profiler_output import read_profiler_output
     from autodeploy.jobs.planning import load_planner
@@ -196,7 +196,7 @@ def _traced(
     output = read_profiler_output(folder)
     if plan is None and spec is not None and spec.strategy is not None:
         plan = load_planner().estimate(spec)
-    text = trace_page(compare_trace(output, profile, spec, plan), spoken())
+    text = trace_page(compare_trace(output, profile, spec, plan), current_language())
     write_report(text, page)
     # Without what ran, the step says nothing; the products do.
     step = [(folder.name, output.step)] if output.step is not None and spec is not None else []

@@ -11,7 +11,7 @@ import typer
 from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.import_file import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
 from autodeploy.cli.launch_file import LaunchFile, LaunchOptions, with_database
-from autodeploy.cli.options import Lang, Output, Server, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language
 
 if TYPE_CHECKING:
     from autodeploy.checks import Baseline
@@ -69,7 +69,7 @@ def check(
         Path | None, typer.Option("--markdown", metavar="FILE", help="also write Markdown there")
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="also write JUnit XML there")] = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Gate a launch: can it start, will it fit, how far is it from the best plan, is it slower than a baseline?
 
@@ -105,7 +105,7 @@ def check(
         raise typer.Exit(GATE_FAILED)
 
 
-def _tell_doubts(report: CheckReport, lang: Tongue) -> None:
+def _tell_doubts(report: CheckReport, lang: LanguageOption) -> None:
     """What no prediction knows, on stderr: a form for machines is read by none who would see it there."""
     from autodeploy.cli.output import tell
     from autodeploy.reports.translation import translated
@@ -134,7 +134,7 @@ def share(text: str, option: str, *, most: float) -> float:
     return value
 
 
-def _shown(report: CheckReport, form: CheckFormat, lang: Tongue, name: str) -> str:
+def _shown(report: CheckReport, form: CheckFormat, lang: LanguageOption, name: str) -> str:
     from autodeploy.reports import check_report
 
     if form is CheckFormat.JSON:

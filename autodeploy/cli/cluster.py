@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.options import Lang, Output, Tongue
+from autodeploy.cli.options import Lang, LanguageOption, Output
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -44,7 +44,7 @@ def import_files(
         typer.Option("--leaf-oversubscription", min=1.0, max=1000.0, help="bandwidth below over that of uplinks"),
     ] = None,
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a spec's cluster with what was measured as its overlay; say where the files and the profile disagree."""
     from autodeploy.cli.output import tell, write_report, yaml_text
@@ -72,7 +72,7 @@ def export_overlay(
         typer.Option("--release", help="software that the runs were on, as 'CANN 8.3.RC1'; may be repeated"),
     ] = None,
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a cluster's overlay for others: numbers, author and releases, without models and runs."""
     from autodeploy.cli.output import write_report

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, Output, Server, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -33,7 +33,7 @@ def compare(
         CompareFormat.TABLE
     ),
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Show in what two to five plans differ."""
     from autodeploy.cli.check import baseline_document

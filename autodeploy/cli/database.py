@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, Tongue
+from autodeploy.cli.options import Lang, LanguageOption
 from autodeploy.errors import SpecError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def upgrade(
     no_copy: Annotated[
         bool, typer.Option("--no-copy", help="of an SQLite file, which is copied beside it before its tables change")
     ] = False,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Bring the database to this version's tables; nothing happens when it is there already."""
     from autodeploy.cli.output import tell
@@ -52,7 +52,7 @@ def upgrade(
 def downgrade(
     revision: Annotated[str, typer.Argument(help="of the older version, which says it itself when it refuses")],
     yes: Annotated[bool, typer.Option("--yes", help="also where data is lost")] = False,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Take the database back to an older version's tables, servers and workers being stopped."""
     from autodeploy.cli.output import tell
@@ -81,7 +81,7 @@ def downgrade(
 def prune(
     older_than: Annotated[str, typer.Option(help="age of the searches that go: hours (12h), days (90d), weeks (8w)")],
     keep_tagged: Annotated[bool, typer.Option("--keep-tagged", help="keep searches that have a tag")] = False,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Delete finished searches of that age with their plans."""
     from autodeploy.cli.output import tell
@@ -96,7 +96,8 @@ def prune(
 
 @app.command("export", epilog="Example: autodeploy db export backup.jsonl")
 def export_file(
-    file: Annotated[Path, typer.Argument(help="JSON lines; replaced whole or not at all")], lang: Lang = Tongue.EN
+    file: Annotated[Path, typer.Argument(help="JSON lines; replaced whole or not at all")],
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write everything that is stored to a file, while the service may go on."""
     from autodeploy.cli.output import replacing, tell
@@ -112,7 +113,7 @@ def export_file(
 
 @app.command("import", epilog="Example: autodeploy db import backup.jsonl")
 def import_file(
-    file: Annotated[Path, typer.Argument(help="made by `autodeploy db export`")], lang: Lang = Tongue.EN
+    file: Annotated[Path, typer.Argument(help="made by `autodeploy db export`")], lang: Lang = LanguageOption.EN
 ) -> None:
     """Add what an exported file has and this database has not; a second time nothing happens."""
     from autodeploy.cli.output import tell

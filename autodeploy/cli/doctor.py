@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from autodeploy.cli.exits import SERVICE_ERROR
-from autodeploy.cli.options import Lang, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, language
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ app = typer.Typer()
 
 
 @app.command()
-def doctor(lang: Lang = Tongue.EN) -> None:
+def doctor(lang: Lang = LanguageOption.EN) -> None:
     """Check versions, solver, hardware profiles, presets and database. Exit code 4: something is wrong."""
     from autodeploy.cli.output import write_report
     from autodeploy.reports.command_texts import command_text

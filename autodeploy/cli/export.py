@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autodeploy.cli.options import Lang, Output, Server, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language
 from autodeploy.stack.frameworks import launchers
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def export(
     ] = None,
     server: Server = None,
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a plan as something another program reads. Documents for people are in the language of `--lang`."""
     from autodeploy.cli.output import tell, write_report

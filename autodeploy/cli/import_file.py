@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, Output, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, Output, language
 
 if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import Diagnostics
@@ -44,7 +44,7 @@ def import_file(
     num_npus: NumNpus = None,
     settings: Settings = None,
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Turn a model's config.json, a launch script or a framework's YAML into a spec. Scripts are never run."""
     from autodeploy.cli.output import tell, write_report, yaml_text

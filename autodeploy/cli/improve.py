@@ -8,7 +8,7 @@ import typer
 
 from autodeploy.cli.import_file import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
 from autodeploy.cli.launch_file import LaunchFile, LaunchOptions, with_database
-from autodeploy.cli.options import Lang, ListFormat, Output, Server, SimpleFormat, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, SimpleFormat, language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def improve(
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Name the three changes of a launch that gain most, and the best that keep its checkpoints' layout."""
     from autodeploy.cli.output import write_report

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, SimpleFormat, language
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -44,7 +44,7 @@ def create(
     max_time_limit_s: Annotated[
         float | None, typer.Option(min=1, help="longest time limit of a search, in seconds; default: the server's")
     ] = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Make an API key and print it: it is shown this once, only its hash is stored."""
     from autodeploy.cli.audit import note_here
@@ -68,7 +68,7 @@ def create(
 
 
 @app.command("ls")
-def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue.EN) -> None:
+def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
     """List the keys: team, scope, last use, whether they are revoked."""
     from dataclasses import asdict
 
@@ -97,7 +97,7 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue
 @app.command(epilog="Example: autodeploy keys revoke key_01m3xk7pq2w9a4fh")
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="as `keys ls` shows it, key_...")],
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """End a key at once and for good; its searches stay."""
     from autodeploy.cli.audit import note_here

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, SimpleFormat, language
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("ls")
-def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue.EN) -> None:
+def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
     """List the models that a spec can name."""
     from autodeploy.cli.output import json_text, table_text, write_report
     from autodeploy.reports.command_texts import command_text
@@ -36,7 +36,7 @@ def short_source(source: str) -> str:
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="a preset's name")],
     output_format: SimpleFormat = ListFormat.TABLE,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Show a model as it stands in a spec, with its parameter counts and sources."""
     from autodeploy.cli.output import json_text, write_report, yaml_text

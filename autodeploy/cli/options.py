@@ -31,29 +31,29 @@ class ListFormat(StrEnum):
     JSON = "json"
 
 
-class Tongue(StrEnum):
+class LanguageOption(StrEnum):
     """Language of reports."""
 
     EN = "en"
     ZH = "zh"
 
 
-_SPOKEN: ContextVar[Language] = ContextVar("language of the command that runs", default="en")
+_LANGUAGE: ContextVar[Language] = ContextVar("language of the command that runs", default="en")
 
 
-def _remember(tongue: Tongue) -> Tongue:
-    _SPOKEN.set(language(tongue))
-    return tongue
+def _remember(option: LanguageOption) -> LanguageOption:
+    _LANGUAGE.set(language(option))
+    return option
 
 
-def spoken() -> Language:
+def current_language() -> Language:
     """The language of the command that runs: that of its `--lang`."""
-    return _SPOKEN.get()
+    return _LANGUAGE.get()
 
 
-def language(tongue: Tongue) -> Language:
+def language(option: LanguageOption) -> Language:
     """The language for the reports room."""
-    return "zh" if tongue is Tongue.ZH else "en"
+    return "zh" if option is LanguageOption.ZH else "en"
 
 
 SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON spec; - reads YAML from stdin")]
@@ -61,7 +61,7 @@ Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", h
 Format = Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the PlanSet")]
 SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help="table or json")]
 Lang = Annotated[
-    Tongue,
+    LanguageOption,
     typer.Option("--lang", help="language of reports and messages", envvar="AUTODEPLOY_LANG", callback=_remember),
 ]
 Server = Annotated[
@@ -90,4 +90,4 @@ def _doubt(said: str) -> None:
     from autodeploy.cli.output import tell
     from autodeploy.reports.translation import translated
 
-    tell("doubt", text=translated(said, spoken()))
+    tell("doubt", text=translated(said, current_language()))

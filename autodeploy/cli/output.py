@@ -88,10 +88,10 @@ def talk(text: str) -> None:
 
 def tell(key: str, **values: object) -> None:
     """A sentence of `reports.command_texts` to the person, in the language of the command."""
-    from autodeploy.cli.options import spoken
+    from autodeploy.cli.options import current_language
     from autodeploy.reports.command_texts import command_text
 
-    talk(command_text(spoken(), key, **values))
+    talk(command_text(current_language(), key, **values))
 
 
 def table_text(

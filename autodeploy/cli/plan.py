@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autodeploy.cli.exits import exit_code
-from autodeploy.cli.options import Format, Lang, Output, ReportFormat, Server, SpecFile, Tongue, language, read_spec
+from autodeploy.cli.options import (
+    Format,
+    Lang,
+    LanguageOption,
+    Output,
+    ReportFormat,
+    Server,
+    SpecFile,
+    language,
+    read_spec,
+)
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
@@ -44,7 +54,7 @@ def plan(
     ] = False,
     output_format: Format = ReportFormat.TABLE,
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Find the best deployment plans for a spec. Exit code 3: nothing fits."""
     spec = _with_top(read_spec(spec_file), top)
@@ -66,7 +76,7 @@ def estimate(
         ReportFormat.TABLE
     ),
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Predict time and memory of the one strategy in the spec. Exit code 3: it does not fit."""
     from autodeploy.cli.output import write_report, write_text_report
@@ -96,7 +106,7 @@ def estimate(
 
 
 def _show_operators(
-    spec: Spec, server: str | None, output_format: ReportFormat, output: Path | None, lang: Tongue
+    spec: Spec, server: str | None, output_format: ReportFormat, output: Path | None, lang: LanguageOption
 ) -> None:
     """The operators of the spec's strategy, as tables or JSON."""
     from autodeploy.cli.output import write_report, write_text_report
@@ -130,7 +140,7 @@ def _estimate_here(spec: Spec) -> Plan:
 
 
 def show(
-    plan_set: PlanSet, output_format: ReportFormat, output: Path | None, lang: Tongue, *, detail: bool = False
+    plan_set: PlanSet, output_format: ReportFormat, output: Path | None, lang: LanguageOption, *, detail: bool = False
 ) -> None:
     """The PlanSet in the format asked for; `detail` is of the table, the other formats have all."""
     from autodeploy.cli.output import write_report, write_text_report

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autodeploy.cli.options import Lang, SpecFile, Tongue, read_spec
+from autodeploy.cli.options import Lang, LanguageOption, SpecFile, read_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ def probe(
     ] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=2, help="nodes that will run it, whole ones")] = 1,
     ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="ranks that will run it, if fewer")] = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write one self-contained script that measures what this spec's best plans compute and send."""
     from autodeploy.cli.output import tell, write_report

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.options import Lang, ListFormat, SimpleFormat, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, SimpleFormat, language
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("ls")
-def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue.EN) -> None:
+def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
     """List the hardware profiles that come with AutoDeploy."""
     from autodeploy.cli.output import json_text, table_text, write_report
     from autodeploy.reports.command_texts import command_text
@@ -48,7 +48,7 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Tongue
 def this_machine(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="PROFILE.yaml", help="where the profile goes")],
     processes: Annotated[int, typer.Option("--processes", min=1, max=4096, help="ranks that share the cores")] = 1,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a profile of this machine's processors; its rates are bounds until `calibrate` reads a probe."""
     from autodeploy.cli.output import write_report
@@ -61,7 +61,7 @@ def this_machine(
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="a profile's name, or an own YAML file")],
     output_format: SimpleFormat = ListFormat.TABLE,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Show every number of a profile with its unit, kind and source."""
     from autodeploy.cli.output import json_text, table_text, write_report

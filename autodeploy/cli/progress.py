@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.cli.loudness import loudness
-from autodeploy.cli.options import spoken
+from autodeploy.cli.options import current_language
 from autodeploy.cli.output import talk, tell
 from autodeploy.reports.command_texts import command_text
 from autodeploy.reports.texts import say
@@ -43,7 +43,7 @@ class SearchTalk:
     """Shows progress, and turns the first Ctrl-C into a wish to stop (the best plan so far is kept)."""
 
     def __init__(self) -> None:
-        self._lang = spoken()
+        self._lang = current_language()
         self._status: Status | None = None
         self._before: Any = None
         self._stop = False

@@ -9,12 +9,12 @@ import typer
 from autodeploy.cli.exits import INFEASIBLE
 from autodeploy.cli.options import (
     Lang,
+    LanguageOption,
     ListFormat,
     Output,
     Server,
     SimpleFormat,
     SpecFile,
-    Tongue,
     language,
     read_spec,
 )
@@ -54,7 +54,7 @@ def recommend(
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Find the fewest cards that train so many tokens in so many days. Exit code 3: none do."""
     from autodeploy.cli.output import write_report
@@ -116,7 +116,7 @@ def compare_clusters(
     server: str | None,
     output_format: ListFormat,
     output: Path | None,
-    lang: Tongue,
+    lang: LanguageOption,
 ) -> None:
     """Days and cost on each cluster, and which is the cheapest in time; exit code 3 where none is."""
     from autodeploy.cli.output import write_report

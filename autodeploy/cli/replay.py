@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.options import Lang, ListFormat, Output, SimpleFormat, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, SimpleFormat, language
 
 app = typer.Typer()
 
@@ -23,7 +23,7 @@ def replay(
     ] = 5.0,
     output: Output = None,
     output_format: SimpleFormat = ListFormat.TABLE,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Predict every stored run's plan with this release; exit 1 where errors grew by more than is allowed."""
     from autodeploy.cli.exits import GATE_FAILED

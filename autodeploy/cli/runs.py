@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, ListFormat, Server, SimpleFormat, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Server, SimpleFormat, language
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -51,7 +51,7 @@ def add(
     ] = None,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Link a measured run to its plan: its cluster's overlay is fitted again, stored plans are re-ranked."""
     from autodeploy.cli.output import json_text, write_report
@@ -86,7 +86,7 @@ def list_all(
     limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="newest runs to show")] = 50,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """List measured runs, newest first, each beside its prediction."""
     from autodeploy.cli.output import json_text, table_text, write_report
@@ -116,7 +116,7 @@ def list_all(
 def remove(
     run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="as `runs ls` names it, run_...")],
     server: Server = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Delete a run; its cluster's overlay is fitted to those that are left."""
     from autodeploy.cli.output import tell

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from autodeploy.cli.loudness import log_changes, loudness
-from autodeploy.cli.options import Lang, Tongue, spoken
+from autodeploy.cli.options import Lang, LanguageOption, current_language
 
 app = typer.Typer()
 
@@ -18,7 +18,7 @@ def serve(
         str | None, typer.Option(help="address to listen on; default: AUTODEPLOY_HOST or 127.0.0.1")
     ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="default: AUTODEPLOY_PORT or 8000")] = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Serve the API and the pages until Ctrl-C. The log goes to stderr; stdout says where to open the pages."""
     from importlib.metadata import version
@@ -37,4 +37,4 @@ def _say(key: str, **values: object) -> None:
 
     if loudness() == "quiet":
         return
-    typer.echo(command_text(spoken(), key, **values))
+    typer.echo(command_text(current_language(), key, **values))

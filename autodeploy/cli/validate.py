@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, Output, Tongue, language
+from autodeploy.cli.options import Lang, LanguageOption, Output, language
 
 if TYPE_CHECKING:
     from autodeploy.calibration.unmeasured import UnmeasuredReport
@@ -36,7 +36,7 @@ def validate(
         ValidationFormat, typer.Option("-f", "--format", help="html is one file with the plot and tables")
     ] = ValidationFormat.TABLE,
     output: Output = None,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Predict every measured run and say how far off the prediction is."""
     from autodeploy.cli.output import write_report

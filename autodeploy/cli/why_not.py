@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, ListFormat, Server, SimpleFormat, Tongue, language, read_spec
+from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Server, SimpleFormat, language, read_spec
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -31,7 +31,7 @@ def why_not(
     ],
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
-    lang: Lang = Tongue.EN,
+    lang: Lang = LanguageOption.EN,
 ) -> None:
     """Name the rule or bound that rejects a strategy, or what the best plan with its axes would cost."""
     from autodeploy.cli.output import write_report

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.launch_script import GivenFlag, LaunchScript
 
 UNKNOWN = "not in the flag table: kept as it is"
-LARGEST = 10**12
+MAX_NUMBER = 10**12
 
 
 class FlagReader:
@@ -57,7 +57,7 @@ class FlagReader:
         if text is None:
             return None
         sign = text.removeprefix("-")
-        if not sign.isdigit() or len(sign) > 13 or int(sign) > LARGEST:
+        if not sign.isdigit() or len(sign) > 13 or int(sign) > MAX_NUMBER:
             self.fail(flag, f"{text[:40]!r} is not a whole number of usable size")
         return int(text)
 
@@ -70,7 +70,7 @@ class FlagReader:
             value = float(text)
         except ValueError:
             self.fail(flag, f"{text[:40]!r} is not a number")
-        if not abs(value) <= LARGEST:
+        if not abs(value) <= MAX_NUMBER:
             self.fail(flag, f"{text[:40]!r} is not a number of usable size")
         return value
 

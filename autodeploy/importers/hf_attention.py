@@ -25,7 +25,7 @@ GATED_DELTA_NET = {
     "conv_kernel_dim": "linear_conv_kernel_dim",
 }
 INDEXER = ("index_topk", "index_n_heads", "index_head_dim", "index_topk_freq", "index_skip_topk_offset")
-LIMIT = 1_000_000
+MAX_COUNT = 1_000_000
 
 
 def read_attention_types(reader: Reader, layers: int) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def window_pattern(reader: Reader, layers: int) -> list[str] | None:
     for key in ("sliding_window_pattern", "_sliding_window_pattern"):
         given = reader.raw(key)
         if given is not None:
-            interval = max(1, reader.checked_count(given, reader.at(key), LIMIT))
+            interval = max(1, reader.checked_count(given, reader.at(key), MAX_COUNT))
             reader.log.take(reader.at(key), "layer_types", given, "every so many layers one sees everything")
             return every(interval, layers, SLIDING)
     fixed = reader.architecture.full_every
@@ -106,7 +106,7 @@ def _gated_delta_net(reader: Reader, layers: int) -> dict[str, Any]:
     for field, key in GATED_DELTA_NET.items():
         reader.took(f"linear_attention/{field}", key, sizes[field])
     if given is None:
-        of = reader.checked_count(interval or 4, reader.at("full_attention_interval"), LIMIT)
+        of = reader.checked_count(interval or 4, reader.at("full_attention_interval"), MAX_COUNT)
         given = every(max(1, of), layers, LINEAR)
         reader.log.default("layer_types", f"full attention every {of} layers", "full_attention_interval")
     else:
@@ -129,7 +129,7 @@ def _kda(reader: Reader, layers: int) -> dict[str, Any]:
             path=reader.at(key),
             hint="plan a model of the same size without it",
         )
-    linear = {reader.checked_count(n, f"{reader.at(key)}/kda_layers", LIMIT) for n in given["kda_layers"]}
+    linear = {reader.checked_count(n, f"{reader.at(key)}/kda_layers", MAX_COUNT) for n in given["kda_layers"]}
     heads, width = given.get("num_heads"), given.get("head_dim")
     sizes = {"num_key_heads": heads, "num_value_heads": heads, "key_head_dim": width, "value_head_dim": width}
     sizes["conv_kernel_dim"] = given.get("short_conv_kernel_size", 4)
@@ -151,7 +151,7 @@ def _chunks(reader: Reader, layers: int) -> dict[str, Any]:
         types = [CHUNKED if flag else FULL for flag in flags]
         reader.log.take(reader.at("no_rope_layers"), "layer_types", flags, "layers without rotary positions see all")
     else:
-        of = max(1, reader.checked_count(interval or 4, reader.at("no_rope_layer_interval"), LIMIT))
+        of = max(1, reader.checked_count(interval or 4, reader.at("no_rope_layer_interval"), MAX_COUNT))
         types = every(of, layers, CHUNKED)
         reader.log.default("layer_types", f"full attention every {of} layers", "the architecture's default")
     return {"attention_chunk_size": size, "layer_types": types}

@@ -27,8 +27,8 @@ VOCABULARIES: dict[str, tuple[int, tuple[str, ...]]] = {
     "Llama2Tokenizer": (32_000, ("llama2", "llama-2", "llama_2", "codellama", "mixtral")),
 }
 NAMING = ("--tokenizer-name-or-path", "--tokenizer-model", "--load", "--model-type-hf", "--spec")
-CLOSE = 0.01
-HARDLY = 0.003  # of the parameters: what another vocabulary of the family would change
+PARAMETER_TOLERANCE = 0.01
+VOCABULARY_TOLERANCE = 0.003  # of the parameters: what another vocabulary of the family would change
 _MODEL_NAME = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[\w.+-]{3,100}")  # letters and digits, no blanks
 _FAMILY = re.compile(r"[a-z]+")
 _SERIES = re.compile(r"([a-z]+)-?(\d)")
@@ -92,7 +92,7 @@ def _of_family(model: dict[str, Any], named: str) -> tuple[int, str] | None:
     presets = [preset for name in preset_names() if _family(preset := read_preset(name)) in named]
     sizes = [preset.model.vocab_size for preset in presets]
     total = _total({**model, "vocab_size": min(sizes)}) if sizes else None
-    if total is None or 2 * (max(sizes) - min(sizes)) * model["hidden_size"] > HARDLY * total:
+    if total is None or 2 * (max(sizes) - min(sizes)) * model["hidden_size"] > VOCABULARY_TOLERANCE * total:
         return None
     told = [preset for preset in presets if _is_series(preset, named)] or presets
     largest = max(told, key=lambda preset: preset.model.vocab_size)
@@ -173,7 +173,7 @@ def _same_size(preset: Preset, model: dict[str, Any]) -> bool:
         (read.total_params(), preset.model.total_params()),
         (read.active_params(), preset.model.active_params()),
     )
-    return all(abs(ours / theirs - 1) <= CLOSE for ours, theirs in pairs)
+    return all(abs(ours / theirs - 1) <= PARAMETER_TOLERANCE for ours, theirs in pairs)
 
 
 def _total(model: dict[str, Any]) -> int | None:

@@ -38,7 +38,7 @@ DEFAULTS = {
     "generate_config.max_num_seqs": 1,
     "generate_config.sampling_config.max_tokens": 128,
 }
-MEMORY = 0.5
+DEFAULT_MEMORY_FRACTION = 0.5
 REASONS = {
     "rl_config": "algorithm, rewards and logging: no field of a spec",
     "generate_config": "sampling and engine: no field of a spec",
@@ -218,7 +218,7 @@ def _layout(reader: KeyReader, *, is_moe: bool) -> dict[str, Any]:
         "generation": {
             **{"tp": tp, "dp": dp if spread else 1, "ep": tp * dp if spread else 1, "engine": "vllm-ascend"},
             "mode": "eager" if eager is not False and not graph else "graph",
-            "memory_fraction": MEMORY if memory is None else memory,
+            "memory_fraction": DEFAULT_MEMORY_FRACTION if memory is None else memory,
             "max_num_seqs": _whole(reader, f"{place}/generation/max_num_seqs", "generate_config.max_num_seqs"),
         },
         "partial_rollout": split > 1,

@@ -15,7 +15,7 @@ from autodeploy.importers.profiler_table import profiler_rows
 ALLOCATED = "allocation total allocated"
 RESERVED = "allocation total reserved"
 GIB_OF = {"(mb)": 1.0 / 1024.0, "(kb)": 1.0 / 1024.0**2}
-LARGEST = 10
+MAX_TENSORS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,4 +55,4 @@ def read_operator_memory(text: str) -> MemoryTrace:
     if allocated <= 0.0:
         raise SpecError("no allocation in the file", hint="operator_memory.csv with profile_memory=True")
     ordered = sorted(largest.items(), key=lambda item: (-item[1], item[0]))
-    return MemoryTrace(allocated, reserved, tuple(ordered[:LARGEST]))
+    return MemoryTrace(allocated, reserved, tuple(ordered[:MAX_TENSORS]))

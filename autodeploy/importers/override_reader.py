@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.launch_script import GivenFlag
 
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:[.@/][\w]+)*)=(.*)", re.DOTALL)
-LARGEST = 10**12
+MAX_NUMBER = 10**12
 NO_FIELD = "no field of a spec"
 _NOTHING = frozenset({"null", "none", "~", ""})
 _TRUTH = {"true": True, "false": False}
@@ -78,7 +78,7 @@ class OverrideReader:
         text = self.text(key, field, None if default is None else str(default))
         if text is None:
             return None
-        if not text.removeprefix("-").isdigit() or len(text) > 13 or not least <= int(text) <= LARGEST:
+        if not text.removeprefix("-").isdigit() or len(text) > 13 or not least <= int(text) <= MAX_NUMBER:
             self.fail(key, f"{text[:40]!r} is not a whole number of usable size")
         return int(text)
 
@@ -94,7 +94,7 @@ class OverrideReader:
             value = float(text or default)
         except ValueError:
             self.fail(key, f"{(text or '')[:40]!r} is not a number")
-        if not abs(value) <= LARGEST:
+        if not abs(value) <= MAX_NUMBER:
             self.fail(key, f"{(text or '')[:40]!r} is not a number of usable size")
         return value
 

@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 log = logging.getLogger(__name__)
 
 # Calls that may wait for a process, for each there is.
-WAITING = 8
+MAX_WAITING_PER_PROCESS = 8
 
 
 class CallPool:
@@ -41,7 +41,7 @@ class CallPool:
         self.tally = CallTally()
         self._limit_s = settings.call_limit_s
         self._processes = [_CallProcess(planner, settings.search_memory_bytes) for _ in range(settings.call_processes)]
-        places = settings.call_processes * (1 + WAITING)
+        places = settings.call_processes * (1 + MAX_WAITING_PER_PROCESS)
         self._turns = CallTurns(self._processes, places=places, places_of_key=max(2, places // 2))
 
     @property

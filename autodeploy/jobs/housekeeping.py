@@ -20,7 +20,7 @@ EVERY_S = 3600.0
 # Soon after the start, and not everywhere at once.
 FIRST_S = 60.0
 # Small transactions with pauses between: whoever writes meanwhile waits for one of them at most.
-BATCH = 50
+DELETED_AT_ONCE = 50
 PAUSE_S = 0.2
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Housekeeper:
                 self._database,
                 before=before,
                 keep_tagged=settings.keep_tagged,
-                batch=BATCH,
+                batch=DELETED_AT_ONCE,
                 pause_s=PAUSE_S,
                 should_stop=self._stopping.is_set,
             )

@@ -18,7 +18,7 @@ from autodeploy.errors import MemoryLimitError
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-WORN: Final = 0.5
+REPLACE_ABOVE_SHARE: Final = 0.5
 """Of the limit, what a process may still hold after a search and take another one."""
 HINT: Final = "fix or allow axes, take fewer layers or cards, or raise AUTODEPLOY_SEARCH_MEMORY_BYTES"
 NO_THREAD: Final = "can't start new thread"
@@ -56,7 +56,7 @@ def is_worn() -> bool:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except OSError:
         return False
-    return pages * resource.getpagesize() > WORN * soft
+    return pages * resource.getpagesize() > REPLACE_ABOVE_SHARE * soft
 
 
 def _limit_in_words() -> str:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.coverage import carried_from
-from autodeploy.calibration.evidence import WITHIN
+from autodeploy.calibration.evidence import MAX_DEGREE_RATIO
 from autodeploy.calibration.generation_shipped import GENERATION_FILE
 from autodeploy.post_training.overhead_fit import RL_FILE
 from autodeploy.specs.generation import layout_read, profile_read
@@ -43,7 +43,7 @@ class _Run:
         mine = self.layout[name]
         if isinstance(value, str):
             return bool(mine == value)
-        return bool(1.0 / WITHIN <= mine / value <= WITHIN and (mine > 1 or value == 1))
+        return bool(1.0 / MAX_DEGREE_RATIO <= mine / value <= MAX_DEGREE_RATIO and (mine > 1 or value == 1))
 
 
 def evidence_of_generation(how: RlStrategy, family: str, *, moe: bool) -> tuple[Evidence, ...]:

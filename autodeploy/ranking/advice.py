@@ -47,9 +47,9 @@ LEVELS: Final = (LEAST_P_FITS, 0.75, 0.6)
 FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
 """Plans made with more room: of the search's fastest, of the candidates that look fastest in each other world, of those
 that rest on least."""
-WORLDS: Final = 4
+NUM_BAD_WORLDS: Final = 4
 """Numbers at whose bad end all candidates are looked at again, the most influential."""
-REFINED: Final = 2
+NUM_REFINED: Final = 2
 """Of the first plans of the ranking, so many are solved in earnest."""
 USUAL_QUICK: Final = 60
 """Quick plans of a search for which the counts above are meant."""
@@ -136,7 +136,7 @@ class Adviser:
         if known is None:
             return None
         rows = near_rows(self._searched, self._best[0].solution.step_s)
-        worlds: list[World] = [{}, *bad_worlds(known, WORLDS)]
+        worlds: list[World] = [{}, *bad_worlds(known, NUM_BAD_WORLDS)]
         for level in LEVELS:
             maker = self._maker(level)
             known_plans = {_identity(each) for each in self._best}
@@ -158,7 +158,7 @@ class Adviser:
         pool = [each.solved for each in sorted(advice.weighed, key=lambda each: each.row)]
         known = advice.responses
         better: list[int] = []
-        for each in advice.weighed[:REFINED]:
+        for each in advice.weighed[:NUM_REFINED]:
             if each.row < len(self._best) or (self._should_cancel is not None and self._should_cancel()):
                 continue
             found = maker.refined(each.solved, self._budget.effort)

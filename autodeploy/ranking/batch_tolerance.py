@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 LOOKED_AT = 4
-WORTH = 1.002  # a batch of another size has to bring more than noise
+MIN_SPEEDUP = 1.002  # a batch of another size has to bring more than noise
 
 
 def best_batch(spec: Spec, profile: Profile, context: Context) -> int:
@@ -27,7 +27,7 @@ def best_batch(spec: Spec, profile: Profile, context: Context) -> int:
         for batch in round_batches(size.value, context.world, size.tolerance_pct / 100.0)
     }
     best = max(rates, key=lambda batch: (rates[batch], -abs(batch - size.value)), default=size.value)
-    return best if rates.get(best, 0.0) > WORTH * own else size.value
+    return best if rates.get(best, 0.0) > MIN_SPEEDUP * own else size.value
 
 
 def round_batches(batch: int, world: int, tolerance: float) -> list[int]:

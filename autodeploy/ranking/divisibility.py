@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
-WORTH = 0.03  # relative gain in tokens per second and card below which no warning is given
+MIN_GAIN = 0.03  # relative gain in tokens per second and card below which no warning is given
 
 
 class NearRates(NamedTuple):
@@ -54,7 +54,7 @@ def divisibility_warnings(context: Context, near: NearRates, repaired_s: Floats)
         for count, found in near.cards.items()
     ]
     best = [max(options, default=(0.0, "")) for options in (batches, cards)]
-    found = [text for gain, text in best if gain > WORTH]
+    found = [text for gain, text in best if gain > MIN_GAIN]
     if not found:
         return []
     gain = max(gain for gain, _ in best)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
-LOW: Final = 0.1  # quantiles of a number's ends
-HIGH: Final = 0.9
+LOW_QUANTILE: Final = 0.1  # quantiles of a number's ends
+HIGH_QUANTILE: Final = 0.9
 DECIMALS: Final = 6  # of a draw: what all machines agree on
 _NORMAL = NormalDist()
 
@@ -50,7 +50,7 @@ class ErrorBox:
 
     def ends(self) -> list[World]:
         """Each number alone at its 10th, then at its 90th percentile: two worlds a number, in their order."""
-        return [self.at(number, quantile) for number in self.numbers for quantile in (LOW, HIGH)]
+        return [self.at(number, quantile) for number in self.numbers for quantile in (LOW_QUANTILE, HIGH_QUANTILE)]
 
     def draws(self, count: int) -> Floats:
         """Joint draws of all numbers, as a world has them [count, numbers], the same on every machine.
@@ -71,7 +71,7 @@ class ErrorBox:
 
     def factors(self, number: Uncertain) -> tuple[float, float]:
         """What a number is multiplied by at its ends; where it is one of `worlds.SHIFTED`, what it is shifted by."""
-        low, high = (self.at(number, quantile)[number.name] for quantile in (LOW, HIGH))
+        low, high = (self.at(number, quantile)[number.name] for quantile in (LOW_QUANTILE, HIGH_QUANTILE))
         return (low, high) if SHIFTED.intersection(number.multiplies) else (math.exp(low), math.exp(high))
 
 

@@ -11,7 +11,7 @@ from autodeploy.specs.planset import Bet
 if TYPE_CHECKING:
     from autodeploy.ranking.regret_order import Considered, RiskAdvice
 
-TELLING: Final = 0.01
+MIN_TOLD_COST: Final = 0.01
 """Share of the step that a number costs the one plan more than the other, from which it is a bet."""
 
 
@@ -59,7 +59,7 @@ def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) ->
             for side in (answers.low, answers.high)
         ]
         cost = max(costs)
-        if cost >= TELLING:
+        if cost >= MIN_TOLD_COST:
             end = "low" if costs[0] >= costs[1] else "high"
             text = f"{uncertain.meaning}, at its {end} end"
             found.append(Bet(kind="number", name=uncertain.name, text=text, cost_pct=round(100.0 * cost, 3)))

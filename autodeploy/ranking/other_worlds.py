@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from autodeploy.ranking.responses import Responses
     from autodeploy.solver.search_space import Searched
 
-NEAR: Final = 0.3
+MAX_SLOWDOWN: Final = 0.3
 """Candidates whose estimate is longer than the fastest plan by more than this share are nobody's best."""
-MOST: Final = 4096
+MAX_CANDIDATES: Final = 4096
 """Candidates that are looked at again in every world, the fastest."""
 
 
 def near_rows(searched: Searched, fastest_s: float) -> Ints:
     """Candidates near the fastest plan, in the order of their estimate."""
-    rows = searched.swept.fastest(MOST)
-    return rows[searched.swept.repaired_s[rows] <= (1.0 + NEAR) * fastest_s]
+    rows = searched.swept.fastest(MAX_CANDIDATES)
+    return rows[searched.swept.repaired_s[rows] <= (1.0 + MAX_SLOWDOWN) * fastest_s]
 
 
 def estimates_in(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.timeline import PipelineTimeline
 
 # Steps that differ by less take as long.
-SAME = 1e-6
+STEP_TIME_TOLERANCE = 1e-6
 
 
 def rescaled(plan: Plan, found: Rescaled | None) -> Plan:
@@ -84,7 +84,7 @@ def rescaled_timeline(timeline: PipelineTimeline, found: Rescaled | None) -> Pip
 
 def slower_than_measured(plans: Sequence[Plan], found: Rescaled | None) -> tuple[str, ...]:
     """That the measured run is faster than the first of the plans is predicted to be, where it is."""
-    if found is None or not plans or plans[0].step_time_s <= (1.0 + SAME) * found.measured_step_time_s:
+    if found is None or not plans or plans[0].step_time_s <= (1.0 + STEP_TIME_TOLERANCE) * found.measured_step_time_s:
         return ()
     took, first = found.measured_step_time_s, plans[0].step_time_s
     return (f"the measured run {found.run} took {took:.4g} s a step, less than the {first:.4g} s of the first plan",)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.steps.worlds import step_times_in
-from autodeploy.ranking.error_box import HIGH
+from autodeploy.ranking.error_box import HIGH_QUANTILE
 from autodeploy.strategies.candidates import concatenate
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Responses:
 
 def _half_widths(box: ErrorBox) -> Floats:
     """How far each number's ends are from where it is [numbers]."""
-    return np.array([abs(box.at(number, HIGH)[number.name]) for number in box.numbers])
+    return np.array([abs(box.at(number, HIGH_QUANTILE)[number.name]) for number in box.numbers])
 
 
 def responses(

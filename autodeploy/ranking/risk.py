@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import Floats, Ints
 
 QUANTILE: Final = 0.8
-TIE: Final = 0.002
+REGRET_TIE: Final = 0.002
 """Regrets that differ by less are of equal worth: what a plan rests on decides, then its headroom."""
 DIGITS: Final = 9
 """Of a regret, so that sums of another order rank alike."""
@@ -40,14 +40,14 @@ def cautious_order(regret: Floats, median: Floats, unproven: Ints, headroom: Flo
     ----------
     regret, median : 80th percentile and median of each plan's regret, as shares. unproven : things that it rests on and
         no run has shown; headroom : the more the better. They decide, one after the other, between plans whose regret,
-        and median of it, are within TIE of the least that is left.
+        and median of it, are within REGRET_TIE of the least that is left.
     """
     left = list(np.lexsort((np.arange(len(regret)), regret)))
     order = []
     while left:
-        alike = [row for row in left if regret[row] <= regret[left[0]] + TIE]
+        alike = [row for row in left if regret[row] <= regret[left[0]] + REGRET_TIE]
         usual = min(median[row] for row in alike)
-        alike = [row for row in alike if median[row] <= usual + TIE]
+        alike = [row for row in alike if median[row] <= usual + REGRET_TIE]
         best = min(alike, key=lambda row: (int(unproven[row]), -round(float(headroom[row]), 2), left.index(row)))
         order.append(best)
         left.remove(best)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autodeploy.strategies.feature_choice import FeatureChoice
     from hardware_profiles.profile import Profile
 
-QUICK = 3  # candidates solved quickly of what only the target's rules forbid
+MAX_QUICK_SOLVES = 3  # candidates solved quickly of what only the target's rules forbid
 
 
 def price_of_target(
@@ -61,7 +61,7 @@ def price_of_target(
     found = _forbidden(spec, profile, choice, context)
     swept = sweep(found, context)
     hopeful = np.flatnonzero(np.isfinite(swept.repaired_s) & (swept.bound_s < best))
-    hopeful = hopeful[np.argsort(swept.repaired_s[hopeful], kind="stable")][:QUICK]
+    hopeful = hopeful[np.argsort(swept.repaired_s[hopeful], kind="stable")][:MAX_QUICK_SOLVES]
     solved = [solve_candidate(found.take(slice(i, i + 1)), context, int(i), should_cancel) for i in hopeful]
     fitting = [s for s in solved if s.solution.plan is not None]
     if fitting:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats, Ints
 
-WITHIN = 0.03
+MAX_SLOWDOWN = 0.03
 """Share of the fastest step time by which strategies of the valley are slower, at most: below the model's error."""
 
 AXES = ("tp", "cp", "pp", "ep", "etp", "micro_batch_size")
@@ -76,7 +76,7 @@ class Found:
 
 
 def valley(
-    candidates: Candidates, estimated_s: Floats, found: Sequence[Found], *, within: float = WITHIN
+    candidates: Candidates, estimated_s: Floats, found: Sequence[Found], *, within: float = MAX_SLOWDOWN
 ) -> Valley | None:
     """The outer strategies that are about as fast as the fastest; None where nothing fits.
 

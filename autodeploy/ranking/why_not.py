@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
 
 
-SAME = 0.999
+CLEARLY_FASTER = 0.999
 """A step above this share of another is as long."""
 
 
@@ -63,7 +63,7 @@ def verdict(plan: Plan, result: PlanSet) -> str:
     if plan.step_time_s > top.step_time_s:
         return f"legal and fits, but slower than the best: {explanation(top, plan)}"
     if result.risk is None or result.risk.risk == "neutral":
-        if plan.step_time_s < SAME * top.step_time_s:
+        if plan.step_time_s < CLEARLY_FASTER * top.step_time_s:
             return "legal and fits, and is faster than the best that the search found"
         return "legal and fits, and is no slower than the best"
     least = result.risk.least_p_fits

@@ -19,7 +19,7 @@ from autodeploy.evaluation.steps.worlds import step_times_in
 from autodeploy.post_training import placed
 from autodeploy.post_training.evidence import evidence_of_generation
 from autodeploy.ranking.advice import DRAWS
-from autodeploy.ranking.error_box import HIGH, ErrorBox, error_box
+from autodeploy.ranking.error_box import HIGH_QUANTILE, ErrorBox, error_box
 from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.ranking.regret_order import regret_order
 from autodeploy.ranking.responses import Responses, responses_of
@@ -130,7 +130,7 @@ def advise(
         WeighedChoice(choices[row], unproven[row], order.regret.get(row), float(order.expected_s[row]), row)
         for row in order.order
     )
-    far = np.diag([abs(joint.at(number, HIGH)[number.name]) for number in joint.numbers])
+    far = np.diag([abs(joint.at(number, HIGH_QUANTILE)[number.name]) for number in joint.numbers])
     low, high = log_times(-far), log_times(far)
     answers = Responses(joint, nominal, (low - nominal).T, (high - nominal).T)
     return RlAdvice(tuple(weighed), answers, order.least_p_fits)

@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
 
-SPLITS = 3  # of the cards, that are looked at in earnest by placement: those whose estimate is best
+MAX_SOLVED_SPLITS = 3  # of the cards, that are looked at in earnest by placement: those whose estimate is best
 AT_ONCE = 4  # layouts of the update by number of cards, that generation is put beside
-BOUNDED = 4  # numbers of trainers, that are searched without launch rules for a bound of split placements
-WIDE = 4  # times as many choices as plans are asked for are kept, so that plans can differ
+MAX_BOUND_SEARCHES = 4  # numbers of trainers, that are searched without launch rules for a bound of split placements
+KEPT_PER_PLAN = 4  # times as many choices as plans are asked for are kept, so that plans can differ
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class RlSearch:
             return min(_least_step_s(placement, part, training_s) for part in parts)
 
         trainers = self.cards - min(npus for _, npus, _ in split)
-        while len(self._least_s) < BOUNDED and trainers not in self._least_s and not self.stop():
+        while len(self._least_s) < MAX_BOUND_SEARCHES and trainers not in self._least_s and not self.stop():
             self._least_s[trainers] = least_training_s(self.spec, self.profile, trainers, self.plan)
             first = min(split, key=least)
             trainers = self.cards - first[1]
@@ -288,7 +288,7 @@ class RlSearch:
         self._search_updates(self.cards - order[0])
         options = [
             _Option(_joined(placement, update.part.training_s, _least_generation_s(part)), update, placement, (), part)
-            for npus in order[:SPLITS]
+            for npus in order[:MAX_SOLVED_SPLITS]
             for update in self._updates_on(self.cards - npus)
             for part in generations[npus]
         ]
@@ -321,7 +321,7 @@ class RlSearch:
 
     def _put_together(self, options: list[_Option]) -> list[Choice]:
         """The best choices: options in the order of their bounds, until none that is left can be among the best."""
-        wanted = WIDE * self.spec.search.top_k
+        wanted = KEPT_PER_PLAN * self.spec.search.top_k
         self.found.enumerated += len(options)
         best: dict[tuple[object, ...], Choice] = {}
         for option in sorted(options, key=lambda each: each.least_s):

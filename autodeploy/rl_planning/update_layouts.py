@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 SEARCH: Final[dict[str, Any]] = {"effort": 0.1, "top_k": 3, "gap": 0.2, "risk": "neutral", "distinct": "strategies"}
 """Of the update's layouts: the best few, as another plan may leave more memory to generation."""
 BOUND_GAP: Final = 0.05  # at which a search for a bound alone ends
-ROOMY: Final = 0.8
+REDUCED_MEMORY_SHARE: Final = 0.8
 """Of a device's memory, in which layouts are searched once more: they surely fit, and leave room for generation."""
-ROUND: Final = 1024  # tokens that packs are whole multiples of
+PACK_MULTIPLE_TOKENS: Final = 1024  # tokens that packs are whole multiples of
 SHARE: Final = 8  # of an update's packs, by which the batch may be padded so that many degrees divide it
 
 
@@ -67,7 +67,7 @@ class Searched:
 
 def packs(spec: Spec) -> list[int | None]:
     """Tokens of a pack: just the longest sample, and two of them."""
-    longest = ROUND * ceil(spec.training.seq_length / ROUND)
+    longest = PACK_MULTIPLE_TOKENS * ceil(spec.training.seq_length / PACK_MULTIPLE_TOKENS)
     return [int(value) for value in values_left(spec.search, "rl.pack_tokens", [longest, 2 * longest])]
 
 
@@ -141,7 +141,7 @@ def search_updates(spec: Spec, npus: int, plan: Callable[[Spec], PlanSet], *, sh
     cautious = update.model_copy(update={"search": update.search.model_copy(update={"risk": spec.search.risk})})
     profile = profile_of(spec.cluster)
     usable_gib = device_of(profile, spec.cluster).usable_hbm_bytes / GIB
-    limit = ROOMY * (spec.search.memory_limit_gib or usable_gib)
+    limit = REDUCED_MEMORY_SHARE * (spec.search.memory_limit_gib or usable_gib)
     roomy = update.model_copy(update={"search": update.search.model_copy(update={"memory_limit_gib": limit})})
     try:
         found = plan(cautious)

@@ -34,7 +34,7 @@ SMALL = {
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 16},
 }
-FEW = 10
+WARM_UP_CANDIDATES = 10
 
 
 def make_ready(planner: str) -> None:
@@ -43,7 +43,7 @@ def make_ready(planner: str) -> None:
     spec = spec.model_copy(update={"strategy": Strategy(pp=2)})
     asked.operators(spec, asked.estimate(spec))
     asked.timeline(spec, Strategy(pp=2))
-    asked.strategy_bounds(spec.model_copy(update={"strategy": None}), FEW)
+    asked.strategy_bounds(spec.model_copy(update={"strategy": None}), WARM_UP_CANDIDATES)
 
 
 def estimate(planner: str, spec: Spec) -> Plan:

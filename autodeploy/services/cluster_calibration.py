@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MAX_CONFIGURATIONS = 6
 MAX_BENCHMARK_POINTS = 2000
 # Relative spread of a profiled step: the profiler itself costs some per cent.
-PROFILED = 0.05
+PROFILED_SPREAD = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
         groups.setdefault(run.group)
         if len(groups) > MAX_CONFIGURATIONS:
             break
-        spread = PROFILED if run.measured.source == "profiler" else run.measured.step_time_spread or 0.0
+        spread = PROFILED_SPREAD if run.measured.source == "profiler" else run.measured.step_time_spread or 0.0
         times = run.measured.profiler
         parts = {} if times is None else profiled_parts(times)
         axes = run.plan.strategy.model_dump()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.store.database import Session
 
 # So many clusters are kept in mind; with more of them the memory begins anew.
-REMEMBERED = 2000
+MAX_CACHED_CLUSTERS = 2000
 
 
 def with_overlay(session: Session, spec: Spec, team: str) -> Spec:
@@ -105,7 +105,7 @@ class Freshness:
         unknown = {search.search_id: search.spec_hash for search in searches if search.spec_hash not in found}
         if not unknown:
             return found
-        if len(self._clusters) + len(unknown) > REMEMBERED:
+        if len(self._clusters) + len(unknown) > MAX_CACHED_CLUSTERS:
             self._clusters = {}
         for search_id, document in Searches(session).clusters(list(unknown)).items():
             cluster = ClusterSpec.model_validate(document)
@@ -124,7 +124,7 @@ class Freshness:
             return self._hashes[key]
         except KeyError:
             found = self._hash_of(_resolved(session, cluster))
-        if len(self._hashes) >= REMEMBERED:
+        if len(self._hashes) >= MAX_CACHED_CLUSTERS:
             self._hashes = {}
         self._hashes[key] = found
         return found

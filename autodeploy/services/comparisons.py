@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.comparison import Comparison
 
-MOST = 5
+MAX_COMPARED = 5
 
 
 def with_checkpoints(comparison: Comparison, pairs: Sequence[tuple[PlanSet, Plan]]) -> Comparison:
@@ -42,7 +42,7 @@ def _launched(plan_set: PlanSet, plan: Plan) -> Launched | None:
 class CompareRequest(Document):
     """Two to five plans: the id of a stored plan, or a PlanSet, whose best plan is taken."""
 
-    plans: Annotated[tuple[str | dict[str, Any], ...], Field(min_length=2, max_length=MOST)]
+    plans: Annotated[tuple[str | dict[str, Any], ...], Field(min_length=2, max_length=MAX_COMPARED)]
 
 
 def best_of(document: dict[str, Any], path: str = "/plans") -> tuple[PlanSet, Plan]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Plans are made of a few hundred candidates at most; what each takes grows with the layers.
 PLANS_S: Final = 3.9
-LAYERS: Final = 80
+REFERENCE_LAYERS: Final = 80
 LAYERS_POWER: Final = 1.1
 FEW_CANDIDATES: Final = 1500
 # Every candidate is swept and bounded; the fewer, the better the bounds of the others.
@@ -37,7 +37,7 @@ AFTER_LIMIT_S: Final = 1.0
 def expected_s(size: SearchSize, search: SearchSpec) -> float:
     """Seconds that a search takes on one core of the machine of the fit, at most what its time limit allows."""
     few = min(1.0, size.candidates / FEW_CANDIDATES)
-    plans_s: float = PLANS_S * few * (size.layers / LAYERS) ** LAYERS_POWER
+    plans_s: float = PLANS_S * few * (size.layers / REFERENCE_LAYERS) ** LAYERS_POWER
     sweep_s = SWEEP_S * sqrt(size.candidates)
     time_s = (plans_s + sweep_s) * (FIXED_SHARE + (1.0 - FIXED_SHARE) * size.effort)
     time_s *= 1.0 + PHASE_SHARE * size.phases

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 # Beyond this factor between measured and predicted step a unit was mistaken, or it is another plan's run.
-IMPLAUSIBLE = 20.0
+MAX_TIME_RATIO = 20.0
 
 
 class MeasuredFile(Document):
@@ -111,7 +111,7 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
         if name not in known
     ]
     step_s = measured_step_s(run, spec, plan)
-    if step_s is not None and not 1.0 / IMPLAUSIBLE < step_s / plan.step_time_s < IMPLAUSIBLE:
+    if step_s is not None and not 1.0 / MAX_TIME_RATIO < step_s / plan.step_time_s < MAX_TIME_RATIO:
         # A throughput of next to nothing makes a step of more seconds than a float can say.
         message = f"{min(step_s, sys.float_info.max):.4g} s measured, {plan.step_time_s:.4g} s predicted"
         errors.append(FieldError("/step_time_s", message, "check the unit, and whose run it is"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autodeploy.services.run_views import ClusterView
     from autodeploy.specs.planset import Plan, PlanSet
 
-LEAST = 5e-4  # of the logarithm of the step time: less is not told
+MIN_TOLD_LOG_CHANGE = 5e-4  # of the logarithm of the step time: less is not told
 
 
 def moved_plan(plan_set: PlanSet, plan: Plan, cluster: ClusterView, planner: Planner) -> MovedPlan:
@@ -27,7 +27,8 @@ def moved_plan(plan_set: PlanSet, plan: Plan, cluster: ClusterView, planner: Pla
     after = planner.reestimate(spec, plan)
     slopes, factors = after.uncertainty.sensitivity, cluster.report.get("factors", {})
     parts = {name: slopes.get(name, 0.0) * math.log(factor) for name, factor in factors.items()}
-    largest = sorted((name for name in parts if abs(parts[name]) >= LEAST), key=lambda name: (-abs(parts[name]), name))
+    told = (name for name in parts if abs(parts[name]) >= MIN_TOLD_LOG_CHANGE)
+    largest = sorted(told, key=lambda name: (-abs(parts[name]), name))
     return MovedPlan(
         plan_id=plan.plan_id,
         old_step_time_s=plan.step_time_s,

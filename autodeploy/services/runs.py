@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MAX_RUNS_READ = 100
 MAX_SEARCHES_RERANKED = 20
 # How often a fit starts again because runs came or went beside it.
-ATTEMPTS = 5
+MAX_FIT_ATTEMPTS = 5
 
 
 class RunService:
@@ -134,7 +134,7 @@ class RunService:
 
         The run `without` goes, and the run `counting` counts, in the transaction that stores what comes of it.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_FIT_ATTEMPTS):
             with self._database.read() as session:
                 limit = MAX_RUNS_READ + bool(without)
                 stored = Runs(session).of_cluster(cluster, profile, limit=limit, also=counting)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
-SHOWN = 20
+MAX_SHOWN_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def compare_trace(
         profile=profile.name,
         parts=compared_parts(plan.breakdown, times) if plan is not None and times is not None else (),
         classes=tuple(sorted(classes.items(), key=lambda item: (-item[1], item[0]))),
-        operators=tuple(operators[:SHOWN]),
-        exchanges=output.exchanges.groups[:SHOWN] if output.exchanges is not None else (),
+        operators=tuple(operators[:MAX_SHOWN_ROWS]),
+        exchanges=output.exchanges.groups[:MAX_SHOWN_ROWS] if output.exchanges is not None else (),
         exchange_steps=output.exchanges.steps if output.exchanges is not None else 1,
         memory=output.memory,
         planned_peak_gib=plan.allocator_peak_gib if plan is not None else None,

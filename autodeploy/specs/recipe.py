@@ -34,7 +34,7 @@ LoadBalancing = Literal[
 FlagName = Annotated[str, Field(pattern=r"^--[a-z][a-z0-9-]{0,99}$")]
 FlagWords = tuple[FlagName] | tuple[FlagName, Annotated[str, Field(max_length=1000, pattern=r"^[^\x00-\x1f]*$")]]
 
-LONGEST = 16_777_216
+MAX_CONTEXT_LENGTH = 16_777_216
 
 
 def _without_nulls(value: Any) -> Any:
@@ -63,7 +63,7 @@ class RopeScaling(Document):
 
     rope_type: Annotated[RopeType, Field(description="also read under its older name `type`")]
     factor: float | None = _positive("how many times longer the context becomes", 1_000_000)
-    original_max_position_embeddings: int | None = _told("the context before", ge=1, le=LONGEST)
+    original_max_position_embeddings: int | None = _told("the context before", ge=1, le=MAX_CONTEXT_LENGTH)
     beta_fast: float | None = _positive("yarn", 1024)
     beta_slow: float | None = _positive("yarn", 1024)
     mscale: float | None = _told("yarn", ge=0, le=1024)
@@ -91,7 +91,7 @@ class Recipe(Document):
     rope_scaling: RopeScaling | None = _told("absent: no scaling")
     rope_interleave: bool | None = _told("rotary pairs stand side by side")
     partial_rotary_factor: float | None = _told("share of a head's dimensions that is rotated", gt=0, le=1)
-    max_position_embeddings: int | None = _told("longest context", ge=1, le=LONGEST)
+    max_position_embeddings: int | None = _told("longest context", ge=1, le=MAX_CONTEXT_LENGTH)
 
     normalization: Literal["RMSNorm", "LayerNorm"] | None = _told("absent: RMSNorm, with learned positions LayerNorm")
     rms_norm_eps: float | None = _told("epsilon of every norm, also of layer norms", gt=0, le=1)

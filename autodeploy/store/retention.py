@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from autodeploy.store.database import Database
 
-BATCH = 500
+DELETED_AT_ONCE = 500
 
 
 def prune(
@@ -45,7 +45,8 @@ def prune(
     old = select(SearchRow.id).where(SearchRow.created_at < before, SearchRow.status.in_(FINISHED))
     if keep_tagged:
         old = old.where(~select(TagRow.tag).where(TagRow.search_id == SearchRow.id).exists())
-    pruned = _prune(database, SearchRow, old.order_by(SearchRow.created_at), batch or BATCH, pause_s, should_stop)
+    at_once = batch or DELETED_AT_ONCE
+    pruned = _prune(database, SearchRow, old.order_by(SearchRow.created_at), at_once, pause_s, should_stop)
     left = select(SearchRow.id).where(SearchRow.batch_id == BatchRow.id).exists()
     _prune(database, BatchRow, select(BatchRow.id).where(BatchRow.created_at < before, ~left))
     return pruned
@@ -60,7 +61,7 @@ def _prune(
     database: Database,
     table: Any,
     old: Select[Any],
-    batch: int = BATCH,
+    batch: int = DELETED_AT_ONCE,
     pause_s: float = 0.0,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:

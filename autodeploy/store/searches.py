@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REUSABLE = ("optimal", "feasible", "infeasible")
 # So many searches of a tag are looked up one by one.
-FEW = 1000
+MAX_TAGGED_LOOKUPS = 1000
 # A list never reads the documents of the searches it lists.
 LIST_COLUMNS: tuple[Any, ...] = (
     SearchRow.id,
@@ -161,9 +161,9 @@ class Searches:
         return self.session.execute(query.order_by(search_id.desc()).limit(limit)).all()
 
     def _is_few(self, ids: Select[Any]) -> bool:
-        """Whether these are at most FEW searches; looks at no more than that."""
-        some = ids.limit(FEW + 1).subquery()
-        return (self.session.scalar(select(func.count()).select_from(some)) or 0) <= FEW
+        """Whether these are at most MAX_TAGGED_LOOKUPS searches; looks at no more than that."""
+        some = ids.limit(MAX_TAGGED_LOOKUPS + 1).subquery()
+        return (self.session.scalar(select(func.count()).select_from(some)) or 0) <= MAX_TAGGED_LOOKUPS
 
     def _of_whom(self, where: SearchFilter) -> list[ColumnElement[bool]]:
         """The conditions for team and author. Few are looked up; of many a page is full soon along another index."""

@@ -35,7 +35,7 @@ SORTS: dict[str, InstrumentedAttribute[Any]] = {
     "gap": SearchRow.gap,
 }
 # So many rows of a filter are gathered and sorted; of more, a page is full soon along the sorted index.
-FEW = 1000
+MAX_SORTED_IN_MEMORY = 1000
 
 
 def sorted_page(
@@ -122,5 +122,5 @@ def _filtered(session: Session, query: Select[Any], where: SearchFilter) -> Sele
 
 
 def _is_few(session: Session, ids: Select[Any]) -> bool:
-    some = ids.limit(FEW + 1).subquery()
-    return (session.scalar(select(func.count()).select_from(some)) or 0) <= FEW
+    some = ids.limit(MAX_SORTED_IN_MEMORY + 1).subquery()
+    return (session.scalar(select(func.count()).select_from(some)) or 0) <= MAX_SORTED_IN_MEMORY

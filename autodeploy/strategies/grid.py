@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, HYBRID_DEGREES, Candidates, concatenate, pairs
-from autodeploy.strategies.tree import CUT_AXES, MODE_AXES, SHAPE_AXES, CandidateTree, Mode
+from autodeploy.strategies.tree import CUT_AXES, OPTIMIZER_STATE_AXES, SHAPE_AXES, CandidateTree, Mode
 from cost_models.schedule import schedules
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Grid:
 
     def __len__(self) -> int:
         runs = np.bincount(self.shape_of, minlength=len(self.exists)) @ self.exists.sum(axis=1)
-        return int(runs) * len(self.modes[MODE_AXES[0]])
+        return int(runs) * len(self.modes[OPTIMIZER_STATE_AXES[0]])
 
     def only(self, keep: Bools) -> Grid:
         """The placements of a mask."""
@@ -90,10 +90,10 @@ class Grid:
     def whole(self) -> CandidateTree:
         """All candidates before rules."""
         runs = self.exists[self.shape_of]
-        return self.tree(runs, [None] * len(self.modes[MODE_AXES[0]]))
+        return self.tree(runs, [None] * len(self.modes[OPTIMIZER_STATE_AXES[0]]))
 
     def _modes(self) -> tuple[Mode, ...]:
-        reuse, swap, virtual = (self.modes[name].tolist() for name in MODE_AXES)
+        reuse, swap, virtual = (self.modes[name].tolist() for name in OPTIMIZER_STATE_AXES)
         return tuple(zip(reuse, swap, virtual, strict=True))
 
     def placed(self, placements: Ints, schedule: int = 0) -> Candidates:
@@ -111,7 +111,7 @@ class Grid:
 
 
 def _filled(axes: Columns, n: int, schedule: int) -> Candidates:
-    modes: Columns = {name: np.zeros(n, dtype=np.bool_) for name in MODE_AXES}
+    modes: Columns = {name: np.zeros(n, dtype=np.bool_) for name in OPTIMIZER_STATE_AXES}
     return Candidates(**axes, **modes, vpp=np.ones(n, dtype=np.int64), schedule=np.full(n, schedule))
 
 
@@ -138,7 +138,7 @@ def grid_of(space: Space, *, world: int, global_batch: int, moe: bool) -> Grid:
     order = np.argsort(shape_of.ravel(), kind="stable")
     cut_of, shape_of = cut_of[order], shape_of.ravel()[order]
     ways = _ways(space)
-    modes = {name: np.array([name == mode for mode in space.memory_modes]) for name in MODE_AXES}
+    modes = {name: np.array([name == mode for mode in space.memory_modes]) for name in OPTIMIZER_STATE_AXES}
     exists = np.zeros((shapes.shape[1], len(ways["vpp"])), dtype=np.bool_)
     for way, (schedule, vpp) in enumerate(zip(ways["schedule"].tolist(), ways["vpp"].tolist(), strict=True)):
         exists[:, way] = schedules()[schedule].exists_for(shapes[0], vpp)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from autodeploy.strategies.grid import Grid, values_at
 from autodeploy.strategies.rules import WORDS, Rule, load_rules, scope_of
-from autodeploy.strategies.tree import CUT_AXES, MODE_AXES, SHAPE_AXES, WAY_AXES, CandidateTree
+from autodeploy.strategies.tree import CUT_AXES, OPTIMIZER_STATE_AXES, SHAPE_AXES, WAY_AXES, CandidateTree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,15 +57,15 @@ def _first_broken(
             continue
         read = rule.names()
         level = _level(read)
-        key = level, bool(read & set(MODE_AXES))
+        key = level, bool(read & set(OPTIMIZER_STATE_AXES))
         obeyed = rule.mask({**WORDS, **facts, **_values(grid, level)})
         if obeyed.all():
             continue
-        shape = (_rows(grid, level), len(grid.ways["vpp"]), len(grid.modes[MODE_AXES[0]]) if key[1] else 1)
+        shape = (_rows(grid, level), len(grid.ways["vpp"]), len(grid.modes[OPTIMIZER_STATE_AXES[0]]) if key[1] else 1)
         before = found.get(key, np.uint8(OBEYS_ALL))
         found[key] = np.minimum(before, np.broadcast_to(np.where(obeyed, OBEYS_ALL, number), shape).astype(np.uint8))
     every = np.full((len(grid.cut_of), len(grid.ways["vpp"])), OBEYS_ALL, dtype=np.uint8)
-    of_mode: list[Numbers | None] = [None] * len(grid.modes[MODE_AXES[0]])
+    of_mode: list[Numbers | None] = [None] * len(grid.modes[OPTIMIZER_STATE_AXES[0]])
     for (level, by_mode), numbers in found.items():
         if not by_mode:
             np.minimum(every, _spread(grid, level, numbers[:, :, 0]), out=every)
@@ -86,7 +86,7 @@ def _level(read: frozenset[str]) -> str:
 
 def _values(grid: Grid, level: str) -> Mapping[str, Any]:
     if level == "none":
-        own = (*WAY_AXES, *MODE_AXES)
+        own = (*WAY_AXES, *OPTIMIZER_STATE_AXES)
         return {name: values for name, values in values_at(grid, "shapes").items() if name in own}
     return values_at(grid, level)
 

@@ -27,7 +27,7 @@ CUT_AXES = (
 EXPERT_AXES = ("ep", "etp", "moe_dispatcher")  # of a cut: how experts are cut and reached
 SHAPE_AXES = ("pp", "dp", "micro_batches", "tp_pp_dp_mapping")  # of a pipeline
 WAY_AXES = ("schedule", "vpp")
-MODE_AXES = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
+OPTIMIZER_STATE_AXES = ("reuse_fp32_param", "swap_optimizer", "virtual_optimizer")
 
 MOST_CODES = 1 << 62
 DENSE_CODES = 4  # codes a row up to which a table of all codes is cheaper than sorting
@@ -42,7 +42,7 @@ class CandidateTree:
     cuts, placed : one candidate for each; their deeper axes only say whether the schedule pairs passes.
     cut_of : row of `cuts` of each placement.
     ways : (schedule, vpp). rows : placements of each way; a run is one of these pairs.
-    modes : values of MODE_AXES. kept : of each mode, its runs in ascending order; None for all of them.
+    modes : values of OPTIMIZER_STATE_AXES. kept : of each mode, its runs in ascending order; None for all of them.
     """
 
     cuts: Candidates
@@ -99,7 +99,7 @@ class CandidateTree:
         columns: dict[str, Any] = {name: getattr(self.placed, name)[placed] for name in (*CUT_AXES, *SHAPE_AXES)}
         for number, name in enumerate(WAY_AXES):
             columns[name] = np.array([w[number] for w in self.ways], dtype=np.int64)[way]
-        for number, name in enumerate(MODE_AXES):
+        for number, name in enumerate(OPTIMIZER_STATE_AXES):
             columns[name] = np.array([m[number] for m in self.modes], dtype=np.bool_)[mode]
         return Candidates(**columns)
 
@@ -127,7 +127,7 @@ def tree_of(candidates: Candidates, *, by_replicas: bool = False) -> tuple[Candi
     first_cut, cut = distinct_cuts(candidates, by_replicas=by_replicas)
     first_placed, placed = distinct([cut, *shapes])
     first_way, way = distinct([columns[name] for name in WAY_AXES])
-    first_mode, mode = distinct([columns[name] for name in MODE_AXES])
+    first_mode, mode = distinct([columns[name] for name in OPTIMIZER_STATE_AXES])
     runs, run = np.unique(way * max(1, len(first_placed)) + placed, return_inverse=True)
     of_way, of_placed = np.divmod(runs, max(1, len(first_placed)))
     kept = tuple(np.unique(run[mode == number]) for number in range(len(first_mode)))
@@ -149,14 +149,14 @@ def tree_of(candidates: Candidates, *, by_replicas: bool = False) -> tuple[Candi
 
 def mode_at(candidates: Candidates, index: int) -> Mode:
     """How one candidate keeps its optimizer states."""
-    reuse, swap, virtual = (bool(getattr(candidates, name)[index]) for name in MODE_AXES)
+    reuse, swap, virtual = (bool(getattr(candidates, name)[index]) for name in OPTIMIZER_STATE_AXES)
     return reuse, swap, virtual
 
 
 def with_mode(candidates: Candidates, mode: Mode) -> Candidates:
     """The same candidates with their optimizer states kept in one mode."""
     n = len(candidates)
-    columns = candidates.columns() | {name: np.full(n, on) for name, on in zip(MODE_AXES, mode, strict=True)}
+    columns = candidates.columns() | {name: np.full(n, on) for name, on in zip(OPTIMIZER_STATE_AXES, mode, strict=True)}
     return Candidates(**columns)
 
 
@@ -182,4 +182,4 @@ def distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
     return first, place[codes]
 
 
-assert {*CUT_AXES, *SHAPE_AXES, *WAY_AXES, *MODE_AXES} == {f.name for f in fields(Candidates)}
+assert {*CUT_AXES, *SHAPE_AXES, *WAY_AXES, *OPTIMIZER_STATE_AXES} == {f.name for f in fields(Candidates)}

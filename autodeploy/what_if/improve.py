@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.what_if.neighbour import Neighbour
     from autodeploy.what_if.planning import WhatIfPlanner
 
-KEPT = 3
+MAX_SHOWN = 3
 WORTH_PCT = 0.1  # a change that brings less is none
 SEARCH_LIMIT_S = 20.0
 # What decides which shard of a checkpoint is on which rank.
@@ -72,8 +72,8 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     keeping = [each for each in tried if each.keeps]
     return ImproveReport(
         plan=plan,
-        improvements=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(tried)[:KEPT]),
-        keeping_layout=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(keeping)[:KEPT]),
+        improvements=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(tried)[:MAX_SHOWN]),
+        keeping_layout=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(keeping)[:MAX_SHOWN]),
         tried=count,
         best_gain_pct=_best_gain_pct(spec, plan, planner),
         broken_rules=tuple(f"{rule.rule}: {rule.text}" for rule in rules.broken),

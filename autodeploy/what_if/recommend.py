@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 SEARCH: dict[str, Any] = {**SHORT_SEARCH, "time_limit_s": 20.0}
 PRIMES = (2, 3, 5, 7)
-FARTHEST = 16  # times the cards of the spec, where no limit is given
-NEAR = 0.97  # an estimate of so much of what is needed is worth a search
+MAX_CARDS_FACTOR = 16  # times the cards of the spec, where no limit is given
+MIN_THROUGHPUT_SHARE = 0.97  # an estimate of so much of what is needed is worth a search
 MOST_SEARCHES = 6
 DAY_S = 86_400.0
 
@@ -69,7 +69,7 @@ def recommend_with_plans(
         raise SpecError("how many tokens are to be trained?", path="/training/tokens", hint="tokens: 13e12")
     spec = spec.model_copy(update={"training": spec.training.model_copy(update={"tokens": tokens}), "strategy": None})
     table = _Table(spec, planner, tokens / (days * DAY_S))
-    limit = min(MAX_NPUS, FARTHEST * _cards(spec)) if max_npus is None else max_npus
+    limit = min(MAX_NPUS, MAX_CARDS_FACTOR * _cards(spec)) if max_npus is None else max_npus
     counts = list(card_counts(_node(spec), limit))
     if not counts:
         raise SpecError(f"{limit} cards are less than a node", path="/max_npus", hint=f"at least {_node(spec)}")
@@ -202,7 +202,7 @@ def _settle(table: _Table, counts: list[int]) -> int | None:
             break
         share = 1.0 / table.plan_against_estimate(count)
         index = _first_enough(table, counts, share, failed + 1, passed - 1)
-        if passed < len(counts) and table.estimate(counts[index]) < NEAR * share * table.needed:
+        if passed < len(counts) and table.estimate(counts[index]) < MIN_THROUGHPUT_SHARE * share * table.needed:
             break
     return counts[passed] if passed < len(counts) else None
 

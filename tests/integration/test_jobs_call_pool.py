@@ -10,7 +10,7 @@ import time
 import pytest
 
 from autodeploy.errors import OverloadError, SpecError
-from autodeploy.jobs.call_pool import WAITING, CallPool
+from autodeploy.jobs.call_pool import MAX_WAITING_PER_PROCESS, CallPool
 from tests.integration.conftest import QUICK, quick_settings
 
 pytestmark = pytest.mark.integration
@@ -90,7 +90,7 @@ def test_no_more_wait_than_may_and_none_longer_than_it_may():
         except OverloadError as error:
             ended.append(str(error))
 
-    callers = [threading.Thread(target=call) for _ in range(WAITING + 4)]
+    callers = [threading.Thread(target=call) for _ in range(MAX_WAITING_PER_PROCESS + 4)]
     started_s = time.monotonic()
     for caller in callers:
         caller.start()
@@ -98,7 +98,7 @@ def test_no_more_wait_than_may_and_none_longer_than_it_may():
         caller.join()
     assert time.monotonic() - started_s < 12.0
     assert sum("at once" in message for message in ended) == 3
-    assert sum("longer than 4 s" in message for message in ended) == WAITING + 1
+    assert sum("longer than 4 s" in message for message in ended) == MAX_WAITING_PER_PROCESS + 1
     pool.close()
     with pytest.raises(OverloadError):
         pool.call(double, 1)

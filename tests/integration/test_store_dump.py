@@ -168,6 +168,6 @@ def test_old_finished_searches_are_pruned_with_all_of_theirs(database, keep_tagg
 
 
 def test_more_than_one_batch_is_pruned(database, monkeypatch):
-    monkeypatch.setattr("autodeploy.store.retention.BATCH", 2)
+    monkeypatch.setattr("autodeploy.store.retention.DELETED_AT_ONCE", 2)
     ages(database, {f"srch_{n}": 100 + n for n in range(5)})
     assert prune(database, before=NOW) == 5

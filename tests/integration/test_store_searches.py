@@ -154,7 +154,7 @@ def test_pages_continue_after_the_last_one_seen(database):
 @pytest.mark.parametrize("few", [0, 1000], ids=["many have the tag", "few have the tag"])
 def test_a_tag_is_a_filter_like_any_other(database, monkeypatch, few):
     """Common and rare tags are looked up in different ways, with the same answer."""
-    monkeypatch.setattr("autodeploy.store.searches.FEW", few)
+    monkeypatch.setattr("autodeploy.store.searches.MAX_TAGGED_LOOKUPS", few)
     ids = [new_search_id(NOW + timedelta(hours=n)) for n in range(8)]
     with database.write() as session:
         for n, search_id in enumerate(ids):

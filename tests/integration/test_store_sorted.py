@@ -84,7 +84,7 @@ def paged(database: Database, where: SearchFilter, sort: str) -> list[str]:
 
 @pytest.mark.parametrize("few", [0, 1000], ids=["filters leave many", "filters leave few"])
 def test_pages_are_the_sorted_history(database: Database, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr("autodeploy.store.sorted_searches.FEW", few)
+    monkeypatch.setattr("autodeploy.store.sorted_searches.MAX_SORTED_IN_MEMORY", few)
     known = fill(database)
     for name in SORTS:
         for sort in (name, f"-{name}"):

@@ -18,7 +18,7 @@ from autodeploy.strategies.grid import Grid, grid_of
 from autodeploy.strategies.grid_rules import judge_grid
 from autodeploy.strategies.rules import Rule, judge
 from autodeploy.strategies.space import Space
-from autodeploy.strategies.tree import CUT_AXES, MODE_AXES, CandidateTree, distinct_cuts, tree_of
+from autodeploy.strategies.tree import CUT_AXES, OPTIMIZER_STATE_AXES, CandidateTree, distinct_cuts, tree_of
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -215,7 +215,7 @@ def test_an_empty_grid_is_judged(target: str) -> None:
 
 def test_cuts_differ_by_replicas_only_where_these_count() -> None:
     ones = {f.name: np.ones(4, dtype=np.int64) for f in fields(Candidates)}
-    flags = ("sequence_parallel", "keep_gathered", "tp_pp_dp_mapping", *MODE_AXES)
+    flags = ("sequence_parallel", "keep_gathered", "tp_pp_dp_mapping", *OPTIMIZER_STATE_AXES)
     columns = ones | {name: np.zeros(4, dtype=np.bool_) for name in flags} | {"schedule": np.zeros(4, dtype=np.int64)}
     some = Candidates(**columns | {"tp": np.array([1, 1, 2, 2]), "dp": np.array([8, 4, 4, 4])})
     assert distinct_cuts(some)[1].tolist() == [0, 0, 1, 1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.coverage import RANKS_PER_DOUBLING, covering, is_carried
-from autodeploy.calibration.distance import MOST, Rehearsal, ranks_per_doubling, rehearsed_slope
+from autodeploy.calibration.distance import MAX_PER_DOUBLING, Rehearsal, ranks_per_doubling, rehearsed_slope
 from autodeploy.calibration.measured_mfu import highest_mfu
 from autodeploy.calibration.spreads import (
     Z80,
@@ -36,7 +36,7 @@ def test_without_errors_beyond_the_class_a_doubling_costs_nothing() -> None:
 def test_the_slope_is_the_least_that_covers_four_in_five() -> None:
     slope = rehearsed_slope([rehearsal(residual) for residual in (0.0, 0.0, 0.0, 0.1, 0.9)])
     assert Z80 * np.hypot(0.01, 2.0 * slope) >= 0.1 > Z80 * np.hypot(0.01, 2.0 * (slope - 0.0025))
-    assert rehearsed_slope([rehearsal(9.0)] * 3) == MOST
+    assert rehearsed_slope([rehearsal(9.0)] * 3) == MAX_PER_DOUBLING
 
 
 def test_few_rehearsals_leave_the_prior_and_a_record_counts_once() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.ranking.risk import TIE, cautious_order, regret_p80, regrets, with_unproven_gains
+from autodeploy.ranking.risk import REGRET_TIE, cautious_order, regret_p80, regrets, with_unproven_gains
 
 
 def test_regret_is_against_the_best_plan_of_each_draw() -> None:
@@ -24,14 +24,14 @@ def test_a_plan_that_is_rarely_far_behind_comes_before_one_that_is_often_best() 
 
 
 def test_headroom_decides_between_plans_of_equal_regret() -> None:
-    regret = np.array([0.010, 0.010 + 0.5 * TIE, 0.010 + 2.0 * TIE])
+    regret = np.array([0.010, 0.010 + 0.5 * REGRET_TIE, 0.010 + 2.0 * REGRET_TIE])
     none = np.zeros(3)
     assert cautious_order(regret, none, none, np.array([0.91, 0.99, 1.0])).tolist() == [1, 0, 2]
     assert cautious_order(regret, none, none, np.array([0.991, 0.992, 1.0])).tolist() == [0, 1, 2]
 
 
 def test_of_equal_regret_the_plan_that_rests_on_less_comes_first() -> None:
-    regret = np.array([0.010, 0.010 + 0.5 * TIE, 0.010 + 2.0 * TIE])
+    regret = np.array([0.010, 0.010 + 0.5 * REGRET_TIE, 0.010 + 2.0 * REGRET_TIE])
     assert cautious_order(regret, np.zeros(3), np.array([2, 1, 0]), np.array([0.99, 0.91, 1.0])).tolist() == [1, 0, 2]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.solver.outer.candidate import CandidatePlans, PlansAhead
-from autodeploy.strategies.tree import MODE_AXES
+from autodeploy.strategies.tree import OPTIMIZER_STATE_AXES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -247,7 +247,8 @@ class QuickPlans:
     def _alike(self, first: int, second: int) -> bool:
         """Whether two candidates of an outer tuple keep their states alike and are equal to the bit in the sweep."""
         c, swept = self.open.candidates, self.swept
-        columns = [*(getattr(c, name) for name in ("sequence_parallel", *MODE_AXES)), swept.repaired_s, swept.bound_s]
+        axes = ("sequence_parallel", *OPTIMIZER_STATE_AXES)
+        columns = [*(getattr(c, name) for name in axes), swept.repaired_s, swept.bound_s]
         return all(column[first] == column[second] for column in (*columns, swept.least_bytes))
 
     def _ruled_out(self, others: list[Solved], index: int) -> bool:
