@@ -3,7 +3,7 @@
 Parameters
 ----------
 operators : that the host issues [count].
-issue_per_operator_s : to issue one of them.
+per_launch_s : of the host to launch one operator.
 synchronisations : between device and host [count].
 sync_s : of one synchronisation.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ISSUING_THREADS = 4.0
 
 
-def issue_s(operators: Number, issue_per_operator_s: Number, synchronisations: Number, sync_s: Number) -> Floats:
+def kernel_launch_s(operators: Number, per_launch_s: Number, synchronisations: Number, sync_s: Number) -> Floats:
     """Seconds of kernel launches: the host issues `operators` and waits at `synchronisations`.
 
     References
@@ -34,7 +34,7 @@ def issue_s(operators: Number, issue_per_operator_s: Number, synchronisations: N
     T_host = N_ops * t_issue + N_sync * t_sync; dropless routing synchronises at least once a layer with experts to
     learn the split sizes (Megatron-LM, MindSpeed; capacity-padded routing does not).
     """
-    return np.asarray(np.asarray(operators) * issue_per_operator_s + np.asarray(synchronisations) * sync_s)
+    return np.asarray(np.asarray(operators) * per_launch_s + np.asarray(synchronisations) * sync_s)
 
 
 def bound_issue_factor(cores: float, numa_nodes: float, remote_ratio: float, memory_share: float) -> float:
@@ -65,7 +65,7 @@ def bound_issue_factor(cores: float, numa_nodes: float, remote_ratio: float, mem
     return max(1.0, ISSUING_THREADS / cores) / wandering
 
 
-def restart_s(launches: Sequence[Number], device_s: Sequence[Number], issue_per_operator_s: Number) -> Floats:
+def restart_s(launches: Sequence[Number], device_s: Sequence[Number], per_launch_s: Number) -> Floats:
     """Seconds that a device with an empty queue waits in all while the host issues the operators that follow.
 
     Parameters
@@ -84,7 +84,7 @@ def restart_s(launches: Sequence[Number], device_s: Sequence[Number], issue_per_
     """
     waited, issued, worked = (np.asarray(0.0) for _ in range(3))
     for count, seconds in zip(launches, device_s, strict=True):
-        issued = issued + np.asarray(count) * issue_per_operator_s
+        issued = issued + np.asarray(count) * per_launch_s
         waited = np.maximum(waited, issued - worked)
         worked = worked + np.asarray(seconds)
     return np.asarray(waited)

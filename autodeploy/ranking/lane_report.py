@@ -11,7 +11,7 @@ from autodeploy.evaluation.layers.layer_cost import issued, layer_times, synchro
 from autodeploy.evaluation.layers.pair_windows import VECTOR_LANE, beside_matrix_work_s
 from autodeploy.evaluation.layers.unit_costs import layer_inputs, scalar_at
 from autodeploy.workload.layers import layer_kinds
-from cost_models.host_bound import exposed_host_s, issue_s
+from cost_models.host_bound import exposed_host_s, kernel_launch_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
@@ -75,7 +75,8 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
             restart, queued = synchronisation_s(layer, found)
             event = max(event, _event_s(context, waits, restart, queued) / waits)
     total, layers = sum(seconds.values()), context.model.num_hidden_layers
-    each = 0.0 if priced[0][0].features.compiled else scalar_at(issue_s(1.0, context.machine.host.issue_s, 0.0, 0.0), 0)
+    compiled, launch_s = priced[0][0].features.compiled, context.machine.host.issue_s
+    each = 0.0 if compiled else scalar_at(kernel_launch_s(1.0, launch_s, 0.0, 0.0), 0)
     return LaneReport(
         shares={name: value / total for name, value in seconds.items()},
         sorting_hidden=hidden / seconds["sorting"] if seconds["sorting"] > 0.0 else 0.0,

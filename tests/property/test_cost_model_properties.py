@@ -24,7 +24,7 @@ from cost_models.collectives import (
 from cost_models.compute import ComputeRates, attention_s, gemm_efficiency, gemm_s, grouped_gemm_s, movement_s, vector_s
 from cost_models.data_parallel import exposed_s, host_optimizer_s, optimizer_s, synchronisation
 from cost_models.hbm import state_bytes
-from cost_models.host_bound import exposed_host_s, issue_s
+from cost_models.host_bound import exposed_host_s, kernel_launch_s
 from cost_models.swap import exposed_swap_s
 
 MANY = settings(max_examples=25)
@@ -285,7 +285,7 @@ def test_swapping_is_free_inside_its_window_and_monotone(
 def test_the_host_exposes_no_more_than_it_needs(
     operators: int, issue: float, syncs: int, sync: float, device: float
 ) -> None:
-    host = float(issue_s(operators, issue, syncs, sync))
+    host = float(kernel_launch_s(operators, issue, syncs, sync))
     exposed = float(exposed_host_s(host, device, syncs, sync))
     assert -1e-15 <= exposed <= host * (1 + 1e-9) + 1e-15
     assert device + exposed >= host * (1 - 1e-9) - 1e-15

@@ -19,7 +19,7 @@ TERMS = {
     "wave quantization": "gemm_waves.tiled_efficiency",
     "flash attention": "compute.attention_flops",
     "flash attention backward": "compute.attention_backward_flops",
-    "kernel launch": "host_bound.issue_s",
+    "kernel launch": "host_bound.kernel_launch_s",
     "swap window": "swap.exposed_swap_s",
     "all-gather": "collectives.all_gather_s",
     "reduce-scatter": "collectives.all_gather_s",

@@ -15,7 +15,7 @@ from autodeploy.evaluation.layers.pair_windows import Pairing, beside_matrix_wor
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
 from autodeploy.workload.operators import MATRIX_KINDS
 from autodeploy.workload.reference_model import REFERENCE
-from cost_models.host_bound import exposed_host_s, issue_s, restart_s
+from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s
 from cost_models.swap import beyond_own_layer_s
 
 if TYPE_CHECKING:
@@ -215,9 +215,9 @@ def _host_s(layer: LayerInputs, times: LayerTimes, device_s: Floats, *, backward
         return np.zeros(1)
     calls = issued(layer, times.exchanged, backward=backward)
     if features.sync_free or backward or not np.any(table.synchronisations):
-        return exposed_host_s(issue_s(calls, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
+        return exposed_host_s(kernel_launch_s(calls, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
     restart, queued = synchronisation_s(layer, times)
-    host = issue_s(calls, rates.issue_s, table.synchronisations, rates.sync_s)
+    host = kernel_launch_s(calls, rates.issue_s, table.synchronisations, rates.sync_s)
     return exposed_host_s(host, device_s, table.synchronisations, rates.sync_s, restart_s=restart, queued_s=queued)
 
 
