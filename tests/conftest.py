@@ -7,6 +7,7 @@ so that the summary has one line for each. `AUTODEPLOY_REQUIRE_ALL=1` turns ever
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -46,6 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture, mark in FIXTURE_MARKS.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+
+
+def pytest_collection_finish() -> None:
+    """Hides modules and collected tests from the garbage collector: they stay, and each pass would walk them all."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _fold_skips(report: pytest.TestReport | pytest.CollectReport) -> None:
