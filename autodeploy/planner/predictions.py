@@ -9,7 +9,7 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.layers.alternatives import resolved
 from autodeploy.evaluation.steps.one_strategy import candidate_for, estimated
 from autodeploy.evaluation.steps.timeline import pipeline_timeline
-from autodeploy.planner.prepared import Prepared, at_size, context_for, context_of_plan, prepare
+from autodeploy.planner.prepared import Prepared, at_size, context_for, context_of_plan, plan_context, prepare
 from autodeploy.ranking.one_strategy import Predicted, predicted
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.rescaled_plan import rescaled_timeline
@@ -63,13 +63,12 @@ def breakdown_of(spec: Spec, plan: Plan) -> Breakdown:
 
     As the model predicts them by itself: no measured run of the same work rescales them.
     """
-    prepared = prepare(spec)
-    return Breakdown(**estimated(plan.strategy, context_of_plan(prepared, plan)).estimate.breakdown)
+    return Breakdown(**estimated(plan.strategy, plan_context(spec, plan)).estimate.breakdown)
 
 
 def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
     """What the formulas read of a plan of this spec: its context, and its strategy as a batch of one."""
-    context = context_of_plan(prepare(spec), plan)
+    context = plan_context(spec, plan)
     candidate = candidate_for(context, plan.strategy)
     return resolved(context, candidate), candidate
 

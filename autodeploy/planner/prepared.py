@@ -45,7 +45,7 @@ def prepare(spec: Spec) -> Prepared:
     """
     refuse_unmodelled(spec)
     profile = profile_of(spec.cluster)
-    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    choice = _choice(spec, profile)
     context = choice_context(spec, profile, choice)
     return Prepared(spec, profile, choice, context, identity_of(spec, profile, context))
 
@@ -68,11 +68,26 @@ def context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str]
 
 
 def context_of_plan(prepared: Prepared, plan: Plan) -> Context:
+    return _on_cards_of(plan, prepared.spec, prepared.profile, prepared.choice)
+
+
+def plan_context(spec: Spec, plan: Plan) -> Context:
+    """`context_of_plan` of a spec that is prepared for nothing else."""
+    refuse_unmodelled(spec)
+    profile = profile_of(spec.cluster)
+    return _on_cards_of(plan, spec, profile, _choice(spec, profile))
+
+
+def _choice(spec: Spec, profile: Profile) -> FeatureChoice:
+    return choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+
+
+def _on_cards_of(plan: Plan, spec: Spec, profile: Profile, choice: FeatureChoice) -> Context:
     strategy = plan.strategy
     return spec_context(
-        prepared.spec,
-        prepared.profile,
-        frozenset(strategy.features) or prepared.choice.on,
+        spec,
+        profile,
+        frozenset(strategy.features) or choice.on,
         num_npus=plan.num_npus_used,
         global_batch=plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1),
         distributed_optimizer=strategy.distributed_optimizer,

@@ -76,7 +76,8 @@ class _Chooser:
 
     def __init__(self, search: SearchSpec, model: ModelSpec, profile: Profile, *, adapters: bool) -> None:
         self.search, self.model, self.profile, self.adapters = search, model, profile, adapters
-        self.release = search.release(profile.vendor)
+        self.release = release = search.release(profile.vendor)
+        self._variants = {} if release is None else {name: each.variant(release) for name, each in FEATURES.items()}
         self.asked = {member: switch for name, switch in search.features.items() for member in expand(name)}
 
     def choice(self) -> FeatureChoice:
@@ -153,12 +154,12 @@ class _Chooser:
         return (*feature.gives_way_to, *(() if variant is None else variant.gives_way_to))
 
     def _variant(self, feature: Feature) -> Variant | None:
-        return None if self.release is None else feature.variant(self.release)
+        return self._variants.get(feature.name)
 
     def _is_launchable(self, feature: Feature) -> bool:
         if self.release is None:
             return True
-        variant = feature.variant(self.release)
+        variant = self._variant(feature)
         if variant is None or (self.adapters and variant.whole_model):
             return False
         return all(_KINDS[kind](self.model) for kind in variant.models)

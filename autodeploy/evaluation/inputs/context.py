@@ -18,7 +18,7 @@ from autodeploy.stack.features import FEATURES, launch_values, mechanisms
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.strategies.candidates import DISPATCHERS
 from autodeploy.strategies.rules import values_of
-from autodeploy.workload.flops import mfu
+from autodeploy.workload.flops import step_flops_per_token
 from cost_models.all_to_all import ExpertGroups
 from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
@@ -179,11 +179,13 @@ class Context:
 
     def mfu(self, tokens_per_s_per_rank: float) -> float:
         """Share of the peak that the FLOPs of the model, its adapters and its reference reach."""
-        return mfu(
+        return self._flops_per_token * tokens_per_s_per_rank / self.machine.peak_flops
+
+    @cached_property
+    def _flops_per_token(self) -> float:
+        return step_flops_per_token(
             self.model,
             self.seq_length,
-            tokens_per_s_per_rank,
-            self.machine.peak_flops,
             adapter_params=self.adapter_params,
             reference=self.operators.reference,
             keys=self.operators.mean_keys,
