@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from autodeploy.client import Client
+from tests.support import plain_http
 from tests.support.postgresql import free_port
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def served(database: str, port: int) -> Iterator[str]:
         end_s = time.monotonic() + 60.0
         while time.monotonic() < end_s and process.poll() is None:
             try:
-                if httpx.get(f"{url}/readyz").status_code == 200:
+                if plain_http.get(f"{url}/readyz").status_code == 200:
                     break
             except httpx.TransportError:
                 time.sleep(0.1)

@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import httpx
 import psycopg
 
 from tests.faults.service import Service, running_service
+from tests.support import plain_http
 from tests.support.postgresql import KEEPING_SETTINGS, Server, libpq_dsn, own_server
 from tests.support.programs import children_of
 
@@ -115,7 +115,7 @@ def fill_disk(service: Service, moments: random.Random) -> None:
     try:
         end_s = time.monotonic() + moments.uniform(0.2, 0.8)
         while time.monotonic() < end_s:
-            answer = httpx.get(f"{service.urls[0]}/v1/searches", timeout=60)
+            answer = plain_http.get(f"{service.urls[0]}/v1/searches", timeout=60)
             assert answer.status_code == 200, "what is stored is read while the disk is full"
     finally:
         for pid in pids:

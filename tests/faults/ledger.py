@@ -19,6 +19,7 @@ from autodeploy.services import open_services
 from autodeploy.settings import Settings
 from autodeploy.specs.planset import FINISHED
 from autodeploy.store.database import DATABASE_ERRORS
+from tests.support import plain_http
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +88,7 @@ class Ledger:
         end_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < end_s:
             try:
-                answer = httpx.post(f"{url}/v1/searches", json=SPEC, headers=headers, timeout=20)
+                answer = plain_http.post(f"{url}/v1/searches", json=SPEC, headers=headers, timeout=20)
             except httpx.TransportError:
                 time.sleep(0.1)
                 continue

@@ -18,6 +18,7 @@ from autodeploy.services import open_services
 from autodeploy.settings import Settings
 from tests.faults.ledger import Audit, Ledger
 from tests.faults.service import running_service
+from tests.support import plain_http
 from tests.support.postgresql import KEEPING_SETTINGS, own_server
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _delays_s(ports: list[int], back_s: float) -> list[float]:
         for port in set(ports) - set(found):
             with contextlib.suppress(httpx.TransportError):
                 asked_s = time.monotonic()
-                told = dict(SAMPLE.findall(httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text))
+                told = dict(SAMPLE.findall(plain_http.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text))
                 looked_s = asked_s - float(told["poll_age_seconds"])
                 if looked_s > back_s:
                     found[port] = max(0.0, looked_s - since_s[port])

@@ -20,6 +20,7 @@ from autodeploy.errors import ConflictError, NotFoundError, SpecError
 from autodeploy.specs.spec import Spec
 from tests import factories
 from tests.quick_planner import SLOW
+from tests.support import plain_http
 from tests.support.postgresql import free_port
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def server(script: Path, database_url: str, port: int) -> Iterator[subprocess.Po
         end_s = time.monotonic() + START_LIMIT_S
         while time.monotonic() < end_s and process.poll() is None:
             try:
-                if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                if plain_http.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
                     break
             except httpx.TransportError:
                 time.sleep(0.05)
@@ -169,7 +170,7 @@ def test_waiting_clients_do_not_block_the_server(client, place):
     for thread in waiting:
         thread.start()
     slowest_s = 0.0
-    with httpx.Client(base_url=place.url) as http:
+    with plain_http.Client(base_url=place.url) as http:
         for _ in range(20):
             started_s = time.perf_counter()
             assert http.get("/livez").status_code == 200

@@ -14,7 +14,6 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 from jsonschema import Draft7Validator
 from packaging.requirements import Requirement
@@ -25,12 +24,15 @@ from autodeploy.services import open_services
 from autodeploy.settings import Settings
 from tests.faults.ledger import SPEC
 from tests.integration.conftest import eventually
+from tests.support import plain_http
 from tests.support.postgresql import free_port
 from tests.support.programs import Program, children_of, wait_until_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
+
+    import httpx
 
 pytestmark = pytest.mark.integration
 
@@ -201,15 +203,15 @@ def test_the_programs_of_the_compose_file_work_together(programs, port, empty_po
     api.start()
     worker.start()
     wait_until_ready(url, api)
-    assert httpx.get(f"{url}/v1/searches").status_code == 401
-    done = httpx.post(f"{url}/v1/searches", json=SPEC, headers=headers | {"Prefer": "wait=60"}, timeout=90)
+    assert plain_http.get(f"{url}/v1/searches").status_code == 401
+    done = plain_http.post(f"{url}/v1/searches", json=SPEC, headers=headers | {"Prefer": "wait=60"}, timeout=90)
     assert done.status_code == 200
     assert done.json()["status"] in {"optimal", "feasible"}
 
     answers: list[httpx.Response] = []
 
     def submit_and_wait() -> None:
-        answers.append(httpx.post(f"{url}/v1/searches?wait=100", json=LONG_SPEC, headers=headers, timeout=120))
+        answers.append(plain_http.post(f"{url}/v1/searches?wait=100", json=LONG_SPEC, headers=headers, timeout=120))
 
     client = threading.Thread(target=submit_and_wait)
     client.start()

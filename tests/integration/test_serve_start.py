@@ -9,11 +9,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from api.server import address_of
 from autodeploy.settings import Settings
+from tests.support import plain_http
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_started_server_is_ready(tmp_path: Path) -> None:
             starts, ready = server.stdout.readline(), server.stdout.readline()
             assert "正在启动" in starts
             address = re.findall(r"http://127\.0\.0\.1:\d+/", ready)[0]
-            with httpx.Client(base_url=address, timeout=60.0) as reader:
+            with plain_http.Client(base_url=address, timeout=60.0) as reader:
                 for ask in (
                     lambda: reader.post("v1/estimates", json=SPEC),
                     lambda: reader.get("accuracy"),

@@ -9,11 +9,11 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from tests import factories
 from tests.integration.conftest import eventually
+from tests.support import plain_http
 from tests.support.postgresql import free_port
 from tests.support.programs import Program, wait_until_ready
 
@@ -117,7 +117,7 @@ def test_six_hundred_half_open_connections_are_shed(server):
             stack.enter_context(server.connect(data)) for data in (b"", HALF_HEAD, HALF_BODY) for _ in range(200)
         ]
         took_s, most = [], 0
-        with httpx.Client(base_url=server.url, timeout=30) as client:
+        with plain_http.Client(base_url=server.url, timeout=30) as client:
             while time.monotonic() < began_s + HEADER_S or not took_s:
                 asked_s = time.monotonic()
                 assert client.get("/livez").status_code == 200
@@ -182,18 +182,18 @@ def test_pipelined_requests_are_all_answered(server):
 def test_a_long_wait_and_a_stream_are_no_slow_clients(server):
     """The client has sent everything: the server may take its time."""
     spec = factories.spec_document(num_npus=384) | {"search": {"effort": "deep"}}
-    made = httpx.post(f"{server.url}/v1/searches", json=spec, timeout=30).json()
+    made = plain_http.post(f"{server.url}/v1/searches", json=spec, timeout=30).json()
     search = f"{server.url}/v1/searches/{made['search']['id']}"
     began_s = time.monotonic()
-    waited = httpx.get(search, params={"wait": 2 * HEADER_S}, timeout=60)
+    waited = plain_http.get(search, params={"wait": 2 * HEADER_S}, timeout=60)
     assert waited.status_code == 200
     assert time.monotonic() - began_s > 2 * HEADER_S or waited.json()["status"] in {"optimal", "feasible"}
-    with httpx.stream("GET", f"{search}/events", timeout=60) as stream:
+    with plain_http.stream("GET", f"{search}/events", timeout=60) as stream:
         began_s = time.monotonic()
         for _ in stream.iter_lines():
             if time.monotonic() - began_s > 2 * HEADER_S:
                 break
-    httpx.post(f"{search}/cancel", timeout=30)
+    plain_http.post(f"{search}/cancel", timeout=30)
 
 
 def test_who_does_not_take_the_answer_is_dropped(server):
@@ -220,7 +220,7 @@ def test_no_more_connections_than_allowed(small_server):
     with ExitStack() as stack:
         idle = [stack.enter_context(server.connect(HALF_HEAD)) for _ in range(20)]
         for _ in range(3):
-            assert httpx.get(f"{server.url}/livez", timeout=10).status_code == 200
+            assert plain_http.get(f"{server.url}/livez", timeout=10).status_code == 200
         eventually(lambda: closed(idle) >= 1, within_s=5)
         assert closed(idle[10:]) == 0, "those that have waited longest go first"
         busy = [stack.enter_context(server.connect(HALF_BODY)) for _ in range(20)]
@@ -231,4 +231,4 @@ def test_no_more_connections_than_allowed(small_server):
         assert b"Retry-After: 2\r\n" in answer
         assert closed(busy) == 0
         busy[0].close()
-        eventually(lambda: httpx.get(f"{server.url}/livez", timeout=10).status_code == 200, within_s=5)
+        eventually(lambda: plain_http.get(f"{server.url}/livez", timeout=10).status_code == 200, within_s=5)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from autodeploy.calibration.accuracy_points import shipped_points
 from autodeploy.specs.measured_run import MeasuredRun, ProfilerTimes
 from tests import factories
+from tests.support import plain_http
 from tests.ui.conftest import visiting
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def measured(site: Site) -> Site:
 
 
 def test_a_new_installation_shows_published_runs_and_how_to_add_its_own(empty_site: Site) -> None:
-    page = httpx.get(f"{empty_site.url}/accuracy?lang=en").text
+    page = plain_http.get(f"{empty_site.url}/accuracy?lang=en").text
     assert page.count("<circle") >= len(shipped_points())
     assert "autodeploy runs add PLAN_ID train.log" in page
     assert "No run yet" in page
@@ -87,7 +87,7 @@ def test_it_fits_a_narrow_window(chromium_browser: Browser, measured: Site) -> N
 
 
 def test_links_lead_somewhere_and_clusters_filter(measured: Site) -> None:
-    with httpx.Client(base_url=measured.url) as reader:
+    with plain_http.Client(base_url=measured.url) as reader:
         page = reader.get("/accuracy?cluster=cloudmatrix-384&lang=en")
         assert page.status_code == 200
         assert "run_" in page.text

@@ -21,7 +21,7 @@ from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
 from tests import factories
 from tests.quick_planner import SLOW
-from tests.support import proxy
+from tests.support import plain_http, proxy
 from tests.support.proxy import PREFIX
 from tests.ui.conftest import PLANNER, Visitor, serving, store_searches
 
@@ -201,8 +201,8 @@ def test_the_api_names_addresses_as_clients_reach_them(behind):
 def test_the_client_library_takes_the_prefix_and_health_needs_none(behind):
     with Client(f"{behind.server}{PREFIX}", api_key=behind.key) as client:
         assert client.list(limit=1).items
-    assert httpx.get(f"{behind.server}/livez").status_code == 200
-    assert httpx.get(f"{behind.server}{PREFIX}/readyz").status_code == 200
+    assert plain_http.get(f"{behind.server}/livez").status_code == 200
+    assert plain_http.get(f"{behind.server}{PREFIX}/readyz").status_code == 200
 
 
 def test_a_form_of_another_site_is_refused(behind):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from autodeploy.errors import OverloadError
+from tests.support import plain_http
 
 if TYPE_CHECKING:
     from tests.ui.conftest import Site
@@ -25,7 +25,7 @@ PAGE = {"Accept": "text/html,application/xhtml+xml", "Accept-Language": "en"}
     ],
 )
 def test_what_is_missing_is_a_page_that_leads_on(site: Site, path: str, says: str) -> None:
-    answer = httpx.get(site.url + path, headers=PAGE)
+    answer = plain_http.get(site.url + path, headers=PAGE)
     assert answer.status_code == 404
     assert answer.headers["content-type"].startswith("text/html")
     assert says in answer.text
@@ -34,7 +34,7 @@ def test_what_is_missing_is_a_page_that_leads_on(site: Site, path: str, says: st
 
 def test_programs_get_a_problem(site: Site) -> None:
     for path, headers in (("/nothing/here", {"Accept": "*/*"}), ("/v1/plans/p_none", PAGE)):
-        answer = httpx.get(site.url + path, headers=headers)
+        answer = plain_http.get(site.url + path, headers=headers)
         assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
 
 
@@ -45,11 +45,11 @@ def test_a_busy_server_says_so_on_a_page(site: Site, monkeypatch: pytest.MonkeyP
         raise OverloadError("too many predictions are asked for at once", hint="try again")
 
     monkeypatch.setattr(site.services.call_pool, "call_of", refuse)
-    answer = httpx.get(f"{site.url}/plans/{plan_id}/operators", headers=PAGE | {"Accept-Language": "zh"})
+    answer = plain_http.get(f"{site.url}/plans/{plan_id}/operators", headers=PAGE | {"Accept-Language": "zh"})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert "服务器暂时繁忙" in answer.text
     assert "too many predictions" not in answer.text
-    problem = httpx.get(f"{site.url}/plans/{plan_id}/knobs", headers={"Accept": "*/*"})
+    problem = plain_http.get(f"{site.url}/plans/{plan_id}/knobs", headers={"Accept": "*/*"})
     assert problem.json()["detail"] == "too many predictions are asked for at once"
 
 
@@ -57,5 +57,5 @@ def test_a_busy_server_says_so_on_a_page(site: Site, monkeypatch: pytest.MonkeyP
     ("asked", "leads_to"), [("/hardware", "/profiles"), ("/hardware?lang=zh", "/profiles?lang=zh")]
 )
 def test_hardware_is_found_under_the_name_that_pages_give_it(site: Site, asked: str, leads_to: str) -> None:
-    answer = httpx.get(site.url + asked)
+    answer = plain_http.get(site.url + asked)
     assert (answer.status_code, answer.headers["location"]) == (308, leads_to)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
+from tests.support import plain_http
 from tests.ui.conftest import visiting
 from tests.ui.test_accessibility import violations
 
@@ -27,7 +27,7 @@ def test_the_list_says_the_layout_of_each_best_plan_and_who_asked(chromium_brows
         assert page.get_by_role("columnheader", name="By").count() == 0
     (listed,) = (
         item
-        for item in httpx.get(f"{site.url}/v1/searches").json()["items"]
+        for item in plain_http.get(f"{site.url}/v1/searches").json()["items"]
         if item["best_step_time_s"] == pytest.approx(134.2, abs=0.05)
     )
     assert listed["best_degrees"] == {"tp": 2, "pp": 16, "vpp": 2, "cp": 1, "ep": 32, "dp": 24}

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from tests import factories
+from tests.support import plain_http
 from tests.ui.conftest import visiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import httpx
     from playwright.sync_api import Browser
 
     from tests.ui.conftest import Site
@@ -28,7 +29,7 @@ training: {seq_length: 4096, global_batch_size: 64}
 
 @pytest.fixture
 def reader(site: Site) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=site.url, timeout=30.0) as client:
+    with plain_http.Client(base_url=site.url, timeout=30.0) as client:
         yield client
 
 

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -16,6 +15,7 @@ from api.ui.languages import texts
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.settings import Settings
+from tests.support import plain_http
 from tests.ui.conftest import Site, serving, visiting
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def test_turning_a_knob_asks_for_a_new_estimate(chromium_browser: Browser, plann
         with_scripts = step.inner_text()
         memory = page.locator("[data-key='peak_memory_gib']").inner_text()
         chance = page.locator("[data-key='p_fits']").inner_text()
-    answer = httpx.post(
+    answer = plain_http.post(
         f"{planned.url}/plans/{planned.stored['plan1']}/what-if?lang=en", data={"micro_batch_size": "2"}
     )
     assert answer.status_code == 200
@@ -112,10 +112,10 @@ def test_cards_batch_and_lengths_are_asked_for_too_and_kept_in_the_address(
         expect(page.get_by_label("Cards", exact=True)).to_have_value("8")
         expect(step).to_have_text(with_scripts)
     form = {"num_npus": "8", "seq_length": "2048", "global_batch_size": "64", "tp": "2"}
-    answer = httpx.post(f"{planned.url}{path}/what-if?lang=en", data=form)
+    answer = plain_http.post(f"{planned.url}{path}/what-if?lang=en", data=form)
     assert answer.status_code == 200
     assert f'data-key="step_time_s">{with_scripts}<' in answer.text, "the form says what the script says"
-    assert httpx.post(f"{planned.url}{path}/what-if?lang=en", data={"num_npus": "none"}).status_code == 422
+    assert plain_http.post(f"{planned.url}{path}/what-if?lang=en", data={"num_npus": "none"}).status_code == 422
 
 
 def test_hardware_is_turned_and_both_steps_are_drawn(chromium_browser: Browser, planned: Site) -> None:
@@ -141,12 +141,12 @@ def test_hardware_is_turned_and_both_steps_are_drawn(chromium_browser: Browser, 
     assert after == pytest.approx(1000.0, abs=1.0)
     assert 200.0 < now < 950.0
     form = {"device": "910B4", "scale_out.gb_per_s_per_npu": "5"}
-    answer = httpx.post(f"{planned.url}{path}/what-if?lang=en", data=form).text
+    answer = plain_http.post(f"{planned.url}{path}/what-if?lang=en", data=form).text
     assert f'data-key="step_time_s">{step}<' in answer
     bars = answer[answer.index('id="what-if-now"') : answer.index('id="what-if-now"') + 12_000].split("</svg>")[:2]
     widths = [sum(float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', bar)) for bar in bars]
     assert widths == [pytest.approx(now, abs=1.0), pytest.approx(1000.0, abs=1.0)]
-    bad = httpx.post(f"{planned.url}{path}/what-if?lang=en", data={"usable_hbm_gib": "-3"})
+    bad = plain_http.post(f"{planned.url}{path}/what-if?lang=en", data={"usable_hbm_gib": "-3"})
     assert bad.status_code == 422
     assert "usable_hbm_gib: value -3 is outside" in bad.text
 
@@ -170,7 +170,7 @@ def test_what_was_changed_is_searched_and_exported(chromium_browser: Browser, pl
         assert offered["search"]["allow"] == {"pp": [2, 4]}
         page.locator("#paste").get_by_role("button", name="Search").click()
         page.wait_for_url(re.compile(r"/searches/srch_"))
-    with httpx.Client(base_url=planned.url) as reader:
+    with plain_http.Client(base_url=planned.url) as reader:
         illegal = reader.post(f"{path}/script?lang=zh", data={"pp": "32"})
         assert illegal.status_code == 422
         assert "/strategy" in illegal.text
@@ -184,10 +184,10 @@ def test_what_was_changed_is_searched_and_exported(chromium_browser: Browser, pl
 
 def test_values_that_cannot_be_launched_are_grey_and_say_why(chromium_browser: Browser, planned: Site) -> None:
     path = f"/plans/{planned.stored['plan1']}"
-    told = httpx.get(f"{planned.url}{path}/knobs?lang=en").json()
+    told = plain_http.get(f"{planned.url}{path}/knobs?lang=en").json()
     assert "32" in told["pp"], "32 stages and TP2 are more than 16 cards"
     assert "2" not in told.get("tp", {})
-    in_chinese = httpx.get(f"{planned.url}{path}/knobs?lang=zh").json()
+    in_chinese = plain_http.get(f"{planned.url}{path}/knobs?lang=zh").json()
     assert in_chinese["pp"]["32"] != told["pp"]["32"]
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"{path}?lang=en")
@@ -197,7 +197,7 @@ def test_values_that_cannot_be_launched_are_grey_and_say_why(chromium_browser: B
         assert option.get_attribute("title") == told["pp"]["32"]
         assert "✕" in option.inner_text()
         assert page.locator("#knob-tp option[value='2']").get_attribute("title") is None
-    assert httpx.get(f"{planned.url}/plans/p_missing1/knobs").status_code == 404
+    assert plain_http.get(f"{planned.url}/plans/p_missing1/knobs").status_code == 404
 
 
 def test_a_model_without_experts_has_no_knob_of_them(chromium_browser: Browser, planned: Site) -> None:
@@ -246,7 +246,7 @@ def test_chosen_plans_are_compared(chromium_browser: Browser, planned: Site) -> 
         expect(script.locator("ins").first).to_be_visible()
         assert script.locator("ins").count() + script.locator("del").count() > 1
         assert not any(line.lstrip("+- ").startswith("#") for line in script.inner_text().splitlines())
-    with httpx.Client(base_url=planned.url) as reader:
+    with plain_http.Client(base_url=planned.url) as reader:
         first = planned.stored["plan1"]
         assert "Choose two to five" in reader.get(f"/compare?plans={first}&lang=en").text
         assert reader.get(f"/compare?plans={first},p_aaaaaaaa").status_code == 404
@@ -286,7 +286,7 @@ def test_tags_and_notes_are_kept_and_found(chromium_browser: Browser, planned: S
         page.locator("a.chip", has_text="v3").click()
         expect(page.locator("tbody tr")).to_have_count(1)
         expect(page.locator("tbody")).to_contain_text("<b>before the move</b>")
-    with httpx.Client(base_url=planned.url) as reader:
+    with plain_http.Client(base_url=planned.url) as reader:
         assert "No search matches" in reader.get("/?tag=nothing&lang=en").text
         refused = reader.post(f"/searches/{planned.stored['search']}/notes", data={"tags": "x" * 100})
         assert refused.status_code == 422
@@ -329,7 +329,7 @@ def test_a_pasted_configuration_begins_a_search(site: Site) -> None:
       "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 11008,
       "vocab_size": 32000, "hidden_act": "silu"}"""
     beside = {"cluster": "cloudmatrix-384", "num_npus": "16", "seq_length": "4096", "global_batch_size": "64"}
-    with httpx.Client(base_url=site.url, timeout=30.0) as reader:
+    with plain_http.Client(base_url=site.url, timeout=30.0) as reader:
         answer = reader.post("/new", data={"form": "paste", "spec": config, **beside})
         assert answer.status_code == 303, answer.text
         missing = reader.post("/new", data={"form": "paste", "spec": config, **beside, "global_batch_size": ""})
@@ -356,6 +356,6 @@ def test_an_empty_comparison_offers_the_newest_plans(chromium_browser: Browser, 
 
 
 def test_an_empty_comparison_without_plans_says_what_it_is_for(empty_site: Site) -> None:
-    page = httpx.get(f"{empty_site.url}/compare?lang=en").text
+    page = plain_http.get(f"{empty_site.url}/compare?lang=en").text
     assert "can be compared here" in page
     assert "checkbox" not in page

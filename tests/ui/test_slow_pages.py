@@ -5,9 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import httpx
-
 from api.threads import THREADS
+from tests.support import plain_http
 
 if TYPE_CHECKING:
     from tests.ui.conftest import Site
@@ -19,7 +18,7 @@ def test_quick_pages_go_past_those_that_wait(site: Site) -> None:
     assert pool is not None
     paths = [f"/plans/{plan_id}/operators", f"/plans/{plan_id}/knobs", f"/searches/{site.stored['good']}/strategies"]
     asked = [paths[i % len(paths)] for i in range(2 * THREADS)]
-    with httpx.Client(base_url=site.url, timeout=60.0) as reader, ThreadPoolExecutor(len(asked)) as readers:
+    with plain_http.Client(base_url=site.url, timeout=60.0) as reader, ThreadPoolExecutor(len(asked)) as readers:
         with pool._turns.turn("", 60.0):  # the only process is busy
             waiting = [readers.submit(reader.get, path) for path in asked]
             while pool.waiting < len(asked) and not any(each.done() for each in waiting):

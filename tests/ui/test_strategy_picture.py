@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
+from tests.support import plain_http
 from tests.ui.conftest import Site, visiting
 from tests.ui.panning import MOST_SHARE, STEPS, long_tasks_while_panning
 from tests.ui.test_plan_pages import planned  # noqa: F401 - a fixture
@@ -21,7 +21,7 @@ SPREAD = ("step_time_s", "peak_memory_gib")
 
 
 def points_of(site: Site, lang: str = "en") -> dict[str, object]:
-    answer = httpx.get(f"{site.url}/searches/{site.stored['search']}/strategies?lang={lang}", timeout=60)
+    answer = plain_http.get(f"{site.url}/searches/{site.stored['search']}/strategies?lang={lang}", timeout=60)
     assert answer.status_code == 200
     document: dict[str, object] = answer.json()
     return document
@@ -37,7 +37,7 @@ def test_points_are_the_plans_and_others_at_their_bounds(planned: Site) -> None:
     assert len(layouts) == len(points), "what is solved is no bound beside itself"
     assert [plan["plan"] for plan in plans] == [planned.stored[f"plan{rank}"] for rank in (1, 2, 3)]
     assert len(others) > 3
-    stored = httpx.get(f"{planned.url}/v1/searches/{planned.stored['search']}").json()
+    stored = plain_http.get(f"{planned.url}/v1/searches/{planned.stored['search']}").json()
     solved = [point for point in points if "solved" in point]
     assert len(solved) > len(stored["pareto"]), "not only what none beats"
     assert len(plans) + len(solved) >= len(stored["solved"]["step_time_s"])
@@ -50,7 +50,7 @@ def test_points_are_the_plans_and_others_at_their_bounds(planned: Site) -> None:
     chinese = points_of(planned, "zh")["words"]
     assert isinstance(chinese, dict)
     assert re.search("[\u4e00-\u9fff]", chinese["pareto"])
-    assert httpx.get(f"{planned.url}/searches/srch_missing/strategies").status_code == 404
+    assert plain_http.get(f"{planned.url}/searches/srch_missing/strategies").status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -14,6 +13,7 @@ from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.services import open_services
 from autodeploy.settings import Settings
+from tests.support import plain_http
 from tests.ui.conftest import Site, serving, visiting
 from tests.ui.panning import MOST_SHARE, STEPS, long_tasks_while_panning
 from tests.ui.test_accessibility import violations
@@ -135,7 +135,7 @@ def test_the_table_stands_without_scripts_and_the_slots_are_data(chromium_browse
         page.get_by_role("link", name="各阶段的秒数").click()
         expect(page.locator("tbody tr")).to_have_count(32)
         expect(page.locator("main")).to_contain_text("32 个阶段")
-    with httpx.Client(base_url=staged.url) as reader:
+    with plain_http.Client(base_url=staged.url) as reader:
         answer = reader.get(f"{path}/timeline?lang=zh")
         assert answer.headers["content-encoding"] == "gzip"
         assert len(answer.json()["slots"]) == 32

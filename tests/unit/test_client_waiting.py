@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from autodeploy.client import AsyncClient, Client, WaitTimeout
+from autodeploy.client._transport import client_options
 from autodeploy.errors import LimitError, UnknownCallerError
 from tests import factories
 
@@ -92,3 +93,8 @@ def test_refusals_have_their_types(status, kind):
     with client_of(refuse) as client, pytest.raises(kind) as caught:
         client.get(factories.SEARCH_ID)
     assert caught.value.hint == "do this"
+
+
+@pytest.mark.parametrize(("url", "verified"), [("http://here", False), ("https://here", True), ("HTTPS://here", True)])
+def test_certificates_are_read_for_https_alone(url: str, verified: bool) -> None:
+    assert client_options(url, None, 1.0)["verify"] is verified
