@@ -315,7 +315,7 @@ def test_what_saving_memory_adds_comes_in_seconds() -> None:
 
 def slower(problem: InnerProblem, factor: float) -> InnerProblem:
     """The problem with everything that takes time taking `factor` as long."""
-    seconds = ("forward_s", "backward_s", "tail_s", "hidden_pair_s", "covering_s", "split_s")
+    seconds = ("forward_s", "backward_s", "tail_s", "covering_s", "split_s")
 
     def slow(layer: LayerClass) -> LayerClass:
         return replace(layer, **{name: factor * getattr(layer, name) for name in seconds})

@@ -13,6 +13,7 @@ from autodeploy.evaluation.stages.inner_problem import (
     InnerProblem,
     Ints,
     LayerClass,
+    LayerPairs,
     MemoryOption,
     chunk_times,
     host_bytes,
@@ -41,7 +42,6 @@ def random_problem(seed: int) -> InnerProblem:
             float(rng.uniform(1, 4)),
             float(rng.uniform(1, 4)),
             float(rng.uniform(0, 1)),
-            0.5 if schedule == "adaptive_pipe" else 0.0,
         )
         for i in range(int(rng.integers(1, 3)))
     )
@@ -58,6 +58,7 @@ def random_problem(seed: int) -> InnerProblem:
         )
         for i, swap in enumerate(rng.random(int(rng.integers(1, 4))) < 0.4)
     )
+    beside_own = np.diag(np.full(len(classes), 0.5 if schedule == "adaptive_pipe" else 0.0))
     last = (0, 1) if schedule == "dualpipev" else (pp - 1, vpp - 1)
     pieces = (
         FixedPiece(LayerClass("embedding", 0.1, 0.1, 1.0, 0.1), 0, 0),
@@ -78,6 +79,7 @@ def random_problem(seed: int) -> InnerProblem:
         host_link_bytes_per_s=float(rng.uniform(0.5, 3)),
         host_bytes_per_device=float(rng.choice([np.inf, 12.0])),
         p2p_s=0.1 if vpp > 1 else 0.0,
+        pairs_of=LayerPairs(beside_own, beside_own, np.zeros_like(beside_own)),
         tail_s=0.3,
         uniform_options=bool(rng.random() < 0.3),
         min_layers_per_chunk=int(vpp == 1 and sum(layers) >= pp and rng.random() < 0.5),

@@ -39,12 +39,11 @@ if TYPE_CHECKING:
 class LayerClass:
     """Cost of one transformer layer (or of a fixed piece) for one micro batch on one rank.
 
-    forward_s, backward_s include every exposed cost inside a micro batch (communication, host, imbalance);
-    hidden_pair_s is what its forward and its backward hide when each is in a pair, at most (0 unless the schedule
-    pairs them); half of it counts for each pass. covering_s: weight gradients beside the sends of a pair; split_s:
-    weight gradients that a split backward runs after its output has left. static_bytes: weights, gradients and
-    optimizer states; activation_bytes: kept for the backward pass by one micro batch; tail_s: its share of what follows
-    the pipeline (gradient reduction that is not overlapped, optimizer, parameter gathering).
+    forward_s, backward_s include every exposed cost inside a micro batch (communication, host, imbalance). covering_s:
+    weight gradients beside the sends of a pair; split_s: weight gradients that a split backward runs after its output
+    has left. static_bytes: weights, gradients and optimizer states; activation_bytes: kept for the backward pass by one
+    micro batch; tail_s: its share of what follows the pipeline (gradient reduction that is not overlapped, optimizer,
+    parameter gathering).
     """
 
     name: str
@@ -53,7 +52,6 @@ class LayerClass:
     static_bytes: float
     activation_bytes: float
     tail_s: float = 0.0
-    hidden_pair_s: float = 0.0
     covering_s: float = 0.0
     split_s: float = 0.0
 
@@ -124,7 +122,7 @@ class InnerProblem:
     uniform_options: bool = False  # the target can launch only all-or-nothing options, the same on every stage
     equal_chunks: bool = False  # the target can launch only layer counts that differ by a declared pattern
     min_layers_per_chunk: int = 0
-    pairs_of: LayerPairs | None = None  # None: a layer hides beside its own class only, what its class says
+    pairs_of: LayerPairs | None = None  # None: nothing hides
 
     @property
     def kind(self) -> Schedule:
@@ -231,11 +229,9 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
 
 
 def layer_pairs(problem: InnerProblem) -> LayerPairs:
-    """What pairs of layers hide; without a table a layer hides beside its own class only."""
-    if problem.pairs_of is not None:
-        return problem.pairs_of
-    own = np.diag([layer.hidden_pair_s for layer in problem.classes])
-    return LayerPairs(own, own, np.zeros_like(own))
+    """What pairs of layers hide; nothing without a table."""
+    none = np.zeros((len(problem.classes),) * 2)
+    return problem.pairs_of or LayerPairs(none, none, none)
 
 
 def _sends(problem: InnerProblem, layout: Ints) -> Sends:

@@ -171,21 +171,20 @@ class StepClasses:
         """The same candidate by candidate, as inner problems read it."""
         n = len(self.groups.dense_shards)
 
-        def rows_of(step: StepClass, hidden_s: Floats | float = 0.0) -> list[LayerClass]:
+        def rows_of(step: StepClass) -> list[LayerClass]:
             cost = step.cost
             columns = (
                 *map(step.pass_s, PASSES),
                 step.static.total,
                 cost.activation_bytes,
                 step.tail.total_s,
-                hidden_s,
                 cost.covering_s,
                 cost.split_s,
             )
             rows = (np.broadcast_to(column, (n,)).tolist() for column in columns)
             return [LayerClass(step.name, *values) for values in zip(*rows, strict=True)]
 
-        layers = [rows_of(step, most) for step, most in zip(self.layers, self.most_hidden, strict=True)]
+        layers = [rows_of(step) for step in self.layers]
         tables = (pair_table(self.pairs, name) for name in ("hidden_s", "hidden_exchange_s", "first_s"))
         pairs = (np.moveaxis(np.broadcast_to(each, (*each.shape[:2], n)), -1, 0) for each in tables)
         return ClassRows(
