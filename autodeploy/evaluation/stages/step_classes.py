@@ -153,7 +153,6 @@ class StepClasses:
     pieces: tuple[StepClass, ...]  # embedding, head and, where there are any, multi-token prediction modules
     groups: ParameterGroups
     pairs: Pairs  # of a forward of one class beside a backward of another
-    most_hidden: Floats  # of every class: what a layer hides in both passes, at most [classes, n]
     communication_bytes: Floats  # of all communicators' buffers [n]
 
     @property
@@ -185,13 +184,20 @@ class StepClasses:
             return [LayerClass(step.name, *values) for values in zip(*rows, strict=True)]
 
         layers = [rows_of(step) for step in self.layers]
+        pairs = (np.broadcast_to(each, (n, *each.shape[1:])) for each in vars(self.pair_tables).values())
+        pieces = {piece.name: rows_of(piece) for piece in self.pieces}
+        return ClassRows(list(zip(*layers, strict=True)), LayerPairs(*pairs), pieces)
+
+    @property
+    def most_hidden_s(self) -> PairShares:
+        """What a layer of every class hides in its passes, at most [classes, n]."""
+        return tight_shares(pair_table(self.pairs, "hidden_s"), [layer.count for layer in self.layers])
+
+    @property
+    def pair_tables(self) -> LayerPairs:
+        """What pairs of classes hide [n, class, class], or [1, class, class] where all candidates are alike."""
         tables = (pair_table(self.pairs, name) for name in ("hidden_s", "hidden_exchange_s", "first_s"))
-        pairs = (np.moveaxis(np.broadcast_to(each, (*each.shape[:2], n)), -1, 0) for each in tables)
-        return ClassRows(
-            list(zip(*layers, strict=True)),
-            LayerPairs(*(np.ascontiguousarray(each) for each in pairs)),
-            {piece.name: rows_of(piece) for piece in self.pieces},
-        )
+        return LayerPairs(*(np.ascontiguousarray(np.moveaxis(table, -1, 0)) for table in tables))
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +275,6 @@ class Placing:
             ),
             self.groups,
             pairs,
-            tight_shares(pair_table(pairs, "hidden_s"), [layer.count for layer in layers]).both_s,
             communication_bytes(candidates, context),
         )
 

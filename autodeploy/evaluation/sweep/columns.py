@@ -16,7 +16,6 @@ from autodeploy.evaluation.stages.step_classes import (
     expert_layers,
     migrations,
     of_candidates,
-    pair_table,
 )
 from autodeploy.evaluation.stages.step_parts import ParameterGroups, migration_of, state_rates
 from autodeploy.strategies.tree import distinct, with_mode
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.layer_cost import LayerCost
     from autodeploy.evaluation.layers.unit_costs import UnitCosts
+    from autodeploy.evaluation.stages.inner_problem import LayerPairs
     from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
     from autodeploy.evaluation.stages.step_parts import Rates
     from autodeploy.strategies.tree import CandidateTree
@@ -111,11 +111,9 @@ class ModelColumns:
 
 @dataclass(frozen=True)
 class PairColumns:
-    """What pairs of classes hide [n, class, class], as `LayerPairs` says; covering_s at most, split_s by class [n]."""
+    """What pairs of classes hide, covering_s of the class that has most, and split_s of each [n]."""
 
-    hidden_s: Floats
-    exchange_s: Floats
-    first_s: Floats
+    tables: LayerPairs
     covering_s: Floats
     split_s: tuple[Floats, ...]
 
@@ -247,12 +245,8 @@ def _holders(tree: CandidateTree) -> tuple[Ints, Ints]:
 
 
 def _of_pairs(classes: StepClasses) -> PairColumns:
-    hidden, exchange, first = (
-        np.ascontiguousarray(np.moveaxis(pair_table(classes.pairs, name), -1, 0))
-        for name in ("hidden_s", "hidden_exchange_s", "first_s")
-    )
     covering = _extreme(np.maximum, [step.cost.covering_s for step in classes.layers])
-    return PairColumns(hidden, exchange, first, covering, tuple(step.cost.split_s for step in classes.layers))
+    return PairColumns(classes.pair_tables, covering, tuple(step.cost.split_s for step in classes.layers))
 
 
 def _of_model(classes: StepClasses, context: Context, keeps_gathered: Bools) -> ModelColumns:
@@ -260,7 +254,7 @@ def _of_model(classes: StepClasses, context: Context, keeps_gathered: Bools) -> 
     params = [step.cost.dense_params + step.cost.expert_params for step in (*classes.layers, *classes.pieces)]
     alone = sum(step.count * step.cost.alone_s for step in classes.layers)
     layer = alone / sum(step.count for step in classes.layers)
-    hidden = zip(classes.layers, classes.most_hidden, strict=True)
+    hidden = zip(classes.layers, classes.most_hidden_s.both_s, strict=True)
     return ModelColumns(
         work_s=np.asarray(alone + sum(pieces)),
         hidden_s=np.asarray(sum(step.count * most for step, most in hidden)),

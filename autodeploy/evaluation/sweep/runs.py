@@ -186,7 +186,7 @@ class _Batch:
         pairs = self.costs.pairs
         assert pairs is not None
         layers = np.stack([self.template.rows(layers) for layers in self.template.layers], axis=-1) / self.vpp
-        tables = (np.moveaxis(each, 0, -1) for each in (pairs.hidden_s, pairs.exchange_s, pairs.first_s))
+        tables = (np.moveaxis(each, 0, -1) for each in vars(pairs.tables).values())
         of_pairs = pair_chunks(np.ascontiguousarray(layers[:, :, None]), *map(np.ascontiguousarray, tables))
         hidden, exchange = (np.asfortranarray(each[:, :, 0, 0]) for each in of_pairs)
         return np.maximum(hidden, 0.0), exchange

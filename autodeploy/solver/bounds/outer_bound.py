@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.evaluation.stages.stage_memory import GRADIENT_SHARE, communication_bytes
-from autodeploy.evaluation.stages.step_classes import PASSES, pair_table, step_classes, tight_shares
+from autodeploy.evaluation.stages.step_classes import PASSES, step_classes
 from autodeploy.solver.bounds.stage_bound import Batch, lower_bound_s, steady_micro_batches
 from autodeploy.solver.inner.layer_choices import COSTS_OF_PARTS, Choices, Part, join
 from autodeploy.solver.inner.memory_options import WHOLE, possible_choices, rivals
@@ -215,8 +215,7 @@ def _easiest(
         costs: dict[str, Any] = dict(zip(COSTS_OF_PARTS, map(least, each), strict=True))
         return Part(**costs, hidden_forward_s=hidden[0], hidden_backward_s=hidden[1], choices=choices, count=count)
 
-    counts = [layer.count for layer in classes.layers]
-    shares = tight_shares(pair_table(classes.pairs, "hidden_s"), counts)
+    shares = classes.most_hidden_s
     hidden = [(most(f), most(b)) for f, b in zip(shares.forward_s, shares.backward_s, strict=True)]
     widest = np.max([_column(layer.cost.worst_activation_bytes, n) for layer in classes.layers], axis=0)
     beside = communication_bytes(candidates, context) + context.machine.runtime_bytes
