@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from autodeploy.solver.outer.candidate_bounds import RELAXATIONS
 from autodeploy.solver.outer.frontier import SearchState
-from autodeploy.solver.outer.open_bounds import RELAXATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

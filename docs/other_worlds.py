@@ -45,7 +45,7 @@ class Planned:
         self._tree, _ = legal_tree(spec.search, p.context, p.profile, p.choice)
         short = spec.search.model_copy(update={"effort": "fast", "top_k": 1})
         # Nothing is proven here: plans alone are wanted.
-        self._budget = replace(budget(short, alone=True), paths=0, earnest=0)
+        self._budget = replace(budget(short, alone=True), paths=0, exact_solves=0)
 
     def plan_of(self, place: int) -> Plan:
         """The document of a plan that was considered."""

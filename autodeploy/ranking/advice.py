@@ -50,7 +50,7 @@ that rest on least."""
 NUM_BAD_WORLDS: Final = 4
 """Numbers at whose bad end all candidates are looked at again, the most influential."""
 NUM_REFINED: Final = 2
-"""Of the first plans of the ranking, so many are solved in earnest."""
+"""Of the first plans of the ranking, so many are solved in full."""
 USUAL_QUICK: Final = 60
 """Quick plans of a search for which the counts above are meant."""
 
@@ -151,10 +151,10 @@ class Adviser:
             return None
         pool = [*self._best, *made]
         advice = self._ranked(pool, known.joined(found), level)
-        return self._in_earnest(advice, maker)
+        return self._in_full(advice, maker)
 
-    def _in_earnest(self, advice: Advice, maker: RoomyPlans) -> Advice:
-        """The ranking with its first plans solved in earnest; the search's own were."""
+    def _in_full(self, advice: Advice, maker: RoomyPlans) -> Advice:
+        """The ranking with its first plans solved in full; the search's own were."""
         pool = [each.solved for each in sorted(advice.weighed, key=lambda each: each.row)]
         known = advice.responses
         better: list[int] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autodeploy.ranking.divisibility import NearRates, near_rates
 from autodeploy.ranking.reference import reference_plan
 from autodeploy.solver.effort import cores
-from autodeploy.solver.outer.companion import Begun, Companion
+from autodeploy.solver.outer.worker_process import Future, WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,21 +28,21 @@ class BesidePlans:
         self, spec: Spec, profile: Profile, context: Context, identity: Identity, deadline: Deadline | None = None
     ) -> None:
         self._deadline = deadline
-        self._companion = Companion(
+        self._worker_process = WorkerProcess(
             _Finder(spec, profile, context, identity), beside=cores() > 1, should_cancel=deadline
         )
-        self._begun: Begun[tuple[Plan | None, NearRates]] | None = None
+        self._begun: Future[tuple[Plan | None, NearRates]] | None = None
 
     def __enter__(self) -> BesidePlans:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._companion.close()
+        self._worker_process.close()
 
     def begin(self) -> None:
         """Start on it, where that keeps nobody waiting."""
-        if self._companion.beside:
-            self._begun = self._companion.begin(_Finder.found)
+        if self._worker_process.beside:
+            self._begun = self._worker_process.begin(_Finder.found)
 
     def found(self) -> tuple[Plan | None, NearRates]:
         """The plan to compare with, and the rates of batches and numbers of cards near the spec's; nothing of them
@@ -52,7 +52,7 @@ class BesidePlans:
         return ask() or (None, NearRates({}, {}))
 
     def _found(self) -> tuple[Plan | None, NearRates] | None:
-        return (self._begun or self._companion.begin(_Finder.found)).result()
+        return (self._begun or self._worker_process.begin(_Finder.found)).result()
 
 
 class _Finder:

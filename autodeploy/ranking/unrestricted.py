@@ -66,7 +66,7 @@ def price_of_target(
     fitting = [s for s in solved if s.solution.plan is not None]
     if fitting:
         first = min(fitting, key=lambda s: (s.solution.step_s, s.index))
-        best = min(best, _in_earnest(first, first.plan, budget, should_cancel))
+        best = min(best, _in_full(first, first.plan, budget, should_cancel))
     own = frontier.incumbent_s
     assert own is not None
     return Unrestricted(best_step_time_s=best, price_pct=100.0 * (own / best - 1.0))
@@ -83,10 +83,10 @@ def _freed(known: Solved, context: Context, budget: Budget, should_cancel: Calla
             moved[:, place] = known.plan.applied[:, number]
         elif known.plan.applied[:, number].any():
             return math.inf  # it recomputes whole layers, which the freer problem can do without
-    return _in_earnest(solved, replace(known.plan, applied=moved), budget, should_cancel)
+    return _in_full(solved, replace(known.plan, applied=moved), budget, should_cancel)
 
 
-def _in_earnest(solved: Solved, start: InnerPlan, budget: Budget, should_cancel: Callable[[], bool] | None) -> float:
+def _in_full(solved: Solved, start: InnerPlan, budget: Budget, should_cancel: Callable[[], bool] | None) -> float:
     """Step time after a thorough search from a plan, with the same memory options on every stage."""
     even = replace(solved.problem, uniform_options=True)
     better = solve(even, effort=budget.effort, hint=start, should_cancel=should_cancel)

@@ -49,10 +49,10 @@ SLOTS: Final = 10_000.0
 class Budget:
     """Deterministic limits of one search.
 
-    quick : inner problems solved quickly; slots : that these may simulate; refined : of them, solved again in earnest
+    quick : inner problems solved quickly; slots : that these may simulate; refined : of them, solved again in full
     with `effort`; paths : linear programmes of small problems that bound outer tuples by paths.
-    narrow : once plans were made, bounds are raised while the gap is larger than this; never below the gap wanted.
-    earnest : candidates solved in earnest where no bound raises their outer tuple any more.
+    proof_gap : once plans were made, bounds are raised while the gap is larger than this; never below the gap wanted.
+    exact_solves : candidates solved in full where no bound raises their outer tuple any more.
     """
 
     quick: int
@@ -60,8 +60,8 @@ class Budget:
     refined: int
     effort: Effort
     paths: int = 700
-    narrow: float = 0.0
-    earnest: int = 4
+    proof_gap: float = 0.0
+    exact_solves: int = 4
 
     def times(self, scale: float) -> Budget:
         """So many times the work; what is more than the default's narrows the gap as far as it goes."""
@@ -72,17 +72,17 @@ class Budget:
             max(1, round(self.refined * scale)),
             self.effort,
             round(self.paths * scale),
-            self.narrow if scale <= 1.0 else 0.0,
-            max(4, round(self.earnest * scale)),
+            self.proof_gap if scale <= 1.0 else 0.0,
+            max(4, round(self.exact_solves * scale)),
         )
 
 
-USUAL: Final = Budget(60, SLOTS * 60, refined=2, effort=FAST, paths=1800, narrow=0.029, earnest=8)
+USUAL: Final = Budget(60, SLOTS * 60, refined=2, effort=FAST, paths=1800, proof_gap=0.029, exact_solves=8)
 """Sized for 1 to 6 s on two cores."""
 LEVELS: Final = {
     "fast": USUAL.times(0.25),
     "default": USUAL,
-    "deep": Budget(75, SLOTS * 75, refined=3, effort=DEFAULT, paths=25_200, narrow=0.0, earnest=96),
+    "deep": Budget(75, SLOTS * 75, refined=3, effort=DEFAULT, paths=25_200, proof_gap=0.0, exact_solves=96),
 }
 
 
@@ -100,5 +100,5 @@ def budget(search: SearchSpec, *, alone: bool = False) -> Budget:
         refined=min(level.refined, 4 * search.top_k),
         effort=replace(effort, workers=cores()) if search.mode == "fast" else effort,
         paths=level.paths // (2 if alone else 1),
-        earnest=0 if alone else level.earnest,
+        exact_solves=0 if alone else level.exact_solves,
     )

@@ -13,7 +13,7 @@ import pytest
 from autodeploy import planner
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.companion import Companion
+from autodeploy.solver.outer.worker_process import WorkerProcess
 from autodeploy.solver.search_space import search_space
 from autodeploy.specs.spec import Spec
 
@@ -40,14 +40,14 @@ def test_two_processes_find_what_one_finds(case: str, monkeypatch: pytest.Monkey
     document = read_spec_file(EXAMPLES / f"{case}.yaml").model_dump(mode="json", exclude_unset=True)
     document["search"] = {**document.get("search", {}), **SPACES[case]["search"]}
     spec = Spec.model_validate(document)
-    made: list[Companion[object]] = []
-    fork = Companion._fork
+    made: list[WorkerProcess[object]] = []
+    fork = WorkerProcess._fork
 
-    def counted(companion: Companion[object]) -> None:
+    def counted(companion: WorkerProcess[object]) -> None:
         made.append(companion)
         fork(companion)
 
-    monkeypatch.setattr(Companion, "_fork", counted)
+    monkeypatch.setattr(WorkerProcess, "_fork", counted)
     alone = searched(spec, beside=False)
     assert not made
     both = searched(spec, beside=True)

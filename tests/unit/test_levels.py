@@ -28,7 +28,7 @@ def of(**search: object) -> Budget:
 def test_a_number_scales_the_default() -> None:
     assert of(effort=1.0) == of(effort="default") == of()
     assert of(effort=0.25) == of(effort="fast")
-    assert of(effort=2.0).narrow == 0.0, "who asks for more wants the gap narrowed"
+    assert of(effort=2.0).proof_gap == 0.0, "who asks for more wants the gap narrowed"
 
 
 def test_the_gap_asked_for_is_that_of_refined_problems_but_deep_goes_on() -> None:
@@ -105,7 +105,7 @@ def test_a_large_space_is_proven_to_the_gap_that_contents_and_no_further(monkeyp
     as_large = plan(spec)
     assert as_small.optimality.gap is not None
     assert as_large.optimality.gap is not None
-    assert as_small.optimality.gap < as_large.optimality.gap <= USUAL.narrow * (1 + 1e-4)
+    assert as_small.optimality.gap < as_large.optimality.gap <= USUAL.proof_gap * (1 + 1e-4)
     assert as_large.plans[0].step_time_s == as_small.plans[0].step_time_s
 
 

@@ -15,7 +15,7 @@ from autodeploy.errors import SearchCancelled
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.planner import budget_of, plan, prepare
 from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.open_bounds import OpenBounds
+from autodeploy.solver.outer.candidate_bounds import CandidateBounds
 from autodeploy.solver.search_space import Searched, search_space
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ def run(
         if known is not None and frontier.incumbent_s is not None:
             known.append(frontier.incumbent_s)
 
-    by_stages = OpenBounds.by_stages
+    by_stages = CandidateBounds.by_stages
 
-    def marked(self: OpenBounds, high_s: float) -> int:
+    def marked(self: CandidateBounds, high_s: float) -> int:
         polls.raising = True
         return by_stages(self, high_s)
 
-    monkeypatch.setattr(OpenBounds, "by_stages", marked)
+    monkeypatch.setattr(CandidateBounds, "by_stages", marked)
     return best_first(searched.request(2, 0.0, budget, watch=watch, should_cancel=polls))
 
 

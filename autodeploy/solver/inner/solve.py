@@ -156,16 +156,16 @@ def _search_sets(state: _Search, start: Ints) -> None:
     known_s = np.inf if state.best is None else state.best.step_s
     # A good plan early rules out most of the rest.
     state.take(quick_plan(state.evaluator, (masks, low), start, known_s, state.effort.moves, state.cancelled))
-    open_bounds: list[float] = []
+    left_bounds: list[float] = []
     shares = max(1, int(np.isfinite(low).sum()))
     work, cuts, searched = 0.0, state.cuts, 0
     for row in range(len(masks)):
         best = np.inf if state.best is None else state.best.step_s
         if low[row] >= min(best, state.target_s) or not np.isfinite(low[row]):
-            open_bounds.append(float(low[row]))
+            left_bounds.append(float(low[row]))
             continue
         if state.cancelled() or work >= state.effort.deterministic_time or searched >= state.effort.sets:
-            open_bounds.append(float(low[row]))
+            left_bounds.append(float(low[row]))
             continue
         part = replace(
             state,
@@ -187,10 +187,10 @@ def _search_sets(state: _Search, start: Ints) -> None:
         searched += 1
         state.take(part.best)
         state.relaxation = part.relaxation
-        open_bounds.append(float("inf") if part.proven_empty else part.bound_s)
+        left_bounds.append(float("inf") if part.proven_empty else part.bound_s)
         cuts = part.cuts
     state.work += work
-    state.bound_s = min(open_bounds)
+    state.bound_s = min(left_bounds)
     state.proven_empty = not np.isfinite(state.bound_s)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.solver.outer.candidate import CandidateSolver, refining
-from autodeploy.solver.outer.companion import Companion
+from autodeploy.solver.outer.candidate_bounds import CandidateBounds
 from autodeploy.solver.outer.frontier import SearchState
-from autodeploy.solver.outer.open_bounds import OpenBounds
 from autodeploy.solver.outer.quick_plans import QuickPlans
+from autodeploy.solver.outer.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +47,8 @@ def best_first(
     the least bound against each plan.
     """
     here, other = CandidateSolver(request), CandidateSolver(request)
-    with Companion(other, beside=beside, should_cancel=request.should_cancel) as companion:
-        open_ = OpenBounds(request, here, companion)
+    with WorkerProcess(other, beside=beside, should_cancel=request.should_cancel) as worker:
+        open_ = CandidateBounds(request, here, worker)
         frontier = _searched(open_, request, prune=prune)
     frontier.cut(2 * request.top_k if keep is None else keep)
     # What was solved and is not kept may still be faster otherwise.
@@ -57,7 +57,7 @@ def best_first(
     return frontier
 
 
-def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> SearchState:
+def _searched(open_: CandidateBounds, request: SearchRequest, *, prune: bool) -> SearchState:
     top_k, budget, watch = request.top_k, request.budget, request.watch
     frontier = SearchState()
 
@@ -71,7 +71,7 @@ def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Sear
         return frontier.best[0].solution.step_s * (1.0 - aim)
 
     def settle() -> None:
-        """Solve the best in earnest; once, unless better ones are found later."""
+        """Solve the best in full; once, unless better ones are found later."""
         best = [solved.index for solved in frontier.best[:top_k]]
         if best != settled and not open_.cancelled():
             plans.in_full(budget.quick)
@@ -90,7 +90,7 @@ def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Sear
     aim = request.gap
     if frontier.best and not open_.cancelled():
         if open_.below(enough_s()) > LARGE_SPACE:
-            aim = max(request.gap, budget.narrow)
+            aim = max(request.gap, budget.proof_gap)
         frontier.pruned += open_.by_stages(enough_s())
         report(frontier.best[0].index)
         plans.by_bound(bounds)
@@ -106,7 +106,7 @@ def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Sear
                 number, *soon = (int(open_.outer[rows[0]]) for rows in (look.rows, *look.soon))
                 plans.of_tuple(number, soon)
             report(int(look.rows[0]))
-            if look.deep and frontier.gap <= budget.narrow:
+            if look.deep and frontier.gap <= budget.proof_gap:
                 break
     plans.by_estimate(budget.quick)
     settle()
@@ -118,13 +118,13 @@ def _searched(open_: OpenBounds, request: SearchRequest, *, prune: bool) -> Sear
 
 
 def _refine(
-    frontier: SearchState, open_: OpenBounds, budget: Budget, refined: set[int], report: Callable[[int], None]
+    frontier: SearchState, open_: CandidateBounds, budget: Budget, refined: set[int], report: Callable[[int], None]
 ) -> None:
-    """Solve the best candidates again in earnest, the most promising first; the others keep their quick plans."""
+    """Solve the best candidates again in full, the most promising first; the others keep their quick plans."""
     quick = sorted(frontier.best, key=lambda s: (s.solution.step_s, s.index))
     rough = [solved for solved in quick[: budget.refined] if solved.index not in refined]
-    # Every other one is the companion's.
-    how = {solved.index: refining(solved, budget.effort, counts=budget.narrow <= 0.0) for solved in rough}
+    # Every other one is the worker's.
+    how = {solved.index: refining(solved, budget.effort, counts=budget.proof_gap <= 0.0) for solved in rough}
     begun = {
         solved.index: open_.beside.begin(CandidateSolver.plan, solved.index, how[solved.index])
         for solved in rough[1::2]
@@ -148,7 +148,7 @@ def _refine(
         report(index)
 
 
-def _raise_bounds(frontier: SearchState, open_: OpenBounds) -> None:
+def _raise_bounds(frontier: SearchState, open_: CandidateBounds) -> None:
     """Plans know what was proven of their candidates later, or by others than themselves."""
     for place, solved in enumerate(frontier.best):
         solution, known_s = solved.solution, float(open_.bounds_s[solved.index])

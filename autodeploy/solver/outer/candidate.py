@@ -1,4 +1,4 @@
-"""One outer candidate with its inner problem: plans of it, made quickly or in earnest, and several of one candidate."""
+"""One outer candidate with its inner problem: plans of it, made quickly or in full, and several of one candidate."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import InnerProblem
     from autodeploy.solver.effort import Effort
     from autodeploy.solver.inner.evaluate import InnerPlan, InnerSolution
-    from autodeploy.solver.outer.companion import Begun, Companion
     from autodeploy.solver.outer.frontier import SearchRequest
+    from autodeploy.solver.outer.worker_process import Future, WorkerProcess
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats, Ints
 
@@ -63,7 +63,7 @@ class Solved:
 
 
 def refining(solved: Solved, effort: Effort, *, counts: bool) -> Callable[[CandidatePlans], Quick]:
-    """What solves a candidate's problem in earnest from its plan. counts: with masters of layer counts too."""
+    """What solves a candidate's problem in full from its plan. counts: with masters of layer counts too."""
     if solved.problem.vpp > 1 and not counts:
         # A short master of layer counts proves less than paths do, and proposes nothing better than the local search.
         effort = replace(effort, rounds=0)
@@ -142,7 +142,7 @@ class CandidatePlans:
             return problem, replace(solution, bound_s=bound_s)
         return whole, replace(faster, bound_s=bound_s)
 
-    def earnest(self, effort: Effort, enough_s: float) -> Quick:
+    def exact(self, effort: Effort, enough_s: float) -> Quick:
         """The best plan, and a bound of the candidate, of no interest above enough_s.
 
         With whole layers recomputed and without: of equal plans the one without.
@@ -155,7 +155,7 @@ class CandidatePlans:
         return problem, replace(solution, bound_s=min(each.bound_s for _, each in solved))
 
     def refined(self, problem: InnerProblem, effort: Effort, hint: InnerPlan) -> Quick:
-        """A quick plan's problem solved in earnest from it.
+        """A quick plan's problem solved in full from it.
 
         Where the plan swaps, or recomputes whole layers, the other menu of memory choices may hold a faster one.
         """
@@ -253,7 +253,7 @@ class CandidateSolver:
 
 
 WAITING = 2
-"""Candidates that the companion has before it."""
+"""Candidates that the worker has before it."""
 
 
 class PlansAhead:
@@ -267,13 +267,13 @@ class PlansAhead:
     def __init__(
         self,
         here: CandidateSolver,
-        beside: Companion[CandidateSolver],
+        beside: WorkerProcess[CandidateSolver],
         how: Callable[[CandidatePlans], Quick] = CandidatePlans.quick,
         *,
         loaded: bool = False,
     ) -> None:
         self._here, self._beside, self._how = here, beside, how
-        self._begun: dict[int, Begun[Quick]] = {}
+        self._begun: dict[int, Future[Quick]] = {}
         self._made: dict[int, Quick] = {}
         self._first = not loaded
 

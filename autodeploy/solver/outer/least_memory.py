@@ -21,9 +21,9 @@ from autodeploy.solver.inner.memory_options import menus
 from autodeploy.solver.inner.solve import solve
 from autodeploy.solver.outer.candidate import CandidateSolver, PlansAhead, refining
 from autodeploy.solver.outer.card_memory import bytes_on_card, card_bytes, held_bytes
-from autodeploy.solver.outer.companion import Companion
 from autodeploy.solver.outer.frontier import SearchState
 from autodeploy.solver.outer.quick_plans import LOOKAHEAD_CANDIDATES
+from autodeploy.solver.outer.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,8 +175,8 @@ class RoomyPlans:
     def plans(self, indices: Sequence[int]) -> list[Solved]:
         """The plans of those candidates that have one, in order; all that were made until the search was cancelled."""
         solved: dict[int, Solved] = {}
-        with Companion(self._there, beside=self._beside, should_cancel=self._request.should_cancel) as companion:
-            ahead = PlansAhead(self._here, companion, loaded=True)  # the search made such plans
+        with WorkerProcess(self._there, beside=self._beside, should_cancel=self._request.should_cancel) as worker:
+            ahead = PlansAhead(self._here, worker, loaded=True)  # the search made such plans
             longest = sorted(indices, key=self._slots, reverse=True)  # last, it would keep one process waiting
             for place, index in enumerate(longest):
                 if self._request.cancelled():
@@ -192,7 +192,7 @@ class RoomyPlans:
         return int(candidates.pp[index] * candidates.vpp[index] * candidates.micro_batches[index])
 
     def refined(self, solved: Solved, effort: Effort) -> Solved:
-        """A plan solved in earnest from what it is; itself where that finds nothing faster."""
+        """A plan solved in full from what it is; itself where that finds nothing faster."""
         problem, better = self._here.plan(solved.index, refining(solved, effort, counts=False))
         return replace(solved, problem=problem, solution=better) if better.step_s < solved.solution.step_s else solved
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.solver.outer.candidate import Solved
+    from autodeploy.solver.outer.candidate_bounds import CandidateBounds
     from autodeploy.solver.outer.frontier import SearchRequest, SearchState
-    from autodeploy.solver.outer.open_bounds import OpenBounds
     from cost_models.arrays import Ints
 
 CANDIDATES_PER_PLAN = 256
@@ -42,7 +42,7 @@ class QuickPlans:
     def __init__(
         self,
         frontier: SearchState,
-        open_: OpenBounds,
+        open_: CandidateBounds,
         request: SearchRequest,
         report: Callable[[int], None],
         *,

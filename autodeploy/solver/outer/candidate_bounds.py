@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from autodeploy.solver.bounds.path_bound import Visit
     from autodeploy.solver.effort import Budget
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.solver.outer.companion import Begun, Companion
     from autodeploy.solver.outer.frontier import SearchRequest
+    from autodeploy.solver.outer.worker_process import Future, WorkerProcess
     from cost_models.arrays import Floats, Ints
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Look:
     """Candidates [n] of one outer tuple.
 
     hopeful: its bound by paths is the least of all, and it may be planned, and `soon` those of candidates of some that
-    will probably be next; deep: only bounds are raised from now on; solved: candidates of it, in earnest.
+    will probably be next; deep: only bounds are raised from now on; solved: candidates of it, in full.
     """
 
     rows: Ints
@@ -62,7 +62,7 @@ class Look:
 
 
 class _Tuples:
-    """Outer tuples below a step time, in the order of their bounds: every other one is the companion's.
+    """Outer tuples below a step time, in the order of their bounds: every other one is the worker's.
 
     rows: their candidates; bound_s: of the lowest of them; visits: how often each was bounded; aside: handed to the
     caller to be planned, left for when nothing is planned any more; finished: no bound raises it.
@@ -95,18 +95,18 @@ class _Tuples:
         return self.first(others & (self.visits == 0) & (self.beside == self.beside[number]), TUPLES_TOGETHER)
 
 
-class OpenBounds:
+class CandidateBounds:
     """Lower bounds on the step time of all candidates: bounds_s [n].
 
     here, beside : who computes them; what each knows depends only on what it was asked.
     """
 
-    def __init__(self, request: SearchRequest, here: CandidateSolver, beside: Companion[CandidateSolver]) -> None:
+    def __init__(self, request: SearchRequest, here: CandidateSolver, beside: WorkerProcess[CandidateSolver]) -> None:
         self.request, self.candidates, self.outer = request, request.candidates, request.outer
         self.bounds_s, self.cancelled = request.swept.bound_s.copy(), request.cancelled
         self.here, self.beside = here, beside
         self._rests_on = np.zeros(len(self.bounds_s), dtype=np.int8)
-        self._earnest: set[int] = set()
+        self._solved_in_full: set[int] = set()
 
     def raise_to(self, index: int, bound_s: float) -> None:
         """A candidate's bound is at least this, as its solved problem says."""
@@ -138,7 +138,7 @@ class OpenBounds:
 
     def shared(self, method: Callable[..., T], asked: Sequence[tuple[Any, ...]]) -> list[T | None]:
         """Answers of a method of `CandidateSolver`: to the first question from here, meanwhile to the others from the
-        companion; None of those that were cancelled.
+        worker; None of those that were cancelled.
         """
         begun = [self.beside.begin(method, *args) for args in asked[1:]]
         return [method(self.here, *asked[0]), *(each.result() for each in begun)]
@@ -166,8 +166,8 @@ class OpenBounds:
 
         A tuple is first bounded by paths in a few rounds. While the caller is `planning`, the one with the least bound
         is handed to it then, to be planned, which may lower enough_s, and left aside; later it gets more rounds. Where
-        no bound raises the least tuple any more, its candidates are solved in earnest. It ends where that doesn't raise
-        it either, or after the budget's paths, in linear programmes of small problems. Meanwhile the companion bounds
+        no bound raises the least tuple any more, its candidates are solved in full. It ends where that doesn't raise
+        it either, or after the budget's paths, in linear programmes of small problems. Meanwhile the worker bounds
         the least of its tuples.
         """
         tuples, work = _Tuples(self.outer, self.bounds_s, enough_s()), budget.paths
@@ -185,7 +185,7 @@ class OpenBounds:
             if handing and tuples.visits[number]:
                 tuples.aside[number] = True
                 soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), LOOKAHEAD_TUPLES))
-                # Where no other plan is in sight, the companion raises bounds.
+                # Where no other plan is in sight, the worker raises bounds.
                 fresh = None if soon else tuples.least(low & tuples.beside & (tuples.visits == 0))
                 begun = self._begin(tuples, fresh, enough_s())
                 yield Look(rows, hopeful=True, soon=soon)
@@ -195,7 +195,7 @@ class OpenBounds:
                 told = True
                 yield Look(rows, deep=True)
             if tuples.finished[number]:
-                solved = self._in_earnest(rows, enough_s(), budget)
+                solved = self._solved_exactly(rows, enough_s(), budget)
                 if not solved:
                     return
                 work -= sum(math.ceil(one.solution.deterministic_work * PER_SECOND) for one in solved)
@@ -210,15 +210,15 @@ class OpenBounds:
             work -= self._here(tuples, near, enough_s()) + self._end(tuples, begun)
             yield Look(rows, deep=handed_all)
 
-    def _in_earnest(self, rows: Ints, enough_s: float, budget: Budget) -> tuple[Solved, ...]:
+    def _solved_exactly(self, rows: Ints, enough_s: float, budget: Budget) -> tuple[Solved, ...]:
         """The two candidates with the least bounds of some, solved; none where the least one is, or too many are."""
-        tried = self._earnest
+        tried = self._solved_in_full
         by_bound = rows[np.argsort(self.bounds_s[rows], kind="stable")].tolist()
-        if by_bound[0] in tried or len(tried) >= budget.earnest:
+        if by_bound[0] in tried or len(tried) >= budget.exact_solves:
             return ()
         next_two = [each for each in by_bound if each not in tried and self.bounds_s[each] < enough_s][:2]
-        earnest = partial(CandidatePlans.earnest, effort=budget.effort, enough_s=enough_s)
-        plans = self.shared(CandidateSolver.plan, [(each, earnest) for each in next_two])
+        exact = partial(CandidatePlans.exact, effort=budget.effort, enough_s=enough_s)
+        plans = self.shared(CandidateSolver.plan, [(each, exact) for each in next_two])
         solved = []
         for index, plan in zip(next_two, plans, strict=True):
             if plan is None:
@@ -235,14 +235,14 @@ class OpenBounds:
         tuples.bound_s[number] = bound_s
         return bool(raised)
 
-    def _begin(self, tuples: _Tuples, number: int | None, enough_s: float) -> tuple[int, Begun[Visit]] | None:
-        """Have the companion bound a tuple."""
+    def _begin(self, tuples: _Tuples, number: int | None, enough_s: float) -> tuple[int, Future[Visit]] | None:
+        """Have the worker process bound a tuple."""
         if number is None:
             return None
         return number, self.beside.begin(CandidateSolver.visit, tuples.rows[number], tuples.ahead(number), enough_s)
 
-    def _end(self, tuples: _Tuples, begun: tuple[int, Begun[Visit]] | None) -> int:
-        """Take over what the companion found; the work it did."""
+    def _end(self, tuples: _Tuples, begun: tuple[int, Future[Visit]] | None) -> int:
+        """Take over what the worker found; the work it did."""
         visit = begun[1].result() if begun is not None else None
         return self._take(tuples, begun[0], visit) if begun is not None and visit is not None else 0
 

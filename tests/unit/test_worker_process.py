@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.solver.outer.companion import LARGE_QUESTION_BYTES, Companion
+from autodeploy.solver.outer.worker_process import LARGE_QUESTION_BYTES, WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ class Counting:
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_answers_are_those_of_one_worker_asked_in_that_order(beside: bool) -> None:
-    with Companion(Counting(), beside=beside, should_cancel=None) as companion:
+    with WorkerProcess(Counting(), beside=beside, should_cancel=None) as companion:
         begun = [companion.begin(Counting.add, number) for number in (1, 10, 100)]
         assert [each.result() for each in reversed(begun)] == [111, 11, 1]
         asked = companion.begin(Counting.process)
@@ -71,7 +71,7 @@ def test_answers_are_those_of_one_worker_asked_in_that_order(beside: bool) -> No
 def test_it_starts_with_what_its_worker_knows_and_keeps_its_own_from_then_on() -> None:
     worker = Counting()
     worker.add(5)
-    with Companion(worker, beside=True, should_cancel=None) as companion:
+    with WorkerProcess(worker, beside=True, should_cancel=None) as companion:
         assert companion.begin(Counting.add, 1).result() == 6
     assert worker.total == 5
 
@@ -79,13 +79,13 @@ def test_it_starts_with_what_its_worker_knows_and_keeps_its_own_from_then_on() -
 @pytest.mark.parametrize("beside", [False, True])
 def test_long_questions_and_answers_do_not_wait_for_each_other(beside: bool) -> None:
     data = bytes(40 * LARGE_QUESTION_BYTES)
-    with Companion(Counting(), beside=beside, should_cancel=None) as companion:
+    with WorkerProcess(Counting(), beside=beside, should_cancel=None) as companion:
         begun = [companion.begin(Counting.long, data) for _ in range(3)]
         assert [each.result() for each in begun] == [data * 2] * 3
 
 
 def test_an_error_is_raised_where_the_answer_is_read() -> None:
-    with Companion(Counting(), beside=True, should_cancel=None) as companion:
+    with WorkerProcess(Counting(), beside=True, should_cancel=None) as companion:
         begun = companion.begin(Counting.fail, "no such layout")
         with pytest.raises(ValueError, match="no such layout"):
             begun.result()
@@ -94,7 +94,7 @@ def test_an_error_is_raised_where_the_answer_is_read() -> None:
 
 def test_what_a_process_that_died_owes_is_computed_here() -> None:
     worker = Counting()
-    with Companion(worker, beside=True, should_cancel=None) as companion:
+    with WorkerProcess(worker, beside=True, should_cancel=None) as companion:
         assert companion.begin(Counting.add, 3).result() == 3
         begun = [companion.begin(Counting.die, os.getpid()), companion.begin(Counting.add, 4)]
         assert [each.result() for each in begun] == [0, 4]
@@ -105,7 +105,7 @@ def test_what_a_process_that_died_owes_is_computed_here() -> None:
 def test_a_cancelled_search_does_not_wait_and_leaves_no_process(tmp_path: Path) -> None:
     mark = tmp_path / "running"
     cancelled = False
-    with Companion(Counting(), beside=True, should_cancel=lambda: cancelled) as companion:
+    with WorkerProcess(Counting(), beside=True, should_cancel=lambda: cancelled) as companion:
         begun = companion.begin(Counting.until_stopped, str(mark))
         wait_for(lambda: mark.exists() and mark.read_text() != "")
         cancelled = True
@@ -119,7 +119,7 @@ def test_it_stops_when_the_process_that_asks_is_gone(tmp_path: Path) -> None:
     mark = tmp_path / "running"
     asking = os.fork()
     if not asking:
-        Companion(Counting(), beside=True, should_cancel=None).begin(Counting.until_stopped, str(mark))
+        WorkerProcess(Counting(), beside=True, should_cancel=None).begin(Counting.until_stopped, str(mark))
         time.sleep(60)
         os._exit(0)
     wait_for(lambda: mark.exists() and mark.read_text() != "")

@@ -29,20 +29,20 @@ LARGE_QUESTION_BYTES: Final = 2**16
 """Bytes of a question that may not fit the pipe: asked when nothing is on its way back, or both would wait."""
 
 
-class Begun(Generic[T]):
+class Future(Generic[T]):
     """A question that was asked: a method of the worker with its arguments, and the answer once there is one."""
 
-    def __init__(self, companion: Companion[Any], method: Callable[..., T], args: tuple[Any, ...]) -> None:
-        self._companion, self.method, self.args = companion, method, args
+    def __init__(self, process: WorkerProcess[Any], method: Callable[..., T], args: tuple[Any, ...]) -> None:
+        self._process, self.method, self.args = process, method, args
         self.answers: list[T | _Raised] = []
 
     def ready(self) -> bool:
         """Whether there is an answer by now."""
-        return self._companion.answered(self, wait=False)
+        return self._process.answered(self, wait=False)
 
     def result(self) -> T | None:
         """Waits for the answer; None when the search is cancelled meanwhile."""
-        if not self._companion.answered(self, wait=True):
+        if not self._process.answered(self, wait=True):
             return None
         answer = self.answers[0]
         if isinstance(answer, _Raised):
@@ -50,7 +50,7 @@ class Begun(Generic[T]):
         return answer
 
 
-class Companion(Generic[W]):
+class WorkerProcess(Generic[W]):
     """Calls methods of a worker, one after the other, in a process that is made here where that is allowed.
 
     Parameters
@@ -61,17 +61,17 @@ class Companion(Generic[W]):
 
     def __init__(self, worker: W, *, beside: bool, should_cancel: Callable[[], bool] | None) -> None:
         self._worker, self._should_cancel = worker, should_cancel
-        self._asked: deque[Begun[Any]] = deque()  # without an answer, in order
+        self._asked: deque[Future[Any]] = deque()  # without an answer, in order
         self._pid: int | None = None
         self._pipe: Connection | None = None
         # Elsewhere system libraries do not survive a fork, or there is none.
         self.beside = beside and platform.system() == "Linux"
         """Whether it computes while the caller does."""
 
-    def begin(self, method: Callable[Concatenate[W, P], T], *args: P.args, **none: P.kwargs) -> Begun[T]:
+    def begin(self, method: Callable[Concatenate[W, P], T], *args: P.args, **none: P.kwargs) -> Future[T]:
         """Ask for a method of the worker with arguments that can be pickled."""
         assert not none, "arguments go by position"
-        begun = Begun(self, method, args)
+        begun = Future(self, method, args)
         if self.beside and self._pipe is None:
             self._fork()
         if self._pipe is None:
@@ -80,7 +80,7 @@ class Companion(Generic[W]):
             self._send(begun)
         return begun
 
-    def _send(self, begun: Begun[Any]) -> None:
+    def _send(self, begun: Future[Any]) -> None:
         question = pickle.dumps((begun.method.__name__, begun.args), pickle.HIGHEST_PROTOCOL)
         if len(question) > LARGE_QUESTION_BYTES and self._asked:
             self.answered(self._asked[-1], wait=True)
@@ -93,7 +93,7 @@ class Companion(Generic[W]):
             pass
         self._lost()
 
-    def answered(self, begun: Begun[Any], *, wait: bool) -> bool:
+    def answered(self, begun: Future[Any], *, wait: bool) -> bool:
         """Whether a question is answered; with wait, not before it is, unless the search is cancelled."""
         while not begun.answers:
             if self._pipe is None or (wait and self._should_cancel is not None and self._should_cancel()):
@@ -122,7 +122,7 @@ class Companion(Generic[W]):
                 os.waitpid(self._pid, 0)
             self._pid = None
 
-    def __enter__(self) -> Companion[W]:
+    def __enter__(self) -> WorkerProcess[W]:
         return self
 
     def __exit__(self, *_: object) -> None:
