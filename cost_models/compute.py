@@ -56,6 +56,7 @@ class ComputeRates:
     whole_rows_fraction : of hbm_bytes_per_s, for kernels that permute whole rows; None: movement_fraction [fraction].
     cube_op_s, vector_op_s : fixed cost of one operator [s].
     element_bytes : of an element that the run computes in: 2, in FP32 runs 4 [B].
+    casts_weights : weights are cast to 8 bits in every product, not once a step.
     cube_cores : matrix cores that share the output tiles of one operator [cores].
     pipelined_tiles : a core fills and drains its tiles beside the multiplication of the tile before.
     """
@@ -82,6 +83,7 @@ class ComputeRates:
     gemm_units: float = 0.0
     wide_peak_flops: Number | None = None
     element_bytes: float = 2.0
+    casts_weights: bool = False
 
     @property
     def widening(self) -> Number:
@@ -303,6 +305,27 @@ def cast_s(elements: Number, rates: ComputeRates) -> Floats:
     if not rates.quantised:
         return np.zeros(1)
     return np.asarray(4.0 * elements / (rates.hbm_bytes_per_s * rates.hbm_fraction) + rates.cube_op_s)
+
+
+def weight_cast_s(elements: Number, rates: ComputeRates, *, backward: bool) -> Floats:
+    """Seconds to cast a weight of `elements` from 16 to 8 bits for one product, 0 where the casts of a step are kept.
+
+    Dynamic scaling by tensor reads the weight for its maximum (2 B an element), reads it again (2 B) and writes it
+    (1 B); the product with the output's gradient takes another orientation, scaled already (2 + 1 B).
+
+    Parameters
+    ----------
+    elements : of the weight (count). rates : of the device. backward : for the gradient of the input.
+
+    References
+    ----------
+    torchao, testing/training/roofline_utils.py, get_tensor_memory_traffic_ovhd_s: tensorwise, weight.
+    """
+    if not (rates.quantised and rates.casts_weights):
+        return np.zeros(1)
+    moved, kernels = (3.0, 1.0) if backward else (5.0, 2.0)
+    memory = rates.hbm_bytes_per_s * rates.hbm_fraction
+    return np.asarray(moved * elements / memory + kernels * np.asarray(rates.cube_op_s))
 
 
 def movement_s(

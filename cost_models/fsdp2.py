@@ -39,3 +39,21 @@ def copy_in_s(
     weight, gradient, copies = (np.asarray(each, dtype=np.float64) for each in (weight_bytes, gradient_bytes, copies))
     each = np.where(copies > 0.0, weight + gradient + 2.0 * weight * (copies - 1.0), 0.0)
     return np.asarray(each * np.asarray(params) / np.asarray(memory_bytes_per_s))
+
+
+def added_s(params: Number, weight_bytes: Number, gradient_bytes: Number, memory_bytes_per_s: Number) -> Floats:
+    """Seconds to add a micro batch's whole gradients to those that are reduced once a step [n].
+
+    Reads the gradient as its product wrote it, reads and writes the sum, which has the format of the reduction.
+
+    Parameters
+    ----------
+    params : of the unit on a rank. weight_bytes : of a gradient as it comes. gradient_bytes : of the sum's [B].
+    memory_bytes_per_s : what streaming operators reach [B/s].
+
+    References
+    ----------
+    PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param.py, accumulate_unsharded_grad_if_needed.
+    """
+    moved = np.asarray(weight_bytes) + 2.0 * np.asarray(gradient_bytes)
+    return np.asarray(moved * np.asarray(params) / np.asarray(memory_bytes_per_s))

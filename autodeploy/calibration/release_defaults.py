@@ -90,7 +90,8 @@ _TORCH_NATIVE = frozenset(
     {"flash_attention", "grouped_gemm", "overlap_grad_reduce", "overlap_param_gather", "torch_fsdp2"}
 )
 # Attention takes FlashAttention-2 before cuDNN but on B200 (torchtitan 820504e, models/attention.py, _init_backend).
-_TORCH_ON_GPU = frozenset({"torch_attention"})
+# torchao casts each weight to 8 bits where it is multiplied (float8/float8_linear.py).
+_TORCH_ON_GPU = frozenset({"torch_attention", "weight_casts"})
 # Eager, every operator of a norm, a gate, the rotary embedding and the loss is a kernel; torch.compile makes each chain
 # one kernel (torchtitan b5bcd76c6: models/common/{nn_modules,feed_forward,rope}.py; blocks in distributed/compile.py,
 # the loss in components/loss.py).

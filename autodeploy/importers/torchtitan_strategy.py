@@ -36,7 +36,7 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str
     degree = _degrees(reader)
     if degree["pp"] > 1:
         raise UnsupportedError(
-            "pipelines of torchtitan can't be planned yet: FSDP2 keeps what it gathered for all micro batches",
+            "pipelines of torchtitan can't be planned yet: its schedules and stages are not written",
             path="/parallelism/pipeline_parallel_degree",
             hint="set it to 1",
         )

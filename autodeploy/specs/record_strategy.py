@@ -21,7 +21,7 @@ RELEASE_FACTS = frozenset(
         *("fused_gradient_accumulation", *WORDS),
         *("unfused_optimizer", "whole_vocabulary"),
         *("replicated_dispatch", "scatter_gather_sends", "copied_logits", "copied_update", "torch_loss"),
-        *("cuda_graphs", "cross_entropy_in_place", "torch_compile", "torch_attention"),
+        *("cuda_graphs", "cross_entropy_in_place", "torch_compile", "torch_attention", "weight_casts"),
     }
 )
 _SIZES = ("tp", "pp", "vpp", "dp", "cp", "ulysses_degree", "ep", "etp", "micro_batch_size")

@@ -142,8 +142,8 @@ def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures)
     # The latents of each rank's own tokens are gathered for the projections up to its heads.
     # Source: Megatron-LM multi_latent_attention.py.
     latent_bytes = np.asarray(2.0 * tokens * (q_rank + kv_rank + rope))
-    exchanges = column_exchanges(shard, "latent", W, latent_bytes, "q_up_proj")
-    return operators, tensors, exchanges + (_cut_latents(model, shard, latent_bytes) if on.cuts_latents else [])
+    exchanges = column_exchanges(shard, "latent", W, latent_bytes, "q_up_proj", on)
+    return operators, tensors, exchanges + (_cut_latents(model, shard, latent_bytes, on) if on.cuts_latents else [])
 
 
 def _absorbed_projections(model: ModelSpec, shard: Sharding) -> list[Operator]:
@@ -159,7 +159,7 @@ def _absorbed_projections(model: ModelSpec, shard: Sharding) -> list[Operator]:
     ]
 
 
-def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats) -> list[Exchange]:
+def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats, on: OperatorFeatures) -> list[Exchange]:
     """Collectives of down projections that are cut by columns: each gathers hidden states as its input, and its output
     is gathered whole before a rank keeps its own tokens' latents, whose gradient is gathered in turn.
 
@@ -169,7 +169,7 @@ def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats) -> lis
     hidden = np.asarray(2.0 * shard.tokens * model.hidden_size)
     inputs = [
         replace(each, forward_count=products * each.forward_count, backward_count=products * each.backward_count)
-        for each in column_exchanges(shard, "down", W, hidden, "latent_down_proj")
+        for each in column_exchanges(shard, "down", W, hidden, "latent_down_proj", on)
     ]
     cut, _ = cut_and_whole(shard)
     return [*inputs, Exchange("latent_output_gather", "gather", W, latent_bytes, np.where(shard.tp > 1, 1.0, 0.0), cut)]

@@ -64,11 +64,13 @@ def layer_table(
         norms[1].append(Tensor("dropout_masks", np.asarray(2.0 * shard.local_tokens * model.hidden_size)))
     first = "q_up_proj" if latents else "qkv_proj"
     gathers_hidden = not latents or model.q_lora_rank is None
-    exchanges += _tensor_parallel(model, shard, "attention", first, "attention_out_proj", gathers_hidden=gathers_hidden)
+    exchanges += _tensor_parallel(
+        model, shard, on, "attention", first, "attention_out_proj", gathers_hidden=gathers_hidden
+    )
     if not moe:
-        exchanges += _tensor_parallel(model, shard, "mlp", "mlp_up_proj", "mlp_down_proj")
+        exchanges += _tensor_parallel(model, shard, on, "mlp", "mlp_up_proj", "mlp_down_proj")
     elif model.shared_expert_width:
-        exchanges += _tensor_parallel(model, shard, "mlp", "shared_up_proj", "shared_down_proj")
+        exchanges += _tensor_parallel(model, shard, on, "mlp", "shared_up_proj", "shared_down_proj")
     dense_params, expert_params = _params(model, shard, on, moe, linear=linear)
     groups = (model.n_routed_experts or 1) / shard.ep
     operators.append(_accumulation(dense_params, expert_params, on, of_hooks(groups, on) if moe else MLP_HOOKS))
@@ -83,7 +85,7 @@ def layer_table(
         synchronisations=synchronisations(shard, on) if moe else 0.0,
         replayed_synchronisations=replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
-        by_operator=None if moe or linear or not on.counts_products else by_operator(model, shard),
+        by_operator=None if moe or linear or not on.torch_modules else by_operator(model, shard, on),
     )
     return in_format(with_reference(with_adapters(table, shard, on), on), on.element_bytes)
 
@@ -146,11 +148,14 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
     """RMSNorm (or LayerNorm) and residual additions around attention and MLP: bytes moved and kept.
 
     Bytes an element. A fused norm reads and writes it once (4 B); an unfused one is five operators that pass over it
-    three to four times (14 B). Each residual addition reads two elements and writes one (6 B).
+    three to four times (14 B). Plain PyTorch's is in FP32: cast (2 + 4), square (4 + 4), mean (4), product with its
+    root (4 + 4), cast back (4 + 2), product with the weight (2 + 2). Each residual addition reads two elements and
+    writes one (6 B).
     """
     elements = shard.local_tokens * model.hidden_size
     norms = NORMS_PER_LAYER[model.norm_layout]
-    per_norm = 4.0 if on.fused_rmsnorm else 14.0
+    unfused_bytes, unfused_operators = (36.0, 7.0) if on.torch_modules else (14.0, 5.0)
+    per_norm = 4.0 if on.fused_rmsnorm else unfused_bytes
     operators, tensors = [], []
     halves: tuple[Window, Window] = ("attention", "mlp")
     for half in halves:
@@ -162,7 +167,7 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
                 half,
                 forward_bytes=moved,
                 backward_bytes=1.5 * moved,
-                launches=(1.0 if on.fused_rmsnorm else 5.0) * norms / 2.0 + 1.0,
+                launches=(1.0 if on.fused_rmsnorm else unfused_operators) * norms / 2.0 + 1.0,
             )
         )
         # The layer's input is 16-bit; an FP32 norm keeps its cast instead, and full recompute the input alone.
@@ -175,9 +180,9 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
 
 
 def _gathered(shard: Sharding, on: OperatorFeatures, moe: bool, model: ModelSpec, *, latents: bool) -> list[Tensor]:
-    """What a compiled graph keeps of gathered hidden states beyond the rank's own rows, under sequence parallelism.
+    """What a compiled graph, or plain PyTorch, keeps of gathered hidden states beyond the rank's own rows.
 
-    Eager frameworks gather again in the backward pass. Latent attention gathers its latents; experts, shared ones too,
+    Megatron-LM gathers again in the backward pass. Latent attention gathers its latents; experts, shared ones too,
     work on the rank's own tokens. Source: MindFormers deepseek2_model.py, LlamaFeedForwardWithMoE.shard and
     select_comm_recompute, which recomputes these gathers.
     """
@@ -198,7 +203,14 @@ def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:
 
 
 def _tensor_parallel(
-    model: ModelSpec, shard: Sharding, window: Window, first: str, last: str, *, gathers_hidden: bool = True
+    model: ModelSpec,
+    shard: Sharding,
+    on: OperatorFeatures,
+    window: Window,
+    first: str,
+    last: str,
+    *,
+    gathers_hidden: bool = True,
 ) -> list[Exchange]:
     """Collectives around one tensor-parallel region: `first` cut by columns, `last` by rows.
 
@@ -213,7 +225,7 @@ def _tensor_parallel(
         Exchange(f"{window}_gradient_gather", "gather", window, whole, 0.0, cut, beside=last),
         Exchange(f"{window}_reduce", "reduce", window, whole, reduced, 0.0, beside=last),
     ]
-    return [*column_exchanges(shard, window, window, whole, first), *outputs] if gathers_hidden else outputs
+    return [*column_exchanges(shard, window, window, whole, first, on), *outputs] if gathers_hidden else outputs
 
 
 def vocabulary_cut(shard: Sharding, on: OperatorFeatures) -> Floats:
@@ -249,7 +261,9 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     kernels work in place on the 16-bit logits. Tied weights are the embedding's: a pipeline that keeps them apart adds
     a copy. A whole head makes whole 16-bit logits on every rank, and needs their whole gradient when the loss is done
     with its share of them. Source: Megatron-LM tensor_parallel/cross_entropy.py. Preference tuning has its own
-    loss (`reference_model`).
+    loss (`reference_model`). Over tensor-parallel ranks PyTorch's has one more FP32 array in its backward pass: the
+    log-softmax, the targets' gradient, the exponents and their sum (torch/distributed/tensor/parallel/loss.py,
+    _nll_loss_and_log_softmax_backward).
 
     A loss in chunks has the logits of one chunk at a time, and their gradients too: it keeps the 16-bit gradients of
     its input and of the weight, the latter once more as a chunk adds to it. Source: MindSpeed-LLM @c77308a1,
@@ -279,17 +293,18 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
             backward_bytes=6.0 * shard.local_tokens * h,
         ),
     )
-    kept, beside = on.logit_bytes * logits, on.loss_bytes * logits
+    loss_bytes = on.loss_bytes + np.where(cut > 1, 4.0, 0.0) if on.torch_modules else on.loss_bytes
+    kept, beside = on.logit_bytes * logits, loss_bytes * logits
     if on.loss_chunk:
         at_once = logits * np.minimum(1.0, on.loss_chunk / tokens)
-        beside = (on.logit_bytes + on.loss_bytes) * at_once + 2.0 * vocab * h
+        beside = (on.logit_bytes + loss_bytes) * at_once + 2.0 * vocab * h
         kept = 2.0 * (tokens + vocab) * h
     tensors = (
         Tensor("final_norm_out", np.asarray(4.0 * shard.local_tokens * h)),
         Tensor("logits", np.asarray(kept), as_it_is=True),
         Tensor("whole_logits", np.asarray(2.0 * tokens * vocab * (cut < shard.tp))),
     )
-    exchanges = column_exchanges(shard, "head", "mlp", np.asarray(2.0 * tokens * h), "output_proj")
+    exchanges = column_exchanges(shard, "head", "mlp", np.asarray(2.0 * tokens * h), "output_proj", on)
     if on.whole_vocabulary:  # every rank has the whole gradient of its input
         exchanges = [exchange for exchange in exchanges if exchange.kind == "gather"]
     once = np.where(shard.tp > 1, 1.0, 0.0)

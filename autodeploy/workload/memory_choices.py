@@ -72,6 +72,7 @@ CHOICES: dict[str, MemoryChoice] = {
             (
                 *("attention_norm_cast", "attention_norm_out", "qkv", "rotated", "qk_norm_in"),
                 *("mlp_norm_in", "mlp_norm_cast", "mlp_norm_out", "mlp_up_out", "mlp_activation_out"),
+                *("attention_gathered", "mlp_gathered"),
             ),
             (
                 *("attention_norm", "qkv_proj", "qkv_split", "qk_norm", "rotary", "attention_out_proj"),

@@ -177,7 +177,7 @@ class OperatorFeatures:
     capacity_factor: float | None = None
     norm_bytes: float = 2.0
     element_bytes: float = 2.0  # of what layers compute with: 2 in 16 bits (and in 8: casts are operators), 4 in FP32
-    keeps_gathered: bool = False  # a compiled graph keeps what it gathered for the weight gradient; others gather again
+    keeps_gathered: bool = False  # what was gathered stays for the weight gradient; others gather again
     accumulation_bytes: float = 0.0  # of a weight gradient per parameter and micro batch, beyond its own product
     expert_accumulation_bytes: float = 0.0  # of an expert's weight gradient
     added_bytes: float | None = None  # of a weight gradient by its own product, where that adds to the sum
@@ -185,7 +185,8 @@ class OperatorFeatures:
     logit_bytes: float = 4.0  # kept of a logit for the backward pass: the FP32 softmax; other losses differ
     loss_bytes: float = 2.0  # of a logit beyond it while the loss runs: the 16-bit logits, or their 16-bit gradient
     loss_chunk: float = 0.0  # tokens of which the loss is computed at a time, gradients with it; 0: all
-    counts_products: bool = False  # products of each matrix are called one by one, and may be kept one by one
+    torch_modules: bool = False  # plain PyTorch: a product for each matrix, collectives of DTensor around them
+    torch_compiled: bool = False  # torch.compile made each of their layers one graph
     fused_rotary: bool = True
     whole_vocabulary: bool = False  # every tensor-parallel rank holds embedding and head whole
     replicated_dispatch: bool = False  # every tensor-parallel rank sends all tokens of its group to the experts

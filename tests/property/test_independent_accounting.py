@@ -202,3 +202,23 @@ def test_every_second_product_is_computed_again(tp: int, sequence_parallel: bool
     # Who has no such recomputation, or layers of other products, loses nothing.
     assert (replayed > 0.0) == ("kv_lora_rank" not in model)
     assert estimated(whole, Degrees(whole.world, tp=tp), [[8]], applied).breakdown["recompute_s"] == 0.0
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+@pytest.mark.parametrize(("model", "ep", "dp_replicate"), [(DENSE, 1, 1), (DENSE, 1, 2), (LATENT, 4, 1)], ids=str)
+def test_a_pipeline_keeps_gathered_parameters_through_a_step(
+    schedule: str, model: dict[str, Any], ep: int, dp_replicate: int
+) -> None:
+    on = {"flash_attention", "grouped_gemm", "fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather"}
+    case = case_of(model, cluster("gpus"), frozenset(on), network=0.2)
+    vpp = 2 if schedule == "interleaved" else 1
+    shape = {"pp": 2, "ep": ep, "micro_batches": 4, "schedule": schedule, "vpp": vpp, "dp_replicate": dp_replicate}
+    d = Degrees(case.world, **shape)
+    per_chunk = [[4 // vpp] * vpp] * 2
+    found = estimated(case, d, per_chunk, {})
+    assert_equal(found, account(case.run, d, case.machine, per_chunk, {}))
+    # Twice the micro batches gather and reduce no more, but add up more gradients.
+    twice = estimated(case, replace(d, micro_batches=8), per_chunk, {})
+    assert twice.breakdown["exposed_dp_s"] < 1.5 * found.breakdown["exposed_dp_s"]
+    alone = estimated(case, Degrees(case.world, ep=ep, micro_batches=4), [[8]], {})
+    assert found.memory["gradients"].max() > 1.5 * alone.memory["gradients"].max()

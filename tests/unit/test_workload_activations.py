@@ -218,7 +218,9 @@ def test_every_memory_choice_names_tensors_operators_and_exchanges_that_exist() 
         layer_table(load_preset("gpt3-175b"), shard(), GPT, ("dense", None)),
         layer_table(load_preset("llama2-7b"), shard(), FUSED, ("dense", None)),
         layer_table(load_preset("llama2-7b"), shard(), LORA, ("dense", None)),
-        layer_table(load_preset("qwen3-32b"), shard(), replace(FUSED, copies_heads=True), ("dense", None)),
+        layer_table(
+            load_preset("qwen3-32b"), shard(), replace(FUSED, copies_heads=True, keeps_gathered=True), ("dense", None)
+        ),
         layer_table(load_preset("deepseek-v3"), shard(), LORA, ("moe", None)),
     ]
     tensors = {t.name for table in tables for t in table.tensors} | {"*"}

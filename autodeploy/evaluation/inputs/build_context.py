@@ -134,7 +134,7 @@ def operator_features(
         expert_accumulation_bytes=_accumulation_bytes(training, features, apart=expert_sums_apart(features)),
         added_bytes=None if "torch_fsdp2" in features else ADDED_BYTES,
         weighted_activation=ascend and "graph_mode" not in features,
-        keeps_gathered="graph_mode" in features,
+        keeps_gathered=bool({"graph_mode", "torch_fsdp2"} & features),
         norm_bytes=4.0 if training.norm_precision == "fp32" and not full else 2.0,
         element_bytes=4.0 if full else 2.0,
         logit_bytes=kept,
@@ -147,7 +147,8 @@ def operator_features(
         copies_heads=ascend,
         slices_heads=not ascend and "torch_loss" not in features,  # torchtitan has three projections
         cuts_latents=release is not None and release.cuts_latents,
-        counts_products="torch_fsdp2" in features,
+        torch_modules="torch_fsdp2" in features,
+        torch_compiled="torch_compile" in features,
         fused_rotary="unfused_rotary" not in features,
         fused_cross_entropy="fused_cross_entropy" in features,
         dropout="dropout" in features,

@@ -51,6 +51,8 @@ class Sharded:
     dense_copies, expert_copies_group : the ranks that hold the same shard and add up its gradients (HSDP).
     keeps_gathered : weights stay whole from the forward to the backward pass [n].
     copies, expert_copies : of weights out of what is gathered, and of gradients into what is reduced [n].
+    through_step : weights stay whole from the first micro batch to the last, and gradients until they are reduced once
+        [n].
     """
 
     dense: Group
@@ -64,6 +66,7 @@ class Sharded:
     keeps_gathered: Bools
     copies: float
     expert_copies: Floats
+    through_step: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,27 +259,45 @@ class Context:
             vector_parallel="cube_vector_parallel" in on,
             pipelined=self.framework.pipelined_exchange,
             groups=_expert_groups(self.model),
-            sharded=self._sharded(candidates) if self.fsdp else None,
+            sharded=self.sharded(candidates) if self.fsdp else None,
         )
 
-    def _sharded(self, candidates: Candidates) -> Sharded:
+    def whole_through_step(self, candidates: Candidates) -> Bools:
+        """Where weights are gathered once a step, and gradients stay whole until they are reduced once [n].
+
+        FSDP2 under a pipeline: PyTorch's stages neither reshard nor reduce before the last micro batch, for in every
+        one exchanges would be exposed. Source: torch/distributed/pipelining/stage.py, backward_maybe_with_nosync;
+        torchtitan 9dec370, parallelize_llama.py, apply_fsdp; v0.2.2, get_fsdp_reshard_after_forward_policy.
+        """
+        return np.asarray((candidates.pp > 1) & self.each_parameter_sharded)
+
+    def _experts_apart(self, candidates: Candidates) -> Bools:
+        """Where experts are a unit of their own that is sharded [n]."""
+        return np.asarray((candidates.ep > 1) & self.each_parameter_sharded)
+
+    def expert_gradient_bytes(self, candidates: Candidates) -> Floats:
+        """Of a gradient of experts while replicas sum it [n]."""
+        return np.where(self._experts_apart(candidates), self.optimizer.gradient, self.gradient_bytes)
+
+    def sharded(self, candidates: Candidates) -> Sharded:
         """The groups over which parameters are sharded: dp x cp ranks, and the expert data parallel ranks."""
         dense, expert = replica_groups(candidates, self.machine, self.world, candidates.dp_replicate)
         dense_copies, expert_copies = copy_groups(candidates, self.machine, self.world)
         reduce = "overlap_grad_reduce" in self.mechanisms
-        apart = self.each_parameter_sharded & (candidates.ep > 1)  # experts are a unit of their own then
+        apart = self._experts_apart(candidates)
         return Sharded(
             dense=dense,
             expert=expert,
             dense_copies=dense_copies,
             expert_copies_group=expert_copies,
             gradient_bytes=self.gradient_bytes,
-            expert_gradient_bytes=np.where(apart, self.optimizer.gradient, self.gradient_bytes),
+            expert_gradient_bytes=self.expert_gradient_bytes(candidates),
             overlap_gather=reduce and "overlap_param_gather" in self.mechanisms,
             overlap_reduce=reduce,
             keeps_gathered=candidates.keep_gathered,
             copies=1.0 if self.each_parameter_sharded else 0.0,
             expert_copies=np.where(apart, 2.0, 1.0) if self.each_parameter_sharded else np.zeros(1),
+            through_step=self.whole_through_step(candidates),
         )
 
     def levels_experts(self, candidates: Candidates) -> Bools:

@@ -168,6 +168,7 @@ def _compute_rates(
         gemm_units=profile.efficiency["gemm_units"],
         wide_peak_flops=device.peak_flops["bf16"] if precision == "fp8" else None,
         element_bytes=ELEMENT_BYTES.get(precision, 2.0),
+        casts_weights="weight_casts" in features,
     )
 
 

@@ -311,6 +311,8 @@ def _choices(
             continue
         saved = np.asarray(sum(kept[name] * share for name, share in freed.items()) + zero)
         uneven = np.asarray(saved - sum(even[name] * share for name, share in freed.items()))
+        if choice.shares and table.by_operator is not None:
+            saved = np.asarray(saved - table.by_operator.kept_bytes)
         if choice.kind == "swap":
             waited = 2.0 * saved / memory_rate
             if choice.own_layer:

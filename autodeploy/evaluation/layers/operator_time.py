@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.workload.operators import EVERY_PASS
 from cost_models import compute
-from cost_models.compute import cast_s
+from cost_models.compute import cast_s, weight_cast_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,9 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
             for rows, columns, depth, result in shapes
         )
         times = (forward + cast_s(m * k * g, rates), dx + cast_s(m * n * g, rates), dw)
+        if op.weighted:
+            cast = [weight_cast_s(k * n * g, rates, backward=back) for back in (False, True)]
+            times = (times[0] + cast[0], times[1] + cast[1], dw)
     elif op.kind == "grouped_gemm":
         m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
         times = (

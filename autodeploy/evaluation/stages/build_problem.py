@@ -73,9 +73,10 @@ def stage_buffers(priced: Priced, *, recomputes_layers: bool) -> StageBuffers:
     ends = np.zeros(pp)
     ends[[stage for stage, _ in model_parts(schedule, pp, vpp)[-1]]] = 1.0
     head = classes.head.cost
+    stays = priced.candidates.keep_gathered | context.whole_through_step(priced.candidates)
     workspace = workspace_bytes(
         np.full(pp, widest),
-        gathered_bytes(np.asarray(largest), context, bool(priced.candidates.keep_gathered[priced.index])),
+        gathered_bytes(np.asarray(largest), context, bool(stays[priced.index])),
         recomputes_layers=recomputes_layers,
         pairs=kinds.schedule(schedule).pairs,
         loss=LossBytes(priced.at(head.workspace_bytes) * ends, priced.at(head.passing_bytes) * ends),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autodeploy.evaluation.inputs.rank_order import replica_groups, stage_stride
+from autodeploy.evaluation.layers.shards import shard_times
 from autodeploy.strategies.candidates import Candidates, of_schedules
 from autodeploy.strategies.tree import distinct
 from autodeploy.workload.reference_model import SENT_OF_A_SEQUENCE
@@ -138,13 +139,15 @@ Rates = tuple[StateRates, StateRates]  # of a dense and of an expert parameter
 
 def state_rates(candidates: Candidates, context: Context, groups: ParameterGroups) -> Rates:
     """Rates of a dense and of an expert parameter."""
+    of_expert = context.expert_gradient_bytes(candidates)
     return (
-        _rates(candidates, context, groups.dense_shards),
-        _rates(candidates, context, groups.expert_shards),
+        _rates(candidates, context, groups.dense_shards, context.gradient_bytes),
+        _rates(candidates, context, groups.expert_shards, of_expert),
     )
 
 
-def _rates(candidates: Candidates, context: Context, shards: Floats) -> StateRates:
+def _rates(candidates: Candidates, context: Context, shards: Floats, gradient_bytes: Floats | float) -> StateRates:
+    """Rates of one kind of parameter; gradient_bytes : of a whole gradient that waits for the step's reduction [n]."""
     swap, virtual, form = candidates.swap_optimizer, candidates.virtual_optimizer, context.optimizer
     machine = context.machine
     if "high_availability" in context.mechanisms and not context.fsdp:
@@ -169,10 +172,11 @@ def _rates(candidates: Candidates, context: Context, shards: Floats) -> StateRat
         virtual_optimizer=virtual,
         fused="unfused_optimizer" not in context.mechanisms,
     )
-    kept = np.where(candidates.keep_gathered, context.operators.element_bytes, 0.0)
+    whole = context.whole_through_step(candidates)
+    kept = np.where(candidates.keep_gathered | whole, context.operators.element_bytes, 0.0)
     return StateRates(
         weights=np.asarray(each.weights + kept),
-        gradients=each.gradients,
+        gradients=np.where(whole, gradient_bytes, each.gradients),
         optimizer=each.optimizer,
         adam=np.where(swap | virtual, 0.0, form.moments / split),
         host=on_host,
@@ -266,9 +270,11 @@ def synchronised_of(
     # Gathering beside the forward pass rides on the buckets of the overlapped reduction.
     overlap_gather = overlap_reduce and "overlap_param_gather" in on and context.distributed_optimizer
     exposed = np.zeros(len(candidates))
-    if context.fsdp:  # every micro batch has reduced and gathered in its passes
-        return exposed
     last = 1.0 / np.maximum(layers, 1.0)
+    if context.fsdp:
+        whole = context.whole_through_step(candidates)
+        # Else every micro batch has reduced and gathered in its passes.
+        return np.where(whole, _once_a_step_s(cost, candidates, context, last), 0.0) if whole.any() else exposed
     all_params = np.maximum(cost.dense_params + cost.expert_params, 1.0)
     for params, group, rate in (
         (cost.dense_params, groups.dense, groups.dense_rate),
@@ -301,6 +307,25 @@ def synchronised_of(
             )
             exposed = exposed + np.where(candidates.paired, seconds, behind)
     return np.asarray(exposed)
+
+
+def _once_a_step_s(cost: LayerCost, candidates: Candidates, context: Context, last: Floats) -> Floats:
+    """Seconds of gathering sharded weights and reducing whole gradients once a step that nothing hides [n].
+
+    Weights arrive beside the first forward pass, all but those of the first layer (`last`, a share). Gradients leave
+    together when the stage's last backward pass is over. Source: PyTorch, torch/distributed/pipelining/stage.py,
+    run_post_backward.
+    """
+    machine, sharded = context.machine, context.sharded(candidates)
+    times = shard_times(cost.dense_params, cost.expert_params, sharded, machine, gathers=1.0, reduces=True)
+    gathered = data_parallel.exposed_s(
+        times.gather_s,
+        cost.forward.compute_s * machine.overlap,
+        overlapped=sharded.overlap_gather,
+        contention=machine.contention,
+        last_share=last,
+    )
+    return np.asarray(gathered + times.reduce_s + times.copied_s)
 
 
 def p2p_bytes(candidates: Candidates, context: Context) -> Floats:

@@ -183,7 +183,7 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
             frozen_bytes=np.asarray(sum(piece.cost.frozen_bytes for piece in folded)),
             exposed_dp_s=np.asarray(sum(piece.exposed_dp_s for piece in folded)),
         ),
-        model=_of_model(classes, context, placed.keep_gathered),
+        model=_of_model(classes, context, placed.keep_gathered | context.whole_through_step(placed)),
         pairs=_of_pairs(classes) if placed.paired.any() else None,
         modes=(),
         communication_bytes=np.broadcast_to(classes.communication_bytes, (len(placed),)),

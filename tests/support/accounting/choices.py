@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support.accounting.by_operator import ROWS
+
 EXPERT_ACTIVATION = ("expert_activation_out", "expert_activation_unweighted")
 EXPERT_ROWS = ("expert_in", "expert_up_out", *EXPERT_ACTIVATION)
 EXPERT_MESSAGES = ("dispatch", "expert_gather")
@@ -27,17 +29,7 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
         ("mlp_activation", "shared_activation", "expert_activation"),
         (),
     ),
-    "by_operator": (
-        (
-            *("attention_norm_cast", "attention_norm_out", "qkv", "rotated", "qk_norm_in"),
-            *("mlp_norm_in", "mlp_norm_cast", "mlp_norm_out", "mlp_up_out", "mlp_activation_out"),
-        ),
-        (
-            *("attention_norm", "mlp_norm", "qkv_proj", "qkv_split", "qk_norm", "rotary"),
-            *("attention_out_proj", "mlp_up_proj", "mlp_activation"),
-        ),
-        ("attention_gather", "attention_reduce", "mlp_gather"),
-    ),
+    "by_operator": ROWS,
     "mla_up_proj": (
         ("latent_q", "latent_kv"),
         ("q_up_proj", "kv_up_proj", "rotary", "concat_and_pad"),

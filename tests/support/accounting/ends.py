@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.accounting.layer import Account, add_layer, add_reference, behind, chunked
+from tests.support.accounting.hiding import behind, chunked, returned
+from tests.support.accounting.layer import Account, add_layer, add_reference
 
 if TYPE_CHECKING:
     from tests.support.accounting.machine import Numbers
@@ -64,6 +65,8 @@ def _head(a: Account) -> None:
     kept, beside = (4 + 4, 0) if "graph_mode" in r.on else (4, 2)
     if r.pairs:
         kept, beside = 2 * 4 + 4, 2 * 4
+    if "torch_fsdp2" in r.on and cut > 1:
+        beside += 4  # the sum of the targets' gradient and the exponents is an array of its own
     done = kept * logits
     loss = beside * logits
     if "chunked_loss" in r.on:
@@ -78,13 +81,14 @@ def _head(a: Account) -> None:
     m, n, k = a.shapes["output_proj"]
     a.message("head_gather", "tp", gather, sp, 0, hide_forward=chunked(a, head.busy[0], (m, n, k), (m * n,)))
     # Backward as any multiplication cut by columns: the input again, then its gradient, where ranks hold parts of it.
-    again = 0 if r.lora_rank else sp
+    again = 0 if r.lora_rank or "torch_fsdp2" in r.on else sp
+    scattered, reduced = returned(a, "output_proj")
     a.message("head_regather", "tp", gather, 0, again, hide_backward=behind(a, head.busy[1]))
     if cut > 1:
-        a.message("head_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[2]))
+        a.message("head_gradient_scatter", "tp", gather, 0, sp, hide_backward=scattered)
     plain = 1 if not a.d.sequence_parallel and cut > 1 else 0
-    returned = machine.all_reduce(2 * a.tokens * h, tp)
-    a.message("head_gradient_reduce", "tp", returned, 0, plain, hide_backward=behind(a, head.busy[2]))
+    whole = machine.all_reduce(2 * a.tokens * h, tp)
+    a.message("head_gradient_reduce", "tp", whole, 0, plain, hide_backward=reduced)
     summed = machine.all_reduce((8 if r.pairs else 12) * a.tokens, tp)
     a.message("loss_reduce", "tp", summed, 1 if len(tp) > 1 else 0, 0)
 

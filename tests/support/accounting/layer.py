@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.support.accounting.adapters import BESIDE_EXPERTS, add_adapters
 from tests.support.accounting.feed_forward import add_mixture, add_mlp, shared_width
+from tests.support.accounting.hiding import Hide, behind, chunked, returned
 from tests.support.accounting.lanes import ROUTES, beside_cubes, restart
 from tests.support.accounting.sharded import sharded
 from tests.support.accounting.uneven_experts import grown, uneven
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.accounting.machine import Numbers
     from tests.support.accounting.ranks import Degrees
     from tests.support.accounting.run import Run
-
-Hide = Callable[[float], float]
 
 
 @dataclass
@@ -325,6 +324,11 @@ def add_reference(a: Account) -> None:
         a.frozen_params += a.frozen_params + a.dense_params
 
 
+def keeps_gathered(run: Run) -> bool:
+    """Whether gathered inputs stay for the backward pass: a compiled graph's, and plain PyTorch's."""
+    return bool({"graph_mode", "torch_fsdp2"} & run.on)
+
+
 def add_layer(a: Account, index: int) -> None:
     moe = a.run.is_moe(index)
     _norms(a)
@@ -332,8 +336,7 @@ def add_layer(a: Account, index: int) -> None:
     latent = bool(a.run.kv_lora_rank)
     # Latents are gathered instead of the hidden states, unless queries are projected from those directly.
     hidden = not latent or not a.run.q_lora_rank
-    if "graph_mode" in a.run.on:
-        # A compiled graph keeps the rows of the other ranks that it gathered; latents and experts gather none.
+    if keeps_gathered(a.run):  # the rows of the other ranks that were gathered; latents and experts gather none
         elsewhere = 2 * (a.tokens - a.local) * a.run.hidden_size
         if hidden:
             a.keep("attention_gathered", elsewhere)
@@ -372,12 +375,18 @@ def add_layer(a: Account, index: int) -> None:
 
 
 def _norms(a: Account) -> None:
-    """A norm reads and writes (4 B an element; 14 unfused); a residual reads two and writes one (6 B)."""
+    """A norm reads and writes (4 B an element; 14 unfused); a residual reads two and writes one (6 B).
+
+    PyTorch's own norm is in FP32: each operator but the last reads or writes numbers of 4 B.
+    """
     fused, elements = "fused_rmsnorm" in a.run.on, a.local * a.run.hidden_size
+    cast, squared, mean, scaled, back, weighted = 2 + 4, 4 + 4, 4, 4 + 4, 4 + 2, 2 + 2
+    chain = (cast, squared, mean, 0, scaled, back, weighted)  # the root of the mean is of one number a row
+    apart, calls = (sum(chain), len(chain)) if "torch_fsdp2" in a.run.on else (14, 5)
     each_half = 2 if a.run.norm_layout == "sandwich" else 1
     for half in ("attention", "mlp"):
-        moved = sum((4 if fused else 14) * elements for _ in range(each_half)) + 6 * elements
-        a.vector(f"{half}_norm", half, moved, 1.5 * moved, (1 if fused else 5) * each_half + 1)
+        moved = sum((4 if fused else apart) * elements for _ in range(each_half)) + 6 * elements
+        a.vector(f"{half}_norm", half, moved, 1.5 * moved, (1 if fused else calls) * each_half + 1)
         a.keep(f"{half}_norm_in", 2 * elements)
         if each_half > 1:
             a.keep(f"{half}_post_norm_in", 2 * elements)
@@ -454,7 +463,7 @@ def _latent(a: Account, heads: float) -> None:
         joined = 2 * tokens * heads * (2 * (nope + rope) + 2 * (nope + rope - value))
         a.vector("concat_and_pad", "attention", joined, joined, 3, moves=True)
     # Before their norms, in its precision; after them, with the rotary key, as the projections up read them.
-    rows = tokens if "graph_mode" in r.on else local
+    rows = tokens if keeps_gathered(r) else local
     read = 0 if r.lora_rank else rows * (q_rank + kv_rank + rope) * 2  # frozen, they read nothing again
     a.keep("latents", local * (q_rank + kv_rank) * r.norm_bytes + read)
     a.keep("latent_q", 2 * tokens * heads * (nope + rope))
@@ -473,17 +482,11 @@ def _latent_messages(a: Account, size: float) -> None:
     plain = 1 if not a.d.sequence_parallel and len(tp) > 1 else 0
     m, n, k = a.shapes["q_up_proj"]
     a.message("latent_gather", "tp", gather, sp, 0, hide_forward=chunked(a, up.busy[0], (m, n, k), (m * n,)))
-    again = 0 if a.run.lora_rank else sp
+    again = 0 if a.run.lora_rank or "torch_fsdp2" in a.run.on else sp
     a.message("latent_regather", "tp", gather, 0, again, hide_backward=behind(a, up.busy[1]))
-    a.message("latent_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, up.busy[2]))
-    a.message("latent_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, up.busy[2]))
-
-
-def behind(a: Account, seconds: float) -> Hide:
-    """A collective beside a gradient takes longer, and only what is left of it shows; whole where there is none."""
-    if not seconds:
-        return lambda t: t
-    return lambda t: max(0.0, a.machine.contention * t - seconds)
+    scattered, reduced = returned(a, "q_up_proj")
+    a.message("latent_gradient_scatter", "tp", gather, 0, sp, hide_backward=scattered)
+    a.message("latent_gradient_reduce", "tp", reduce, 0, plain, hide_backward=reduced)
 
 
 def _core(a: Account, heads: float, window: int | None) -> None:
@@ -541,40 +544,6 @@ def _context_parallel(a: Account, heads: float) -> None:
     a.message("heads", "cp", exchanged, 1, 1)
 
 
-def _chunks(a: Account, shape: tuple[float, float, float]) -> int:
-    """Pieces of a multiplication that overlap with its collective."""
-    if a.run.n_routed_experts or a.d.tp == 1:
-        return 1
-    if "mc2" in a.run.on:
-        m, n, k = shape
-        # 10 Gi products and 128 rows of each rank at least, 16 pieces at most.
-        sized = max(1, min(16, math.floor(m * n * k / (10 * 2**30)), math.floor(m / (128 * a.d.tp))))
-        return sized if a.d.sequence_parallel else 1
-    return 4 if "coc" in a.run.on else 1
-
-
-def chunked(
-    a: Account, work: float, shape: tuple[float, float, float], copied: tuple[float, ...] = (), *, of: str = ""
-) -> Hide:
-    """A message beside the pieces of a product of this shape; CoC copies so many elements before or after.
-
-    Each piece fills the cores with its own tiles, and its message is one of its own. Shapes that lose stay whole.
-    """
-    c = _chunks(a, shape)
-    if c == 1 or of in a.run.lora_targets:  # products with an adapter run in kernels of their own
-        return lambda t: t
-    m, n, k = shape
-    whole, piece = (a.machine.rounds(rows, n, k) for rows in (m, m / c))
-    slower = work * max(1.0, c * piece / whole)
-    again = sum(a.machine.stream(2 * 2 * size, 1) for size in copied) if "mc2" not in a.run.on else 0.0
-
-    def shows(t: float) -> float:
-        beside = t * a.machine.contention + (c - 1) * a.machine.comm_op_s
-        return min(t, max(slower, beside) * (c - 1) / c + (slower + beside) / c + again - work)
-
-    return shows
-
-
 def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_input: bool = True) -> None:
     """Collectives between a column-cut and a row-cut multiplication (Korthikanti, arXiv:2205.05198)."""
     tp, size = a.groups["tp"], 2 * a.tokens * a.run.hidden_size
@@ -586,10 +555,11 @@ def _tensor_region(a: Account, window: str, first: str, last: str, *, gathers_in
     if gathers_input:
         hide = chunked(a, head.busy[0], (m, n, k), (m * n,), of=first)
         a.message(f"{window}_gather", "tp", gather, sp, 0, hide_forward=hide)
-        again = 0 if a.run.lora_rank else sp
+        again = 0 if a.run.lora_rank or "torch_fsdp2" in a.run.on else sp
         a.message(f"{window}_regather", "tp", gather, 0, again, hide_backward=behind(a, head.busy[1]))
-        a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=behind(a, head.busy[2]))
-        a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=behind(a, head.busy[2]))
+        scattered, reduced = returned(a, first)
+        a.message(f"{window}_gradient_scatter", "tp", gather, 0, sp, hide_backward=scattered)
+        a.message(f"{window}_gradient_reduce", "tp", reduce, 0, plain, hide_backward=reduced)
     m, n, k = a.shapes[last]
     out = chunked(a, tail.busy[0], (m, n, k), (m * k,), of=last)
     back = chunked(a, tail.busy[1], (m, k, n), (m * k, m * n), of=last)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.accounting import ends
 from tests.support.accounting import layer as layers
+from tests.support.accounting.by_operator import kept_for_nobody, share_of
 from tests.support.accounting.choices import RECOMPUTE, SWAP
 from tests.support.accounting.expert_messages import PAIRING
 from tests.support.accounting.pairs import left_over, paired, split
@@ -22,6 +23,7 @@ from tests.support.accounting.pipeline import (
     programme,
 )
 from tests.support.accounting.ranks import Degrees, groups_of, stage_ranks
+from tests.support.accounting.sharded import once_a_step, through_step
 from tests.support.accounting.uneven_experts import uneven
 
 if TYPE_CHECKING:
@@ -165,29 +167,10 @@ def _freed(a: Account, name: str, sizes: dict[str, float] | None = None) -> floa
     if name == "full":
         return sum(size for tensor, size in sizes.items() if tensor != "attention_norm_in")
     tensors = RECOMPUTE[name][0] if name in RECOMPUTE else SWAP[name]
-    return sum(sizes.get(tensor, 0.0) * _part(a, name, tensor) for tensor in tensors)
-
-
-def _part(a: Account, choice: str, row: str) -> float:
-    """How much of a tensor or an operator a choice is about: all of it, but where products are counted one by one.
-
-    Of q, k, v, o, gate, up, down the second, fourth and sixth are computed again; o is not where its sum over the
-    tensor-parallel ranks is kept.
-    """
-    if choice != "by_operator":
-        return 1.0
-    other = a.run.kv_lora_rank or a.run.attention_output_gate or a.run.attention_head_gate
-    if "torch_fsdp2" not in a.run.on or other or "mlp_up_proj" not in a.operators:
-        return 0.0
-    if row in ("qkv", "qkv_proj"):
-        heads, kv_heads = a.run.num_attention_heads / a.d.tp, max(1.0, a.run.num_key_value_heads / a.d.tp)
-        keys, values = kv_heads * a.run.head_dim, kv_heads * a.run.value
-        return keys / (heads * a.run.head_dim + keys + values)
-    if row in ("mlp_up_out", "mlp_up_proj"):
-        return 0.5 if a.run.gates == 2 else 0.0
-    if row in ("mlp_norm_in", "attention_out_proj"):
-        return 0.0 if a.d.sequence_parallel and a.d.tp > 1 else 1.0
-    return 1.0
+    freed = sum(sizes.get(tensor, 0.0) * share_of(a, name, tensor) for tensor in tensors)
+    if name == "by_operator" and freed:
+        freed -= kept_for_nobody(a)
+    return freed
 
 
 def _again_s(a: Account, name: str) -> float:
@@ -240,7 +223,7 @@ def _waits_again_s(a: Account, name: str) -> float:
 
 
 def _work(a: Account, choice: str, operators: tuple[str, ...]) -> float:
-    return sum(a.operators[o].busy[0] * _part(a, choice, o) for o in operators if o in a.operators)
+    return sum(a.operators[o].busy[0] * share_of(a, choice, o) for o in operators if o in a.operators)
 
 
 def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
@@ -369,6 +352,8 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
         return min(seconds, max(0.0, seconds * (1 - last) * machine.contention - window) + seconds * last)
 
     for a, n in stage.all():
+        if through_step(a):
+            tail["exposed_dp_s"] += once_a_step(a, n, last)
         if run.levelled is not None and run.levelled.moved and a.expert_params:
             arriving = n * a.expert_params * run.levelled.moved
             moved = machine.all_to_all((2 + 12) * arriving, 1, a.groups["ep"])
@@ -444,10 +429,13 @@ def _memory(
             shards = len(a.groups[name]) if run.distributed_optimizer or everything else 1
             each = 4 if "torch_fsdp2" in run.on else 2
             kinds["weights"] += n * params * each / (shards if everything else 1)
-            kinds["weights"] += n * params * 2 if d.keep_gathered else 0
+            kinds["weights"] += n * params * 2 if d.keep_gathered or through_step(a) else 0
             # A compiled step without a pipeline splits a gradient as soon as it exists.
             split = shards if everything or ("graph_mode" in run.on and d.pp == 1) else 1
             gradient, master, adam, copy = _state_sizes(run)
+            if through_step(a):  # whole, in the format of their reduction
+                apart = name == "edp" and d.ep > 1
+                gradient, split = (4 if apart else run.gradient_bytes), 1
             kinds["gradients"] += n * params * gradient / split
             if d.reuse_fp32:
                 master = max(0, master - 2)
@@ -474,7 +462,8 @@ def _memory(
         # The unit at work and the next one are whole, and a gradient until it is reduced.
         unit = max(n * (a.dense_params + a.expert_params) for s in stages for a, n in s.all())
         # Or it stays whole; FSDP2 has the gradient once more, as it comes and as it is reduced.
-        whole = 0 if d.keep_gathered else 2 + 2
+        stays = d.keep_gathered or through_step(stage.all()[0][0])
+        whole = 0 if stays else 2 + 2
         workspace += (whole + (2 if "torch_fsdp2" in run.on else 0) + run.gradient_bytes) * unit
     static = sum(kinds.values())
     allocator = static + activations + workspace
