@@ -79,10 +79,10 @@ class Asked:
 
     @property
     def words(self) -> str:
-        """`tp=8, pp=4, its recompute`."""
+        """`tp=8, pp=4, recompute=…`, in any language."""
         others = sorted(self.strategy.model_fields_set - self.axes.keys())
         axes = [f"{axis}={value}" for axis, value in self.axes.items()]
-        return ", ".join([*axes, *(f"its {name}" for name in others)])
+        return ", ".join([*axes, *(f"{name}=…" for name in others)])
 
     def pinned(self, axes: Mapping[Axis, AxisValue]) -> Spec:
         """The spec of a search among strategies with these axes; of the given ones it says nothing else."""

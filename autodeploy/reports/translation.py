@@ -57,10 +57,13 @@ def _read(name: str) -> dict[str, dict[str, str]]:
 
 @cache
 def sentences() -> tuple[Sentence, ...]:
-    """Every sentence, those with most literal text first."""
+    """Every sentence: first those that begin with literal text, of these and of the others those with most of it.
+
+    A blank at the beginning would take the head of a sentence that another template knows.
+    """
     groups = [section for name in CATALOGUES for section in _read(name).values()]
     found = [_sentence(english, chinese) for group in groups for english, chinese in group.items()]
-    return tuple(sorted(found, key=lambda s: (-s.literal_length, s.english)))
+    return tuple(sorted(found, key=lambda s: (s.english.startswith("{"), -s.literal_length, s.english)))
 
 
 def blanks(template: str) -> dict[str, str]:
