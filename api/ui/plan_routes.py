@@ -36,6 +36,7 @@ from autodeploy.reports.operator_table import (
     EXCHANGES,
     OPERATOR_NUMBERS,
     OPERATORS,
+    beyond_line,
     exchange_cells,
     head,
     layer_title,
@@ -115,6 +116,7 @@ def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResp
     tables = [
         (
             layer_title(layer, lang),
+            beyond_line(layer, lang),
             [
                 (titles(OPERATORS, lang), operator_cells(layer), OPERATOR_NUMBERS),
                 (titles(EXCHANGES, lang), exchange_cells(layer), EXCHANGE_NUMBERS),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.clusters import ClusterComparison
 
 COLOURS = tuple(PART_COLOURS[name] for name in ("compute_s", "exposed_ep_s", "optimizer_s", "recompute_s"))
+MARGIN = {"l": 8, "r": 16, "t": 30, "b": 8}  # room for the deadline above the points
 SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 
 
@@ -62,6 +63,6 @@ def days_and_cost(found: ClusterComparison, titles: Sequence[str], lang: Languag
             )
         )
     limit = limit_line(
-        "x", found.days, LIMIT, f"{words['deadline']} {found.days:g}", y=1, yanchor="top", xanchor="left"
+        "x", found.days, LIMIT, f"{words['deadline']} {found.days:g}", y=1, yanchor="bottom", xanchor="center"
     )
-    return quiet_figure(traces, x_title=words["days"], y_title=words["cost"], height_px=400, **limit)
+    return quiet_figure(traces, x_title=words["days"], y_title=words["cost"], height_px=400, margin=MARGIN, **limit)

@@ -53,7 +53,7 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> Figure:
         bargap=0.35,
         yaxis={"autorange": "reversed", "type": "category"},
         hovermode="closest",
-        meta={"narrow": {"yaxis.tickvals": rows, "yaxis.ticktext": short, "xaxis.nticks": 4}},
+        meta={"narrow": {"yaxis.tickvals": rows, "yaxis.ticktext": short, "xaxis.nticks": 4, "xaxis.tickangle": 0}},
     )
 
 

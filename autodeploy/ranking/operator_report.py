@@ -68,7 +68,7 @@ def _layer(layer: LayerInputs, count: float, runs: float) -> LayerOperators:
 def _operator(op: Operator, even: OperatorTime, busiest: OperatorTime, rates: ComputeRates, runs: float) -> OperatorRow:
     forward, backward = scalar_at(even.forward_s, 0), scalar_at(even.backward_s, 0)
     whole, longest = forward + backward, scalar_at(busiest.forward_s, 0) + scalar_at(busiest.backward_s, 0)
-    flops, moved_bytes, roofline_s = _least_work(op, rates)
+    flops, moved_bytes, roofline_s, bound_by_compute = _least_work(op, rates)
     return OperatorRow(
         name=op.name,
         kind=op.kind,
@@ -78,13 +78,15 @@ def _operator(op: Operator, even: OperatorTime, busiest: OperatorTime, rates: Co
         flops=flops,
         moved_bytes=moved_bytes,
         roofline_s=roofline_s,
+        bound="compute" if bound_by_compute else "memory",
         roofline_pct=100.0 * roofline_s / whole if whole > 0.0 else 0.0,
         step_s=runs * longest,
+        beyond_s=runs * max(0.0, longest - roofline_s),
     )
 
 
-def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float]:
-    """FLOPs, bytes and the least seconds of all passes.
+def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float, bool]:
+    """FLOPs, bytes and the least seconds of all passes, and whether FLOPs set them.
 
     A matrix multiplication does at least 2 m n k FLOPs a pass at peak, or moves both operands and the result once.
     """
@@ -94,12 +96,13 @@ def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float]
         m, n, k, g = (scalar_at(np.asarray(value), 0) for value in (op.rows, op.columns, op.depth, op.groups))
         flops, moved = 2.0 * m * n * k * g, own.element_bytes * (m * k + k * n + m * n) * g
         passes = sum(scalar_at(np.asarray(often), 0) for often in op.passes)
-        return passes * flops, passes * moved, passes * max(flops / peak, moved / bandwidth)
+        compute_s, memory_s = flops / peak, moved / bandwidth
+        return passes * flops, passes * moved, passes * max(compute_s, memory_s), compute_s >= memory_s
     if op.kind == "attention":
         flops = scalar_at(np.asarray(op.flops), 0) + scalar_at(np.asarray(op.backward_flops), 0)
-        return flops, 0.0, flops / peak
+        return flops, 0.0, flops / peak, True
     moved = scalar_at(np.asarray(op.forward_bytes), 0) + scalar_at(np.asarray(op.backward_bytes), 0)
-    return 0.0, moved, moved / bandwidth
+    return 0.0, moved, moved / bandwidth, False
 
 
 def _exchange(one: OneExchange, layer: LayerInputs, runs: float) -> ExchangeRow:

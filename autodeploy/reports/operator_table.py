@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 from autodeploy.reports.plan_report import aligned
 from autodeploy.reports.texts import say
+from autodeploy.reports.wording import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.messages import Language
-    from autodeploy.specs.operators import LayerOperators, OperatorReport
+    from autodeploy.specs.operators import LayerOperators, OperatorReport, OperatorRow
 
 MICRO, MEGA, GIGA, TERA = 1e-6, 1e6, 1e9, 1e12
 OPERATORS = ("op_name", "op_kind", "op_forward", "op_backward", "op_uneven", "op_rate", "op_roofline", "op_step")
 OPERATOR_NUMBERS = (2, 3, 4, 5, 6, 7)
 EXCHANGES = ("op_exchange", "op_group", "op_tier", "op_message", "op_once", "op_reached", "op_hidden", "op_step")
 EXCHANGE_NUMBERS = (3, 4, 5, 6, 7)
+MOST_BEYOND = 3
 
 
 def render_operators(report: OperatorReport, lang: Language = "en") -> str:
@@ -31,6 +33,7 @@ def render_operators(report: OperatorReport, lang: Language = "en") -> str:
 def _layer(layer: LayerOperators, lang: Language) -> list[str]:
     lines = ["", layer_title(layer, lang)]
     lines += aligned(titles(OPERATORS, lang), operator_cells(layer), set(OPERATOR_NUMBERS))
+    lines += wrap(beyond_line(layer, lang), hanging="  ") if layer.operators else []
     if layer.beside_s:
         lines.append(say(lang, "op_beside", time=_micros(layer.beside_s)))
     if layer.exchanges:
@@ -58,6 +61,25 @@ def head(report: OperatorReport, lang: Language) -> str:
 def layer_title(layer: LayerOperators, lang: Language) -> str:
     """A kind of layer and how many the model has."""
     return say(lang, "op_layer", name=layer.name, count=f"{layer.layers:.4g}")
+
+
+def beyond_line(layer: LayerOperators, lang: Language) -> str:
+    """The operators with the most time beyond the roofline, and what would change it; empty where none has any."""
+    rows = sorted(layer.operators, key=lambda row: (-row.beyond_s, row.name))[:MOST_BEYOND]
+    each = [
+        say(lang, "op_beyond_each", name=row.name, seconds=f"{row.beyond_s:.3g}", change=say(lang, _change_of(row)))
+        for row in rows
+        if row.beyond_s > 0.0
+    ]
+    return say(lang, "op_beyond", each=("；" if lang == "zh" else "; ").join(each)) if each else ""
+
+
+def _change_of(row: OperatorRow) -> str:
+    """By name: more even experts where these cost more than half of what is lost, else by the kind of operator."""
+    lost_s = row.forward_s + row.backward_s + row.uneven_s - row.roofline_s
+    if row.uneven_s > 0.5 * lost_s:
+        return "op_change_uneven"
+    return "op_change_matrix" if row.kind in {"gemm", "grouped_gemm"} else f"op_change_{row.kind}"
 
 
 def operator_cells(layer: LayerOperators) -> list[list[str]]:

@@ -14,8 +14,8 @@ class OperatorRow(Document):
 
     uneven_s: what the busiest rank takes beyond that, by uneven experts or packed documents. flops, moved_bytes: of
     both passes; of matrix operators the bytes are operands and results. roofline_s: the least that peak FLOP/s and
-    memory bandwidth allow. roofline_pct: that of the predicted time. step_s: of the busiest rank, all layers of its
-    stage and micro batches of a step.
+    memory bandwidth allow; bound: which of the two it is. roofline_pct: that of the predicted time. step_s: of the
+    busiest rank, all layers of its stage and micro batches of a step; beyond_s: of these what the roofline leaves.
     """
 
     name: str
@@ -26,8 +26,10 @@ class OperatorRow(Document):
     flops: float
     moved_bytes: float
     roofline_s: float
+    bound: Literal["compute", "memory"] = "memory"
     roofline_pct: float
     step_s: float
+    beyond_s: float = 0.0
 
 
 class ExchangeRow(Document):

@@ -13,7 +13,7 @@ from autodeploy.cli.main import app
 from autodeploy.evaluation.layers.unit_costs import scalar_at, unit_costs
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, lowered, operators
-from autodeploy.reports.operator_table import render_operators
+from autodeploy.reports.operator_table import beyond_line, render_operators
 from autodeploy.reports.outlook import goal_line
 from autodeploy.specs.operators import OperatorReport
 from autodeploy.specs.planset import Loss
@@ -161,3 +161,20 @@ def test_what_half_of_the_peak_asks_for_is_told() -> None:
     far = plan.model_copy(update={"mfu": 0.1})
     assert "operators below peak, " in str(goal_line(far, "en"))
     assert goal_line(plan.model_copy(update={"mfu": 0.5}), "en") is None
+
+
+def test_what_lies_beyond_the_roofline_is_told_with_what_would_change_it() -> None:
+    layer = reported("experts").layers[0]
+    for row in layer.operators:
+        whole = row.forward_s + row.backward_s + row.uneven_s
+        lost = row.step_s * max(0.0, 1.0 - row.roofline_s / whole) if whole > 0.0 else 0.0
+        assert row.beyond_s == pytest.approx(lost, rel=1e-9, abs=1e-15)
+        assert row.bound == ("compute" if row.kind in {"attention", "grouped_gemm"} else row.bound)
+        assert row.bound == "memory" or row.flops > 0.0
+    first = max(layer.operators, key=lambda row: row.beyond_s)
+    assert beyond_line(layer, "en").startswith(f"beyond the roofline, and what would change it: {first.name} ")
+    chinese = beyond_line(layer, "zh")
+    assert first.name in chinese
+    assert "beyond" not in chinese
+    uneven = first.model_copy(update={"uneven_s": 2.0 * first.forward_s + 2.0 * first.backward_s})
+    assert "an even load of experts" in beyond_line(layer.model_copy(update={"operators": (uneven,)}), "en")
