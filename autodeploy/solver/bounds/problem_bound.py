@@ -118,17 +118,13 @@ class Surcharges:
         return np.asarray(rows[order[first]])
 
 
-def peak_moments(problem: InnerProblem) -> tuple[Ints, Floats, Floats]:
-    """The peak moments of all stages, each once: stage [k], micro batches in flight of its chunks [k, vpp], and the
-    bytes above the limit without layers [k].
-    """
-    unique = [np.unique(row, axis=0) for row in problem.moments]
-    stage, held = np.repeat(np.arange(problem.pp), [len(rows) for rows in unique]), np.concatenate(unique)
+def over_limit_bytes(problem: InnerProblem, stage: Ints, held: Floats) -> Floats:
+    """Bytes above the limit without layers [k], with held micro batches in flight [k, vpp] in the chunks of stages."""
     over = problem.fixed_bytes[stage] - problem.limit_bytes
     for piece in problem.pieces:
         own = piece.cost.static_bytes + piece.cost.activation_bytes * held[:, piece.chunk]
         over = over + np.where(stage == piece.stage, own, 0.0)
-    return stage, held, over
+    return np.asarray(over)
 
 
 def lean_bytes(problem: InnerProblem, held: Floats) -> Floats:
@@ -143,7 +139,9 @@ def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     """
     if not np.isfinite(problem.limit_bytes):
         return None
-    stage, held, over = peak_moments(problem)
+    unique = [np.unique(row, axis=0) for row in problem.moments]
+    stage, held = np.repeat(np.arange(problem.pp), [len(rows) for rows in unique]), np.concatenate(unique)
+    over = over_limit_bytes(problem, stage, held)
     layers, limit = batch_of(problem, every_class=True).layers, max(problem.limit_bytes, 1.0)
     lean = lean_bytes(problem, held)
     parts = [(stage, over / limit, lean / limit, np.zeros(len(stage), dtype=np.bool_))]

@@ -15,7 +15,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from autodeploy.solver.bounds.paths import cut_costs_s, edges_s, pair_overlap_bounds
-from autodeploy.solver.bounds.problem_bound import batch_of, lean_bytes, peak_moments, room_for_layers
+from autodeploy.solver.bounds.problem_bound import batch_of, lean_bytes, over_limit_bytes, room_for_layers
 from autodeploy.solver.bounds.stage_bound import steady_s, whole_s
 from autodeploy.solver.cp_sat.model import UNITS, ModelResult, Proposal
 from autodeploy.solver.inner.layouts import most_layers_per_chunk
@@ -214,12 +214,9 @@ class _Master:
     An infinite upper_s has none: anything that fits together will do.
     """
 
-    def __init__(self, upper_s: float) -> None:
-        self.upper_s, self.scale = upper_s, UNITS / upper_s
-        self.model = cp_model.CpModel()
-        self.makespan, self.tail = (self.model.new_int_var(0, UNITS, name) for name in ("makespan", "tail"))
-        self.model.add(self.makespan + self.tail <= UNITS - 1)
-        self.model.minimize(self.makespan + self.tail)
+    def __init__(self, model: cp_model.CpModel, upper_s: float) -> None:
+        self.model, self.upper_s, self.scale = model, upper_s, UNITS / upper_s
+        self.makespan, self.tail = (model.new_int_var(0, UNITS, name) for name in ("makespan", "tail"))
 
     def solved(
         self,
@@ -228,6 +225,8 @@ class _Master:
         rounded_up: int,
     ) -> Proposal:
         """The answer; rounded_up : units by which makespan and tail together may be too large."""
+        self.model.add(self.makespan + self.tail <= UNITS - 1)
+        self.model.minimize(self.makespan + self.tail)
         result = solve(self.model)
         if result.infeasible:
             bound_s = self.upper_s * (1.0 - (1.0 + rounded_up) / UNITS)
@@ -248,17 +247,19 @@ def solve_master(
     """Look for columns with every cut below upper_s (makespan plus the slowest stage's tail)."""
     if any(not stage for stage in columns):
         return Proposal(upper_s, None, proven=True, deterministic_time=0.0)
-    master = _Master(upper_s)
-    model, scale = master.model, master.scale
+    model = cp_model.CpModel()
     flat = [(column, model.new_bool_var("")) for stage in columns for column in stage]
     picks = [pick for _, pick in flat]
+    by_stage = [[(column, pick) for column, pick in flat if column.stage == stage] for stage in range(problem.pp)]
+    for of_stage in by_stage:
+        model.add_exactly_one(pick for _, pick in of_stage)
+    master = _Master(model, upper_s)
+    scale = master.scale
     stacked = _Columns.of(problem, [column for column, _ in flat])
     for cut in cuts:
         costs = np.floor(stacked.costs_s(problem, cut) * scale).astype(np.int64).tolist()
         model.add(weighted_sum(picks, costs) + int(np.floor(edges_s(problem, cut) * scale)) <= master.makespan)
-    for stage in range(problem.pp):
-        of_stage = [(column, pick) for column, pick in flat if column.stage == stage]
-        model.add_exactly_one(pick for _, pick in of_stage)
+    for of_stage in by_stage:
         tails = [int(np.floor(column.tail_s * scale)) for column, _ in of_stage]
         model.add(weighted_sum([pick for _, pick in of_stage], tails) <= master.tail)
     _place_layers(model, problem, flat)
@@ -306,8 +307,7 @@ def solve_counts(
     solve: Callable[[cp_model.CpModel], ModelResult],
 ) -> Proposal:
     """A layout whose makespan and slowest tail are below upper_s, if any."""
-    master = _Master(upper_s)
-    model, fine = master.model, master.scale * FRACTIONS
+    model = cp_model.CpModel()
     shape = (problem.pp, problem.vpp, len(problem.classes))
     most = most_layers_per_chunk(problem)
     counts = np.empty(shape, dtype=object)
@@ -316,6 +316,8 @@ def solve_counts(
     flat: list[cp_model.IntVar] = list(counts.ravel())
     for variable, value in zip(flat, hint.ravel().tolist(), strict=True):
         model.add_hint(variable, value)
+    master = _Master(model, upper_s)
+    fine = master.scale * FRACTIONS
     used = np.logical_or.reduce([cut.pairs > 0 for cut in cuts]) if cuts else np.zeros((problem.pp, 1, 1), np.bool_)
     hidden = _hidden_in_pairs(model, problem, counts, used, fine)
     for cut in cuts:
@@ -361,11 +363,12 @@ def _hidden_in_pairs(
 
 
 def _add_memory(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
-    stage, held, over = peak_moments(problem)
-    lean, limit = lean_bytes(problem, held), max(problem.limit_bytes, 1.0)
-    rows = np.floor(lean * UNITS / limit).astype(np.int64).reshape(len(stage), -1).tolist()
-    for at, used, room in zip(stage.tolist(), rows, np.ceil(-over * UNITS / limit).tolist(), strict=True):
-        model.add(weighted_sum(list(counts[at].ravel()), used) <= int(room))
+    limit = max(problem.limit_bytes, 1.0)
+    for stage, held in enumerate(problem.moments):
+        over = over_limit_bytes(problem, np.full(len(held), stage), held)
+        rows = np.floor(lean_bytes(problem, held) * UNITS / limit).astype(np.int64).reshape(len(held), -1)
+        for used, room in zip(rows.tolist(), np.ceil(-over * UNITS / limit).tolist(), strict=True):
+            model.add(weighted_sum(list(counts[stage].ravel()), used) <= int(room))
 
 
 def _add_places(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
