@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXIT_CODES = (
-    ("0", "done, or the gate is passed"),
+    ("0", "success, or all gates passed"),
     ("1", "a gate failed"),
-    ("2", "bad input: a file, a field, an option"),
-    ("3", "infeasible: the spec is right, nothing fits"),
-    ("4", "the service or the database failed, the search was cancelled, or time ran out"),
+    ("2", "invalid input: a file, a field, an option"),
+    ("3", "infeasible: the spec is valid, but nothing fits"),
+    ("4", "service or database error, search cancelled, or time limit reached"),
 )
 
 
@@ -44,7 +44,8 @@ def options_of(command: Any) -> set[str]:
 
 def command_line_page() -> str:
     """Every command with its arguments and options."""
-    text = "# The command line\n\nThe report goes to stdout, the talk to stderr; there is no colour off a terminal.\n\n"
+    text = "# The command line\n\nReports go to stdout, progress and messages to stderr. Output is coloured on "
+    text += "terminals only.\n\n"
     text += "## Exit codes\n\n" + table(("code", "meaning"), EXIT_CODES)
     for words, command in commands():
         text += f"\n## autodeploy {words}\n\n{_sentence(command.help)}\n\n"

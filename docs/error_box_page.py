@@ -32,12 +32,12 @@ def error_box_page() -> str:
     from autodeploy.importers.spec_file import read_spec_document
     from autodeploy.ranking.error_box import error_box
 
-    text = """# The error box
+    text = """# Uncertain parameters (the error box)
 
-What an averse search holds as uncertain of three specs: each number between its 10th and its 90th percentile, as a
-factor on the number that the profile or the spec has (a shift where a sign stands before it). Efficiencies stay at most
-1 whatever the factor. Another spec's box is in its PlanSet (`risk.box`). What it means:
-[What is uncertain](../explanation/uncertainty.md).
+The parameters that a risk-averse search treats as uncertain, for three specs. The range is from the 10th to the 90th
+percentile, as a factor on the value in the profile or the spec (as a shift where a sign is shown). Efficiencies are
+capped at 1. For any other spec, see `risk.box` in its PlanSet. Background:
+[sources of uncertainty](../explanation/uncertainty.md).
 """
     for title, document in SPECS.items():
         spec = read_spec_document(document)

@@ -27,11 +27,11 @@ def spec_page() -> str:
 
     head = """# The spec
 
-What you plan with: a model, a cluster, a training run and a search, as YAML or JSON. Unknown keys are refused; all
-mistakes are reported at once, each with its JSON pointer and a hint. `model` may also be a
+The input of a search: model, cluster, training run and search settings, as YAML or JSON. Unknown keys are rejected; all
+errors are reported at once, each with its JSON pointer and a hint. `model` may also be a
 [preset's name](models.md), `{preset: name, ...changes}` or `{hf_config: ./config.json}`;
 `training.global_batch_size` may be a plain number; in `search.features`, `true` and `false` are read as `on` and `off`.
-The same documents as JSON Schema: `GET /v1/schemas`.
+The same as JSON Schema: `GET /v1/schemas`.
 
 """
     return head + model_tables([Spec])
@@ -53,14 +53,14 @@ def strategy_page() -> str:
     groups = [(code(name), ", ".join(code(member) for member in members)) for name, members in GROUPS.items()]
     return (
         "# Strategy and features\n\n"
-        "Rank order, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp. With `tp_pp_dp_mapping` the last "
-        "two change places: stages are next to each other, replicas far apart. `ep` counts the ranks over which the "
-        "routed experts of one layer are spread.\n\n"
+        "Rank order, innermost first: tp, cp, dp, pp; for experts etp, ep, edp, pp. `tp_pp_dp_mapping` swaps the last "
+        "two: stages are adjacent, replicas far apart. `ep` is the number of ranks over which the routed experts of "
+        "a layer are spread.\n\n"
         + model_tables([Strategy])
-        + "\n## Features\n\nEach is one mechanism, switched in `search.features` with `on`, `off` or `auto`. `auto` is "
-        "on where the target's release can launch the feature, the chip's software has it, the model has a use for it "
-        "and `search.numerics` allows it. A release launches a feature whose flags its parser registers; target `any` "
-        "plans with everything. The records are data: `autodeploy/stack/features/`.\n\n"
+        + "\n## Features\n\nEach is one mechanism, set in `search.features` to `on`, `off` or `auto`. `auto` means "
+        "on if the target's release can launch the feature, the chip's software supports it, the model can use it "
+        "and `search.numerics` allows it. A release can launch a feature if its parser registers the flags; target "
+        "`any` uses everything. The records are data: `autodeploy/stack/features/`.\n\n"
         + table(("feature", "what it does", "area", "numerics", "launched by"), rows)
         + "\n## Groups\n\n"
         + table(("group", "members"), groups)
@@ -72,9 +72,9 @@ def plan_set_page() -> str:
 
     head = """# The PlanSet
 
-What a search answers with. The same document comes from `autodeploy plan -f json`, from the REST API and out of the
-database. Equal specs, profiles and engine versions give equal PlanSets but for `search.id`, `search.created_at` and
-`timing`. All times are seconds, all memory GiB, throughput is tokens per second.
+The result of a search. `autodeploy plan -f json`, the REST API and the database hold the same document. Equal specs,
+profiles and engine versions give equal PlanSets except for `search.id`, `search.created_at` and `timing`. Times are in
+seconds, memory in GiB, throughput in tokens per second.
 
 """
     return head + model_tables([PlanSet], mode="serialization")
@@ -87,10 +87,10 @@ def records_page() -> str:
 
     head = """# Measured runs
 
-One JSON object a line, as `autodeploy validate` reads them; a line with `kind: generation` measured serving, one with
-`training.rl` a step of post-training.
-`measured.peak_memory_gib` is the framework allocator's maximum on the worst rank. A strategy feature that a record
-does not name is off on Ascend and before 2024; later NVIDIA stacks have fusions and data-parallel overlap on.
+One JSON object per line, as read by `autodeploy validate`. Lines with `kind: generation` are measurements of serving,
+those with `training.rl` of a post-training step.
+`measured.peak_memory_gib` is the framework allocator's maximum on the worst rank. Strategy features that a record does
+not name are off on Ascend and before 2024; later NVIDIA stacks have fusions and data-parallel overlap on.
 
 """
     return head + model_tables([Record, GenerationRecord, RlRecord])
@@ -102,18 +102,18 @@ def rules_page() -> str:
     rules = load_rules()
     text = """# Legality rules
 
-A strategy is a candidate only if it obeys every rule that binds what the plan is for: arithmetic rules every plan,
-`released` ones every release, the others releases with that component (`megatron`, `mindspeed`, `mindspeed-llm`,
-`mindformers`), or one release. A candidate is counted under the first rule that it breaks: `counts.rejected` of a
-PlanSet has these names. `when` limits a rule to some candidates; `require` must then be true. The rules are data:
-`autodeploy/strategies/rules.yaml`. Which schedules, dispatchers, optimizer modes and memory choices a release has at
-all follows from the flags that its parser registers.
+A strategy is a candidate only if it satisfies every rule that applies to the target: arithmetic rules apply to all
+plans, `released` ones to all releases, the others to releases with that component (`megatron`, `mindspeed`,
+`mindspeed-llm`, `mindformers`) or to one release. A candidate is counted under the first rule that it violates, in
+`counts.rejected` of a PlanSet. `when` limits a rule to some candidates, for which `require` must be true. The rules are
+data: `autodeploy/strategies/rules.yaml`. The schedules, dispatchers, optimizer modes and memory choices that a release
+supports follow from the flags that its parser registers.
 
-`kind` says who holds a rule: *refused*, the framework's parser or validators; *later*, the launch dies after them;
-*unsound*, it starts and is not what was planned; *planned*, the planner, which models no other, or the spec, which
-asks for it; *costly*, it runs at a loss that nobody means; *advice*, at a small one. `autodeploy check` fails on
-refused, later and costly ones. What a framework holds is tried from both sides, a launch that obeys and one that
-breaks it, in `tests/launch_check/rule_pairs.yaml`.
+`kind` tells who enforces a rule. *refused*: the framework's parser or validators. *later*: the launch fails after them.
+*unsound*: it starts, but does not run what was planned. *planned*: the planner, which models nothing else, or the spec,
+which requires it. *costly*: it runs at an unintended loss. *advice*: it runs at a small loss. `autodeploy check` fails
+on refused, later and costly ones. Rules enforced by a framework are tested with an accepted and a rejected launch each,
+in `tests/launch_check/rule_pairs.yaml`.
 
 Source keys: MG Megatron-LM core_v0.12.1 and @d98e8a64, MS MindSpeed @028de58c, LLM MindSpeed-LLM @c77308a1, MF
 mindformers @f52743ca.
@@ -150,10 +150,10 @@ def memory_page() -> str:
     ]
     launch = [(code(name), *(_condition(each.get(name)) for each in conditions)) for name in memory_variants()]
     return (
-        "# Memory choices\n\nWhat may be recomputed or swapped instead of kept, counted in layers per stage. Two "
-        "choices that free the same tensor exclude each other.\n\n"
+        "# Memory choices\n\nWhat can be recomputed or swapped instead of kept, counted in layers per stage. Choices "
+        "that free the same tensor are mutually exclusive.\n\n"
         + table(("choice", "kind", "tensors it frees", "what the backward pass does again"), rows)
-        + "\n## Which release can launch it\n\nUnder target `any` every choice is open.\n\n"
+        + "\n## Support by release\n\nTarget `any` permits every choice.\n\n"
         + table(("choice", *(release.name for release in defaults)), launch)
     )
 
@@ -179,13 +179,13 @@ def profile_page() -> str:
         for term in EFFICIENCY_TERMS.values()
     ]
     return (
-        "# Hardware profiles\n\nOne YAML file a system. Every number has `value`, `unit`, `kind` (`datasheet`, "
-        "`measured`, `fitted` or `assumed`, from the strongest ground to the weakest) and `source`. Bandwidths are one "
-        "way, per card. A number in another unit than the format's is refused, never converted. How to write one: "
-        "[Describe your own cluster](../how-to/own_cluster.md).\n\n## Built in\n\n"
+        "# Hardware profiles\n\nOne YAML file per system. Every number has `value`, `unit`, `kind` (`datasheet`, "
+        "`measured`, `fitted` or `assumed`, from the strongest evidence to the weakest) and `source`. Bandwidths are "
+        "unidirectional, per card. Numbers in other units than the format's are rejected, never converted. How to "
+        "write one: [Describe your own cluster](../how-to/own_cluster.md).\n\n## Built in\n\n"
         + table(("name", "system", "chip grades", "default", "dies a card", "cards a node"), rows)
-        + "\n## Efficiencies\n\nA profile may leave any of them out; the default then stands in, with kind `assumed`. "
-        "The prior is the relative standard deviation before a fit.\n\n"
+        + "\n## Efficiencies\n\nAny of them may be omitted; the default then applies, with kind `assumed`. The prior "
+        "is the relative standard deviation before a fit.\n\n"
         + table(("name", "meaning", "unit", "default", "prior"), terms)
         + "\n"
         + model_tables([ProfileDocument])
@@ -200,8 +200,8 @@ def models_page() -> str:
         for p in list_presets()
     ]
     return (
-        "# Model presets\n\nNames for `model` in a spec. Parameters in billions as their publishers give them; the "
-        "tests compare the presets' own counts with them.\n\n"
+        "# Model presets\n\nNames for `model` in a spec. Parameters in billions as published; the tests compare them "
+        "with the counts of the presets.\n\n"
         + table(("name", "model", "parameters", "active", "kind", "source of the shape"), rows)
     )
 
@@ -233,8 +233,8 @@ def settings_page() -> str:
         (code("NO_COLOR"), "no bold on a terminal"),
     ]
     return (
-        "# Settings\n\nEnvironment variables, read once when a process starts. A bad value is named and the process "
-        "ends with exit code 2. Without `AUTODEPLOY_DATABASE_URL` the database is the file `autodeploy.db` in "
+        "# Settings\n\nEnvironment variables, read once when a process starts. An invalid value is reported and the "
+        "process exits with code 2. Without `AUTODEPLOY_DATABASE_URL` the database is the file `autodeploy.db` in "
         "`$XDG_DATA_HOME/autodeploy`, by default `~/.local/share/autodeploy`.\n\n"
         + table(("variable", "type", "default", "meaning"), rows)
         + "\n## On the command line only\n\n"
@@ -247,10 +247,10 @@ def releases_page() -> str:
 
     head = """# Releases
 
-Commits of a framework's repositories that run together. `search.target_release` names one; a spec that names none
-means the default of its target on its chips. A table of its name in `autodeploy/stack/flags/` has what the parser
-registers, with type, choices, number of values, component and place: `make flags` makes it from the sources.
-[How to use them](../how-to/releases.md).
+Commits of a framework's repositories that work together. `search.target_release` selects one; otherwise the default of
+the target for the chips is used. The table of the same name in `autodeploy/stack/flags/` lists what the parser
+registers, with type, choices, number of values, component and location; `make flags` generates it from the sources.
+[How to use releases](../how-to/releases.md).
 
 """
     rows = [
