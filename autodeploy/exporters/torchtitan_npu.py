@@ -147,9 +147,16 @@ def _parallelism(launch: Launch) -> dict[str, Any]:
 
 
 def _recomputed(launch: Launch) -> dict[str, Any]:
-    """All layers, every n-th one, or none. Where the plan recomputes others, the next larger number of layers is."""
+    """All layers, every n-th one, all by operator, or none. Where the plan recomputes others, the next larger number of
+    layers is.
+    """
     layers = launch.spec.model.num_hidden_layers
     counts = recomputed_layers(launch.plan.strategy, 1, layers)
+    if counts.keys() == {"by_operator"}:
+        some = sum(counts["by_operator"])
+        if some < layers:
+            launch.arguments.note(f"the plan recomputes {some} layers of {layers}, the file all of them")
+        return {"mode": "selective", "selective_ac_option": "op"}
     for name in counts.keys() - {"full"}:
         launch.arguments.note(f"torchtitan-npu has no key that recomputes {name} alone")
     whole = sum(counts.get("full", [0]))

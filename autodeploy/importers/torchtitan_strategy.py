@@ -58,7 +58,8 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str
     if reader.switch("/strategy/swap_optimizer", "optimizer.swap_optimizer"):
         strategy["swap_optimizer"] = True
     features = {*ALWAYS, *_switches(reader, moe=moe)} | ({"hsdp"} if degree["replicate"] > 1 else set())
-    strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]))
+    dense = not moe and "kv_lora_rank" not in model
+    strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]), by_operator=dense)
     shards = degree["shard"]
     ranks = None if shards is None else shards * degree["replicate"] * degree["tp"] * degree["cp"]
     return strategy | {"features": sorted(features)}, ranks
@@ -118,8 +119,11 @@ def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
     return found
 
 
-def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
-    """All layers, every n-th one, or by operator: attention and every second product are kept."""
+def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str, Any]:
+    """All layers, every n-th one, or by operator.
+
+    by_operator : whether the model's layers are those that this is modelled of (`autodeploy.workload.by_operator`).
+    """
     mode = reader.take("/strategy/recompute", "activation_checkpoint.mode") or "selective"
     option = str(reader.take("/strategy/recompute", "activation_checkpoint.selective_ac_option") or EVERY)
     if mode == "full":
@@ -128,6 +132,8 @@ def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
         every = int(option[:9])
         return {"granularity": "full"} | ({"num_layers": layers // every} if every > 1 else {})
     if mode == "selective" and option == "op":
+        if by_operator:
+            return {"granularity": "selective", "modules": ["by_operator"]}
         reason = "every second product that is computed again is predicted as kept"
         reader.log.unmodelled("/activation_checkpoint/selective_ac_option", option, reason)
         return {"granularity": "selective", "modules": ["norm", "activation"]}

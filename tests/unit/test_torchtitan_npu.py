@@ -14,6 +14,7 @@ from autodeploy.importers.import_document import import_document
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, launch_rules, plan
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.strategy import Recompute
 from autodeploy.specs.torchtitan_models import preset_of_flavor, torchtitan_model_of, torchtitan_models
 from tests.support.sharded_plans import sharded_plan_set
 
@@ -123,6 +124,27 @@ def test_what_is_no_toml_or_no_configuration_says_so() -> None:
         import_document("[model\n", "run.toml")
     with pytest.raises(SpecError, match="no configuration of torchtitan"):
         import_document("[project]\nname = 'x'\n", "pyproject.toml")
+
+
+def test_recomputation_by_operator_is_read_and_written() -> None:
+    dense = (
+        *(('flavor = "30B-A3B"', 'flavor = "8B"'), ("expert_parallel_degree = 8\nexpert_tensor", "# expert_tensor")),
+        *(('"npu_gmm", ', ""), ('mode = "full"', 'mode = "selective"\nselective_ac_option = "op"')),
+    )
+    found = read(*dense)
+    assert found.document["strategy"]["recompute"] == {"granularity": "selective", "modules": ["by_operator"]}
+    assert not any("product" in note.reason for note in found.diagnostics.unmodelled)
+    spec, full = found.spec("ascend-800t-a2"), read(*dense[:3]).spec("ascend-800t-a2")
+    assert 0.0 < estimate(spec).breakdown.recompute_s < estimate(full).breakdown.recompute_s
+    planned = sharded_plan_set(TARGET, "qwen3-0.6b", 8)
+    best = planned.plans[0]
+    by_operator = Recompute(granularity="selective", modules=("by_operator",))
+    strategy = best.strategy.model_copy(update={"recompute": by_operator})
+    text = export(planned, best.model_copy(update={"strategy": strategy}), TARGET).text
+    assert tomllib.loads(text)["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
+    again = import_document(text, "again.toml").spec()
+    assert again.strategy is not None
+    assert again.strategy.recompute.modules == ("by_operator",)
 
 
 def test_every_other_layer_is_counted_and_a_file_without_ranks_keeps_them_open() -> None:
