@@ -2,7 +2,8 @@
 # make test   install, then run every test
 
 PYTHON  ?= python3
-WORKERS ?= 2
+# One more than two cores: tests of services wait for clocks and processes.
+WORKERS ?= 3
 EXAMPLE ?= examples/deepseek_v3_cloudmatrix_384.yaml
 UV      ?= uv
 

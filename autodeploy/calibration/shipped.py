@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
@@ -57,8 +58,13 @@ def _origin(name: str) -> CalibrationOrigin:
 
 def shipped_records() -> list[Record]:
     """All records that ship with the product."""
+    return list(_shipped_records())
+
+
+@cache
+def _shipped_records() -> tuple[Record, ...]:
     folder = files("autodeploy.calibration").joinpath("records")
-    return [record for name in RECORD_FILES for record in read_records(Path(str(folder.joinpath(name))))]
+    return tuple(record for name in RECORD_FILES for record in read_records(Path(str(folder.joinpath(name)))))
 
 
 def write_shipped(profiles_folder: Path, coverage_file: Path) -> list[Calibration]:

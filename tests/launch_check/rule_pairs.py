@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 DEVICES = 8  # of a node
 RANKS = 32  # of a pair that names no other number
@@ -17,7 +17,7 @@ EVERY = ("mindspeed-llm-master", "megatron-mindspeed-master", "megatron-main")
 def document() -> dict[str, Any]:
     """The file: `bases`, `pairs` and `untried` rules."""
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
-    return dict(YAML(typ="safe").load(text))
+    return dict(load_shipped_yaml(text))
 
 
 def releases_of(pair: dict[str, Any]) -> tuple[str, ...]:

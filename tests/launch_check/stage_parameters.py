@@ -17,8 +17,6 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from autodeploy import planner
 from autodeploy.checks import launch_of
 from autodeploy.exporters import export
@@ -26,6 +24,7 @@ from autodeploy.importers.import_document import import_file
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.releases import release_named
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests.launch_check.checkouts import FOLDERS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -70,7 +69,7 @@ class Case:
 
 def cases() -> list[Case]:
     """All cases on record."""
-    return [Case(**case) for case in YAML(typ="safe").load(RECORDS.read_text(encoding="utf-8"))]
+    return [Case(**case) for case in load_shipped_yaml(RECORDS.read_text(encoding="utf-8"))]
 
 
 def _of_spec(path: pathlib.Path, folder: pathlib.Path) -> tuple[pathlib.Path, dict[str, Any]]:

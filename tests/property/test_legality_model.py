@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.search import SearchSpec
 
 SPACES = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-TIMED = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+TIMED = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 TINY: dict[str, Any] = {
     "name": "tiny",
     "hidden_size": 1024,

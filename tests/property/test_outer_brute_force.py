@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
 
-INSTANCES = 200
+INSTANCES = 100
 TOP_K = 3
 TINY: dict[str, Any] = {
     "name": "tiny",

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.importers.hf_config import read_hf_config
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
-ROWS = yaml.safe_load((Path(__file__).parents[1] / "support/hf_models.yaml").read_text(encoding="utf-8"))
+ROWS = load_shipped_yaml((Path(__file__).parents[1] / "support/hf_models.yaml").read_text(encoding="utf-8"))
 READ = [row for row in ROWS if "refused" not in row]
 REFUSED = [row for row in ROWS if "refused" in row]
 

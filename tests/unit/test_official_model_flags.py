@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from autodeploy.exporters import export
 from autodeploy.importers.import_document import import_document
@@ -15,9 +14,10 @@ from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests import factories
 
-FACTS = YAML(typ="safe", pure=True).load(
+FACTS = load_shipped_yaml(
     (Path(__file__).parents[1] / "launch_files" / "official_model_flags.yaml").read_text(encoding="utf-8")
 )
 SCRIPTS = FACTS["scripts"]
