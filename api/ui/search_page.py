@@ -83,11 +83,12 @@ def largest_and_worst_loss(shares: tuple[Share, ...]) -> tuple[Share | None, Sha
     return largest, max(losses, key=lambda share: share.amount, default=None)
 
 
-def recompute_words(recompute: Recompute) -> str:
-    """`full`, `mla_up_proj, activation` or a dash."""
+def recompute_words(recompute: Recompute, lang: Language = "en") -> str:
+    """`full`, `mla up proj, activation` or a dash."""
     if recompute.granularity == "none":
         return "–"
-    named = ", ".join(module.replace("_", " ") for module in recompute.modules) or recompute.granularity
+    named = ", ".join(module.replace("_", " ") for module in recompute.modules)
+    named = named or texts(lang)[f"granularity.{recompute.granularity}"]
     return named if recompute.num_layers is None else f"{named} × {recompute.num_layers}"
 
 
@@ -102,7 +103,7 @@ def rows(plan_set: PlanSet, lang: Language = "en") -> tuple[Row, ...]:
             layout=layout(plan.strategy),
             generation="" if plan.strategy.rl is None else generation_cell(plan.strategy),
             schedule=schedule(plan.strategy.schedule).title,
-            recompute=recompute_words(plan.strategy.recompute),
+            recompute=recompute_words(plan.strategy.recompute, lang),
             swap=", ".join(name.replace("_", " ") for name in swap_names(plan.strategy)) or "–",
             slower=None if not best_s or plan.rank == 1 else plan.step_time_s / best_s - 1,
             reference=is_reference(plan),

@@ -196,6 +196,7 @@ def test_layers_without_experts() -> None:
 def test_recompute_in_words() -> None:
     assert recompute_words(Recompute()) == "–"
     assert recompute_words(Recompute(granularity="full", num_layers=3)) == "full × 3"
+    assert recompute_words(Recompute(granularity="full"), "zh") == "全部"
     assert recompute_words(Recompute(granularity="selective", modules=("mla_up_proj", "norm"))) == "mla up proj, norm"
 
 

@@ -12,6 +12,7 @@
   const QUEUE_MS = 5000;
   const noWorker = document.getElementById("progress-no-worker");
   const queue = document.getElementById("progress-queue");
+  const live = document.getElementById("progress-live");
   let polling = null;
 
   const words = {
@@ -50,6 +51,7 @@
 
   const show = (progress) => {
     running();
+    live.hidden = false;
     fill(section, progress);
     section.dispatchEvent(new CustomEvent("progress-report", { detail: progress }));
     if (progress.message) message.textContent = progress.message;
