@@ -42,7 +42,7 @@ def estimates_in(
         mine = np.flatnonzero(variants == variant)
         context = searched.contexts[variant]
         there = replace(context_in(context, box.numbers, world), limit_bytes=limit_bytes(context))
-        found[mine] = sweep(searched.candidates.take(rows[mine]), there).repaired_s
+        found[mine] = sweep(searched.candidates.take(rows[mine]), there, parts=False).repaired_s
     return found
 
 

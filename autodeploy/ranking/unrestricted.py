@@ -59,7 +59,7 @@ def price_of_target(
     known = frontier.best[0]
     best = min(best, _freed(known, context, budget, should_cancel))
     found = _forbidden(spec, profile, choice, context)
-    swept = sweep(found, context)
+    swept = sweep(found, context, parts=False)
     hopeful = np.flatnonzero(np.isfinite(swept.repaired_s) & (swept.bound_s < best))
     hopeful = hopeful[np.argsort(swept.repaired_s[hopeful], kind="stable")][:MAX_QUICK_SOLVES]
     solved = [solve_candidate(found.take(slice(i, i + 1)), context, int(i), should_cancel) for i in hopeful]

@@ -166,10 +166,10 @@ class Sweep:
         return index[np.argsort(seconds[index], kind="stable")][:count]
 
 
-def sweep(candidates: Candidates, context: Context) -> Sweep:
-    """Evaluate any candidates, in any order."""
+def sweep(candidates: Candidates, context: Context, *, parts: bool = True) -> Sweep:
+    """Evaluate any candidates, in any order; without `parts` where nobody reads the breakdown."""
     tree, places = tree_of(candidates, by_replicas=context.cuts_by_replicas)
-    return sweep_tree(tree, context).take(places)
+    return sweep_tree(tree, context, parts=parts).take(places)
 
 
 def sweep_tree(
@@ -259,7 +259,10 @@ def _under(
             step, (plain, lean, least), room, runs.saved_bytes, runs.recompute_s, context.framework.uniform_options
         ),
         "template_fits": lean <= room,
-        **{name: runs.parts.get(name, 0.0) + seconds for name, seconds in zip(TAIL_PARTS, tails, strict=True)},
+        **{
+            name: runs.parts.get(name, 0.0) + seconds
+            for name, seconds in zip(TAIL_PARTS if runs.parts else (), tails, strict=False)
+        },
     }
 
 
