@@ -38,7 +38,7 @@ def chunked_s(
     collective_s: Number,
     copies_s: Number = 0.0,
 ) -> Floats:
-    """Seconds of a multiplication and its collective in `chunks`, no more than one after the other.
+    """Seconds of a multiplication overlapped with its collective in `chunks` (CoC, MC2), at most those of both in turn.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ def sharded_pass_s(
     overlap_reduce: bool,
     contention: Number,
 ) -> Floats:
-    """Seconds of one pass of a layer whose parameters are sharded, that computation does not hide.
+    """Exposed seconds of one pass of a layer with sharded parameters (FSDP, ZeRO-3): gathers and reductions.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def sharded_pass_s(
 def exposed_s(
     communication_s: Number, window_s: Number, *, overlapped: bool, contention: Number, last_share: Number
 ) -> Floats:
-    """Seconds of a reduction (or gathering) that the pass beside it does not hide.
+    """Exposed seconds of a gradient reduction (or weight gather) that overlaps with a pass.
 
     Parameters
     ----------

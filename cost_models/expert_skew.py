@@ -97,7 +97,7 @@ class Spread:
 def family_imbalance(
     family: SkewFamily, ranks: Number, sequences: Number, copies: Number, layers: Number = 1.0
 ) -> Floats:
-    """Expected max / mean over the ranks of expert groups [n], between 1 and the number of ranks.
+    """Expected expert load imbalance, max / mean over the ranks of a group [n], between 1 and the number of ranks.
 
     Parameters
     ----------

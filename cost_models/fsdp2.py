@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def copy_out_s(params: Number, copies: Number, weight_bytes: Number, memory_bytes_per_s: Number) -> Floats:
-    """Seconds to copy gathered weights out of the collective's buffer: each copy reads and writes them [n].
+    """Seconds of FSDP2's copy-out of gathered weights from the buffer: each copy reads and writes them [n].
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ def memory_spread_of(candidate: Candidates, context: Context) -> MemorySpread:
 
 
 def p_fits(peak_bytes: float, limit_bytes: float, spread: MemorySpread) -> float:
-    """Probability that a peak whose logarithm is normal about the predicted one stays within the limit."""
+    """P(fits): probability that a peak whose logarithm is normal about the predicted one stays within the limit."""
     ratio = math.log(limit_bytes / peak_bytes)
     chance = _NORMAL.cdf(ratio / spread.log_sigma) if spread.belief is None else spread.belief.at_most(ratio)
     return round(chance, DIGITS)

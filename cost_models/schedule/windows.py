@@ -122,7 +122,7 @@ class PairTime:
 
 
 def pair_time(forward: ForwardHalf, backward: BackwardHalf) -> PairTime:
-    """Seconds of a fused pair of two layers, of one micro batch each."""
+    """Seconds of a forward-backward overlap: a fused pair of two layers, of one micro batch each."""
     nothing = np.zeros(1)
     filled = _beside(forward.around, backward.combine, backward.left_over_dw)
     bare = _beside(forward.around, backward.combine, nothing)
