@@ -76,6 +76,7 @@ RECOMPUTE_MODULES = {
     **dict.fromkeys(("core_attn", "core_attention", "attention_core"), "core_attn"),
     **dict.fromkeys(("mla_up_proj", "up_proj"), "mla_up_proj"),
     "mla_kv_up_proj": "mla_kv_up_proj",
+    **dict.fromkeys(("by_operator", "op", "per_op", "per_op_sac"), "by_operator"),
     **dict.fromkeys(("norm", "layernorm", "rmsnorm", "layer_norm"), "norm"),
     **dict.fromkeys(("activation", "moe_act", "activation_function", "act"), "activation"),
     **dict.fromkeys(("moe_zero_memory_level0", "zero_memory_level0"), "moe_zero_memory_level0"),

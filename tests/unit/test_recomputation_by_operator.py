@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -10,8 +10,9 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import spec_context
 from autodeploy.evaluation.steps.one_strategy import Estimated, estimated
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.record_words import RECOMPUTE_MODULES
 from autodeploy.specs.spec import Spec
-from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.strategy import RecomputeModule, Strategy
 from hardware_profiles.loader import load_profile
 
 SHARDED = frozenset({"flash_attention", "fsdp", "torch_fsdp2", "transformers_loss", "fused_swiglu", "fused_rmsnorm"})
@@ -89,3 +90,8 @@ def test_other_layers_of_a_stage_may_recompute_otherwise() -> None:
 def test_it_is_refused_where_nothing_knows_it(model: str, on: frozenset[str]) -> None:
     with pytest.raises(SpecError, match="recomputation by_operator is modelled of dense layers"):
         run(model, selective("by_operator"), on)
+
+
+def test_records_may_name_every_module() -> None:
+    assert set(get_args(RecomputeModule)) == set(RECOMPUTE_MODULES.values())
+    assert RECOMPUTE_MODULES["per_op_sac"] == "by_operator"
