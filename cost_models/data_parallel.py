@@ -53,6 +53,7 @@ def synchronisation(
     operations: Number = 1.0,
     fixed_s: Number = 0.0,
     rate: GatherRate | None = None,
+    whole_gradients: bool = False,
 ) -> Synchronisation:
     """Seconds of the gradient reduce-scatter (or all-reduce) of a rank's `params`, and of the weight all-gather.
 
@@ -64,6 +65,8 @@ def synchronisation(
     operations : collectives in which each of them runs, a share of one where a bucket holds more than these parameters
         [count]. fixed_s : of each collective.
     rate : that of the group, where it is known already.
+    whole_gradients : ranks that own whole matrices need whole gradients: these are all-reduced before weights are
+        gathered. Source: MindSpeed @028de58c core/optimizer/muon/layer_wise_optimizer.py.
 
     Source: ZeRO, arXiv:1910.02054, section 7; Megatron-LM docs, distributed optimizer.
     """
@@ -72,8 +75,9 @@ def synchronisation(
     fixed_s = np.asarray(fixed_s) * operations
     gradients = np.asarray(params) * gradient_bytes
     if distributed_optimizer:
+        reduce_s = all_reduce_s if whole_gradients else all_gather_s
         return Synchronisation(
-            all_gather_s(gradients, group, tiers, fixed_s, rate),
+            reduce_s(gradients, group, tiers, fixed_s, rate),
             all_gather_s(np.asarray(params) * weight_bytes, group, tiers, fixed_s, rate),
         )
     reduced = all_reduce_s(gradients, group, tiers, fixed_s, rate)

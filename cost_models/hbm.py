@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.muon import ELEMENT_BYTES as MUON_BYTES
+
 if TYPE_CHECKING:
     from cost_models.arrays import Floats, Number
 
@@ -58,6 +60,7 @@ class OptimizerFormat:
     weights : of the parameters that the passes compute with; without a master copy (FP32 runs) the update writes them
         [B a parameter].
     eight_bit : of the 8-bit copies of weights that products in 8 bits read [B a parameter].
+    update : that Muon's update moves beside its iterations, as operators; 0: one operator of Adam [B a parameter].
     gradient_copy : FP32 copy of an accumulated 16-bit gradient, made for the update of the shard [B a parameter].
     moments_copy : FP32 copies of 16-bit moments, made parameter by parameter for the update: they move, and don't stay
         [B a parameter].
@@ -70,6 +73,7 @@ class OptimizerFormat:
     moments_copy: float = 0.0
     weights: float = 2.0
     eight_bit: float = 0.0
+    update: float = 0.0
 
     @classmethod
     def of(cls, features: frozenset[str], precision: str = "bf16") -> OptimizerFormat:
@@ -93,6 +97,8 @@ class OptimizerFormat:
         they were reduced in. Source: PyTorch, torch.distributed.fsdp, MixedPrecisionPolicy and foreach_reduce.
         """
         o2, quantized = "o2_optimizer" in features, "quantized_optimizer" in features
+        if "muon" in features:  # one FP32 momentum; MindSpeed @028de58c core/optimizer/muon
+            return cls(moments=4.0, gradient=2.0 if "bf16_gradients" in features else 4.0, update=MUON_BYTES)
         if "torch_fsdp2" in features:  # FP32 shards are the parameters: 16-bit ones live as long as they are gathered
             return cls(master=0.0, weights=4.0)
         if precision == "fp32":  # no copy in another format: parameters, gradients and moments are FP32
@@ -198,6 +204,7 @@ def optimizer_moved_bytes(
     held = optimizer.master + optimizer.gradient_copy + moments
     written = optimizer.weights if optimizer.master else 2.0 * optimizer.weights  # read too where they are the master
     shard = optimizer.gradient + 2.0 * held + 4.0 * optimizer.moments_copy + written if fused else UNFUSED_ADAM_BYTES
+    shard = optimizer.update or shard
     return np.asarray(shard / np.asarray(shards, dtype=np.float64) + 2.0 * optimizer.gradient)
 
 

@@ -11,7 +11,13 @@ from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.megatron_model import CAPACITY, read_model
 from autodeploy.importers.megatron_recipe import read_training_recipe
-from autodeploy.importers.megatron_strategy import ALLOCATORS, ASYNC_PERMUTATION, read_gradient_sums, read_strategy
+from autodeploy.importers.megatron_strategy import (
+    ALLOCATORS,
+    ASYNC_PERMUTATION,
+    read_gradient_sums,
+    read_optimizer,
+    read_strategy,
+)
 from autodeploy.importers.megatron_tuning import read_tuning
 from autodeploy.importers.next_chip import refuse_next_chip
 from autodeploy.importers.other_trainings import refuse_other_training
@@ -142,6 +148,7 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
     total = samples if samples is not None else (steps * batch if steps and batch else None)
     if total and sequence:
         training["tokens"] = float(total * sequence)
+    training |= {"optimizer": "muon"} if read_optimizer(reader) == "muon" else {}
     training |= read_tuning(reader, model)
     if training.get("kind") == "dpo" and "tokens" in training:
         training["tokens"] *= SEQUENCES_OF_A_PAIR

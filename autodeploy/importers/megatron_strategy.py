@@ -24,13 +24,22 @@ ALLOCATORS = ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLO
 READ_ELSEWHERE = frozenset(
     {
         *("fused_operators", "grouped_gemm", "fsdp", "capacity_drop", "async_permutation"),
-        "precision_aware_optimizer",
+        *("precision_aware_optimizer", "muon"),
     }
 )
 ASYNC_PERMUTATION = "--moe-permutation-async-comm"  # MindSpeed after 2.0.0 changes nothing by it
 GRID = "--tp-2d"
+MUON = frozenset({"muon", "dist_muon"})
 GROWING = "expandable_segments:true"
 SHORT_MOMENTS = frozenset({"bf16", "fp16"})
+
+
+def read_optimizer(reader: FlagReader) -> str:
+    """The optimizer by the name that plans know; of others than Adam and Muon Adam, which is told."""
+    if not reader.is_told("--optimizer") or reader.script.flags["--optimizer"].text not in MUON:
+        return "adam"
+    reader.text("--optimizer", "/training/optimizer")
+    return "muon"
 
 
 def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
@@ -230,6 +239,8 @@ def _read_features(reader: FlagReader) -> set[str]:
             features.add(name)
             for flag in others:
                 reader.has(flag)
+    if read_optimizer(reader) == "muon":
+        features.add("muon")
     aware = reader.switch("--use-precision-aware-optimizer", "/strategy/features")
     moments = [reader.text(flag, "/strategy/features") for flag in ("--exp-avg-dtype", "--exp-avg-sq-dtype")]
     if aware and SHORT_MOMENTS.issuperset(moments):

@@ -46,6 +46,20 @@ class Spec(Document):
 
     @model_validator(mode="before")
     @classmethod
+    def _optimizer_switched_on(cls, document: Any) -> Any:
+        """What the training says of its optimizer is a feature of its plans."""
+        if not isinstance(document, Mapping) or not isinstance(training := document.get("training"), Mapping):
+            return document
+        search = document.get("search", {})
+        if training.get("optimizer") != "muon" or not isinstance(search, Mapping):
+            return document
+        given = search.get("features", {})
+        if not isinstance(given, Mapping):
+            return document
+        return {**document, "search": {**search, "features": {**given, "muon": "on"}}}
+
+    @model_validator(mode="before")
+    @classmethod
     def _target_of_its_kind(cls, document: Any) -> Any:
         """Reinforcement learning without a target is for the default framework of its own."""
         if not isinstance(document, Mapping) or not isinstance(training := document.get("training"), Mapping):

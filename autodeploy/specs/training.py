@@ -96,6 +96,13 @@ class TrainingSpec(Document):
             exclude_if=lambda value: value is None,
         ),
     ] = None
+    optimizer: Annotated[
+        Literal["adam", "muon"],
+        Field(
+            description="muon: momentum of matrices is orthogonalised; embedding, head and norms keep Adam",
+            exclude_if=lambda value: value == "adam",
+        ),
+    ] = "adam"
     seq_length: Annotated[
         int,
         Field(
@@ -245,6 +252,12 @@ class TrainingSpec(Document):
     def _adapters_in_16_bits(self) -> Self:
         if self.lora is not None and self.precision not in {"bf16", "fp16"}:
             raise ValueError(f"adapters beside frozen weights in {self.precision} are not modelled | precision: bf16")
+        return self
+
+    @model_validator(mode="after")
+    def _muon_of_the_whole_model(self) -> Self:
+        if self.optimizer == "muon" and (self.precision != "bf16" or self.lora is not None or self.kind != "pretrain"):
+            raise ValueError("muon is modelled in pre-training of all parameters in bf16 | optimizer: adam")
         return self
 
     @model_validator(mode="after")

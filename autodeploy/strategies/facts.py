@@ -37,6 +37,7 @@ def facts_of(
     precision: str = "bf16",
     shards_states: bool = True,
     trains_adapters: bool = False,
+    trains_with_muon: bool = False,
     compares_pairs: bool = False,
     packed: bool = False,
     release: Release | None = None,
@@ -50,7 +51,8 @@ def facts_of(
     exact_numerics : sums in the order of the plain model only. deterministic : the same sums in every run.
     asked : features that the spec switches on, not merely leaves at auto: a strategy has to use them.
     precision : number format of the run. shards_states : replicas share optimizer states.
-    trains_adapters : beside a frozen model. compares_pairs : of sequences, beside a reference model.
+    trains_adapters : beside a frozen model. trains_with_muon : matrices are orthogonalised.
+    compares_pairs : of sequences, beside a reference model.
     packed : sequences hold several documents.
     release : what the plan is launched with; None launches everything.
     """
@@ -74,6 +76,7 @@ def facts_of(
         "fp16": precision == "fp16",
         "shards_states": shards_states,
         "trains_adapters": trains_adapters,
+        "trains_with_muon": trains_with_muon,
         "compares_pairs": compares_pairs,
         "packed": packed,
         "linear_heads": 0 if model.linear_attention is None else model.linear_attention.num_key_heads,

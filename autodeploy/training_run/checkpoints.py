@@ -8,7 +8,7 @@ from autodeploy.specs.lora import adapter_params
 from autodeploy.specs.run import RunSpec
 from autodeploy.stack.checkpoints import CheckpointFormat, checkpoint_format, refuse_beside_copies
 from cost_models.goodput import WEIGHT_BYTES, checkpoint_bytes, checkpoint_read_bytes
-from cost_models.hbm import GIB, OptimizerFormat
+from cost_models.hbm import FULL, GIB, OptimizerFormat
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
@@ -55,7 +55,8 @@ def saved_bytes(spec: Spec, plan: Plan) -> float:
     optimizer = OptimizerFormat.of(frozenset(plan.strategy.features))
     params, lora = spec.model.total_params(include_mtp=True), spec.training.lora
     if lora is None:
-        return float(checkpoint_bytes(params, optimizer=optimizer))
+        of_adam = spec.model.embedding_params + spec.model.head_params if spec.training.optimizer == "muon" else 0
+        return float(checkpoint_bytes(params, optimizer=optimizer) + (FULL.moments - optimizer.moments) * of_adam)
     trained = adapter_params(spec.model, lora.rank, lora.target_modules)
     return float(WEIGHT_BYTES * params + checkpoint_bytes(trained, optimizer=optimizer))
 

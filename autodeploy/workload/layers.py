@@ -13,6 +13,7 @@ from autodeploy.workload.attention_types import LayerKind, kind_of, shape_of, ta
 from autodeploy.workload.by_operator import by_operator
 from autodeploy.workload.host_operators import MLP_HOOKS, of_hooks, replayed_synchronisations, synchronisations
 from autodeploy.workload.linear_attention import linear_params, linear_rows
+from autodeploy.workload.matrices import matrices_of
 from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
 from autodeploy.workload.number_format import in_format
 from autodeploy.workload.operators import (
@@ -86,6 +87,7 @@ def layer_table(
         replayed_synchronisations=replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
         by_operator=None if moe or linear or not on.torch_modules else by_operator(model, shard, on),
+        matrices=matrices_of((*operators, *part[0]), model, on, shard.hot_experts),
     )
     return in_format(with_reference(with_adapters(table, shard, on), on), on.element_bytes)
 
@@ -344,4 +346,16 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
         synchronisations=layer.synchronisations,
         replayed_synchronisations=layer.replayed_synchronisations,
         after_synchronisation=layer.after_synchronisation,
+        matrices=(*layer.matrices, *matrices_of([joined], model, on)),
     )
+
+
+def model_matrices(model: ModelSpec, on: OperatorFeatures) -> tuple[float, float]:
+    """Matrices of all layers that an optimizer orthogonalises, on a rank that holds all experts: dense, of experts."""
+    one = np.ones(1)
+    shard = Sharding(one, one, one, one, one, one, one < 0.0, one < 0.0, 1.0)
+    found = [0.0, 0.0]
+    for kind, layers in layer_kinds(model):
+        for each in layer_table(model, shard, on, kind).matrices:
+            found[each.experts] += layers * float(np.max(each.count))
+    return found[0], found[1]

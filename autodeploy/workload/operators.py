@@ -106,6 +106,16 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Matrices:
+    """Equal matrices of weights on a rank, `count` of them, of rows x columns; experts: of those alone."""
+
+    rows: Floats | float
+    columns: Floats | float
+    count: Floats | float = 1.0
+    experts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LayerTable:
     """Everything one layer (or fixed piece) does for one micro batch on one rank."""
 
@@ -122,6 +132,7 @@ class LayerTable:
     replayed_synchronisations: float = 0.0  # of a replay that permutes again and does not route again
     after_synchronisation: tuple[str, ...] = ()  # operators that the host issues right after, in order
     frozen_params: Floats | float = 0.0  # parameters on the rank that are not trained: weights alone
+    matrices: tuple[Matrices, ...] = ()  # that an optimizer orthogonalises
     by_operator: ByOperator | None = None  # what selective recomputation by operator leaves; None: it does not know it
 
 
@@ -201,6 +212,7 @@ class OperatorFeatures:
     lora_rank: int = 0  # of adapters beside a frozen model; 0: all of it is trained
     lora_targets: tuple[str, ...] = ()  # matrices that have one
     reference: bool = False  # a frozen copy of the model reads every sequence, too (preference tuning)
+    muon: bool = False  # matrices are orthogonalised (Muon)
 
 
 def accumulating(operators: Iterable[Operator], on: OperatorFeatures) -> tuple[Operator, ...]:

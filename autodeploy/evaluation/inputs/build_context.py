@@ -156,6 +156,7 @@ def operator_features(
         lora_rank=0 if training.lora is None else training.lora.rank,
         lora_targets=() if training.lora is None else training.lora.target_modules,
         reference=training.kind == "dpo",
+        muon="muon" in features,
     )
 
 
@@ -253,6 +254,7 @@ def spec_context(
         if the device has no peak for the precision, or the cluster's geometry is not possible.
     """
     model, cluster, training = spec.model, spec.cluster, spec.training
+    features = features | {"muon"} if training.optimizer == "muon" else features - {"muon"}
     if training.kind == "dpo" and "fsdp" in mechanisms(features):
         message = "a reference model beside sharded parameters (fsdp) is not modelled yet"
         raise UnsupportedError(message, path="/training/kind", hint="leave fsdp off")
@@ -385,6 +387,7 @@ def _facts(
         precision=spec.training.precision,
         shards_states=shards_states,
         trains_adapters=spec.training.lora is not None,
+        trains_with_muon=spec.training.optimizer == "muon",
         compares_pairs=spec.training.kind == "dpo",
         packed=spec.training.sequence_length_histogram is not None,
         release=spec.search.release(profile.vendor),

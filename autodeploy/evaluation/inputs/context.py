@@ -19,6 +19,7 @@ from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.strategies.candidates import DISPATCHERS
 from autodeploy.strategies.rules import values_of
 from autodeploy.workload.flops import step_flops_per_token
+from autodeploy.workload.layers import model_matrices
 from cost_models.all_to_all import ExpertGroups
 from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
@@ -141,6 +142,11 @@ class Context:
     release: str | None = None  # band of the framework's release; None is the current one
     facts: dict[str, object] = field(default_factory=dict)
     alternatives: tuple[Context, ...] = ()  # the same under other features, of which a candidate may use the fastest
+
+    @cached_property
+    def matrices(self) -> tuple[float, float]:
+        """As of `model_matrices`."""
+        return model_matrices(self.model, self.operators)
 
     @property
     def node_ranks(self) -> int:

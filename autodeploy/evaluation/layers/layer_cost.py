@@ -16,6 +16,7 @@ from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT,
 from autodeploy.workload.operators import MATRIX_KINDS
 from autodeploy.workload.reference_model import REFERENCE
 from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s
+from cost_models.muon import newton_schulz_s
 from cost_models.swap import beyond_own_layer_s
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class LayerCost:
     dense_params: Floats
     expert_params: Floats
     frozen_bytes: Floats  # of weights that are not trained
+    orthogonal_s: tuple[Floats, Floats]  # to orthogonalise all its matrices once: without its experts', and of experts
     choices: dict[str, ChoiceCost]
 
     @cached_property
@@ -161,8 +163,17 @@ def layer_cost(layer: LayerInputs) -> LayerCost:
         dense_params=table.dense_params,
         expert_params=table.expert_params,
         frozen_bytes=np.asarray(table.frozen_params * layer.machine.rates.element_bytes + zero),
+        orthogonal_s=_orthogonal_s(layer),
         choices=_choices(layer, kept, times, forward.host_bound_s),
     )
+
+
+def _orthogonal_s(layer: LayerInputs) -> tuple[Floats, Floats]:
+    found, rates = [layer.zero, layer.zero], layer.machine.rates.wide()
+    for each in layer.table.matrices:
+        once = newton_schulz_s(each.rows, each.columns, rates)
+        found[each.experts] = np.asarray(found[each.experts] + each.count * once * layer.machine.software_factor)
+    return found[0], found[1]
 
 
 def over_layers(cost: LayerCost, share: Floats) -> LayerCost:

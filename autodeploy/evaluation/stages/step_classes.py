@@ -18,11 +18,13 @@ from autodeploy.evaluation.layers.unit_costs import MODULE, each_array, each_pai
 from autodeploy.evaluation.stages.inner_problem import LayerClass, LayerPairs
 from autodeploy.evaluation.stages.stage_memory import communication_bytes
 from autodeploy.evaluation.stages.step_parts import (
+    Owned,
     ParameterGroups,
     Static,
     Tail,
     migration_of,
     of_params,
+    owned_of,
     state_rates,
     static_of,
     synchronised_of,
@@ -107,7 +109,8 @@ class StepClass:
     """One class of layers, or a fixed piece: cost of a micro batch, and what its parameters add to a step [n].
 
     exposed_dp_s, migration_s : seconds after the pipeline, of reducing and gathering parameters and of moving experts.
-    rates : what a parameter costs in the mode that optimizer states are kept in; None where that is still open.
+    rates : what a parameter costs in the mode that optimizer states are kept in; None where that is still open. owned :
+    beyond these rates.
     """
 
     name: str
@@ -117,6 +120,7 @@ class StepClass:
     migration_s: Floats
     rates: Rates | None
     slower: float  # of the slowest device's time, what is above the nominal device's, relative
+    owned: Owned
 
     def pass_s(self, name: PassName) -> Floats:
         """Seconds of a pass on the slowest device."""
@@ -134,7 +138,7 @@ class StepClass:
     def static(self) -> Static:
         """Bytes of states."""
         assert self.rates is not None
-        return static_of(self.cost, self.rates)
+        return static_of(self.cost, self.rates, self.owned)
 
     @cached_property
     def tail(self) -> Tail:
@@ -142,7 +146,12 @@ class StepClass:
         assert self.rates is not None
         params = self.cost.dense_params, self.cost.expert_params
         update, swap = (of_params(name, *params, self.rates) for name in ("update_s", "swap_s"))
-        return Tail(self.exposed_dp_s, update, swap, self.migration_s)
+        return Tail(self.exposed_dp_s, np.asarray(update + self.owned.update_s), swap, self.migration_s)
+
+    @property
+    def unsharded_bytes(self) -> Floats:
+        """Of frozen weights, and of states beyond what the rates say."""
+        return np.asarray(self.cost.frozen_bytes + self.owned.state_bytes)
 
 
 @dataclass(frozen=True)
@@ -269,7 +278,7 @@ class Placing:
         return StepClasses(
             layers,
             (
-                self._step_class(costs.embedding, "embedding"),
+                self._step_class(costs.embedding, "embedding", ends=costs.embedding.dense_params),
                 self.head(costs, copied),
                 *self.modules(costs, copied),
             ),
@@ -284,14 +293,15 @@ class Placing:
         A pipeline keeps them on stage 0; schedules under which the model's ends meet keep the two together.
         """
         tied = self.context.model.tie_word_embeddings
-        return self._step_class(_with_copy(costs.head, copied, self.context) if tied else costs.head, "head")
+        head = _with_copy(costs.head, copied, self.context) if tied else costs.head
+        return self._step_class(head, "head", ends=head.dense_params)
 
     def modules(self, costs: UnitCosts, copied: Floats) -> Iterator[StepClass]:
         """Prediction modules together, where there are any, with their copy of the embedding."""
         number = self.context.model.num_nextn_predict_layers
         if costs.mtp is not None:
             module = _with_copy(mean_of([(costs.mtp, float(number))]), copied, self.context)
-            yield self._step_class(module, "mtp", move=self.moves.get(MODULE) if number == 1 else None)
+            yield self._step_class(module, "mtp", move=self.moves.get(MODULE) if number == 1 else None, ends=copied)
 
     def _layers(self, costs: UnitCosts, members: list[tuple[int, float]]) -> StepClass:
         """The class of some kinds of layers, each with its share of them."""
@@ -304,13 +314,21 @@ class Placing:
             move=self.moves.get(number) if len(members) == 1 else None,
         )
 
-    def _step_class(self, cost: LayerCost, name: str, count: int = 1, move: MigrationChoice | None = None) -> StepClass:
-        """A class, of which `move` is known where it is of one kind that may migrate."""
+    def _step_class(
+        self,
+        cost: LayerCost,
+        name: str,
+        count: int = 1,
+        move: MigrationChoice | None = None,
+        ends: Floats | float = 0.0,
+    ) -> StepClass:
+        """A class, of which `move` is known where it is of one kind that may migrate; `ends` as of `owned_of`."""
         candidates, context, groups = self.candidates, self.context, self.groups
         per_stage = np.maximum(1.0, context.model.num_hidden_layers / candidates.pp)
         moving = migration_of(cost.moved_params, candidates, context, groups) if move is None else move.seconds
         exposed = synchronised_of(cost, candidates, context, groups, per_stage)
-        return StepClass(name, count, cost, exposed, moving, self.rates, context.slowest_device_factor - 1.0)
+        owned = owned_of(cost, np.asarray(ends), candidates, context, groups)
+        return StepClass(name, count, cost, exposed, moving, self.rates, context.slowest_device_factor - 1.0, owned)
 
 
 def expert_layers(context: Context, candidates: Candidates) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from autodeploy.workload.reference_model import SENT_OF_A_SEQUENCE
 from cost_models import data_parallel
 from cost_models.collectives import GatherRate, Group, gather_rate, leaf_hop_factor, point_to_point_s, ring_pass_s
 from cost_models.expert_migration import migration_s
-from cost_models.hbm import StateBytes, replica_shards, state_bytes
+from cost_models.hbm import FULL, StateBytes, replica_shards, state_bytes
+from cost_models.muon import owned_share
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
@@ -139,11 +140,56 @@ Rates = tuple[StateRates, StateRates]  # of a dense and of an expert parameter
 
 def state_rates(candidates: Candidates, context: Context, groups: ParameterGroups) -> Rates:
     """Rates of a dense and of an expert parameter."""
+    dense, expert = owners(candidates, context, groups)
     of_expert = context.expert_gradient_bytes(candidates)
     return (
-        _rates(candidates, context, groups.dense_shards, context.gradient_bytes),
-        _rates(candidates, context, groups.expert_shards, of_expert),
+        _rates(candidates, context, dense, context.gradient_bytes),
+        _rates(candidates, context, expert, of_expert),
     )
+
+
+def owners(candidates: Candidates, context: Context, groups: ParameterGroups) -> tuple[Floats, Floats]:
+    """Over how many ranks states of dense and of expert parameters are spread [n]: shards, or owners of whole matrices.
+
+    Muon's owners have at most as many matrices more as whole ones allow: see `muon.owned_share`.
+    """
+    shards = groups.dense_shards, groups.expert_shards
+    if "muon" not in context.mechanisms:
+        return shards
+    dense, experts = context.matrices
+    cut = 1.0 if context.operators.grouped_gemm and not context.operators.group_launches else candidates.ep
+    of_stage = np.asarray(dense / candidates.pp), np.asarray(experts / (candidates.pp * cut))
+    first, second = (1.0 / owned_share(each, ranks) for each, ranks in zip(of_stage, shards, strict=True))
+    return np.asarray(first), np.asarray(second)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What Muon adds to a layer or piece beyond the rates of its parameters [n]: seconds of its update, and bytes."""
+
+    update_s: Floats
+    state_bytes: Floats
+    moments_bytes: Floats  # of these, moments
+
+
+def owned_of(cost: LayerCost, ends: Floats, candidates: Candidates, context: Context, groups: ParameterGroups) -> Owned:
+    """Orthogonalising its matrices on their owners, and Adam's states of `ends`: embedding or head, on one owner [n].
+
+    An end is one parameter: where owners have whole ones, one of them has it all.
+    """
+    zero = np.zeros(len(candidates))
+    if "muon" not in context.mechanisms:
+        return Owned(zero, zero, zero)
+    split = owners(candidates, context, groups) if context.splits_states else (np.ones(1), np.ones(1))
+    seconds = zero + sum(each / ranks for each, ranks in zip(cost.orthogonal_s, split, strict=True))
+    rates, form, one = context.machine.rates, context.optimizer, np.ones(1)
+    memory_rate = rates.hbm_bytes_per_s * np.asarray(rates.hbm_fraction)
+    adam = replace(FULL, gradient=form.gradient)
+    more = data_parallel.optimizer_s(ends, one, memory_rate, optimizer=adam)
+    less = data_parallel.optimizer_s(ends, split[0], memory_rate, optimizer=form)
+    moments = adam.moments - form.moments / split[0]
+    held = adam.master - form.master / split[0] + moments
+    return Owned(*(np.asarray(zero + each) for each in (seconds + more - less, ends * held, ends * moments)))
 
 
 def _rates(candidates: Candidates, context: Context, shards: Floats, gradient_bytes: Floats | float) -> StateRates:
@@ -207,11 +253,19 @@ def of_params(name: str, dense_params: Floats, expert_params: Floats, rates: Rat
     return np.asarray(dense_params * getattr(dense, name) + expert_params * getattr(expert, name))
 
 
-def static_of(cost: LayerCost, rates: Rates) -> Static:
+def static_of(cost: LayerCost, rates: Rates, owned: Owned) -> Static:
     """Static bytes of one layer or piece."""
     names = ("weights", "gradients", "optimizer", "adam", "host")
-    weights, *others = (of_params(name, cost.dense_params, cost.expert_params, rates) for name in names)
-    return Static(np.asarray(weights + cost.frozen_bytes), *others)
+    weights, gradients, optimizer, adam, host = (
+        of_params(name, cost.dense_params, cost.expert_params, rates) for name in names
+    )
+    return Static(
+        np.asarray(weights + cost.frozen_bytes),
+        gradients,
+        np.asarray(optimizer + owned.state_bytes),
+        np.asarray(adam + owned.moments_bytes),
+        host,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +341,7 @@ def synchronised_of(
             distributed_optimizer=context.distributed_optimizer,
             gradient_bytes=context.gradient_bytes,
             weight_bytes=context.optimizer.weights,
+            whole_gradients="muon" in on,
             operations=data_parallel.buckets(
                 params, layers, groups.dense.size, overlapped=overlap_reduce & ~candidates.paired
             ),

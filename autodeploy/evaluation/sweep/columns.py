@@ -44,6 +44,7 @@ UNREAD = (
 class UnitColumns:
     """What a layer of a class, or the pieces of one end of the model, add to a stage [n], or [1] where all are alike.
 
+    frozen_bytes : and states beyond the rates of parameters; update_s : of the update, beyond those rates.
     parts : seconds of both passes by part, without those that take none. choices : bytes saved and seconds added by
     each of REPAIRS.
     """
@@ -59,6 +60,7 @@ class UnitColumns:
     frozen_bytes: Floats
     exposed_dp_s: Floats
     migration_s: Floats
+    update_s: Floats
     choices: dict[str, tuple[Floats, Floats]]
 
     @classmethod
@@ -82,9 +84,10 @@ class UnitColumns:
             passing_bytes=cost.passing_bytes,
             dense_params=cost.dense_params,
             expert_params=cost.expert_params,
-            frozen_bytes=cost.frozen_bytes,
+            frozen_bytes=step.unsharded_bytes,
             exposed_dp_s=step.exposed_dp_s,
             migration_s=step.migration_s,
+            update_s=step.owned.update_s,
             choices=dict(zip(REPAIRS, saved, strict=True)),
         )
 
@@ -180,8 +183,9 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
         folded=replace(
             last,
             dense_params=np.asarray(sum(piece.cost.dense_params for piece in folded)),
-            frozen_bytes=np.asarray(sum(piece.cost.frozen_bytes for piece in folded)),
+            frozen_bytes=np.asarray(sum(piece.unsharded_bytes for piece in folded)),
             exposed_dp_s=np.asarray(sum(piece.exposed_dp_s for piece in folded)),
+            update_s=np.asarray(sum(piece.owned.update_s for piece in folded)),
         ),
         model=_of_model(classes, context, placed.keep_gathered | context.whole_through_step(placed)),
         pairs=_of_pairs(classes) if placed.paired.any() else None,
@@ -284,7 +288,7 @@ def _of_modes(costs: PlacedCosts, modes: Sequence[Rates], holders: Ints, pp: Flo
         return summed("dense_params", *pieces), summed("expert_params", *pieces), summed("frozen_bytes", *pieces)
 
     inner, *ends = kept(), kept(costs.first, costs.last), kept(costs.first, costs.folded)
-    synchronised_s, of_modes = summed("exposed_dp_s") + summed("migration_s"), []
+    synchronised_s, of_modes = summed("exposed_dp_s") + summed("migration_s") + summed("update_s"), []
     for rates in modes:
         columns = np.broadcast_arrays(*(getattr(rate, name) for name in RATES for rate in rates))
         table = np.stack(columns, axis=-1).take(holders, axis=0)

@@ -62,10 +62,10 @@ class Runs:
     """A batch of runs [n].
 
     makespan_s : of the pipeline; parts: what it is made of. stages : of the first, a middle and the last one [3, n], 0
-    where there is none: seconds of synchronising and of moving parameters, dense and expert parameters, allocator bytes
-    beside their states with nothing and with everything recomputed. workspace_bytes : of any stage. floor_s : a time
-    that no layout beats before what follows the pipeline. saved_bytes, recompute_s [REPAIRS, n] : bytes of the fullest
-    stage that each choice frees, and the seconds it costs.
+    where there is none: seconds of synchronising, moving and updating parameters, dense and expert parameters,
+    allocator bytes beside their states with nothing and with everything recomputed. workspace_bytes : of any stage.
+    floor_s : a time that no layout beats before what follows the pipeline. saved_bytes, recompute_s [REPAIRS, n] :
+    bytes of the fullest stage that each choice frees, and the seconds it costs.
     """
 
     makespan_s: Floats
@@ -259,7 +259,7 @@ class _Batch:
             existing(bytes_)
             if single is not None:
                 bytes_[:, FIRST] *= ~single
-        names = ("exposed_dp_s", "migration_s", "dense_params", "expert_params")
+        names = ("exposed_dp_s", "migration_s", "update_s", "dense_params", "expert_params")
         of_params = [held(attrgetter(name)) for name in names]
         saved, cost = self._repairs(np.maximum(in_flight[:, FIRST], in_flight[:, LAST]))
         return Runs(

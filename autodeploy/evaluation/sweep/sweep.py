@@ -46,13 +46,13 @@ def worst_stages(stages: tuple[Floats, ...], rates: Floats) -> Floats:
     stages : as of `Runs`. rates [n, 6] : RATES of a dense and of an expert parameter.
     Found: the tail, and of it synchronising, updating, swapping and moving [s]; the bytes of both kinds.
     """
-    synchronised, moving, dense, expert, plain, lean = stages
+    synchronised, moving, updating, dense, expert, plain, lean = stages
     found = np.empty((7, len(rates)))
     for row in range(len(rates)):
         longest, slowest, most, most_lean = -np.inf, 0, 0.0, 0.0
         for stage in (FIRST, MIDDLE, LAST):
             some, others = dense[stage, row], expert[stage, row]
-            update = some * rates[row, 0] + others * rates[row, 1]
+            update = updating[stage, row] + some * rates[row, 0] + others * rates[row, 1]
             swap = some * rates[row, 2] + others * rates[row, 3]
             states = some * rates[row, 4] + others * rates[row, 5]
             total = synchronised[stage, row] + moving[stage, row] + update + swap

@@ -75,6 +75,11 @@ SWITCHES = (
     *("fused_router", "async_permutation", "fused_expert_accumulation", "torch_fsdp2", "bf16_gradients"),
     "chunked_loss",
 )
+# Kept or updated otherwise than Muon's.
+OTHER_STATES = {
+    *("o2_optimizer", "quantized_optimizer", "fsdp", "torch_fsdp2", "chunked_loss", "bf16_gradients"),
+    *("unfused_optimizer", "graph_mode", "high_availability"),
+}
 # Matrices that may have adapters, as frameworks name them -> their products.
 TARGETS = {
     "linear_qkv": ("qkv_proj", "latent_down_proj"),
@@ -207,6 +212,7 @@ def case_of(
     """The same run for the planner and for the accounting, on a network of `network` times the profile's bandwidth."""
     rank, targets = adapters or (0, ())
     tuned: dict[str, Any] = {"kind": "dpo" if pairs else "sft" if adapters else "pretrain"}
+    tuned |= {"optimizer": "muon"} if "muon" in on else {}
     tuned |= {"lora": {"rank": rank, "target_modules": targets}} if adapters else {}
     training = TrainingSpec.model_validate(
         {
@@ -329,6 +335,8 @@ def cases(draw: st.DrawFn) -> Case:
             adapters = (draw(st.sampled_from([8, 64])), tuple(chosen or TARGETS))
     if "torch_fsdp2" not in on:
         on = on - {"bf16_gradients"}
+    if not adapters and not pairs and not draw(st.integers(0, 3)):
+        on = (on | {"muon"}) - OTHER_STATES
     return case_of(
         model,
         cluster(name, draw(st.sampled_from([1.0, 1.0, 1.1]))),
@@ -338,7 +346,7 @@ def cases(draw: st.DrawFn) -> Case:
         peak=draw(st.sampled_from([1.0, 2.0, 6.0])),
         distributed_optimizer=draw(st.booleans()),
         norm_precision=draw(st.sampled_from(["bf16", "fp32"])),
-        precision=draw(st.sampled_from(["bf16", "bf16", "fp16"])),
+        precision=draw(st.sampled_from(["bf16", "bf16", "fp16"])) if "muon" not in on else "bf16",
         # A slow network leaves exposed what computation hides on a fast one.
         network=draw(st.sampled_from([1.0, 1.0, 0.1, 0.01])),
         adapters=adapters,
@@ -383,6 +391,7 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
         micro_batches = 2 * draw(st.integers(pp, 3 * pp))
     # As many copies of all shards as there are of everything: a shard group holds whole sequences and all experts.
     sharded = "torch_fsdp2" in case.run.on
+    adam = "muon" not in case.run.on
     dispatchers = ["alltoall"]
     if moe and ep > 1:
         dispatchers = ["alltoall", "alltoall_seq", "allgather", "hierarchical"]
@@ -401,9 +410,9 @@ def degrees(draw: st.DrawFn, case: Case, schedules: tuple[str, ...] = SWEPT) -> 
         dispatcher=draw(st.sampled_from(dispatchers)),
         # Without it, ranks of a tensor-parallel group would each send the same tokens to the experts.
         sequence_parallel=tp > 1 and (moe or draw(st.booleans())),
-        reuse_fp32=(reuse := draw(st.booleans())),
-        swap_optimizer=(swap := not reuse and draw(st.booleans())),
-        virtual_optimizer=not reuse and not swap and draw(st.booleans()),
+        reuse_fp32=(reuse := adam and draw(st.booleans())),
+        swap_optimizer=(swap := adam and not reuse and draw(st.booleans())),
+        virtual_optimizer=adam and not reuse and not swap and draw(st.booleans()),
         keep_gathered="torch_fsdp2" in case.run.on and pp == 1 and draw(st.booleans()),
         dp_replicate=draw(st.sampled_from(_powers(world // max(tp * cp * pp, etp * ep * pp) if sharded else 1))),
         replicas_outside=outside,

@@ -25,7 +25,7 @@ def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int
     cut = vocabulary_ranks(run, d)
     many = 1 if cut > 1 else 0
     a.message("embedding_reduce", "tp", reduced, many, 0 if frozen else many)
-    a.dense_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / cut
+    a.dense_params = a.end_params = (run.vocab_size + (run.learned_position_embeddings or 0)) * run.hidden_size / cut
     _freeze(a)
     add_reference(a)
     a.close()
@@ -102,6 +102,7 @@ def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -
     cut = vocabulary_ranks(run, d)
     a.dense_params = (run.vocab_size * run.hidden_size / cut if own else 0) + run.hidden_size
     a.copied_params = a.dense_params - run.hidden_size if run.tie_word_embeddings else 0.0
+    a.end_params = a.dense_params
     _freeze(a)
     add_reference(a)
     a.close()
@@ -124,5 +125,6 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     if _apart(d):  # all modules share one copy of the embedding, whose own is on the first stage
         a.copied_params = run.vocab_size * h / vocabulary_ranks(run, d) / run.num_nextn_predict_layers
         a.dense_params += a.copied_params
+        a.end_params = a.copied_params
     a.close()
     return a

@@ -80,6 +80,8 @@ class Account:
     beside_experts: tuple[float, float] = (0.0, 0.0)  # of experts' adapters: as dense ones, as experts
     loss_beside: float = 0.0  # while the loss runs
     loss_done: float = 0.0  # what it kept
+    weights: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # sides of a matrix, how many
+    end_params: float = 0.0  # of an embedding or a head
     copied_params: float = 0.0  # of the dense ones, another unit's: gathered there
     forward: Pass = field(default_factory=Pass)
     backward: Pass = field(default_factory=Pass)
@@ -89,7 +91,6 @@ class Account:
     backward_wait: float = 0.0  # exposed expert exchanges of the backward pass
     launched: dict[str, float] = field(default_factory=dict)  # forward launches of an operator
     grouped: dict[str, tuple[float, float, float, float]] = field(default_factory=dict)  # experts, rows, columns, depth
-    shapes: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # rows, columns, depth of a product
     hidden: dict[tuple[str, int], float] = field(default_factory=dict)  # (message, pass) -> seconds behind computation
 
     @property
@@ -159,6 +160,8 @@ class Account:
         """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
         t = self.machine.gemm
         self.shapes[name] = (m, n, k)
+        if weighted:
+            self.weights[name] = (n, k, groups)
         result = self.summed() if weighted else 2
         times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups, result=result))
         if weighted and self.run.lora_rank:
@@ -171,7 +174,7 @@ class Account:
         trained : beside a frozen model, too.
         """
         fused = "grouped_gemm" in self.run.on
-        self.grouped[name] = (groups, m, n, k)
+        self.grouped[name], self.weights[name] = (groups, m, n, k), (n, k, groups)
 
         def times(rows: float) -> tuple[float, float, float]:
             t = self.machine.grouped_gemm_s
@@ -319,8 +322,7 @@ def transformer_layer(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
 
 
 def add_reference(a: Account) -> None:
-    """The weights of the frozen copy, where there is one."""
-    if a.run.pairs:
+    if a.run.pairs:  # the weights of the frozen copy
         a.frozen_params += a.frozen_params + a.dense_params
 
 

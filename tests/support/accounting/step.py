@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.support.accounting import ends
+from tests.support.accounting import ends, muon
 from tests.support.accounting import layer as layers
 from tests.support.accounting.by_operator import kept_for_nobody, share_of
 from tests.support.accounting.choices import RECOMPUTE, SWAP
@@ -92,7 +92,10 @@ def account(
         in_exchange = sum(exchanged[p][f[1]][b[1]] for f, b in programmes[p] if f and b)
         step.parts.append(_parts(run, d, stage, exposed_swap[p], blocking, played, p, in_exchange))
     per_stage = max(1.0, run.num_hidden_layers / d.pp)
-    step.tails = [_tail(run, d, machine, stage, per_stage) for stage in stages]
+    layers_of_model = [a for stage in stages for chunk in stage.layers for _, a in chunk]
+    if d.schedule == "dualpipe":  # every layer is on two stages
+        layers_of_model = layers_of_model[: len(layers_of_model) // 2]
+    step.tails = [_tail(run, d, machine, stage, per_stage, layers_of_model) for stage in stages]
     step.step_s = played.makespan + max(sum(tail.values()) for tail in step.tails)
     for p, stage in enumerate(stages):
         _memory(run, d, machine, stage, step, programmes[p], applied or {}, stages)
@@ -336,7 +339,9 @@ def _parts(
     return parts
 
 
-def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float) -> dict[str, float]:
+def _tail(
+    run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float, model: list[Account]
+) -> dict[str, float]:
     """Gradient reduction, update and gathering that nothing hides."""
     tail = {"exposed_dp_s": 0.0, "optimizer_s": 0.0, "exposed_swap_s": 0.0, "imbalance_s": 0.0}
     last = 1 / per_stage
@@ -367,7 +372,8 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             # Megatron-LM: buckets of 40e6 parameters, or of 1e6 a rank, where they leave beside a pass; else one.
             calls = params_n / max(40e6, 1e6 * len(a.groups["dense"])) if reduce_beside else last * (params > 0)
             if distributed:
-                reduced = calls * machine.all_gather(gradients / calls, group) if calls else 0.0
+                collective = machine.all_reduce if "muon" in run.on else machine.all_gather
+                reduced = calls * collective(gradients / calls, group) if calls else 0.0
                 gathered = calls * machine.all_gather(2 * params_n / calls, group) if calls else 0.0
             else:
                 reduced = calls * machine.all_reduce(gradients / calls, group) if calls else 0.0
@@ -391,7 +397,14 @@ def _tail(run: Run, d: Degrees, machine: Numbers, stage: Stage, per_stage: float
             moved = params_n * (kernel + 2 * gradient) / shards if in_passes else 0.0
             if not in_passes:
                 moved = params_n * (kernel / shards + 2 * gradient)
-            update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction)
+            orthogonal = 0.0
+            if "muon" in run.on:
+                owned = muon.busiest_share(run, d, model, len(group), name)
+                end = n * a.end_params if name == "dense" else 0.0
+                moved = (params_n - end) * (muon.update_bytes() * owned + 2 * gradient)
+                moved += end * (gradient + 2 * (4 + 8) + 2 + 2 * gradient)
+                orthogonal = n * owned * muon.orthogonal_s(a, name)
+            update = moved / (machine.hbm_bytes_per_s * machine.hbm_fraction) + orthogonal
             tail["optimizer_s"] += update
             if d.swap_optimizer or d.virtual_optimizer:
                 away = moments + (master if d.swap_optimizer else 0)
@@ -441,6 +454,15 @@ def _memory(
                 master = max(0, master - 2)
             if d.virtual_optimizer:
                 adam = 0
+            if "muon" in run.on:
+                held_layers = [layer for s in stages for chunk in s.layers for _, layer in chunk]
+                if d.schedule == "dualpipe":
+                    held_layers = held_layers[: len(held_layers) // 2]
+                owned = muon.busiest_share(run, d, held_layers, len(a.groups[name]), name)
+                end = a.end_params if name == "dense" else 0.0
+                kinds["optimizer"] += n * ((params - end) * (4 + muon.MOMENTUM) * owned + end * (4 + 8))
+                moments += n * ((params - end) * muon.MOMENTUM * owned + end * 8)
+                continue
             states = (master + copy + adam) / shards
             kinds["optimizer"] += n * params * (states / 16 if d.swap_optimizer else states)
             moments += 0.0 if d.swap_optimizer else n * params * adam / shards
