@@ -110,6 +110,21 @@ def test_a_search_is_made_by_the_form_and_seen_to_its_end(visitor: Visitor) -> N
     visitor.wait_for_charts()
 
 
+def test_a_search_that_waits_shows_its_place_and_no_empty_numbers(visitor: Visitor, site: Site) -> None:
+    slow = factories.spec(model=factories.DEEPSEEK_V3 | {"name": "slow"})
+    asked = [site.services.searches.submit(slow).search.id for _ in range(4)]
+    page = visitor.open(f"/searches/{asked[-1]}")
+    expect(page.locator("#progress-queue")).to_be_visible()
+    expect(page.locator("#progress-queue [data-count='position']")).to_have_text(re.compile(r"^\d+$"))
+    expect(page.locator("#progress-live")).to_be_hidden()
+    for search_id in asked[:-1]:
+        site.services.searches.cancel(search_id)
+    expect(page.locator("#progress-live")).to_be_visible(timeout=30_000)
+    expect(page.locator("#progress-queue")).to_be_hidden()
+    site.services.searches.cancel(asked[-1])
+    expect(page.get_by_role("heading", level=1)).to_contain_text("cancelled", timeout=30_000)
+
+
 def test_a_running_search_is_watched_and_cancelled(visitor: Visitor, site: Site) -> None:
     spec = factories.spec(model=factories.DEEPSEEK_V3 | {"name": "slow"})
     search_id = site.services.searches.submit(spec).search.id
