@@ -13,6 +13,7 @@ from api.session import key_of_session
 from api.ui.login import login_page
 from api.ui.origin import is_of_own_page
 from autodeploy.errors import AccessError, AutoDeployError, UnknownCallerError
+from autodeploy.messages import Message
 from autodeploy.services.access import ANYONE, Principal, Scope
 from autodeploy.store.database import DATABASE_ERRORS
 
@@ -75,14 +76,14 @@ class RecognisedRequests:
         access = services.access
         if scheme:
             if scheme.lower() != "bearer":
-                raise UnknownCallerError("only Bearer is known", hint="Authorization: Bearer adk_...")
+                raise UnknownCallerError(Message("api.only_bearer"), hint="Authorization: Bearer adk_...")
             return await run_in_threadpool(access.recognise, key.strip())
         session_key = key_of_session(request, self._settings.session_s)
         if session_key is None:
-            raise UnknownCallerError("an API key is needed", hint="Authorization: Bearer adk_...")
+            raise UnknownCallerError(Message("api.api_key_is_needed"), hint="Authorization: Bearer adk_...")
         principal = await run_in_threadpool(access.recognise, session_key)
         if request.method not in READING and not is_of_own_page(request):
-            raise AccessError("only this site's own pages may change anything here")
+            raise AccessError(Message("api.only_own_pages_may_change"))
         return principal
 
 

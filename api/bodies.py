@@ -9,6 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json, load_yaml
+from autodeploy.messages import Message
 from autodeploy.services.measured_intake import measured_of_document
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _query(request: Request) -> dict[str, Any]:
     ranks = request.query_params.get("ranks")
     if ranks is not None:
         if not (ranks.isascii() and ranks.isdigit() and len(ranks) <= 6):
-            raise SpecError(f"{ranks[:40]!r} is no number of ranks", path="ranks")
+            raise SpecError(Message("api.no_number_of_ranks", value=repr(ranks[:40])), path="ranks")
         found["ranks"] = int(ranks)
     return found
 
@@ -60,7 +61,7 @@ def _decoded(body: bytes) -> str:
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MalformedBody(f"not UTF-8 (byte {error.start})") from error
+        raise MalformedBody(Message("api.not_utf_8_byte", place=error.start)) from error
 
 
 async def read_document(request: Request) -> Any:
@@ -83,7 +84,7 @@ def _parse(body: bytes, *, is_json: bool) -> Any:
         value = load_json(body.decode("utf-8-sig")) if is_json else load_yaml(body.decode("utf-8-sig"))
         _refuse_unstorable(value)
     except UnicodeDecodeError as error:
-        raise MalformedBody(f"not UTF-8 (byte {error.start})") from error
+        raise MalformedBody(Message("api.not_utf_8_byte", place=error.start)) from error
     except SpecError as error:
         raise MalformedBody(str(error)) from error
     return value
@@ -100,6 +101,6 @@ def _refuse_unstorable(value: Any) -> None:
             rest += item
         elif isinstance(item, str):
             if "\0" in item or any(0xD800 <= ord(character) <= 0xDFFF for character in item):
-                raise MalformedBody("text with a NUL character or half a surrogate pair")
+                raise MalformedBody(Message("api.text_with_nul_character_or_half_surrogate_pair"))
         elif isinstance(item, int | float) and not abs(item) < 1e300:
-            raise MalformedBody(f"a number of {'such a size' if item == item else 'no size'}")
+            raise MalformedBody(Message("api.number_of", size="such a size" if item == item else "no size"))

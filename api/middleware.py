@@ -15,11 +15,13 @@ from starlette.routing import Match
 
 from api.access import principal_of
 from api.problems import on_unexpected, problem_response
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Message as AsgiMessage
 
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -55,7 +57,7 @@ class ObservedRequests:
         started_s = time.perf_counter()
         status = 0
 
-        async def send_with_headers(message: Message) -> None:
+        async def send_with_headers(message: AsgiMessage) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -115,7 +117,7 @@ class GuardedRequests:
             return
         received = 0
 
-        async def bounded_receive() -> Message:
+        async def bounded_receive() -> AsgiMessage:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
@@ -132,7 +134,7 @@ class GuardedRequests:
 
 
 def _too_large(limit_bytes: int) -> str:
-    return f"a body has at most {limit_bytes:,} bytes"
+    return Message("api.body_has_at_most_bytes", limit=limit_bytes)
 
 
 def _route_template(scope: Scope) -> str:

@@ -12,13 +12,15 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fastapi import FastAPI
     from starlette.requests import Request
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Message as AsgiMessage
 
 
 def own_address(request: Request, path: str) -> str:
@@ -39,7 +41,7 @@ def refuse_own_paths(app: FastAPI, prefix: str) -> None:
         raise SpecError(
             f"/{first} is an address of the service itself",
             path="AUTODEPLOY_PATH_PREFIX",
-            hint="another first part, such as /autodeploy",
+            hint=Message("api.another_first_part_such_as_autodeploy"),
         )
 
 
@@ -72,7 +74,7 @@ class PrefixedRequests:
         }
         host = Headers(scope=scope).get("host", "")
 
-        async def send_with_prefix(message: Message) -> None:
+        async def send_with_prefix(message: AsgiMessage) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 if "location" in headers:

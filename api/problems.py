@@ -18,6 +18,7 @@ from autodeploy.errors import (
     AccessError,
     AutoDeployError,
     ConflictError,
+    FieldError,
     LimitError,
     NotFoundError,
     OverloadError,
@@ -27,12 +28,14 @@ from autodeploy.errors import (
     UnknownCallerError,
     UnsupportedError,
 )
-from autodeploy.reports.translation import translated
+from autodeploy.messages import Message, in_language, keyed
+from autodeploy.messages.field_faults import bare_fault_of
+from autodeploy.messages.message import ENGLISH
 from autodeploy.specs.validation import pointer
 from autodeploy.store.database import DATABASE_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from fastapi import FastAPI, Request, Response
 
@@ -80,10 +83,12 @@ class FieldProblem(BaseModel):
     pointer: str = Field(description="JSON pointer into the body; name of a query, path or header parameter")
     detail: str
     hint: str = ""
+    key: str | None = Field(default=None, description="of `detail` in the catalogue of texts")
+    values: dict[str, Any] = Field(default={}, description="what fills the blanks of `detail`")
 
 
 class Problem(BaseModel):
-    """Why a request was not answered (RFC 9457)."""
+    """Why a request was not answered (RFC 9457); `key` and `values` say what `detail` does, in no language."""
 
     type: str = Field(examples=[TYPE_PREFIX + "invalid-spec"])
     title: str
@@ -92,7 +97,14 @@ class Problem(BaseModel):
     hint: str = ""
     instance: str
     request_id: str
+    key: str | None = None
+    values: dict[str, Any] = {}
     errors: list[FieldProblem] = []
+
+
+def _keyed(text: str) -> dict[str, Any]:
+    """Key and values of a message; nothing of plain text."""
+    return {name: value for name, value in keyed(text).items() if name != ENGLISH} if isinstance(text, Message) else {}
 
 
 def problem_response(
@@ -102,7 +114,7 @@ def problem_response(
     detail: str,
     *,
     hint: str = "",
-    errors: list[FieldProblem] | None = None,
+    errors: Sequence[FieldError] = (),
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """A problem document about this request, `detail` and `hint` in the language that it asks for."""
@@ -112,14 +124,17 @@ def problem_response(
         type=TYPE_PREFIX + slug,
         title=title,
         status=status,
-        detail=translated(detail, lang),
-        hint=translated(hint, lang),
+        detail=in_language(detail, lang),
+        hint=in_language(hint, lang),
         instance=own_address(request, request.url.path),
         request_id=getattr(request.state, "request_id", ""),
         errors=[
-            FieldProblem(pointer=e.pointer, detail=translated(e.detail, lang), hint=translated(e.hint, lang))
-            for e in errors or ()
+            FieldProblem(
+                pointer=e.path, detail=in_language(e.message, lang), hint=in_language(e.hint, lang), **_keyed(e.message)
+            )
+            for e in errors
         ],
+        **_keyed(detail),
     )
     about = {"Content-Language": lang, "Vary": "Accept-Language", **(headers or {})}
     return JSONResponse(problem.model_dump(), status, about, media_type=MEDIA_TYPE)
@@ -151,9 +166,7 @@ def on_autodeploy_error(request: Request, error: Exception) -> JSONResponse:
     status, slug = next(
         ((s, name) for kind, s, name in _STATUS_OF if isinstance(error, kind)), (400, "invalid-request")
     )
-    fields = []
-    if isinstance(error, SpecError):
-        fields = [FieldProblem(pointer=e.path, detail=e.message, hint=e.hint) for e in error.errors]
+    fields = error.errors if isinstance(error, SpecError) else ()
     headers = _HEADERS.get(status)
     if isinstance(error, LimitError):
         headers = {"Retry-After": str(error.retry_after_s)}
@@ -166,9 +179,9 @@ def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
     for item in error.errors():
         where, *rest = item["loc"]
         path = pointer(rest) if where == "body" else "/".join(str(part) for part in rest)
-        hint = f"in the {where}" if where != "body" else ""
-        fields.append(FieldProblem(pointer=path, detail=item["msg"], hint=hint))
-    detail = "; ".join(f"{field.pointer}: {field.detail}" for field in fields)
+        hint = Message("api.in_the", where=where) if where != "body" else ""
+        fields.append(FieldError(path, bare_fault_of(item), hint))
+    detail = str(SpecError(errors=tuple(fields)))
     return problem_response(request, 422, "invalid-request", detail, errors=fields)
 
 
@@ -193,7 +206,7 @@ def _methods(request: Request) -> list[str]:
 def on_database_error(request: Request, error: Exception) -> JSONResponse:
     """The database is away: the same request may be answered later."""
     log.warning("the database does not answer: %s", error)
-    hint = "try again; /readyz says when"
+    hint = Message("api.try_again_readyz")
     return problem_response(
         request, 503, "unavailable", _TITLES["unavailable"], hint=hint, headers={"Retry-After": "2"}
     )

@@ -1,10 +1,9 @@
 """What a schema cannot say: the rules by which a request that fits its schema is refused all the same.
 
-The OpenAPI document has them under `x-refusals`, by group: sentences with blanks in braces (`{name}` some text,
-`{name:n}` a number), as the refusal's `errors[].detail` says them (its `detail` where there are no `errors`). Each
-operation names the groups that hold for it. They are those of the catalogues that everything said here is translated
-by, so a rule that is missing has no Chinese either; what the schema does say (types, ranges, required and known keys)
-is left out. A test sends requests that fit the schema and lets no other refusal pass.
+The OpenAPI document has them under `x-refusals`, by group: key -> sentence with blanks in braces, the keys as the
+refusal's `errors[].key` says them (its `key` where there are no `errors`). Each operation names the groups that hold
+for it. What the schema does say (types, ranges, required and known keys) is left out. A test sends requests that fit
+the schema and lets no other refusal pass.
 """
 
 from __future__ import annotations
@@ -12,22 +11,31 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from autodeploy.reports.translation import catalogue
+from autodeploy.checks.flag_rules import flag_rules
+from autodeploy.messages.catalogue import catalogue
+from autodeploy.strategies.rules import load_rules
 
 KEY = "x-refusals"
-# Group -> sections of the catalogues.
+# Group -> sections of the catalogue: the rooms that say them.
 SECTIONS = {
-    "body": ("yaml", "bodies"),
+    "body": ("api", "json"),
     "spec": (
-        *("specs", "errors", "profiles", "features", "loads", "rules", "arithmetic", "schedules", "experts"),
-        *("generation", "post_training"),
+        *("specs", "common", "profiles", "evaluation", "planner", "post_training", "ranking", "rl_planning", "solver"),
+        *(
+            "stack",
+            "strategies",
+            "broken_rule",
+            "rule",
+            "what_if",
+            "training_run",
+            "ablation",
+            "calibration",
+            "ranking",
+        ),
     ),
-    "strategy": (
-        *("tensors", "optimizer", "recomputation", "run", "flags", "rules_allowed"),
-        *("exports", "post_training_exports", "rehearsals"),
-    ),
-    "file": ("files", "imports", "post_training_imports", "measurements", "columns", "numbers"),
-    "service": ("service",),
+    "strategy": ("checks", "exporters", "flag_rule", "rehearsal"),
+    "file": ("importers", "json", "os", "profiles"),
+    "service": ("services", "store", "jobs", "settings"),
 }
 WITH_BODY = tuple(SECTIONS)
 # Of operations that take what this service gave: a document inside is read by its own schema, of `GET /v1/schemas`.
@@ -36,35 +44,26 @@ WITH_DOCUMENT_INSIDE = frozenset({"compare_plans", "create_check"})
 WITHOUT_BODY = ("service",)
 # What an exporter refuses is said of strategies; a rehearsal's own spec can be refused too.
 EXPORTS = frozenset({"export_plan"})
-# What the schema says too, in the words of `autodeploy.specs.validation` and of pydantic.
-SAID_BY_SCHEMA = frozenset(
-    {
-        "{value} is too small",
-        "{value} is too big",
-        "{value} is neither true nor false",
-        "{value} is no whole number",
-        "{value} is no number",
-        "{value} is not known here",
-        "{name} is required",
-        "unknown key {name}",
-    }
-)
+# What the schema says too, in our words and in pydantic's.
+SAID_BY_SCHEMA = ("field_fault", "pydantic")
+KEYS_SAID_BY_SCHEMA = frozenset({"specs.is_required", "common.unknown_key"})
 
 
 @cache
-def groups() -> dict[str, list[str]]:
-    """Every group with its sentences."""
-    sections = catalogue()
+def groups() -> dict[str, dict[str, str]]:
+    """Every group: its keys with their sentences."""
+    texts = catalogue("en") | {f"rule.{rule.name}": rule.text for rule in load_rules()}
+    texts |= {f"flag_rule.{rule.name}": rule.text for rule in flag_rules()}
+    by_schema = {key for key in texts if key.partition(".")[0] in SAID_BY_SCHEMA} | KEYS_SAID_BY_SCHEMA
     found = {
-        group: sorted(sentence for name in names for sentence in sections[name] if not _is_said_by_schema(sentence))
+        group: {key: text for key, text in sorted(texts.items()) if _section(key) in names and key not in by_schema}
         for group, names in SECTIONS.items()
     }
-    found[INSIDE] = sorted(sentence for sentence in sections["errors"] if _is_said_by_schema(sentence))
-    return found
+    return found | {INSIDE: {key: texts[key] for key in sorted(by_schema)}}
 
 
-def _is_said_by_schema(sentence: str) -> bool:
-    return sentence in SAID_BY_SCHEMA or sentence.startswith("Input should be")
+def _section(key: str) -> str:
+    return key.partition(".")[0]
 
 
 def add_refusals(document: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import LimitError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ class RequestRate:
             self._buckets.popitem(last=False)
         if not allowed:
             raise LimitError(
-                f"more than {self._per_s:g} requests a second of this key",
-                hint="ask less often; Prefer: wait and /events tell what changed",
+                Message("api.more_than_requests_second_of_this_key", count=self._per_s),
+                hint=Message("api.ask_less_often_prefer_wait_and_events_tell"),
                 retry_after_s=math.ceil((1.0 - tokens) / self._per_s),
             )

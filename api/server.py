@@ -15,6 +15,7 @@ from api.connections import connection_class, make_room
 from autodeploy.errors import AutoDeployError
 from autodeploy.jobs.planning import PLANNER
 from autodeploy.logs import configure_logging
+from autodeploy.messages import Message
 from autodeploy.store.migrate import ready_database
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def _refuse_taken_address(settings: Settings) -> None:
     except OSError as error:
         reason = str(error.strerror).partition(" (")[0]  # without the address again
         raise AutoDeployError(
-            f"{settings.host}:{settings.port} can't be listened on: {reason}",
-            hint="another --port or --host, AUTODEPLOY_PORT or AUTODEPLOY_HOST",
+            Message("api.cannot_listen", address=f"{settings.host}:{settings.port}", reason=reason),
+            hint=Message("api.another_port_or_host"),
         ) from error
 
 

@@ -13,6 +13,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from api.process_metrics import register_process
 from autodeploy.errors import AutoDeployError
+from autodeploy.messages import Message
+from autodeploy.messages.foreign_faults import os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,8 +73,8 @@ def serving_health(services: Services) -> Iterator[int | None]:
         server = ThreadingHTTPServer((settings.host, settings.worker_port), Handler)
     except OSError as error:
         raise AutoDeployError(
-            f"{settings.host}:{settings.worker_port} can't be listened on: {error.strerror}",
-            hint="another AUTODEPLOY_WORKER_PORT or AUTODEPLOY_HOST",
+            Message("api.cannot_listen", address=f"{settings.host}:{settings.worker_port}", reason=os_fault(error)),
+            hint=Message("api.another_worker_port"),
         ) from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()

@@ -20,6 +20,12 @@ An infeasible spec is a result with its binding rules, never an exception.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autodeploy.messages import Message, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,15 @@ class AutoDeployError(Exception):
         super().__init__(message or (self.__doc__ or "").strip())
         self.hint = hint
 
+    def __str__(self) -> str:
+        """The message itself, which keeps its key."""
+        text: str = self.args[0]
+        return text
+
+
+def _all_of(errors: Iterable[FieldError]) -> str:
+    return joined([Message("common.place", place=e.path, message=e.message) for e in errors], "semicolon")
+
 
 class SpecError(AutoDeployError):
     """The document has fields that are not valid."""
@@ -46,7 +61,7 @@ class SpecError(AutoDeployError):
         self, message: str = "", *, path: str = "", hint: str = "", errors: tuple[FieldError, ...] | None = None
     ) -> None:
         self.errors = errors if errors is not None else (FieldError(path, message, hint),)
-        super().__init__(message or "; ".join(f"{e.path}: {e.message}" for e in self.errors), hint=hint)
+        super().__init__(message or _all_of(self.errors), hint=hint)
 
 
 class UnsupportedError(SpecError):

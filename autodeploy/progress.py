@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from autodeploy.messages import Message
 from autodeploy.solver.outer.candidate_bounds import RELAXATIONS
 from autodeploy.solver.outer.frontier import SearchState
 
@@ -84,7 +85,7 @@ class SearchReporter:
     def enumerated(self) -> None:
         counts = self._searched.counts
         legal = len(self._searched.candidates)
-        message = f"{counts.enumerated:,} strategies, {legal:,} legal and small enough"
+        message = Message("progress.strategies_legal", count=counts.enumerated, legal=legal)
         self._send("enumerated", message, rejected_by_rule=dict(counts.rejected))
 
     def solved(self, frontier: SearchState, index: int) -> None:
@@ -94,7 +95,11 @@ class SearchReporter:
         incumbent = None if frontier.incumbent_s is None else self._ratio * frontier.incumbent_s
         better = incumbent is not None and incumbent != self._incumbent
         self._incumbent = incumbent
-        message = f"best {incumbent:.2f} s a step" if incumbent is not None else "no plan fits yet"
+        message = (
+            Message("progress.best_so_far", step=incumbent)
+            if incumbent is not None
+            else Message("planner.no_plan_fits_yet")
+        )
         self._send(
             "incumbent" if better else "solved",
             message,

@@ -12,6 +12,8 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from autodeploy.errors import FieldError, SpecError
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault, fault_of
 
 PREFIX = "AUTODEPLOY_"
 _PATH_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]*[A-Za-z0-9_~-])+")  # never `.` or `..` alone
@@ -166,7 +168,7 @@ class Settings(BaseSettings):
     def _clean_prefix(cls, value: str) -> str:
         value = value.rstrip("/")
         if value and not _PATH_PREFIX.fullmatch(value):
-            raise ValueError("no path of letters, digits and -._~ that begins with / | /autodeploy")
+            raise FieldFault(Message("planner.no_path_of_letters_digits_and_that_begins"), "/autodeploy")
         return value
 
     @field_validator("keep_days", "keep_audit_days", mode="before")
@@ -181,7 +183,9 @@ class Settings(BaseSettings):
             try:
                 ipaddress.ip_network(item)
             except ValueError:
-                raise ValueError(f"{item} is no address and no network | 10.0.0.7,10.1.0.0/24") from None
+                raise FieldFault(
+                    Message("planner.is_no_address_and_no_network", item=item), "10.0.0.7,10.1.0.0/24"
+                ) from None
         return value
 
     @field_validator("database_url")
@@ -192,19 +196,24 @@ class Settings(BaseSettings):
         if value.startswith("sqlite://"):
             path = value.removeprefix("sqlite://").removeprefix("/").partition("?")[0]
             if path in {"", ":memory:"}:
-                raise ValueError(
-                    "SQLite needs a file: several processes share it | sqlite:////var/lib/autodeploy/autodeploy.db"
+                raise FieldFault(
+                    Message("planner.sqlite_needs_file_several_processes_share_it"),
+                    "sqlite:////var/lib/autodeploy/autodeploy.db",
                 )
         elif not value.startswith("postgresql+psycopg://"):
-            raise ValueError(
-                "only SQLite and PostgreSQL are known | sqlite:///file.db or postgresql+psycopg://host/name"
+            raise FieldFault(
+                Message("planner.only_sqlite_and_postgresql_are_known"),
+                "sqlite:///file.db or postgresql+psycopg://host/name",
             )
         return value
 
     @model_validator(mode="after")
     def _queue_has_its_database(self) -> Self:
         if self.jobs == "procrastinate" and self.is_sqlite:
-            raise ValueError("AUTODEPLOY_JOBS=procrastinate needs PostgreSQL | set AUTODEPLOY_DATABASE_URL")
+            raise FieldFault(
+                Message("planner.autodeploy_jobs_procrastinate_needs_postgresql"),
+                Message("planner.set_autodeploy_database_url"),
+            )
         return self
 
     @property
@@ -236,9 +245,9 @@ class Settings(BaseSettings):
         """
         if self.auth is None and not self.is_loopback:
             raise SpecError(
-                f"everyone who reaches {self.host} could use this server",
+                Message("planner.everyone_who_reaches_could_use_this_server", host=self.host),
                 path=f"{PREFIX}AUTH",
-                hint=f"listen on 127.0.0.1, set {PREFIX}AUTH=keys, or say {PREFIX}AUTH=none on purpose",
+                hint=Message("settings.listen_or_set_auth", setting=f"{PREFIX}AUTH"),
             )
 
 
@@ -258,5 +267,4 @@ def load_settings(**changes: Any) -> Settings:
 
 def _field_error(item: Any) -> FieldError:
     name = PREFIX + "_".join(str(part) for part in item["loc"]).upper() if item["loc"] else "environment"
-    message, _, hint = str(item["msg"]).removeprefix("Value error, ").partition(" | ")
-    return FieldError(name, message, hint)
+    return FieldError(name, *fault_of(item))

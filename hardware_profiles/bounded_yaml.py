@@ -9,6 +9,8 @@ from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.error import YAMLError as YAMLError
 from ruamel.yaml.events import AliasEvent
 
+from autodeploy.messages import Message
+
 MAX_YAML_DEPTH = 20
 """A profile is five levels deep, a calibration report in an overlay perhaps ten."""
 
@@ -34,10 +36,12 @@ class _BoundedComposer(Composer):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.parser.check_event(AliasEvent):
             event = self.parser.peek_event()
-            raise ComposerError(None, None, "aliases are not allowed in a profile", event.start_mark)
+            raise ComposerError(None, None, Message("profiles.aliases_are_not_allowed_in_profile"), event.start_mark)
         if self._depth >= MAX_YAML_DEPTH:
             event = self.parser.peek_event()
-            raise ComposerError(None, None, f"nested more than {MAX_YAML_DEPTH} levels deep", event.start_mark)
+            raise ComposerError(
+                None, None, Message("profiles.nested_more_than_levels_deep", depth=MAX_YAML_DEPTH), event.start_mark
+            )
         self._depth += 1
         try:
             return super().compose_node(parent, index)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from autodeploy.messages import Message, joined
 from hardware_profiles.errors import FieldProblem, ProfileError
 from hardware_profiles.profile import Profile
 from hardware_profiles.quantities import json_pointer, unknown_path_hint
@@ -36,9 +37,17 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
         known = profile.quantities.get(path)
         if known is None:
             hint = unknown_path_hint(profile.quantities, path)
-            problems.append(FieldProblem(json_pointer([path]), f"the profile has no number {path!r}", hint))
+            problems.append(
+                FieldProblem(json_pointer([path]), Message("profiles.profile_has_no_number", path=repr(path)), hint)
+            )
         elif not _is_finite_number(value):
-            problems.append(FieldProblem(json_pointer([path]), "is not a finite number", f"give it in {known.unit}"))
+            problems.append(
+                FieldProblem(
+                    json_pointer([path]),
+                    Message("profiles.is_not_finite_number"),
+                    Message("profiles.give_it_in", unit=known.unit),
+                )
+            )
         else:
             changes[path] = known.model_copy(
                 update={
@@ -68,9 +77,9 @@ def behind_leaves(profile: Profile, nodes: int, oversubscription: float) -> Prof
     outer = content["tiers"][-1]
     if outer["span"] != "cluster":
         raise ProfileError(
-            f"the outermost tier, {outer['name']}, spans a {outer['span']}: it has no leaf switches",
+            Message("profiles.outermost_tier_spans_it_has_no_leaf_switches", name=outer["name"], span=outer["span"]),
             path="/leaf",
-            hint="leave the leaf out, or give the profile a tier that spans the cluster",
+            hint=Message("profiles.leave_leaf_out_or_give_profile_tier_that"),
         )
     said = {"kind": "assumed", "source": (USER_OVERRIDE,)}
     outer["leaf_nodes"] = {"value": float(nodes), "unit": "nodes", **said}
@@ -91,9 +100,9 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
     wanted = document.get("profile")
     if wanted != profile.name:
         raise ProfileError(
-            f"the overlay belongs to profile {wanted!r}, not to {profile.name!r}",
+            Message("profiles.overlay_belongs_to_profile_not_to", wanted=repr(wanted), name=repr(profile.name)),
             path="/profile",
-            hint="calibrate for this profile, or leave the overlay out",
+            hint=Message("profiles.calibrate_for_this_profile_or_leave_overlay_out"),
         )
     problems: list[FieldProblem] = []
     changes: dict[str, Quantity] = {}
@@ -136,7 +145,9 @@ def _overlaid(profile: Profile, parts: tuple[str, ...], value: object) -> Quanti
         known = Quantity(value=1.0, unit="ratio", kind="fitted", source=(OVERLAY,))
     if known is None:
         hint = unknown_path_hint(profile.quantities, path)
-        raise ProfileError(f"the profile has no number {path!r}", path=json_pointer(parts), hint=hint)
+        raise ProfileError(
+            Message("profiles.profile_has_no_number", path=repr(path)), path=json_pointer(parts), hint=hint
+        )
     base = {"unit": known.unit, "kind": "fitted", "source": (OVERLAY,), "prior_sigma": known.prior_sigma}
     given = dict(value) if isinstance(value, Mapping) else {"value": value}
     return Quantity.model_validate({**base, **given})
@@ -172,8 +183,9 @@ def _changed(
 
 
 def _refused(what: str, problems: list[FieldProblem]) -> ProfileError:
-    text = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
-    return ProfileError(f"{what}: {text}", problems=tuple(problems))
+    said = [Message("common.place", place=problem.path, message=problem.message) for problem in problems]
+    text = Message("common.place", place=what, message=joined(said, "semicolon"))
+    return ProfileError(text, problems=tuple(problems))
 
 
 def _pointer_in_document(path: str, tier_names: list[str]) -> str:

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from autodeploy.messages import Message
+
 MOST_FACTORS = 20  # a fit has at most twelve and two of the host, one more for each tier of a network that no run used
 MOST_VARIANCE = 25.0  # a factor of e^5: nothing is known
 SLACK = 1e-3  # of a correlation beyond one: entries are rounded to six digits
@@ -41,16 +43,16 @@ class Covariance(BaseModel):
     @model_validator(mode="after")
     def _is_a_covariance(self) -> Self:
         if [len(row) for row in self.log_covariance] != list(range(1, len(self.factors) + 1)):
-            raise ValueError("log_covariance is a lower triangle with one row a factor")
+            raise ValueError(Message("profiles.lower_triangle"))
         if len({factor.name for factor in self.factors}) != len(self.factors):
-            raise ValueError("two factors have one name")
+            raise ValueError(Message("profiles.two_factors_one_name"))
         variances = [row[-1] for row in self.log_covariance]
         if any(not 0.0 <= variance <= MOST_VARIANCE for variance in variances):
-            raise ValueError(f"a variance is negative or above {MOST_VARIANCE:g}")
+            raise ValueError(Message("profiles.variance_out_of_range", most=MOST_VARIANCE))
         for i, row in enumerate(self.log_covariance):
             for j, value in enumerate(row[:-1]):
                 if abs(value) > (1.0 + SLACK) * math.sqrt(variances[i] * variances[j]):
-                    raise ValueError(f"row {i + 1}, entry {j + 1} is a correlation beyond one")
+                    raise ValueError(Message("profiles.correlation_beyond_a_single", row=i + 1, entry=j + 1))
         return self
 
     def matrix(self) -> npt.NDArray[np.float64]:

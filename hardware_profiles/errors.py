@@ -28,6 +28,11 @@ class ProfileError(ValueError):
         self.hint = hint or self.problems[0].hint
         super().__init__(message)
 
+    def __str__(self) -> str:
+        """The message itself, which keeps its key."""
+        text: str = self.args[0]
+        return text
+
     def __reduce__(self) -> tuple[object, ...]:
         """Keep keyword arguments across process borders."""
         return _rebuild, (str(self), self.path, self.hint, self.problems)

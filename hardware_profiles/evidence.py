@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from autodeploy.messages import Message
 from hardware_profiles.covariance import MOST_FACTORS, Covariance
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class AlikeRuns(BaseModel):
     @model_validator(mode="after")
     def _has_one_share_a_factor(self) -> Self:
         if len(self.absorbed) != len(self.covariance.factors):
-            raise ValueError("absorbed has one number a factor of the covariance")
+            raise ValueError(Message("profiles.absorbed_one_number_a_factor"))
         return self
 
     def variance_of(self, slopes: Mapping[str, float], of_work: float) -> float:

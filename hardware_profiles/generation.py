@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from autodeploy.messages import Message
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
 from hardware_profiles.schema import Document, Kind, Source, Text
@@ -76,7 +77,7 @@ class Number(Document):
     def _lies_inside(self) -> Self:
         low, high = self.interval
         if not low <= self.value <= high:
-            raise ValueError(f"{self.value:g} lies outside its interval, {low:g} to {high:g}")
+            raise ValueError(Message("profiles.outside_its_interval", value=self.value, low=low, high=high))
         return self
 
 
@@ -105,12 +106,16 @@ class GenerationDocument(Document):
         unknown = sorted(set(self.numbers) - set(GENERATION_TERMS))
         if missing or unknown:
             raise ValueError(
-                f"numbers missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
+                Message(
+                    "profiles.numbers_missing_unknown",
+                    missing=", ".join(missing) or "-",
+                    unknown=", ".join(unknown) or "-",
+                )
             )
         for name, number in self.numbers.items():
             term = GENERATION_TERMS[name]
             if number.unit != term.unit or number.value > term.upper:
-                raise ValueError(f"{name} is given in {term.unit}, at most {term.upper:g}")
+                raise ValueError(Message("profiles.given_in_unit_at_most", name=name, unit=term.unit, upper=term.upper))
         return self
 
 
@@ -155,7 +160,7 @@ def _document(name: str, calibrated: bool) -> GenerationDocument:
     try:
         return GenerationDocument.model_validate(content)
     except ValidationError as error:
-        raise ProfileError(f"numbers of generation of {name}: {error}") from error
+        raise ProfileError(Message("profiles.numbers_of_generation", name=name, reason=str(error))) from error
 
 
 def _over(below: Any, above: Any) -> Any:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.messages import Message
 from hardware_profiles.changes import apply_overlay, apply_overrides, behind_leaves
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.profile import Profile
@@ -47,7 +48,7 @@ def registered(path: str | Path) -> Iterator[Profile]:
     """
     profile = _from_path(Path(path))
     if profile.name in list_profiles():
-        raise ProfileError(f"there is a hardware profile {profile.name!r} already", path="/name")
+        raise ProfileError(Message("profiles.there_is_hardware_profile_already", name=repr(profile.name)), path="/name")
     _REGISTERED[profile.name] = profile
     try:
         yield profile
@@ -116,9 +117,9 @@ def _named(name: str, calibrated: bool) -> Profile:
     known = list_profiles()
     if name not in known:
         close = get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-        meant = f"did you mean {close[0]}? " if close else ""
-        hint = f"{meant}known are {', '.join(known)}; or give the path of a YAML file"
-        raise ProfileError(f"there is no hardware profile {name!r}", hint=hint)
+        key = "profiles.did_you_mean_known_are_or_path" if close else "profiles.known_are_or_path"
+        hint = Message(key, name=close[0] if close else "", names=", ".join(known))
+        raise ProfileError(Message("common.there_is_no_hardware_profile", name=repr(name)), hint=hint)
     if calibrated and name in _RECALIBRATED:
         return _RECALIBRATED[name]
     return _REGISTERED[name] if name in _REGISTERED else _shipped(name, calibrated)

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.quantities import find_quantity, quantities
 
@@ -277,8 +278,16 @@ class Profile:
         if wanted not in self.devices:
             close = get_close_matches(wanted.upper(), self.devices, n=1)
             known = ", ".join(self.devices)
-            hint = f"did you mean {close[0]}? known are {known}" if close else f"known are {known}"
-            raise ProfileError(f"profile {self.name} has no device {wanted!r}", path="/device", hint=hint)
+            hint = (
+                Message("profiles.did_you_mean_known_are", names=close[0], known=known)
+                if close
+                else Message("profiles.known_are", names=known)
+            )
+            raise ProfileError(
+                Message("profiles.profile_has_no_device", name=self.name, device=repr(wanted)),
+                path="/device",
+                hint=hint,
+            )
         return self.devices[wanted]
 
     @cached_property
@@ -294,7 +303,11 @@ class Profile:
             if tier.name == name:
                 return tier
         known = ", ".join(tier.name for tier in self.tiers)
-        raise ProfileError(f"profile {self.name} has no tier {name!r}", path="/tiers", hint=f"known are {known}")
+        raise ProfileError(
+            Message("profiles.profile_has_no_tier", name=self.name, tier=repr(name)),
+            path="/tiers",
+            hint=Message("profiles.known_are", names=known),
+        )
 
     @cached_property
     def host(self) -> Host:

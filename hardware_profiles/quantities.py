@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from autodeploy.messages import Message
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.schema import KINDS, Document, Kind, ProfileDocument, Quantity, TierDocument
 
@@ -40,7 +41,9 @@ def find_quantity(table: Mapping[str, Quantity], path: str) -> Quantity:
     quantity = table.get(path)
     if quantity is None:
         hint = unknown_path_hint(table, path)
-        raise ProfileError(f"the profile has no number {path!r}", path=json_pointer(path.split(".")), hint=hint)
+        raise ProfileError(
+            Message("profiles.profile_has_no_number", path=repr(path)), path=json_pointer(path.split(".")), hint=hint
+        )
     return quantity
 
 
@@ -50,7 +53,11 @@ def unknown_path_hint(table: Iterable[str], path: str) -> str:
     leaf = path.rsplit(".", 1)[-1]
     same_leaf = [candidate for candidate in known if candidate.rsplit(".", 1)[-1] == leaf]
     close = get_close_matches(path, known, n=3, cutoff=0.5) or same_leaf[:3]
-    return f"did you mean {' or '.join(close)}?" if close else "list the profile's numbers to see their paths"
+    return (
+        Message("common.did_you_mean", names=" or ".join(close))
+        if close
+        else "list the profile's numbers to see their paths"
+    )
 
 
 def json_pointer(parts: Iterable[Any]) -> str:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from autodeploy.messages import Message, joined
+from autodeploy.messages.field_faults import bare_fault_of
+from autodeploy.messages.foreign_faults import os_fault
 from hardware_profiles.errors import FieldProblem, ProfileError
 from hardware_profiles.quantities import json_pointer, quantities
 from hardware_profiles.schema import FIELDS_ERROR, ProfileDocument
@@ -20,24 +23,30 @@ MAX_YAML_BYTES = 128 * 1024
 """A profile is about 10 KB; ten times that leaves room for notes."""
 
 _MENDING = {
-    "extra_forbidden": "remove it, or check its spelling against the documented fields",
-    "missing": "add it",
+    "extra_forbidden": Message("profiles.remove_it_or_check_its_spelling_against_documented"),
+    "missing": Message("profiles.add_it"),
 }
 
 
 def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
     """The mapping that a YAML text holds; ProfileError with line and column when it is not one."""
     if len(text) > MAX_YAML_BYTES:
-        raise ProfileError(f"{name} is larger than {MAX_YAML_BYTES // 1024} KiB", hint="a profile is about 10 KB")
+        raise ProfileError(
+            Message("profiles.is_larger_than_kib", name=name, limit=MAX_YAML_BYTES // 1024),
+            hint=Message("profiles.profile_is_about_10_kb"),
+        )
     from hardware_profiles.bounded_yaml import YAMLError, load_bounded_yaml  # here: what is shipped needs none of it
 
     try:
         content = load_bounded_yaml(text)
     except (YAMLError, ValueError) as error:
-        message = f"{name} is not valid YAML: {fault_of(error, text)}"
-        raise ProfileError(message, hint="mend the syntax there") from None
+        message = Message("profiles.is_not_valid_yaml", name=name, place=fault_of(error, text))
+        raise ProfileError(message, hint=Message("profiles.mend_syntax_there")) from None
     if not isinstance(content, dict):
-        raise ProfileError(f"{name} does not hold a mapping", hint="start from one of the shipped profiles")
+        raise ProfileError(
+            Message("profiles.does_not_hold_mapping", name=name),
+            hint=Message("profiles.start_from_one_of_shipped_profiles"),
+        )
     return content
 
 
@@ -50,14 +59,21 @@ def read_text(path: Path) -> str:
     """The text of a YAML file; ProfileError when it cannot be read. Of one that is too large, more than is parsed."""
     try:
         if not path.is_file():
-            raise ProfileError(f"there is no file {path}", hint="give the path of a YAML file")
+            raise ProfileError(
+                Message("profiles.there_is_no_file", path=path), hint=Message("profiles.give_path_of_yaml_file")
+            )
         with path.open("rb") as file:
             data = file.read(MAX_YAML_BYTES + 1)
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise ProfileError(f"{path} is not UTF-8 text, or is too large", hint="a profile is a YAML text") from None
+        raise ProfileError(
+            Message("profiles.is_not_utf_8_text_or_is_too", path=path), hint=Message("profiles.profile_is_yaml_text")
+        ) from None
     except OSError as error:
-        raise ProfileError(f"{path} cannot be read: {error.strerror}", hint="check the path and its rights") from None
+        raise ProfileError(
+            Message("profiles.cannot_be_read", path=path, reason=os_fault(error)),
+            hint=Message("profiles.check_path_and_its_rights"),
+        ) from None
 
 
 def parse_profile_document(content: Any, *, name: str = "profile") -> ProfileDocument:
@@ -81,8 +97,10 @@ def problems_of(error: ValidationError, prefix: Iterable[str] = ()) -> list[Fiel
                 for found in finding["ctx"]["findings"]
             )
             continue
-        message = finding["msg"].removeprefix("Value error, ")
-        hint = _MENDING.get(finding["type"], "give {value, unit, kind, source}" if "Quantity" in message else "")
+        message = bare_fault_of(finding)
+        hint = _MENDING.get(
+            finding["type"], Message("profiles.give_value_unit_kind_source") if "Quantity" in message else ""
+        )
         problems.append(FieldProblem(json_pointer((*prefix, *finding["loc"])), message, hint))
     return problems
 
@@ -94,12 +112,19 @@ def _unknown_sources(document: ProfileDocument) -> list[FieldProblem]:
         for source in quantity.source:
             if source not in document.sources and not any(mark.isspace() for mark in source):
                 close = get_close_matches(source, document.sources, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else "add it to sources, or say it in several words"
+                hint = (
+                    Message("common.did_you_mean", names=repr(close[0]))
+                    if close
+                    else Message("profiles.add_it_to_sources_or_say_it_in")
+                )
                 pointer = json_pointer([*path.split("."), "source"])
-                problems.append(FieldProblem(pointer, f"source {source!r} is not among sources", hint))
+                problems.append(
+                    FieldProblem(pointer, Message("profiles.source_is_not_among_sources", name=repr(source)), hint)
+                )
     return problems
 
 
 def _invalid(name: str, problems: list[FieldProblem]) -> ProfileError:
-    shown = "; ".join(f"{problem.path or '/'}: {problem.message}" for problem in problems[:20])
-    return ProfileError(f"{name} is not a valid profile: {shown}", problems=tuple(problems))
+    said = (Message("common.place", place=problem.path or "/", message=problem.message) for problem in problems[:20])
+    shown = joined(said, "semicolon")
+    return ProfileError(Message("profiles.is_not_valid_profile", name=name, problems=shown), problems=tuple(problems))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from autodeploy.messages import Message
 from hardware_profiles.covariance import Covariance
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
 from hardware_profiles.evidence import Evidence
@@ -86,7 +87,7 @@ class Quantity(Document):
     def _ranges_ascend(self) -> Self:
         for axis, (low, high) in (self.measured_over or {}).items():
             if low > high:
-                raise ValueError(f"measured_over {axis}: {low:g} is above {high:g}")
+                raise ValueError(Message("profiles.measured_over_is_above", axis=axis, low=low, high=high))
         return self
 
 
@@ -97,12 +98,16 @@ def _quantity_in(
 
     def check(quantity: Quantity) -> Quantity:
         if quantity.unit != unit:
-            raise ValueError(f"unit is {quantity.unit!r}, but this number is given in {unit!r}")
+            raise ValueError(
+                Message("profiles.unit_is_but_this_number_is_given_in", given=repr(quantity.unit), wanted=repr(unit))
+            )
         if quantity.value < low or quantity.value > high or (quantity.value == low and not zero):
             bracket = "[" if zero else "("
-            raise ValueError(f"value {quantity.value:g} is outside {bracket}{low:g}, {high:g}] {unit}")
+            raise ValueError(
+                Message("profiles.value_outside", value=quantity.value, range=f"{bracket}{low:g}, {high:g}]", unit=unit)
+            )
         if whole and quantity.value != int(quantity.value):
-            raise ValueError(f"value {quantity.value:g} is not a whole number")
+            raise ValueError(Message("profiles.value_is_not_whole_number", value=quantity.value))
         return quantity
 
     return check
@@ -164,7 +169,14 @@ class DeviceDocument(Document):
     def _usable_fits(self) -> Self:
         usable, whole = self.usable_hbm_gib.value, self.hbm_gib.value
         if usable > whole:
-            _refuse([Finding(("usable_hbm_gib",), f"usable_hbm_gib {usable:g} exceeds hbm_gib {whole:g}")])
+            _refuse(
+                [
+                    Finding(
+                        ("usable_hbm_gib",),
+                        Message("profiles.usable_hbm_gib_exceeds_hbm_gib", usable=usable, all=whole),
+                    )
+                ]
+            )
         return self
 
 
@@ -195,13 +207,13 @@ class TierDocument(Document):
     @model_validator(mode="after")
     def _leaf_is_whole(self) -> Self:
         if (self.leaf_nodes is None) != (self.leaf_oversubscription is None):
-            raise ValueError("give leaf_nodes and leaf_oversubscription together")
+            raise ValueError(Message("profiles.leaf_together"))
         if self.leaf_nodes is None or self.leaf_oversubscription is None:
             return self
         if self.span != "cluster":
-            raise ValueError(f"a tier that spans a {self.span} has no leaf switches: put leaf_nodes on the cluster's")
+            raise ValueError(Message("profiles.tier_spans_no_leaf", span=self.span))
         if self.leaf_nodes.value < 1 or self.leaf_nodes.value % 1 or self.leaf_oversubscription.value < 1:
-            raise ValueError("leaf_nodes is a whole number from 1, leaf_oversubscription a number from 1")
+            raise ValueError(Message("profiles.leaf_numbers"))
         return self
 
 
@@ -306,8 +318,14 @@ def _complete_efficiencies(given: dict[str, Quantity]) -> dict[str, Quantity]:
         term = EFFICIENCY_TERMS.get(name)
         if term is None:
             close = get_close_matches(name, EFFICIENCY_TERMS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(EFFICIENCY_TERMS)}"
-            findings.append(Finding((name,), f"{name!r} is not an efficiency that the formulas read", hint))
+            hint = (
+                Message("common.did_you_mean", names=repr(close[0]))
+                if close
+                else Message("profiles.known_are", names=", ".join(EFFICIENCY_TERMS))
+            )
+            findings.append(
+                Finding((name,), Message("profiles.is_not_efficiency_that_formulas_read", name=repr(name)), hint)
+            )
             continue
         try:
             _quantity_in(term.unit, high=term.upper, zero=term.may_be_zero)(quantity)
@@ -371,8 +389,10 @@ class ProfileDocument(Document):
     @model_validator(mode="after")
     def _default_device_is_known(self) -> Self:
         if self.default_device not in self.devices:
-            message = f"{self.default_device!r} is not among devices"
-            _refuse([Finding(("default_device",), message, f"known are {', '.join(self.devices)}")])
+            message = Message("profiles.is_not_among_devices", name=repr(self.default_device))
+            _refuse(
+                [Finding(("default_device",), message, Message("profiles.known_are", names=", ".join(self.devices)))]
+            )
         return self
 
     @model_validator(mode="after")
@@ -382,13 +402,19 @@ class ProfileDocument(Document):
         inner = 1
         for index, tier in enumerate(self.tiers):
             if tier.name in seen:
-                findings.append(Finding(("tiers", index, "name"), f"two tiers have the name {tier.name!r}"))
+                findings.append(
+                    Finding(("tiers", index, "name"), Message("profiles.two_tiers_have_name", name=repr(tier.name)))
+                )
             if tier.name in RESERVED_TIER_NAMES:
-                findings.append(Finding(("tiers", index, "name"), f"{tier.name!r} is a section of the profile"))
+                findings.append(
+                    Finding(("tiers", index, "name"), Message("profiles.is_section_of_profile", name=repr(tier.name)))
+                )
             seen.add(tier.name)
             ranks = self.ranks_spanned(tier.span)
             if message := self._span_problem(tier.span, ranks, inner, last=index == len(self.tiers) - 1):
-                findings.append(Finding(("tiers", index, "span"), message, "tiers stand innermost first"))
+                findings.append(
+                    Finding(("tiers", index, "span"), message, Message("profiles.tiers_stand_innermost_first"))
+                )
             inner = ranks or inner
         _refuse(findings)
         return self

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from autodeploy.messages import Message
 from hardware_profiles.errors import ProfileError
 
 if TYPE_CHECKING:
@@ -116,7 +117,10 @@ def cluster_topology(
         supernodes = _even_lengths(total, profile.ranks_per_node * (profile.supernode_nodes or 0))
     used = total if num_ranks is None else num_ranks
     if not 1 <= used <= total:
-        raise ProfileError(f"{used} ranks asked for, but the cluster has {total}", hint="use between 1 and all ranks")
+        raise ProfileError(
+            Message("profiles.ranks_asked_for_but_cluster_has", used=used, total=total),
+            hint=Message("profiles.use_between_1_and_all_ranks"),
+        )
     lengths = [
         supernodes if document.span == "supernode" else _even_lengths(total, tier.ranks or 0)
         for document, tier in zip(profile.document.tiers, profile.tiers, strict=True)
@@ -142,11 +146,15 @@ def _leaf_grain(profile: Profile, total: int, used: int, *, broken: bool) -> int
     ranks, path = tier.leaf_nodes * profile.ranks_per_node, f"/tiers/{len(profile.tiers) - 1}/leaf_nodes"
     inside = (profile.tiers[-2].ranks if len(profile.tiers) > 1 else None) or 1
     if ranks % inside and inside % ranks:
-        hint = f"a leaf joins whole instances of {profile.tiers[-2].name} ({inside} ranks) or an even part of one"
-        raise ProfileError(f"a leaf of {ranks} ranks cuts through instances of a tier", path=path, hint=hint)
+        hint = Message(
+            "profiles.leaf_joins_whole_instances_of_ranks_or_even", name=profile.tiers[-2].name, count=inside
+        )
+        raise ProfileError(
+            Message("profiles.leaf_of_ranks_cuts_through_instances_of_tier", count=ranks), path=path, hint=hint
+        )
     if broken:
-        hint = "give num_npus, or leave the leaf out"
-        raise ProfileError("a leaf tier with blocks of healthy nodes is not modelled", path=path, hint=hint)
+        hint = Message("profiles.give_num_npus_or_leave_leaf_out")
+        raise ProfileError(Message("profiles.leaf_tier_with_blocks"), path=path, hint=hint)
     return math.gcd(*_boundaries(used, _even_lengths(total, ranks)))
 
 
@@ -174,13 +182,22 @@ def _nodes_by_supernode(blocks: Sequence[tuple[int, int]]) -> dict[int, int]:
 
 def _check_blocks(profile: Profile, blocks: Sequence[tuple[int, int]]) -> None:
     if not blocks or any(nodes < 1 for _, nodes in blocks):
-        raise ProfileError("a block has no node", path="/blocks", hint="leave out the supernodes without nodes")
+        raise ProfileError(
+            Message("profiles.block_has_no_node"),
+            path="/blocks",
+            hint=Message("profiles.leave_out_supernodes_without_nodes"),
+        )
     limit = profile.supernode_nodes
     nodes_of = _nodes_by_supernode(blocks)
     for index, (supernode, _) in enumerate(blocks):
         if limit is not None and nodes_of[supernode] > limit:
             raise ProfileError(
-                f"supernode {supernode} is given {nodes_of[supernode]} nodes, but one holds {limit}",
+                Message(
+                    "profiles.supernode_is_given_nodes_but_one_holds",
+                    number=supernode,
+                    nodes=nodes_of[supernode],
+                    limit=limit,
+                ),
                 path=f"/blocks/{index}/nodes",
-                hint=f"at most {limit} nodes a supernode",
+                hint=Message("profiles.at_most_nodes_supernode", limit=limit),
             )

@@ -10,6 +10,7 @@ from api.dependencies import PrincipalDep, ServicesDep
 from api.prefix import own_address
 from api.problems import responses
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.store.audit import AuditFilter
 from autodeploy.store.clock import AUDIT_ID_PATTERN
 
@@ -35,7 +36,7 @@ def list_audit(
     where = AuditFilter(key_id, author, team, action, object_id)
     for name in AuditFilter.__dataclass_fields__:
         if "\0" in (getattr(where, name) or ""):
-            raise SpecError("no such text", path=name)
+            raise SpecError(Message("api.no_such_text"), path=name)
     page = services.audit.list(where, limit=limit, after=after)
     next_url = None
     if page.next_after is not None:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path
 from api.documents import ModelList, ProfileItem, ProfileList, SchemaList
 from api.problems import responses
 from autodeploy.errors import NotFoundError, SpecError
+from autodeploy.messages import Message
 from autodeploy.services.schemas import json_schema, schema_names
 from autodeploy.specs.presets import Preset, list_presets, read_preset
 from autodeploy.specs.validation import did_you_mean
@@ -33,7 +34,9 @@ def list_hardware_profiles() -> ProfileList:
 def get_hardware_profile(name: Name) -> ProfileDocument:
     """Every number with its unit, kind and source."""
     if name not in list_profiles():
-        raise NotFoundError(f"there is no hardware profile {name!r}", hint=did_you_mean(name, list_profiles()))
+        raise NotFoundError(
+            Message("common.there_is_no_hardware_profile", name=repr(name)), hint=did_you_mean(name, list_profiles())
+        )
     return load_profile(name).document
 
 

@@ -13,6 +13,7 @@ from api.problems import responses
 from api.run_documents import ClusterDocument, ClusterList, RunDocument, RunList, RunOutcomeDocument
 from api.threads import run_slowly
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.services import RunPage
 from autodeploy.services.measured_intake import MeasuredFile
 from autodeploy.specs.measured_run import MeasuredRun
@@ -107,7 +108,7 @@ def list_runs(
     """Newest first, each beside what had been predicted. A key sees its team's runs, one with scope admin all."""
     for name, text in (("cluster", cluster), ("author", author), ("team", team)):
         if text is not None and "\0" in text:
-            raise SpecError("no such text", path=name)
+            raise SpecError(Message("api.no_such_text"), path=name)
     page = services.runs.list(plan_id=plan_id, cluster=cluster, author=author, team=team, limit=limit, after=after)
     return _listed(request, page)
 

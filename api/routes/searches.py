@@ -17,6 +17,7 @@ from api.prefix import own_address
 from api.problems import responses
 from api.threads import run_submission
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.services import SearchView
 from autodeploy.services.intake import read_spec
 from autodeploy.services.searches import NEWEST
@@ -118,7 +119,7 @@ def list_searches(
     sees its team's searches, one with scope admin everybody's."""
     for name, text in (("model", model), ("profile", profile), ("tag", tag), ("author", author), ("team", team)):
         if text is not None and "\0" in text:
-            raise SpecError("no such text", path=name)
+            raise SpecError(Message("api.no_such_text"), path=name)
     where = SearchFilter(model, profile, status, tag, created_after, created_before, author, team)
     page = searches.list(where, limit=limit, after=after, sort=sort)
     next_url = None

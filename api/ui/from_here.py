@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from api.ui.conditions import changed_spec, conditions_of
 from api.ui.plan_page import KNOBS, changed_strategy, knobs_of
 from autodeploy.errors import FieldError, SpecError
+from autodeploy.messages import Message
 from autodeploy.specs.search import Axis
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import DEFAULT
@@ -57,7 +58,9 @@ def kept_from(view: PlanView, given: Mapping[str, str], views: Views) -> str:
     spec, strategy = changed_by(view, given)
     plan = views.estimate(spec, strategy)
     if not plan.fits:
-        raise SpecError("a plan that does not fit is not kept", path="/strategy", hint="less memory on a card")
+        raise SpecError(
+            Message("api.plan_that_does_not_fit_is_not_kept"), path="/strategy", hint=Message("api.less_memory_on_card")
+        )
     return views.keep(view, spec.model_copy(update={"strategy": None}), plan)
 
 

@@ -12,6 +12,7 @@ from api.ui.search_page import axes, expected, step_shares
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.figures.palette import PART_COLOURS
+from autodeploy.messages import Message
 from autodeploy.reports.evidence import evidence_line, evidence_rows
 from autodeploy.reports.outlook import goal_line
 from autodeploy.reports.recommendation import box_rows, rescaled_words
@@ -141,7 +142,11 @@ def changes_of(text: str) -> dict[str, str]:
     for part in text[:1000].replace("，", ",").split(","):
         name, sign, value = (piece.strip() for piece in part.partition("="))
         if not (sign and name and value):
-            raise SpecError(errors=(FieldError("/strategy", f"{part.strip()!r} is not AXIS=VALUE", "tp=8,pp=4"),))
+            raise SpecError(
+                errors=(
+                    FieldError("/strategy", Message("common.is_not_axis_value", part=repr(part.strip())), "tp=8,pp=4"),
+                )
+            )
         changes[name.lower()] = value
     return changes
 

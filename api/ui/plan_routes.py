@@ -30,6 +30,7 @@ from api.ui.strategy_picture import picture
 from api.ui.timeline_picture import stage_rows, timeline_lead, timeline_picture
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import memory_names, part_names
+from autodeploy.messages import in_language
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
 from autodeploy.reports.operator_table import (
     EXCHANGE_NUMBERS,
@@ -43,7 +44,6 @@ from autodeploy.reports.operator_table import (
     operator_cells,
     titles,
 )
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import choices, plan_lines
 from autodeploy.services.comparisons import MAX_COMPARED
 from autodeploy.services.searches import NEWEST
@@ -83,7 +83,7 @@ def knobs(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     found: dict[str, dict[str, str]] = {}
     for (name, value, _), rules in zip(others, broken, strict=True):
         if rules:
-            found.setdefault(name, {})[value] = "; ".join(translated(rule, lang) for rule in rules)
+            found.setdefault(name, {})[value] = "; ".join(in_language(rule, lang) for rule in rules)
     return JSONResponse(found)
 
 
@@ -268,7 +268,7 @@ def strategies(request: Request, search_id: str, views: ViewsOfApp) -> Response:
     except NotFoundError as error:
         return not_found(request, error)
     except (SpecError, ProfileError) as error:
-        return JSONResponse({"error": translated(str(error), language_of(request))}, 422)
+        return JSONResponse({"error": in_language(str(error), language_of(request))}, 422)
     return data(request, found)
 
 
@@ -293,7 +293,7 @@ def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONRes
         imported = views.read_text(values.get("spec", ""), values)
     except SpecError as error:
         faults = [
-            {"pointer": e.path, "message": translated(e.message, lang), "hint": translated(e.hint, lang)}
+            {"pointer": e.path, "message": in_language(e.message, lang), "hint": in_language(e.hint, lang)}
             for e in error.errors
         ]
         return JSONResponse({"kind": None, "errors": faults})
@@ -304,8 +304,8 @@ def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONRes
             "errors": [],
             "taken": len(notes.taken),
             "defaulted": [f"{note.field} = {note.value}" for note in notes.defaulted],
-            "doubts": [translated(text, lang) for text in notes.to_check if text not in notes.contradictions],
-            "contradicted": [translated(text, lang) for text in notes.contradictions],
+            "doubts": [in_language(text, lang) for text in notes.to_check if text not in notes.contradictions],
+            "contradicted": [in_language(text, lang) for text in notes.contradictions],
             "unknown": [flag.name for flag in imported.kept],
         }
     )

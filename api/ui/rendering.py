@@ -17,8 +17,8 @@ from api.prefix import own_address
 from api.ui.assets import asset_url
 from api.ui.formats import FILTERS
 from api.ui.languages import language_of, requested_language, texts
+from autodeploy import messages
 from autodeploy.figures.layout import plotly_style_ids
-from autodeploy.reports.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(FILTERS, json_island=json_island, translated=translated)
+    environment.filters.update(FILTERS, json_island=json_island, translated=messages.in_language)
     environment.globals.update(plotly_style_ids=plotly_style_ids, version=version("autodeploy"))
     return environment
 
@@ -94,7 +94,7 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
         context
         | {
             "t": t,
-            "tr": partial(translated, lang=lang),
+            "tr": partial(messages.in_language, lang=lang),
             "lang": lang,
             "at": at,
             "asset_url": lambda name: at(asset_url(name)),

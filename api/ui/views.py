@@ -19,6 +19,7 @@ from autodeploy.importers.amounts import card_count
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.slips import slips
 from autodeploy.jobs.planning import load_planner
+from autodeploy.messages import Message
 from autodeploy.rehearsal.rehearse import smaller_than
 from autodeploy.reports.wording import system_title
 from autodeploy.services.access import ANYONE
@@ -60,8 +61,8 @@ if TYPE_CHECKING:
 PAGE_LENGTH = 50
 # What a field beside a pasted text can say.
 BESIDE = {
-    "/cluster/profile": "choose the cluster beside the text",
-    "/cluster/num_npus": "give the cards beside the text, such as 128 or 16 nodes",
+    "/cluster/profile": Message("api.choose_cluster_beside_text"),
+    "/cluster/num_npus": Message("api.give_cards_beside_text_such_as_128_or"),
 }
 # Each has up to some ten thousand slots.
 KEPT_TIMELINES = 32
@@ -313,7 +314,7 @@ class Views:
         """
         if name not in list_profiles():
             hint = did_you_mean(name[:100], list_profiles())
-            raise NotFoundError(f"there is no hardware profile {name[:100]!r}", hint=hint)
+            raise NotFoundError(Message("common.there_is_no_hardware_profile", name=repr(name[:100])), hint=hint)
         return profile_page(load_profile(name).document.model_dump(mode="json"))
 
     def profile_title(self, name: str) -> str:
@@ -367,7 +368,7 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
     refuse_profile(profile)
     count = card_count(cards, profile) if cards else None
     if cards and count is None:
-        raise SpecError(f"{cards[:40]!r} is no number of cards", path="/cluster/num_npus")
+        raise SpecError(Message("api.is_no_number_of_cards", value=repr(cards[:40])), path="/cluster/num_npus")
     try:
         document = imported.spec_document(cluster or None, None, count)
     except SpecError as error:
@@ -417,6 +418,6 @@ def _refuse_unstorable(document: Any) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SpecError("the text has half a surrogate pair") from error
+        raise SpecError(Message("api.text_has_half_surrogate")) from error
     if "\\u0000" in text:
-        raise SpecError("the text has a NUL character")
+        raise SpecError(Message("api.text_has_nul"))

@@ -13,7 +13,6 @@ from autodeploy.calibration.accuracy_points import shipped_points
 from autodeploy.calibration.memory_points import shipped_memory_points
 from autodeploy.figures.layout import plotly_style_ids
 from autodeploy.messages import LANGUAGES
-from autodeploy.reports.translation import sentences
 from autodeploy.services.calls import SMALL
 from autodeploy.specs.spec import parse_spec
 from autodeploy.strategies.rules import load_rules
@@ -49,7 +48,6 @@ def warm_up() -> None:
         ENVIRONMENT.get_template(name)
     for lang in LANGUAGES:
         texts(lang)
-    sentences()
     shipped_points()
     shipped_memory_points()
     plotly_style_ids()

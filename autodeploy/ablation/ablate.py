@@ -9,6 +9,7 @@ from autodeploy.ablation.rl_switches import MECHANISMS, active_mechanisms, witho
 from autodeploy.ablation.switches import active_features, without
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.planner import estimate, plan, prepare
 from autodeploy.specs.ablation import AblationReport, AblationRow, Mode
 from autodeploy.specs.planset import PARTS
@@ -81,7 +82,9 @@ def _strategy_of(spec: Spec, should_cancel: Callable[[], bool] | None) -> tuple[
     found = plan(spec, should_cancel=should_cancel)
     if not found.plans:
         raise SpecError(
-            "no plan fits, so there is nothing to take apart", path="", hint="give a strategy, or see `autodeploy plan`"
+            Message("ablation.no_plan_fits_so_there_is_nothing_to"),
+            path="",
+            hint=Message("ablation.give_strategy_or_see_autodeploy_plan"),
         )
     strategy = found.plans[0].strategy
     return strategy, on or features_of(spec, strategy)
@@ -92,7 +95,9 @@ def _ordered(order: Sequence[str], active: tuple[str, ...]) -> list[str]:
     for name in wanted:
         if name not in active:
             raise SpecError(
-                f"the strategy does not use {name}", path="/order", hint=f"it uses {', '.join(active) or 'no feature'}"
+                Message("ablation.strategy_does_not_use", name=name),
+                path="/order",
+                hint=Message("ablation.it_uses", names=", ".join(active) or "no feature"),
             )
     known = (*MECHANISMS, *FEATURES)
     return [*dict.fromkeys(wanted), *(name for name in known if name in active and name not in wanted)]

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import read_document
+from autodeploy.messages import Message
 from autodeploy.specs.published_case import Case
 from autodeploy.specs.validation import field_errors
 
@@ -26,7 +27,9 @@ def read_cases(folder: Path = CASES) -> tuple[Case, ...]:
     """
     files = sorted(folder.glob("*.yaml"))
     if not files:
-        raise SpecError(f"{folder} has no published cases", hint="name the folder with --cases")
+        raise SpecError(
+            Message("ablation.has_no_published_cases", folder=folder), hint=Message("ablation.name_folder_with_cases")
+        )
     return tuple(_read(path) for path in files)
 
 
@@ -35,7 +38,9 @@ def _read(path: Path) -> Case:
     try:
         case = Case.model_validate(document)
     except ValidationError as error:
-        raise SpecError(f"{path.name} is not a case", errors=field_errors(error, prefix="", model=Case)) from error
+        raise SpecError(
+            Message("ablation.is_not_case", file=path.name), errors=field_errors(error, prefix="", model=Case)
+        ) from error
     if case.assumes is None:
         return case
     shared = read_document(path.parent / ASSUMPTIONS / f"{case.assumes}.yaml")

@@ -9,6 +9,7 @@ from autodeploy.ablation.metrics import METRICS
 from autodeploy.ablation.runs import Runs
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message, joined
 from autodeploy.specs.ablation import AblationReport, AblationRow
 
 if TYPE_CHECKING:
@@ -41,7 +42,11 @@ def ablate_published(folder: Path = CASES, *, tell: Callable[[str], None] | None
 def _row(case: Case, effect: Effect, runs: Runs) -> AblationRow:
     for name in (effect.metric, *effect.beside):
         if name not in METRICS:
-            raise SpecError(f"{case.case}: there is no metric {name!r}", path="/effects", hint=", ".join(METRICS))
+            raise SpecError(
+                Message("ablation.there_is_no_metric", case=case.case, name=repr(name)),
+                path="/effects",
+                hint=", ".join(METRICS),
+            )
     baseline, variant = runs.both(case, effect)
     predicted = METRICS[effect.metric](baseline, variant)
     holds = effect.tolerance.holds(predicted, effect.published)
@@ -59,5 +64,5 @@ def _row(case: Case, effect: Effect, runs: Runs) -> AblationRow:
         published=effect.published,
         tolerance=str(effect.tolerance),
         within_tolerance=holds,
-        reason="; ".join([*words, *beside]) or None,
+        reason=joined([*words, *beside], "semicolon") if words or beside else None,
     )

@@ -9,6 +9,7 @@ from autodeploy.ablation.cases import laid_over
 from autodeploy.ablation.placement import with_balanced_layers
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.messages import Message
 from autodeploy.planner import estimate, plan, predict, prepare
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
@@ -39,7 +40,11 @@ class Run:
             for reinforcement learning, whose plans are made from several predictions.
         """
         if self.made_from is None:
-            raise SpecError("this figure is read off a step of pre-training", path="/effects", hint="another metric")
+            raise SpecError(
+                Message("ablation.this_figure_is_read_off_step_of_pre"),
+                path="/effects",
+                hint=Message("ablation.another_metric"),
+            )
         return self.made_from
 
 
@@ -85,7 +90,7 @@ def _run(
     spec = read_spec_document(laid_over(base, {"search": laid_over({"features": switches, "top_k": 1}, search)}))
     found = plan(spec)
     if not found.plans:
-        raise SpecError("the search of a published case finds no plan that fits", path="/search")
+        raise SpecError(Message("ablation.search_of_published_case_finds_no_plan_that"), path="/search")
     if spec.training.rl is not None:
         return Run(spec, features, found.plans[0])
     return _made(spec, features, predict(prepare(spec), found.plans[0].strategy))

@@ -21,6 +21,7 @@ from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import in_graph_mode
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.steps.worlds import sensitivities
+from autodeploy.messages import Message
 from hardware_profiles.covariance import FittedFactor
 from hardware_profiles.loader import load_profile, shipped_profiles
 
@@ -81,7 +82,9 @@ def calibrate(
     profile = load_profile(profile_name, calibrated=False)
     if profile.family not in PARAMETERS:
         raise SpecError(
-            f"no free parameters are defined for {profile.family}", path="/profile", hint=", ".join(sorted(PARAMETERS))
+            Message("calibration.no_free_parameters_are_defined_for", family=profile.family),
+            path="/profile",
+            hint=", ".join(sorted(PARAMETERS)),
         )
     parameters = (*PARAMETERS[profile.family], *nuisances_of(profile))
     group = fitted_together(profile_name)
@@ -150,7 +153,7 @@ def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[
     source = f"MAP fit to {' and '.join(f'{n} records on {name}' for name, n in counts.items()) or 'no record'}"
     kind = "assumed" if carried and not counts[profile.name] else "fitted"
     if kind == "assumed":
-        source = f"carried over from {calibration.profile.name}: {source}"
+        source = Message("calibration.carried_over_from", profile=calibration.profile.name, text=source)
     document: dict[str, Any] = {"profile": profile.name}
     document |= overlay_numbers(profile, calibration.fit, kind=kind, source=source, carried=carried)
     document["covariance"] = covariance_document(fitted_covariance(profile, calibration.fit, source, carried=carried))

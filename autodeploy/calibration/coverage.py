@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, ClassSpread, classes_of_run, conditioned
+from autodeploy.messages import Message
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -161,12 +162,12 @@ def spread_of(
     )
     extrapolated += beyond
     basis = (
-        f"{entry['n']} configurations of {key}"
+        Message("calibration.configurations_of", count=entry["n"], group=key)
         if measured
-        else f"no record of {family}; spread of uncalibrated devices"
+        else Message("calibration.no_record_of_spread_of_uncalibrated_devices", family=family)
     )
     if timed:
-        basis = f"runs of this cluster; {basis}"
+        basis = Message("calibration.runs_of_this_cluster", basis=basis)
     return Spread(scale * math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
 
 

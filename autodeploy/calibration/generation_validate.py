@@ -8,6 +8,7 @@ from pydantic import Field
 
 from autodeploy.calibration.generation_predict import batches_of, service_of
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.generation import ServedMeasured
 from autodeploy.specs.generation_layout import EngineMode
@@ -143,16 +144,28 @@ def _warnings(batch: Batch, record: GenerationRecord, predicted: ServedPredicted
     generator, layout = batch.generator, record.generation
     said = []
     if generator.mode_is_assumed:
-        said.append(f"mode not published; {generator.mode} assumed")
+        said.append(Message("calibration.mode_not_published_assumed", mode=generator.mode))
     if generator.numbers_of != record.cluster.profile:
-        said.append(f"no numbers of generation for {record.cluster.profile}; those of {generator.numbers_of} taken")
+        said.append(
+            Message(
+                "calibration.no_numbers_of_generation_for_those_of_taken",
+                profile=record.cluster.profile,
+                other=generator.numbers_of,
+            )
+        )
     if record.model.is_moe:
-        said.append(f"experts on this system: no measurement fitted, +-{100 * generator.half_width:.0f} %")
+        said.append(
+            Message("calibration.experts_on_this_system_no_measurement_fitted", share=100 * generator.half_width)
+        )
     model = generator.model
     if model.cache_space_bytes <= 0.0:
         room = (model.cache_space_bytes + model.weights_bytes) / GIB
-        said.append(f"weights do not fit: {model.weights_bytes / GIB:.1f} GiB a die of {room:.1f} GiB")
+        said.append(
+            Message("calibration.weights_do_not_fit_gib_die_of_gib", needed=model.weights_bytes / GIB, room=room)
+        )
     asked = layout.concurrency * layout.tp / record.cluster.num_dies
     if asked > predicted.running and predicted.running < (layout.max_num_seqs or asked):
-        said.append(f"{asked:.0f} requests ask for more keys and values than fit: {predicted.running:.0f} run at once")
+        said.append(
+            Message("calibration.requests_ask_for_more_keys_and_values_than", asked=asked, running=predicted.running)
+        )
     return tuple(said)

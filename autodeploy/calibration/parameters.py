@@ -9,11 +9,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.fit import FitParameter
+from autodeploy.messages import Message
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from hardware_profiles.profile import Profile
 
@@ -32,12 +33,24 @@ def _table() -> dict[str, Any]:
     return found
 
 
-def _rows(rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
-    return tuple(FitParameter(**{**row, "multiplies": tuple(row["multiplies"])}) for row in rows)
+def _rows(group: str, rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
+    return tuple(
+        FitParameter(
+            **{**row, "multiplies": tuple(row["multiplies"]), "meaning": meaning_of(f"{group}.{row['name']}", row)}
+        )
+        for row in rows
+    )
 
 
-_COMMON = _rows(_table()["common"])
-PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _table()["families"].items()}
+def meaning_of(name: str, row: Mapping[str, Any]) -> Message:
+    """What a number of a table means, in a person's language."""
+    return Message.of_record(f"uncertain_number.{name}", row["meaning"])
+
+
+_COMMON = _rows("common", _table()["common"])
+PARAMETERS: dict[str, tuple[FitParameter, ...]] = {
+    name: _rows(name, rows) for name, rows in _table()["families"].items()
+}
 
 
 def _as_assumed(name: str, *multiplies: str) -> FitParameter:
@@ -77,6 +90,8 @@ def measured_elsewhere(profile: Profile) -> frozenset[str]:
 def link_parameters(tiers: Iterable[str]) -> tuple[FitParameter, ...]:
     """One factor for each of these tiers, as uncertain as where nothing measured it."""
     return tuple(
-        FitParameter(f"link_{tier}", (f"link_{tier}",), LINK_SIGMA, "rate of collectives on this tier")
+        FitParameter(
+            f"link_{tier}", (f"link_{tier}",), LINK_SIGMA, Message("calibration.rate_of_collectives_on_this_tier")
+        )
         for tier in tiers
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.calibration.release_defaults import release_of, stack_of
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.steps.one_strategy import layout_of
+from autodeploy.messages import Message
 from autodeploy.specs.record_reading import Diagnosis
 from cost_models.schedule import chunks_in_words, kinds, schedule_problem
 
@@ -77,7 +78,10 @@ def _refuse_empty_stages(record: Record) -> None:
     for name in ("pp", "vpp"):
         if getattr(record.strategy, name) > parts:
             count = getattr(record.strategy, name)
-            raise SpecError(f"{name} {count} for {model.num_hidden_layers} layers", path=f"/strategy/{name}")
+            raise SpecError(
+                Message("calibration.for_layers", name=name, count=count, layers=model.num_hidden_layers),
+                path=f"/strategy/{name}",
+            )
 
 
 def _note(path: str, text: str, *, widens: bool = True) -> Diagnosis:

@@ -12,9 +12,16 @@ import numpy as np
 
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import coverage
-from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters, measured_elsewhere
+from autodeploy.calibration.parameters import (
+    UNFITTED,
+    known_parameters,
+    link_parameters,
+    meaning_of,
+    measured_elsewhere,
+)
 from autodeploy.evaluation.inputs.expert_balance import persistent_shares
 from autodeploy.evaluation.steps.worlds import PERSISTENT, SHIFTED, base_value, reads
+from autodeploy.messages import Message
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.loader import load_profile, shipped_profiles
 from hardware_profiles.shipped_yaml import load_shipped_yaml
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
-_NO_RUN = "prior: no run of the fit used this network"
+_NO_RUN = Message("calibration.prior_no_run_of_fit_used_this_network")
 AS_BEFORE = 0.95  # of its prior's width: a number of which the runs say nothing
 KNOWN_KINDS = frozenset({"measured", "fitted"})
 
@@ -65,7 +72,7 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
     own, left_out = np.sqrt(np.diag(matrix)), _left_out_widths(profile)
     parameters = _parameters(profile)
     priors = {parameter.name: parameter.prior_sigma for parameter in parameters}
-    meanings = {p.name: p.meaning for p in parameters} | {row["name"]: row["meaning"] for row in prior_widths()}
+    meanings = {p.name: p.meaning for p in parameters} | {row["name"]: _meaning(row) for row in prior_widths()}
     numbers = []
     for place, sigma in zip(places, own.tolist(), strict=True):
         factor = covariance.factors[place]
@@ -73,9 +80,9 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
         if _unused(profile, factor.multiplies):
             basis = _NO_RUN
         elif sigma >= AS_BEFORE * priors.get(factor.name, math.inf):
-            basis = f"prior: {_source_of(factor.name)}; no run of the fit narrows it"
+            basis = Message("calibration.prior_no_run_of_fit_narrows_it", source=_source_of(factor.name))
         elif known := left_out.get(factor.name):
-            basis = f"left-out residuals of {known['n']:.0f} configurations"
+            basis = Message("calibration.left_out_residuals_of_configurations", count=known["n"])
             width = max(sigma, known["log_sigma"])
         meaning = meanings.get(factor.name, factor.name)
         numbers.append(Uncertain(factor.name, meaning, factor.multiplies, width, basis))
@@ -125,9 +132,19 @@ def numbers_of_memory() -> tuple[Uncertain, ...]:
     """What moves the peak of memory alone."""
     rows = (row for row in prior_widths() if row["of"] == "memory")
     return tuple(
-        Uncertain(row["name"], row["meaning"], tuple(row["multiplies"]), row["log_sigma"], f"prior: {row['source']}")
+        Uncertain(
+            row["name"],
+            _meaning(row),
+            tuple(row["multiplies"]),
+            row["log_sigma"],
+            Message("calibration.prior", source=row["source"]),
+        )
         for row in rows
     )
+
+
+def _meaning(row: Mapping[str, Any]) -> Message:
+    return meaning_of(f"prior.{row.get('record', row['name'])}", row)
 
 
 def _unused(profile: Profile, names: tuple[str, ...]) -> bool:
@@ -148,7 +165,9 @@ def _of_row(row: dict[str, Any], profile: Profile, context: Context) -> Uncertai
         sigma = term.prior_sigma
     if "when_measured" in row and profile.quantity(f"efficiency.{first}").kind in KNOWN_KINDS:
         sigma = row["when_measured"]
-    return Uncertain(row["name"], row["meaning"], tuple(row["multiplies"]), float(sigma), f"prior: {source}")
+    return Uncertain(
+        row["name"], _meaning(row), tuple(row["multiplies"]), float(sigma), Message("calibration.prior", source=source)
+    )
 
 
 def _of_tiers(row: dict[str, Any], context: Context) -> list[dict[str, Any]]:
@@ -160,6 +179,7 @@ def _of_tiers(row: dict[str, Any], context: Context) -> list[dict[str, Any]]:
         {
             **row,
             "name": row["name"].format(tier=t.name),
+            "record": row["name"],
             "multiplies": [n.format(tier=t.name) for n in row["multiplies"]],
         }
         for t in context.profile.tiers

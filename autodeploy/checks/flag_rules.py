@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.importers.megatron_layers import expanded_layout, layers_of_entries
+from autodeploy.messages import Message
 from autodeploy.specs.check import BrokenRule
 from autodeploy.stack.expression import evaluate, names
 from hardware_profiles.shipped_yaml import load_shipped_yaml
@@ -222,7 +223,7 @@ def broken_flag_rules(
         if broken:
             on = [name for name in sorted(rule.names()) if values.get(name) is True]
             given = ", ".join(_flag(name) for name in on if name in names(rule.require))
-            text = rule.text.format_map(told | {GIVEN: given})
+            text = Message.of_record(f"flag_rule.{rule.name}", rule.text, **told, **{GIVEN: given})
             if not told and not on:
                 told = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
             found.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))

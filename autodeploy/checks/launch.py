@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.calibration.release_defaults import unnamed_features
 from autodeploy.errors import SpecError
-from autodeploy.importers.diagnostics import UNMODELLED
+from autodeploy.messages import Message, text_of
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
@@ -54,16 +54,18 @@ def launch_of(
     spec = imported.spec(cluster, device, num_npus)
     if spec.strategy is None:
         raise SpecError(
-            "a check needs the strategy to launch",
+            Message("checks.check_needs_strategy_to_launch"),
             path="/strategy",
-            hint="strategy: {tp: 8, pp: 4}, or a launch script; `autodeploy plan` finds the best one",
+            hint=Message("checks.strategy_or_launch_script"),
         )
     features = None
     if imported.kind in LAUNCH_FILES:
         # A file of ours names all that its plan counts on.
         unnamed = frozenset[str]() if imported.plan_id else unnamed_features(spec.cluster.profile)
         features = frozenset(spec.strategy.features) | unnamed
-    unknown = tuple(f"{flag.name} (line {flag.line})" if flag.line else flag.name for flag in imported.kept)
+    unknown = tuple(
+        Message("checks.line", flag=flag.name, line=flag.line) if flag.line else flag.name for flag in imported.kept
+    )
     flags = imported.flags if imported.kind == "launch-script" else None
     return Launch(
         spec,
@@ -83,7 +85,7 @@ def _doubts(imported: Imported, spec: Spec) -> tuple[tuple[str, ...], tuple[str,
     notes = imported.diagnostics
     if imported.kind in LAUNCH_FILES:
         return notes.doubts, tuple(text for text in notes.assumptions if text not in notes.contradictions)
-    mark = f"{UNMODELLED}: "
+    mark = text_of("en", "importers.changes_result_not_modelled", doubt="")
     unmodelled = tuple(text.removeprefix(mark) for text in spec.doubts if text.startswith(mark))
     return unmodelled, tuple(text for text in spec.doubts if not text.startswith(mark))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.checks.flag_rules import broken_flag_rules, flag_rules
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.specs.check import BrokenRule
 from autodeploy.stack.releases import release_of, releases
 from autodeploy.strategies.rules import load_rules
@@ -49,8 +50,12 @@ def refuse_unknown_rules(allowed: Iterable[str], path: str = "/limits/allow_rule
     for name in allowed:
         if name not in known:
             close = get_close_matches(name, known, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(close)}?" if close else "a report names the rules that a launch breaks"
-            raise SpecError(f"there is no rule {name[:100]!r}", path=path, hint=hint)
+            hint = (
+                Message("common.did_you_mean", names=" or ".join(close))
+                if close
+                else Message("checks.report_names_rules_that_launch_breaks")
+            )
+            raise SpecError(Message("checks.there_is_no_rule", name=repr(name[:100])), path=path, hint=hint)
 
 
 def judge_script(
@@ -94,14 +99,16 @@ def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str
             continue
         close = get_close_matches(name, release.flags, n=1, cutoff=0.8)
         elsewhere = next((other for other in releases() if name in other.flags), None)
-        text = f"{release.title} registers no flag {name} (line {given.line})"
+        said = {"release": release.title, "flag": name, "line": given.line}
         values: dict[str, bool | int | float | str] = {"flag": name, "line": given.line}
         if elsewhere is not None:
-            text += f": {elsewhere.title} does"
+            text = Message("checks.registers_no_flag_but", **said, other=elsewhere.title)
             values["registered_by"] = elsewhere.name
         elif close:
-            text += f": did you mean {close[0]}?"
+            text = Message("checks.registers_no_flag_did_you_mean", **said, close=close[0])
             values["did_you_mean"] = close[0]
+        else:
+            text = Message("checks.registers_no_flag_line", **said)
         found.append(BrokenRule(rule=UNREGISTERED, text=text, values=values))
     return found
 
@@ -118,5 +125,7 @@ def _values(script: LaunchScript, release: Release, allowed: frozenset[str]) -> 
         fault = known.fault(words)
         if fault is not None:
             values: dict[str, bool | int | float | str] = {"flag": name, "value": given.text, "line": given.line}
-            found.append(BrokenRule(rule=VALUE, text=f"{fault} (line {given.line})", values=values))
+            found.append(
+                BrokenRule(rule=VALUE, text=Message("checks.line", flag=fault, line=given.line), values=values)
+            )
     return found

@@ -9,6 +9,7 @@ import typer
 
 from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, SimpleFormat, language, read_spec
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -49,7 +50,7 @@ def ablate(
         from autodeploy.errors import SpecError
 
         if spec is None:
-            raise SpecError("give a spec, or --published", hint="autodeploy ablate examples/llama2_70b_32.yaml")
+            raise SpecError(Message("cli.give_spec_or_published"), hint="autodeploy ablate examples/llama2_70b_32.yaml")
         names = [name.strip() for name in order.split(",") if name.strip()]
         report = ablate_spec(read_spec(spec), order=names)
         text = ablation_text(report, language(lang))
@@ -75,12 +76,12 @@ def ablation_text(report: AblationReport, lang: Language = "en") -> str:
 
 
 def _cells(row: AblationRow, lang: Language) -> list[str]:
+    from autodeploy.messages import in_language
     from autodeploy.reports.texts import part_name, say
-    from autodeploy.reports.translation import translated
     from autodeploy.reports.wording import seconds
 
     if row.step_time_s is None or row.peak_memory_gib is None:
-        return [row.feature, "-", "", "- !", translated(row.reason or "", lang)]
+        return [row.feature, "-", "", "- !", in_language(row.reason or "", lang)]
     moved = say(lang, "comma").join(
         f"{part_name(lang, part) if part in part_name else part} {change:+.3g} s"
         for part, change in list(row.moved.items())[:2]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,14 +56,17 @@ def calibrate(
 
     for file in files:
         if not file.is_file() and not file.is_dir():
-            raise SpecError(f"{file} is not a file", hint="records, a log, a table or a trace")
+            raise SpecError(Message("cli.is_not_file", file=file), hint=Message("cli.records_log_table_or_trace"))
     folders = [file for file in files if file.is_dir()]
     if len(folders) > 1 or (page is not None and not folders):
-        raise SpecError("one folder of the profiler is compared", hint="ASCEND_PROFILER_OUTPUT of the slowest rank")
+        raise SpecError(
+            Message("cli.one_folder_of_profiler_is_compared"),
+            hint=Message("cli.ascend_profiler_output_of_slowest_rank"),
+        )
     records = [file for file in files if not file.is_dir() and _is_record_file(file)]
     if records and len(records) < len(files):
-        message = f"{records[0].name} holds records, the other files a cluster's own runs"
-        raise SpecError(message, hint="calibrate the profile and the cluster one after the other")
+        message = Message("cli.holds_records_other_files_cluster_s_own_runs", file=records[0].name)
+        raise SpecError(message, hint=Message("cli.calibrate_profile_and_cluster_one_after_another"))
     names = ", ".join(file.name for file in files)
     if len(files) == 1 and not folders and _is_probe(files[0]):
         document = _from_probe(files[0], profile)

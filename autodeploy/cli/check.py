@@ -12,6 +12,7 @@ from autodeploy.cli.exits import GATE_FAILED
 from autodeploy.cli.import_file import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
 from autodeploy.cli.launch_file import LaunchFile, LaunchOptions, with_database
 from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.checks import Baseline
@@ -108,10 +109,10 @@ def check(
 def _tell_doubts(report: CheckReport, lang: LanguageOption) -> None:
     """What no prediction knows, on stderr: a form for machines is read by none who would see it there."""
     from autodeploy.cli.output import tell
-    from autodeploy.reports.translation import translated
+    from autodeploy.messages import in_language
 
     for text in report.unmodelled:
-        tell("unmodelled", text=translated(text, language(lang)))
+        tell("unmodelled", text=in_language(text, language(lang)))
 
 
 def share(text: str, option: str, *, most: float) -> float:
@@ -128,9 +129,15 @@ def share(text: str, option: str, *, most: float) -> float:
     try:
         value = float(bare.removesuffix("%")) / (100.0 if bare.endswith("%") else 1.0)
     except ValueError:
-        raise SpecError(f"{text[:40]!r} is no share", path=option, hint="such as 95% or 0.95") from None
+        raise SpecError(
+            Message("cli.is_no_share", value=repr(text[:40])), path=option, hint=Message("cli.such_as_95_or_0_95")
+        ) from None
     if not 0.0 <= value <= most or (option == "--max-memory" and value == 0.0):
-        raise SpecError(f"{text[:40]!r} is not from 0 to {most:.0%}", path=option, hint="such as 95% or 0.95")
+        raise SpecError(
+            Message("cli.is_not_from_0_to", value=repr(text[:40]), most=most),
+            path=option,
+            hint=Message("cli.such_as_95_or_0_95"),
+        )
     return value
 
 
@@ -259,6 +266,8 @@ def baseline_document(baseline: str | None) -> str | dict[str, Any] | None:
     document = load_json(text) if text.lstrip().startswith("{") else load_yaml(text)
     if not isinstance(document, dict):
         raise SpecError(
-            f"{baseline[:100]} is no plan", path="--baseline", hint="autodeploy plan SPEC -f json -o best.json"
+            Message("cli.is_no_plan", value=baseline[:100]),
+            path="--baseline",
+            hint="autodeploy plan SPEC -f json -o best.json",
         )
     return document

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -42,7 +43,7 @@ def compare(
     from autodeploy.reports.comparison import render_comparison_markdown
 
     if not 2 <= len(plans) <= 5:
-        raise SpecError(f"{len(plans)} plans", path="A B...", hint="compare two to five")
+        raise SpecError(Message("cli.plans", count=len(plans)), path="A B...", hint=Message("cli.compare_two_to_five"))
     named = [document for plan in plans if (document := baseline_document(plan)) is not None]
     comparison = _here(named) if server is None else _there(server, named)
     if output_format is CompareFormat.JSON:

@@ -13,6 +13,8 @@ import typer
 
 from autodeploy.cli.options import Lang, LanguageOption
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.messages.foreign_faults import os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,8 +68,8 @@ def downgrade(
     try:
         if not yes and (losses := losses_of_downgrade(database, revision)):
             raise ConflictError(
-                f"going back to {revision} would lose: {', '.join(map(str, losses))}",
-                hint="autodeploy db export FILE keeps it; --yes goes back all the same",
+                Message("cli.going_back_to_would_lose", revision=revision, losses=", ".join(map(str, losses))),
+                hint=Message("cli.autodeploy_db_export_file_keeps_it_yes_goes"),
             )
         copy = go_back(database, revision)
     finally:
@@ -142,7 +144,7 @@ def read_age(text: str) -> timedelta:
     """
     match = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())
     if match is None:
-        raise SpecError(f"{text!r} is no age", path="--older-than", hint="12h, 90d or 8w")
+        raise SpecError(Message("cli.is_no_age", value=repr(text)), path="--older-than", hint="12h, 90d or 8w")
     return timedelta(hours=int(match[1]) * _HOURS[match[2]])
 
 
@@ -173,9 +175,9 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
                 number += 1
                 line = json.loads(text)
                 if not isinstance(line, dict):
-                    raise SpecError("not a row", path=f"{file.name}, line {number}")
+                    raise SpecError(Message("cli.not_row"), path=f"{file.name}, line {number}")
                 yield line
     except OSError as error:
-        raise SpecError(f"{file} can't be read: {error.strerror or error}") from error
+        raise SpecError(Message("common.cannot_be_read", file=file, reason=os_fault(error))) from error
     except (ValueError, RecursionError) as error:
-        raise SpecError("this line is no JSON", path=f"{file.name}, line {number}") from error
+        raise SpecError(Message("cli.this_line_is_no_json"), path=f"{file.name}, line {number}") from error

@@ -21,8 +21,8 @@ app = typer.Typer()
 def doctor(lang: Lang = LanguageOption.EN) -> None:
     """Check versions, solver, hardware profiles, presets and database. Exit code 4: something is wrong."""
     from autodeploy.cli.output import write_report
+    from autodeploy.messages import in_language
     from autodeploy.reports.command_texts import command_text
-    from autodeploy.reports.translation import translated
 
     spoken = language(lang)
     checks: list[tuple[str, Callable[[Language], str]]] = [
@@ -39,7 +39,7 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
             lines.append(command_text(spoken, "ok", name=titled, found=check(spoken)))
         except Exception as error:
             healthy = False
-            lines.append(command_text(spoken, "wrong", name=titled, found=translated(str(error), spoken)))
+            lines.append(command_text(spoken, "wrong", name=titled, found=in_language(str(error), spoken)))
     write_report("\n".join(lines), None)
     if not healthy:
         raise typer.Exit(SERVICE_ERROR)

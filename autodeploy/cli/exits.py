@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,7 +21,7 @@ BAD_INPUT = 2
 INFEASIBLE = 3
 SERVICE_ERROR = 4
 
-_DATABASE_HINT = "AUTODEPLOY_DATABASE_URL says where it is"
+_DATABASE_HINT = Message("cli.autodeploy_database_url_says_where_it_is")
 
 
 def exit_code(status: Status) -> int:
@@ -48,7 +50,11 @@ def report_error(error: Exception, lang: Language = "en") -> int:
         return BAD_INPUT if isinstance(error, NotFoundError | ConflictError) else SERVICE_ERROR
     if type(error).__module__.startswith("sqlalchemy."):
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
-        _tell(say(lang, "error") + _said(f"the database can't be used: {reason}", lang), _DATABASE_HINT, lang)
+        _tell(
+            say(lang, "error") + _said(Message("cli.database_cannot_be_used", reason=reason), lang),
+            _DATABASE_HINT,
+            lang,
+        )
         return SERVICE_ERROR
     _tell(say(lang, "error") + f"{type(error).__name__}: {error}", "", lang)
     return SERVICE_ERROR
@@ -62,11 +68,9 @@ def asked_language(arguments: Sequence[str]) -> Language:
 
 
 def _said(text: str, lang: Language) -> str:
-    if lang == "en":
-        return text  # the catalogue of sentences takes a moment to read
-    from autodeploy.reports.translation import translated
+    from autodeploy.messages import in_language
 
-    return translated(text, lang)
+    return in_language(text, lang)
 
 
 def _tell_fields(fields: list[tuple[str, str, str]], lang: Language) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language
+from autodeploy.messages import Message
 from autodeploy.stack.frameworks import launchers
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ FORMATS = ", ".join((*launchers(), "ascendjob", "chrome-trace", "json", "csv", "
 @app.command(epilog="Example: autodeploy export p_7kq2abcd --to mindspeed-llm -o pretrain.sh")
 def export(
     plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="as the report names it, p_...")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"one of {FORMATS}")],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=Message("common.one_of", names=FORMATS))],
     rehearse: Annotated[
         str | None, typer.Option("--rehearse", metavar="NODES", help="its rehearsal on 1node, 2nodes or 4nodes instead")
     ] = None,
@@ -34,7 +35,7 @@ def export(
 ) -> None:
     """Write a plan as something another program reads. Documents for people are in the language of `--lang`."""
     from autodeploy.cli.output import tell, write_report
-    from autodeploy.reports.translation import translated
+    from autodeploy.messages import in_language
 
     if server is not None:
         from autodeploy.cli.remote import connect
@@ -45,7 +46,7 @@ def export(
     with stored(plan_id) as (services, view):
         artefact = services.export(view, to, language(lang), rehearse=rehearse)
     for note in artefact.notes:
-        tell("note", text=translated(note, language(lang)))
+        tell("note", text=in_language(note, language(lang)))
     write_report(artefact.text, output)
 
 
@@ -67,7 +68,9 @@ def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
         try:
             view = services.searches.plan(plan_id)
         except NotFoundError as error:
-            raise NotFoundError(str(error), hint="`autodeploy plan SPEC` stores plans and prints their ids") from error
+            raise NotFoundError(
+                str(error), hint=Message("cli.autodeploy_plan_spec_stores_plans_and_prints_their")
+            ) from error
         if view.stale:
             tell("stale_plan", plan=plan_id)
         yield services, view

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, Output, language
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import Diagnostics
@@ -48,13 +49,13 @@ def import_file(
 ) -> None:
     """Turn a model's config.json, a launch script or a framework's YAML into a spec. Scripts are never run."""
     from autodeploy.cli.output import tell, write_report, yaml_text
-    from autodeploy.reports.translation import translated
+    from autodeploy.messages import in_language
 
     imported = read_foreign(file, settings, name)
     for doubt in imported.diagnostics.doubts:
-        tell("unmodelled", text=translated(doubt, language(lang)))
+        tell("unmodelled", text=in_language(doubt, language(lang)))
     for said in imported.assumptions:
-        tell("doubt", text=translated(said, language(lang)))
+        tell("doubt", text=in_language(said, language(lang)))
     if show:
         size = model_text(imported.document.get("model"), language(lang))
         write_report("\n\n".join(filter(None, (size, diagnostics_text(imported.diagnostics, language(lang))))), output)
@@ -89,7 +90,9 @@ def variables_of(settings: list[str] | None) -> dict[str, str]:
     for setting in settings or ():
         variable, equals, value = setting.partition("=")
         if not equals or not variable.isidentifier():
-            raise SpecError(f"{setting[:100]!r} is not NAME=VALUE", path="--set", hint="--set TP=8")
+            raise SpecError(
+                Message("cli.is_not_name_value", value=repr(setting[:100])), path="--set", hint="--set TP=8"
+            )
         variables[variable] = value
     return variables
 
@@ -128,8 +131,8 @@ def model_text(model: Any, lang: Language = "en") -> str:
 def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
     """All notes of an import: a table for each fate, without the columns that say nothing there."""
     from autodeploy.cli.output import table_text
+    from autodeploy.messages import in_language
     from autodeploy.reports.command_texts import command_text
-    from autodeploy.reports.translation import translated
 
     titles = [command_text(lang, name) for name in ("line", "in_the_file", "in_the_spec", "value", "why")]
     blocks = []
@@ -139,7 +142,7 @@ def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
         beside = fate == "taken"  # few of these have a reason, and a column for it would fold all others
         rows = []
         for note in notes:
-            reason = translated(note.reason, lang)
+            reason = in_language(note.reason, lang)
             told = (_both(note.value, reason), "") if beside else (note.value, reason)
             rows.append((*_place(note.source), note.field, *told))
         used = [column for column in range(len(titles)) if any(row[column] for row in rows)]

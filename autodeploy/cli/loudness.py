@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
+from autodeploy.messages import Message
+
 Loudness = Literal["quiet", "normal", "verbose"]
 
 _LOUDNESS: ContextVar[Loudness] = ContextVar("how much the command that runs says", default="normal")
@@ -35,7 +37,7 @@ def _choose(which: Loudness, *, wanted: bool) -> None:
     if loudness() not in {"normal", which}:
         from autodeploy.errors import SpecError
 
-        raise SpecError("--quiet and --verbose exclude each other", hint="give one of them")
+        raise SpecError(Message("cli.quiet_and_verbose_exclude_each_another"), hint=Message("cli.give_one_of_them"))
     _LOUDNESS.set(which)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autodeploy.messages import Message
+
 if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.specs.spec import Spec
@@ -59,7 +61,7 @@ def language(option: LanguageOption) -> Language:
 SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON spec; - reads YAML from stdin")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write there, not to stdout")]
 Format = Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the PlanSet")]
-SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help="table or json")]
+SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help=Message("cli.table_or_json"))]
 Lang = Annotated[
     LanguageOption,
     typer.Option("--lang", help="language of reports and messages", envvar="AUTODEPLOY_LANG", callback=_remember),
@@ -82,12 +84,12 @@ def read_spec(name: str) -> Spec:
 
     text = sys.stdin.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
-        raise SpecError(f"stdin has more than {MAX_BYTES:,} characters")
+        raise SpecError(Message("cli.stdin_has_more_than_characters", limit=MAX_BYTES))
     return read_spec_document(load_yaml(text), base_dir=Path(), doubt=_doubt)
 
 
 def _doubt(said: str) -> None:
     from autodeploy.cli.output import tell
-    from autodeploy.reports.translation import translated
+    from autodeploy.messages import in_language
 
-    tell("doubt", text=translated(said, current_language()))
+    tell("doubt", text=in_language(said, current_language()))

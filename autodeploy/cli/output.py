@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from autodeploy.cli.loudness import loudness
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.messages.foreign_faults import os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,7 +60,10 @@ def replacing(path: Path) -> Iterator[TextIO]:
         if whole:
             part.replace(path)
     except OSError as error:
-        raise SpecError(f"{path} can't be written: {error.strerror or error}", hint="choose another file") from error
+        raise SpecError(
+            Message("cli.cannot_be_written", file=path, reason=os_fault(error)),
+            hint=Message("cli.choose_another_file"),
+        ) from error
     finally:
         if whole:
             part.unlink(missing_ok=True)

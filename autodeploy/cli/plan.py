@@ -20,6 +20,7 @@ from autodeploy.cli.options import (
     language,
     read_spec,
 )
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
@@ -85,7 +86,9 @@ def estimate(
 
     spec = read_spec(spec_file)
     if spec.strategy is None:
-        raise SpecError("an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+        raise SpecError(
+            Message("common.estimate_needs_strategy_to_predict"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
+        )
     if detail is Detail.OPERATORS:
         _show_operators(spec, server, output_format, output, lang)
         return
@@ -101,7 +104,11 @@ def estimate(
     elif output_format is ReportFormat.TABLE:
         write_text_report(render_plan(spec, predicted, language(lang)), output)
     else:
-        raise SpecError(f"an estimate is not shown as {output_format.value}", path="--format", hint="table or json")
+        raise SpecError(
+            Message("cli.estimate_is_not_shown_as", format=output_format.value),
+            path="--format",
+            hint=Message("cli.table_or_json"),
+        )
     raise typer.Exit(exit_code("optimal" if predicted.fits else "infeasible"))
 
 
@@ -115,14 +122,20 @@ def _show_operators(
     from autodeploy.reports.operator_table import render_operators
 
     if server is not None:
-        raise SpecError("operators are worked out here", path="--server", hint="leave it out")
+        raise SpecError(
+            Message("cli.operators_are_worked_out_here"), path="--server", hint=Message("common.leave_it_out")
+        )
     report = operators(spec, _estimate_here(spec))
     if output_format is ReportFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
     elif output_format is ReportFormat.TABLE:
         write_text_report(render_operators(report, language(lang)), output)
     else:
-        raise SpecError(f"operators are not shown as {output_format.value}", path="--format", hint="table or json")
+        raise SpecError(
+            Message("cli.operators_are_not_shown_as", format=output_format.value),
+            path="--format",
+            hint=Message("cli.table_or_json"),
+        )
 
 
 def _estimate_here(spec: Spec) -> Plan:

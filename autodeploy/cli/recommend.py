@@ -18,6 +18,7 @@ from autodeploy.cli.options import (
     language,
     read_spec,
 )
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +62,9 @@ def recommend(
     from autodeploy.errors import SpecError
 
     if not 0.0 < days <= 36_500.0:
-        raise SpecError(f"{days:g} days are no deadline", path="--days", hint="such as 30")
+        raise SpecError(
+            Message("cli.days_are_no_deadline", days=days), path="--days", hint=Message("common.such_as", example=30)
+        )
     spec, amount = read_spec(spec_file), None if tokens is None else token_count(tokens)
     request = {"spec": spec.model_dump(mode="json"), "days": days, "tokens": amount, "max_npus": max_npus}
     asked = {name: value for name, value in request.items() if value is not None}
@@ -102,9 +105,9 @@ def offer_of(text: str) -> ClusterOffer:
         value = 0.0
     if not named or not 0.0 < value <= 1e6:
         raise SpecError(
-            f"{text[:80]!r} is no cluster with a price of a card and hour",
+            Message("cli.is_no_cluster_with_price_of_card_and", value=repr(text[:80])),
             path="--cluster",
-            hint="such as cloudmatrix-384=2.6 or ascend-800t-a2:910B3=1.2",
+            hint=Message("cli.such_as_cloudmatrix_384_2_6_or_ascend"),
         )
     return ClusterOffer(profile=profile, device=grade or None, price_per_npu_hour=value)
 
@@ -124,7 +127,11 @@ def compare_clusters(
     from autodeploy.specs.clusters import MOST
 
     if len(offers) > MOST:
-        raise SpecError(f"{len(offers)} clusters", path="--cluster", hint=f"compare {MOST} at most")
+        raise SpecError(
+            Message("cli.clusters", count=len(offers)),
+            path="--cluster",
+            hint=Message("cli.compare_at_most", count=MOST),
+        )
     if server is None:
         found = _clusters_here(spec, offers, asked)
     else:
@@ -177,18 +184,22 @@ def token_count(text: str) -> float:
 
     value = token_amount(text)
     if value is None or not 0.0 < value <= 1e18:
-        raise SpecError(f"{text[:40]!r} is no number of tokens", path="--tokens", hint="such as 13T or 500B")
+        raise SpecError(
+            Message("cli.is_no_number_of_tokens", value=repr(text[:40])),
+            path="--tokens",
+            hint=Message("cli.such_as_13t_or_500b"),
+        )
     return value
 
 
 def recommendation_text(found: Recommendation, lang: Language = "en") -> str:
     """The answer, the plan's degrees, and throughput by number of cards."""
     from autodeploy.cli.output import table_text
+    from autodeploy.messages import in_language
     from autodeploy.reports.command_texts import command_text
-    from autodeploy.reports.translation import translated
     from autodeploy.reports.wording import degrees
 
-    lines = [translated(found.message, lang)]
+    lines = [in_language(found.message, lang)]
     if found.plan is not None:
         lines.append(f"  {degrees(found.plan.strategy, with_dp=True)}")
     rows = [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from autodeploy.cli.output import tell
 from autodeploy.errors import AutoDeployError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,11 @@ def connect(server: str) -> Iterator[Client]:
     from autodeploy.errors import SpecError
 
     if not server.startswith(("http://", "https://")):
-        raise SpecError(f"{server[:100]!r} is not an address", path="--server", hint="such as http://127.0.0.1:8000")
+        raise SpecError(
+            Message("cli.is_not_address", address=repr(server[:100])),
+            path="--server",
+            hint=Message("common.such_as", example="http://127.0.0.1:8000"),
+        )
     with Client(server, os.environ.get("AUTODEPLOY_API_KEY") or None) as client:
         yield client
 

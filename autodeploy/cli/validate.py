@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, Output, language
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.calibration.unmeasured import UnmeasuredReport
@@ -47,7 +48,7 @@ def validate(
     from autodeploy.specs.rl_record import RlRecord
 
     if not records.is_file():
-        raise SpecError(f"{records} is not a file", hint="a JSON Lines file of measured runs")
+        raise SpecError(Message("cli.is_not_file", file=records), hint=Message("cli.json_lines_file_of_measured_runs"))
     from autodeploy.calibration.validate import validate as compare
     from autodeploy.post_training.validate import classes_of_rl, validate_rl
 
@@ -75,8 +76,8 @@ def validate(
 def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     """One line a run, then the summary: all errors are predicted / measured - 1 of speeds and of memory."""
     from autodeploy.cli.output import table_text
+    from autodeploy.messages import in_language
     from autodeploy.reports.command_texts import command_text
-    from autodeploy.reports.translation import translated
 
     names = ("run", "tokens_column", "predicted", "error", "skipped")
     run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
@@ -101,7 +102,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     said = [(row["id"], text) for row in report["rows"] for text in row.get("diagnoses") or ()]
     if said:
         lines.append(command_text(lang, "read_otherwise") + "\n")
-        lines += [f"  {name}: {translated(text, lang)}\n" for name, text in said]
+        lines += [f"  {name}: {in_language(text, lang)}\n" for name, text in said]
     count = sum(1 for row in report["rows"] if row.get("skipped"))
     lines.append(command_text(lang, "runs_skipped", count=len(report["rows"]), skipped=count) + "\n")
     return "".join(lines)
@@ -127,7 +128,7 @@ def unmeasured_text(report: UnmeasuredReport, lang: Language = "en") -> str:
 
 
 def _row(row: dict[str, Any], lang: Language) -> list[str]:
-    from autodeploy.reports.translation import translated
+    from autodeploy.messages import in_language
 
     measured, predicted = row.get("measured") or {}, row.get("predicted") or {}
     error = row.get("error") or {}
@@ -141,12 +142,12 @@ def _row(row: dict[str, Any], lang: Language) -> list[str]:
         _number(measured.get("peak_memory_gib")),
         _number(predicted.get("peak_memory_gib")) if measured.get("peak_memory_gib") is not None else "",
         _share(error.get("memory")),
-        translated(str(row.get("skipped") or ""), lang),
+        in_language(str(row.get("skipped") or ""), lang),
     ]
 
 
 def _served_row(row: dict[str, Any], lang: Language) -> list[str]:
-    from autodeploy.reports.translation import translated
+    from autodeploy.messages import in_language
 
     measured, predicted, error = (row.get(name) or {} for name in ("measured", "predicted", "error"))
     rate = "decode_tokens_per_s_per_die"
@@ -158,7 +159,7 @@ def _served_row(row: dict[str, Any], lang: Language) -> list[str]:
         _number(measured.get(rate)),
         _number(predicted.get(rate)),
         _share(error.get("time")),
-        translated(str(row.get("skipped") or ""), lang),
+        in_language(str(row.get("skipped") or ""), lang),
     ]
 
 

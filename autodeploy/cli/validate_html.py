@@ -10,9 +10,9 @@ from autodeploy.calibration.unmeasured import extent_words
 from autodeploy.figures.accuracy import predicted_against_measured
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 from autodeploy.figures.layout import figure_json, plotly_js
+from autodeploy.messages import in_language, text_of
 from autodeploy.reports.command_texts import command_text
 from autodeploy.reports.texts import part_name
-from autodeploy.reports.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -132,7 +132,7 @@ def _served(row: ServedRow, lang: Language) -> list[str]:
         _rounded(predicted.decode_tokens_per_s_per_die if predicted else None),
         _share(row.error.time, sign=True),
         ", ".join(f"{name.removesuffix('_s')} {100 * s:.0f} %" for name, s in row.parts.items()),
-        "; ".join(translated(note, lang) for note in notes if note),
+        "; ".join(in_language(note, lang) for note in notes if note),
     ]
 
 
@@ -154,7 +154,7 @@ def _step(row: RlRow, lang: Language) -> list[str]:
         _rounded(predicted.tokens_per_s_per_npu if predicted else None),
         _share(row.error.time, sign=True),
         ", ".join(f"{part_name(lang, name)} {100 * s:.0f} %" for name, s in row.parts.items()),
-        "; ".join(translated(note, lang) for note in notes if note),
+        "; ".join(in_language(note, lang) for note in notes if note),
     ]
 
 
@@ -178,7 +178,7 @@ def _unmeasured_tables(report: UnmeasuredReport, lang: Language) -> Iterator[str
             s.kind,
             extent_words({axis: (v, v) for axis, v in s.shape.items()}),
             s.number,
-            translated(s.reason, lang),
+            text_of(lang, f"shape_reason.{s.reason.replace(' ', '_')}"),
             str(s.runs),
         ]
         for s in report.shapes
@@ -211,7 +211,7 @@ def _run(row: Row, lang: Language) -> list[str]:
         f"{predicted.peak_memory_gib:.1f}" if gib is not None and predicted else "",
         _share(row.error.memory, sign=True),
         ", ".join(f"{_part(n, lang)} {100 * s:.0f} %" for n, s in row.parts.items()),
-        "; ".join(translated(note, lang) for note in notes if note),
+        "; ".join(in_language(note, lang) for note in notes if note),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Server, SimpleFormat, language, read_spec
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -64,11 +65,11 @@ def _there(server: str, subject: str, changes: str) -> WhyNot:
 
 def answer_text(answer: Any, lang: Language = "en") -> str:
     """The rule, what it would cost and the nearest strategies that pass; what was completed."""
+    from autodeploy.messages import in_language
     from autodeploy.reports.texts import say
-    from autodeploy.reports.translation import translated
     from autodeploy.reports.wording import choices, plan_lines
 
-    message = translated(answer.message, lang)
+    message = in_language(answer.message, lang)
     lines = [say(lang, "rejected_by", rule=answer.rule, message=message) if answer.rule else message]
     if answer.completed is not None:
         lines += ["  " + text for text in plan_lines(answer.completed, lang)]
@@ -84,7 +85,7 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
         lines.append("  " + say(lang, "would_take", step=f"{answer.step_time_s:.4g}") + "".join(compared))
     if answer.nearest:
         lines.append("  " + say(lang, "nearest_passing"))
-        lines += [f"    - {translated(n.change, lang)}: {translated(n.effect, lang)}" for n in answer.nearest]
+        lines += [f"    - {in_language(n.change, lang)}: {in_language(n.effect, lang)}" for n in answer.nearest]
     return "\n".join(lines)
 
 
@@ -117,11 +118,20 @@ def parse_changes(text: str) -> dict[str, Any]:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, sign, value = (piece.strip() for piece in part.partition("="))
         if not (name and sign and value):
-            bad.append(FieldError("--strategy", f"{part!r} is not AXIS=VALUE", "such as tp=8,pp=4,schedule=1f1b"))
+            bad.append(
+                FieldError(
+                    "--strategy",
+                    Message("common.is_not_axis_value", part=repr(part)),
+                    Message("common.such_as", example="tp=8,pp=4,schedule=1f1b"),
+                )
+            )
         else:
             wanted[name.lower()] = _value(value)
     if bad or not wanted:
-        raise SpecError(errors=tuple(bad) or (FieldError("--strategy", "is empty", "such as tp=8,pp=4"),))
+        raise SpecError(
+            errors=tuple(bad)
+            or (FieldError("--strategy", Message("cli.is_empty"), Message("common.such_as", example="tp=8,pp=4")),)
+        )
     return wanted
 
 

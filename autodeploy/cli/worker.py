@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from autodeploy.cli.loudness import log_changes
+from autodeploy.messages import Message
 
 app = typer.Typer()
 
@@ -37,4 +38,4 @@ def worker(
     with open_services(settings, as_worker=True) as services, serving_health(services):
         while not stopped.wait(LOOK_S):
             if services.runner is None or not services.runner.is_alive():
-                raise AutoDeployError("processes for searches do not start", hint="autodeploy doctor")
+                raise AutoDeployError(Message("cli.processes_for_searches_do_not_start"), hint="autodeploy doctor")

@@ -17,6 +17,7 @@ from httpx_sse import ServerSentEvent, SSEError, aconnect_sse, connect_sse
 from autodeploy.client.answers import Event
 from autodeploy.client.calls import Answer, Call, events_path
 from autodeploy.client.errors import ServiceError, error_of
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -60,7 +61,10 @@ def _is_last_attempt(call: Call[Any], attempt: int) -> bool:
 
 def _unreachable(client: httpx.Client | httpx.AsyncClient, error: Exception) -> ServiceError:
     reason = str(error) or type(error).__name__
-    return ServiceError(f"{client.base_url} does not answer: {reason}", hint="is `autodeploy serve` running there?")
+    return ServiceError(
+        Message("client.does_not_answer", address=client.base_url, reason=reason),
+        hint=Message("client.is_autodeploy_serve_running_there"),
+    )
 
 
 def _read(call: Call[Answer], response: httpx.Response) -> Answer:

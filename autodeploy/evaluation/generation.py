@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.evaluation.inputs.machine import machine_of
+from autodeploy.messages import Message
 from autodeploy.stack.engines import ENGINES
 from autodeploy.workload.generation import BYTE, HALF_WORD, RankWork, rank_work
 from cost_models.generation import Generation, GenerationRates
@@ -71,7 +72,9 @@ def generator_of(
     if peak not in device.peak_flops:
         known = ", ".join(name for name, of in PEAKS.items() if of in device.peak_flops)
         raise UnsupportedError(
-            f"{device.name} has no products in {layout.precision}", path="/generation/precision", hint=f"one of {known}"
+            Message("common.has_no_products_in", device=device.name, precision=layout.precision),
+            path="/generation/precision",
+            hint=Message("common.one_of", names=known),
         )
     machine = _machine(profile, device, layout, peak)
     weight_bytes = HALF_WORD if peak == "bf16" else BYTE

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.stack.releases import Release
@@ -52,12 +53,20 @@ class LaunchArguments:
             when the release's parser does not have the flag, or refuses the values.
         """
         known = self.release.flags.get(flag)
-        fault = f"it has no {flag}" if known is None else known.fault([_plain(value) for value in values])
+        fault = (
+            Message("exporters.it_has_no", flag=flag)
+            if known is None
+            else known.fault([_plain(value) for value in values])
+        )
         if fault is not None:
             raise UnsupportedError(
-                f"{self.release.title} can't launch this plan: {fault}",
+                Message("common.cannot_launch_this_plan", release=self.release.title, reason=fault),
                 path="/to",
-                hint=f"plan with search.target: {self.target} and search.target_release: {self.release.name}",
+                hint=Message(
+                    "exporters.plan_with_search_target_and_search_target_release",
+                    target=self.target,
+                    name=self.release.name,
+                ),
             )
         if not self.has(flag):
             self.blocks.setdefault(block, []).append((flag, values))

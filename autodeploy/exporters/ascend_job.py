@@ -14,6 +14,7 @@ from autodeploy.exporters.launch_script import asked_for
 from autodeploy.exporters.mindspeed_llm import export as launch_script
 from autodeploy.exporters.target_release import profile_of
 from autodeploy.exporters.yaml_text import yaml_text
+from autodeploy.messages import Message
 from autodeploy.specs.spec import Spec
 from hardware_profiles import list_profiles, load_profile
 
@@ -38,11 +39,18 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     profile = profile_of(spec)
     if profile is None or profile.document.ascendjob is None:
         known = ", ".join(name for name in list_profiles() if load_profile(name).document.ascendjob is not None)
-        raise UnsupportedError(f"an AscendJob needs one of {known}", path="/cluster/profile", hint="export the script")
+        raise UnsupportedError(
+            Message("exporters.ascendjob_needs_one_of", names=known),
+            path="/cluster/profile",
+            hint=Message("exporters.export_script"),
+        )
     ranks = plan.num_npus_used * profile.devices_per_npu
     per_node = min(ranks, profile.ranks_per_node)
     if ranks % per_node:
-        raise UnsupportedError(f"{ranks} ranks are no whole number of nodes of {per_node}", path="/cluster/num_npus")
+        raise UnsupportedError(
+            Message("common.ranks_are_no_whole_number_of_nodes_of", ranks=ranks, size=per_node),
+            path="/cluster/num_npus",
+        )
     name = f"autodeploy-{plan.plan_id.replace('_', '-')}"
     script = launch_script(plan_set, plan)
     config = {
@@ -61,8 +69,8 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     if block is not None:
         job["metadata"]["annotations"]["sp-block"] = str(block)
     notes = (
-        "container image, storage and the variables that the launch script asks for are yours to fill in",
-        "labels and node selectors differ between clusters: compare with a job that runs on yours",
+        Message("exporters.container_image_storage_and_variables_that_launch_script"),
+        Message("exporters.labels_and_node_selectors_differ_between_clusters_compare"),
         *script.notes,
     )
     comments = [provenance_line(plan_set, plan), *(f"Note: {note}" for note in notes)]

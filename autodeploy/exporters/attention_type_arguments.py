@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.exporters.arguments import LaunchArguments
@@ -57,7 +58,9 @@ def refuse_special_attention(model: ModelSpec, release: Release) -> None:
     named = special_attention(model)
     if named:
         raise UnsupportedError(
-            f"{release.title} has no flags for {named[0]}", path="/to", hint="export the plan as json"
+            Message("exporters.has_no_flags_for", release=release.title, what=named[0]),
+            path="/to",
+            hint=Message("exporters.export_plan_as_json"),
         )
 
 
@@ -79,16 +82,16 @@ def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
     begins = 0
     for layers in placed.in_order:
         if begins < model.num_hidden_layers and model.shares_index(begins):
-            message = f"a stage begins with layer {begins + 1}, which takes the keys that a layer before it chose"
-            hint = "let stages begin with layers that have an indexer (layers_per_stage)"
+            message = Message("exporters.stage_begins_with_layer_which_takes_keys_that", layer=begins + 1)
+            hint = Message("exporters.let_stages_begin_with_layers_that_have_indexer")
             raise UnsupportedError(message, path="/strategy/layers_per_stage", hint=hint)
         begins += layers
 
 
 def _add_shared_keys(arguments: LaunchArguments, sparse: SparseAttention) -> None:
     if not arguments.knows("--index-topk-freq"):
-        message = f"{arguments.release.title} has no flags for chosen keys shared between layers"
-        raise UnsupportedError(message, path="/to", hint="export the plan as json")
+        message = Message("exporters.has_no_flags_for_chosen_keys_shared_between", release=arguments.release.title)
+        raise UnsupportedError(message, path="/to", hint=Message("exporters.export_plan_as_json"))
     arguments.add("ATTENTION_ARGS", "--index-topk-freq", sparse.index_topk_freq)
     arguments.add("ATTENTION_ARGS", "--index-skip-topk-offset", sparse.index_skip_topk_offset)
 

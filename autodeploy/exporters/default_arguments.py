@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message
 from autodeploy.specs.run import RunSpec
 from autodeploy.stack.checkpoints import checkpoint_format, checkpoint_formats, refuse_beside_copies
 
@@ -47,7 +48,7 @@ def add_checkpoints(arguments: LaunchArguments, spec: Spec) -> None:
     if saved.sharded:
         arguments.add(OUTPUT, "--ckpt-format", saved.name)  # Megatron-LM takes no other
         if beside:
-            arguments.note("Megatron-LM saves FSDP's checkpoints before it goes on: not beside training")
+            arguments.note(Message("exporters.megatron_lm_saves_fsdp_s_checkpoints_before_it"))
         return
     if arguments.knows("--ckpt-format"):
         arguments.add(OUTPUT, "--ckpt-format", saved.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.messages import Message
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.gradient_sums import EXPERT_FUSION, EXPERTS_APART, NO_FUSION, PLAIN_APART, WORDS
@@ -63,9 +64,9 @@ def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name
     feature = FEATURES.get(name)
     variant = None if feature is None else feature.variant(arguments.release)
     if feature is None or (variant is None and not feature.unreleased):
-        arguments.note(f"{name} has no flag in this framework")
+        arguments.note(Message("exporters.has_no_flag_in_this_framework", name=name))
     elif variant is None:
-        arguments.note(f"{name} has no flag: it {feature.unreleased}")
+        arguments.note(Message("exporters.has_no_flag_it", name=name, reason=feature.unreleased))
     elif _is_own(variant):
         values = launch_names(spec, strategy) | dict(feature.values)
         if spec.training.expert_capacity_factor is not None:
@@ -74,9 +75,9 @@ def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name
             if spec.model.is_moe or flag.block != MOE:
                 arguments.add(flag.block, flag.flag, *values_of(flag, values))
     elif variant.reason:
-        arguments.note(f"{name} has no flag: it {variant.reason}")
+        arguments.note(Message("exporters.has_no_flag_it", name=name, reason=variant.reason))
     elif not variant.by:
-        arguments.note(f"{name} has no flag in this framework")
+        arguments.note(Message("exporters.has_no_flag_in_this_framework", name=name))
 
 
 def launch_names(spec: Spec, strategy: Strategy) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def _add_gradient_sums(arguments: LaunchArguments, strategy: Strategy) -> None:
     if arguments.has("--moe-grouped-gemm") and arguments.knows(EXPERT_FUSION) and not arguments.has(NO_FUSION):
         arguments.add(OPERATORS, EXPERT_FUSION)
     for word in WORDS.intersection(strategy.features) if not arguments.knows(NO_FUSION) else ():
-        arguments.note(f"{word} has no flag in this framework")
+        arguments.note(Message("exporters.has_no_flag_in_this_framework", name=word))
     if PLAIN_APART in strategy.features and arguments.knows(NO_FUSION):
         arguments.add(OPERATORS, NO_FUSION)
     if EXPERTS_APART in strategy.features:
@@ -118,7 +119,7 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
     for flag in ("--overlap-grad-reduce", "--overlap-param-gather", "--moe-alltoall-overlap-comm"):
         if overlapped and arguments.has(flag):
             arguments.drop(flag)
-            arguments.note(f"MindSpeed refuses {flag} with --moe-fb-overlap: it is left out, the plan counts on it")
+            arguments.note(Message("exporters.mindspeed_refuses_with_moe_fb_overlap_it_is", flag=flag))
     if arguments.has("--moe-alltoall-overlap-comm"):
         if strategy.moe_dispatcher == "allgather":
             arguments.drop("--moe-alltoall-overlap-comm")
@@ -135,7 +136,4 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
     if arguments.has(EXPERT_FUSION) and arguments.has(NO_FUSION):
         arguments.drop(EXPERT_FUSION)
     if overlapped and (arguments.has("--moe-tp-extend-ep") or strategy.moe_dispatcher in {"hierarchical", "allgather"}):
-        arguments.note(
-            "the public MindSpeed refuses --moe-fb-overlap with this dispatcher (the plan was made without its launch "
-            "rules): plan with target mindspeed-llm for a script that starts as it is"
-        )
+        arguments.note(Message("exporters.public_mindspeed_refuses_moe_fb_overlap_with_this"))

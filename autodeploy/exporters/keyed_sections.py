@@ -8,6 +8,7 @@ from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.artefact import provenance_line
 from autodeploy.exporters.launch_script import mark
 from autodeploy.exporters.release_check import release_lines
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,9 +28,11 @@ def refuse_unknown_keys(document: Mapping[str, Mapping[str, Any]], release: Rele
     """
     for path, values in _values(document):
         known = release.keys.get(path)
-        fault = f"it has no {path}" if known is None else known.fault(values)
+        fault = Message("exporters.it_has_no", flag=path) if known is None else known.fault(values)
         if fault is not None:
-            raise UnsupportedError(f"{release.title} can't launch this plan: {fault}", path="/to")
+            raise UnsupportedError(
+                Message("common.cannot_launch_this_plan", release=release.title, reason=fault), path="/to"
+            )
 
 
 def _values(document: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:

@@ -14,6 +14,7 @@ from autodeploy.exporters.model_arguments import add_experts, add_model, add_tra
 from autodeploy.exporters.parallel_arguments import add_dispatch, add_parallel, expert_parallel_flag, extends_ep
 from autodeploy.exporters.target_release import release_of_spec
 from autodeploy.exporters.tuning_arguments import add_tuning, refuse_tuning
+from autodeploy.messages import Message
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
 
@@ -36,7 +37,7 @@ class Launch:
 def note_doubts(arguments: LaunchArguments, spec: Spec) -> None:
     """Says what the file that the spec was read from leaves in doubt."""
     for doubt in spec.doubts:
-        arguments.note(f"to be checked: {doubt}")
+        arguments.note(Message("exporters.to_be_checked", text=doubt))
 
 
 def note_other_target(arguments: LaunchArguments, spec: Spec) -> None:
@@ -44,8 +45,7 @@ def note_other_target(arguments: LaunchArguments, spec: Spec) -> None:
     searched = spec.search.target
     if searched not in {UNRESTRICTED, arguments.target}:
         arguments.note(
-            f"the plan was searched for {searched}; without what {arguments.target} lacks it takes other time and "
-            "memory: `autodeploy check` this file"
+            Message("exporters.plan_was_searched_for_without_what_lacks_it", searched=searched, target=arguments.target)
         )
 
 
@@ -87,14 +87,12 @@ def filled_launch(arguments: LaunchArguments, spec: Spec, plan: Plan) -> Launch:
     batch = plan.micro_batches * strategy.micro_batch_size * strategy.dp if strategy.dp is not None else batch
     variables |= {"MBS": strategy.micro_batch_size, "GBS": batch, "SEQ_LENGTH": spec.training.seq_length}
     if mindspeed and extends_ep(strategy):
-        arguments.note(f"EP {flag_ep} with --moe-tp-extend-ep spreads the experts over {strategy.ep} ranks")
+        arguments.note(Message("exporters.ep_with_moe_tp_extend_ep_spreads_experts", flag=flag_ep, ep=strategy.ep))
     if spec.model.norm_layout == "sandwich" and arguments.knows("--post-norm"):
         arguments.add("GPT_ARGS", "--post-norm")
     elif spec.model.norm_layout == "sandwich":
         arguments.unsaid.append("norm_layout")
-        arguments.note(
-            "the model has four norms a layer (sandwich): the layer specification of your code has to say so"
-        )
+        arguments.note(Message("exporters.model_has_four_norms_layer_sandwich_layer_specification"))
     return Launch(spec, plan, arguments, variables, _ranks(strategy, plan))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
 
 if TYPE_CHECKING:
@@ -91,9 +92,7 @@ def add_recompute(arguments: LaunchArguments, strategy: Strategy, placed: Placem
     full = chosen.get("full", [0] * stages)
     held = {name: held_layers(name, placed, model) for name in chosen}
     if not all(treats_as_planned(name, given, held[name], full) for name, given in chosen.items()):
-        arguments.note(
-            "the plan recomputes a different number of layers on each stage; the flags give every stage the largest"
-        )
+        arguments.note(Message("exporters.plan_recomputes_different_number_of_layers_on_each"))
     if "full" in chosen:
         _add_full(arguments, strategy, max(full), most)
     some = {name for name, given in chosen.items() if any(n < all_ for n, all_ in zip(given, held[name], strict=True))}
@@ -136,16 +135,16 @@ def _add_megatron_modules(
     known = [MEGATRON_MODULES[name] for name in modules if name in MEGATRON_MODULES]
     for name in modules:
         if name not in MEGATRON_MODULES:
-            arguments.note(f"Megatron-LM can't recompute {name} alone")
+            arguments.note(Message("exporters.megatron_lm_cannot_recompute_alone", name=name))
     if not known:
         return
     if with_full:
-        arguments.note(f"full recompute leaves no room for {'+'.join(known)} on the other layers")
+        arguments.note(Message("exporters.full_recompute_leaves_no_room_for_on_another", names="+".join(known)))
         return
     arguments.add(BLOCK, "--recompute-granularity", "selective")
     arguments.add(BLOCK, "--recompute-modules", *known)
     if some & modules.keys():
-        arguments.note("Megatron-LM recomputes a module on all layers, the plan on some")
+        arguments.note(Message("exporters.megatron_lm_recomputes_module_on_all_layers_plan"))
 
 
 def _add_mindspeed_modules(
@@ -174,14 +173,16 @@ def _add_mindspeed_modules(
             if name in some and counts and layers <= even:
                 arguments.add("MOE_ARGS", "--moe-zero-memory-num-layers", layers)
         elif name not in same:
-            arguments.note(f"no public flag recomputes {name} alone")
+            arguments.note(Message("exporters.no_public_flag_recomputes_alone", name=name))
     if same and arguments.has("--recompute-granularity"):
-        arguments.note(f"full recompute leaves no room for {'+'.join(same)} on the other layers")
+        arguments.note(Message("exporters.full_recompute_leaves_no_room_for_on_another", names="+".join(same)))
     elif same:
         arguments.add(BLOCK, "--recompute-granularity", "selective")
         arguments.add(BLOCK, "--recompute-modules", *same)
     if same and any(name in modules for name in ("activation", "norm")):
-        arguments.note(f"selective recompute of {'+'.join(same)} excludes activation and norm recompute in MindSpeed")
+        arguments.note(
+            Message("exporters.selective_recompute_of_excludes_activation_and_norm_recompute", names="+".join(same))
+        )
 
 
 def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, model: ModelSpec) -> None:
@@ -193,7 +194,7 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
     optimizer = "OPTIMIZE_ARGS"
     if not arguments.release.has("mindspeed"):
         if swapped or strategy.reuse_fp32_param:
-            arguments.note("swap and reuse-fp32-param are MindSpeed's; Megatron-LM has other means of offloading")
+            arguments.note(Message("exporters.swap_and_reuse_fp32_param_are_mindspeed_s"))
         if strategy.swap_optimizer:
             arguments.add(optimizer, "--optimizer-cpu-offload")
         return
@@ -205,9 +206,9 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
         elif name in SWAP_FLAGS and arguments.knows(SWAP_FLAGS[name]):
             arguments.add("SWAP_ARGS", SWAP_FLAGS[name])
         else:
-            arguments.note(f"no public flag swaps {name}")
+            arguments.note(Message("exporters.no_public_flag_swaps", name=name))
     if any(found != held_layers(name, placed, model) for name, found in counts.items() if any(found)):
-        arguments.note("the plan swaps a different number of layers on each stage; the flags swap on every layer")
+        arguments.note(Message("exporters.plan_swaps_different_number_of_layers_on_each"))
     if strategy.swap_optimizer:
         arguments.add(optimizer, "--swap-optimizer")
     if strategy.reuse_fp32_param:
@@ -224,6 +225,6 @@ def _add_attention_swap(arguments: LaunchArguments, strategy: Strategy) -> None:
     if overlapped and _swaps_latent_attention(arguments, strategy):
         arguments.add("SWAP_ARGS", "--mla-swap-core-attn-out")
     elif overlapped:
-        arguments.note("MindSpeed's --swap-attention excludes --moe-fb-overlap: the attention swap is left out")
+        arguments.note(Message("exporters.mindspeed_s_swap_attention_excludes_moe_fb_overlap"))
     else:
         arguments.add("SWAP_ARGS", "--swap-attention")

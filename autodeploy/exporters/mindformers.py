@@ -18,6 +18,7 @@ from autodeploy.exporters.mindformers_model import model_config
 from autodeploy.exporters.release_check import release_lines
 from autodeploy.exporters.settings_table import platform_keys
 from autodeploy.exporters.yaml_text import yaml_text
+from autodeploy.messages import Message
 from autodeploy.stack.schedules import variant_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     document = configuration(launch)
     unknown = sorted(set(_paths(document)) - launch.arguments.release.keys.keys() - platform_keys().keys())
     if unknown:
-        raise UnsupportedError(f"{launch.arguments.release.title} has no key {unknown[0]}", path="/to")
+        raise UnsupportedError(
+            Message("exporters.has_no_key", release=launch.arguments.release.title, name=unknown[0]), path="/to"
+        )
     comments = [provenance_line(plan_set, plan), *(line.removeprefix("# ") for line in mark(launch))]
     comments += release_lines(launch.arguments.release)
     comments += [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks."]
@@ -93,7 +96,7 @@ def _parallel_config(launch: Launch) -> dict[str, Any]:
     if launch.spec.model.is_moe:
         found["expert_parallel"] = strategy.ep
         if strategy.etp not in {None, 1}:
-            launch.arguments.note("mcore models of MindFormers keep every expert whole: expert tensor parallelism is 1")
+            launch.arguments.note(Message("exporters.mcore_models_of_mindformers_keep_every_expert_whole"))
     return found
 
 
@@ -101,9 +104,9 @@ def _parallel(launch: Launch) -> dict[str, Any]:
     strategy = launch.plan.strategy
     if variant_of(strategy.schedule, launch.arguments.release) is None:
         raise UnsupportedError(
-            f"MindFormers has no {strategy.schedule} schedule",
+            Message("exporters.mindformers_has_no_schedule", schedule=strategy.schedule),
             path="/strategy/schedule",
-            hint="plan with search.target: mindformers",
+            hint=Message("exporters.plan_with_target", target="mindformers"),
         )
     found: dict[str, Any] = {
         "enable_alltoall": strategy.moe_dispatcher != "allgather",
@@ -128,7 +131,7 @@ def _recompute(launch: Launch, placed: Placement) -> dict[str, Any]:
     counts = _counts(launch.plan.strategy, placed)
     for name in counts:
         if name not in {"full", "activation"}:
-            launch.arguments.note(f"MindFormers has no key that recomputes {name} alone")
+            launch.arguments.note(Message("exporters.mindformers_has_no_key_that_recomputes_alone", name=name))
     return {
         "recompute": _layers_list(counts.get("full"), placed),
         "select_recompute": _layers_list(counts.get("activation"), placed),
@@ -177,7 +180,7 @@ def _swap(launch: Launch) -> dict[str, Any]:
     ]
     for name in names:
         if name not in SWAPPED_OPERATORS:
-            launch.arguments.note(f"MindFormers has no key that swaps {name}")
+            launch.arguments.note(Message("exporters.mindformers_has_no_key_that_swaps", name=name))
     return {"swap": True, "default_prefetch": 1, "op_swap": operators} if operators else {}
 
 
@@ -185,10 +188,10 @@ def _note_rest(launch: Launch) -> None:
     strategy = launch.plan.strategy
     for flag in ("swap_optimizer", "reuse_fp32_param", "fsdp"):
         if getattr(strategy, flag):
-            launch.arguments.note(f"{flag} is MindSpeed's: MindFormers has no key for it")
+            launch.arguments.note(Message("exporters.is_mindspeed_s_mindformers_has_no_key_for", flag=flag))
     if strategy.moe_dispatcher == "alltoall_seq":
-        launch.arguments.note("MindFormers has no alltoall_seq dispatcher: alltoall is written instead")
-    launch.arguments.note("optimizer, learning rate and data set come from your configuration")
+        launch.arguments.note(Message("exporters.mindformers_has_no_alltoall_seq_dispatcher_alltoall_is"))
+    launch.arguments.note(Message("exporters.optimizer_learning_rate_and_data_set_come_from"))
 
 
 def _paths(document: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

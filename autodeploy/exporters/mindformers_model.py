@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.exporters.attention_type_arguments import refuse_special_attention
 from autodeploy.exporters.mindformers_recipe import recipe_keys
+from autodeploy.messages import Message
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
@@ -41,10 +42,10 @@ def model_config(launch: Launch) -> dict[str, Any]:
         found |= _experts(launch)
     found |= recipe_keys(launch) | _switches(launch)
     if launch.spec.training.precision == "fp8":
-        launch.arguments.note("MindFormers computes in bfloat16 here: fp8 has no key")
+        launch.arguments.note(Message("exporters.mindformers_computes_in_bfloat16_here_fp8_has_no"))
     refuse_special_attention(model, launch.arguments.release)
     if model.sliding_window is not None or model.learned_position_embeddings or model.mlp_only_layers:
-        launch.arguments.note("sliding windows, learned positions and single dense layers are the model code's")
+        launch.arguments.note(Message("exporters.sliding_windows_learned_positions_and_single_dense_layers"))
     return found
 
 
@@ -58,7 +59,7 @@ def _switches(launch: Launch) -> dict[str, bool]:
         if key and (launch.spec.model.is_moe or not key.startswith("moe_")):
             found[key] = name in features
         elif name in features and (variant is None or not variant.by):
-            launch.arguments.note(f"{name} has no key of its own in MindFormers")
+            launch.arguments.note(Message("exporters.has_no_key_of_its_own_in_mindformers", name=name))
     return found
 
 

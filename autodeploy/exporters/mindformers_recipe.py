@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.exporters.recipe_arguments import untold
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.exporters.launch_arguments import Launch
@@ -54,10 +55,10 @@ def recipe_keys(launch: Launch) -> dict[str, Any]:
         found |= _router(told)
     lost = [name for name in NO_KEY if getattr(told, name)]
     if lost:
-        note(f"MindFormers has no key for {', '.join(lost)}: the model's code has to say it")
+        note(Message("exporters.mindformers_has_no_key_for_model_s_code", names=", ".join(lost)))
     silent = untold(model) + ([] if told.rope_theta or model.learned_position_embeddings else ["rope_theta"])
     if silent:
-        note(f"nobody told {', '.join(silent)} (model.recipe): MindFormers' own values are taken")
+        note(Message("exporters.nobody_told_model_recipe_mindformers_own_values_are", names=", ".join(silent)))
     return found
 
 
@@ -77,7 +78,7 @@ def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
         return found
     if scaling.rope_type != "yarn" or not model.is_mla:
         launch.arguments.note(
-            f"no key of MindFormers scales rotary positions by {scaling.rope_type}: the model's code has to"
+            Message("exporters.no_key_of_mindformers_scales_rotary_positions_by", kind=scaling.rope_type)
         )
         return found
     return found | _yarn(scaling)

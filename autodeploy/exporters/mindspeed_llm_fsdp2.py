@@ -14,6 +14,7 @@ from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.memory_arguments import recomputed_layers
 from autodeploy.exporters.target_release import profile_of
 from autodeploy.exporters.yaml_text import yaml_text
+from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.presets import preset_of
 from autodeploy.stack.features import FEATURES
@@ -72,7 +73,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
     if spec.training.tokens is not None:
         batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
         training["max_steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
-    launch.arguments.note("learning rate and its schedule are the backend's defaults: set them as --training.lr")
+    launch.arguments.note(Message("exporters.learning_rate_and_its_schedule_are_backend_s"))
     return {
         "model": _model(launch),
         "data": {"cutoff_len": spec.training.seq_length, "data_manager_type": "mg"},
@@ -92,7 +93,7 @@ def model_id_of(model: ModelSpec) -> str | None:
 def _model(launch: Launch) -> dict[str, Any]:
     model_id = model_id_of(launch.spec.model)
     if model_id is None:
-        launch.arguments.note("the backend has no model of its own of this kind: transformers' runs without fusions")
+        launch.arguments.note(Message("exporters.backend_has_no_model_of_its_own_of"))
     return {
         **({"model_id": model_id} if model_id else {}),
         "train_from_scratch": True,
@@ -104,21 +105,36 @@ def _refuse(launch: Launch) -> None:
     strategy, model, precision = launch.plan.strategy, launch.spec.model, launch.spec.training.precision
     sequences = strategy.cp == 1 or strategy.cp_algo != "hybrid"
     for met, path, fault in (
-        (strategy.pp == 1, "pp", "the FSDP2 backend has no pipeline"),
-        (strategy.tp == 1, "tp", "fsdp_size is the number of ranks, which leaves tp 1"),
-        (strategy.dp_replicate == 1, "dp_replicate", "fsdp_size is the number of ranks, which leaves dp_replicate 1"),
-        (sequences, "cp_algo", "cp_type is ulysses, ring or kvallgather"),
-        (strategy.ep == 1 or strategy.moe_dispatcher == "alltoall", "moe_dispatcher", "ep_dispatcher is an All-to-All"),
-        (not strategy.swap_optimizer and not strategy.swap, "swap", "the FSDP2 backend swaps nothing to the host"),
+        (strategy.pp == 1, "pp", Message("exporters.fsdp2_backend_has_no_pipeline")),
+        (strategy.tp == 1, "tp", Message("exporters.fsdp_size_is_number_of_ranks_which_leaves")),
+        (strategy.dp_replicate == 1, "dp_replicate", Message("exporters.fsdp_size_is_number_of_ranks_which_leaves_2")),
+        (sequences, "cp_algo", Message("exporters.cp_type_is_ulysses_ring_or_kvallgather")),
+        (
+            strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
+            "moe_dispatcher",
+            Message("exporters.ep_dispatcher_is_all_to_all"),
+        ),
+        (
+            not strategy.swap_optimizer and not strategy.swap,
+            "swap",
+            Message("exporters.fsdp2_backend_swaps_nothing_to_host"),
+        ),
     ):
         if not met:
-            raise UnsupportedError(fault, path=f"/strategy/{path}", hint=f"plan with search.target: {TARGET}")
+            raise UnsupportedError(
+                fault, path=f"/strategy/{path}", hint=Message("exporters.plan_with_search_target", target=TARGET)
+            )
     if precision not in PRECISIONS:
-        raise UnsupportedError(f"{precision} can't be exported to {TARGET} yet", path="/training/precision")
+        raise UnsupportedError(
+            Message("exporters.cannot_be_exported_to_yet", precision=precision, target=TARGET),
+            path="/training/precision",
+        )
     if model.is_moe and model_id_of(model) is None:
         known = ", ".join(sorted({OF_EXPERTS.get(id_, id_) for _, id_ in MODEL_IDS}))
         raise UnsupportedError(
-            f"the FSDP2 backend has no model of experts for {model.name[:60]}", path="/model", hint=f"one of {known}"
+            Message("exporters.fsdp2_backend_has_no_model_of_experts_for", model=model.name[:60]),
+            path="/model",
+            hint=Message("common.one_of", names=known),
         )
 
 
@@ -155,7 +171,7 @@ def _recomputed(launch: Launch) -> list[str]:
     layers = model.num_hidden_layers
     counts = recomputed_layers(strategy, 1, layers)
     for name in counts.keys() - {"full"}:
-        launch.arguments.note(f"the FSDP2 backend has no key that recomputes {name} alone")
+        launch.arguments.note(Message("exporters.fsdp2_backend_has_no_key_that_recomputes_alone", name=name))
     whole = counts.get("full", [0])[0]
     if whole in {0, layers}:
         return [LAYERS] if whole else []
@@ -177,7 +193,7 @@ def _optimization(launch: Launch) -> dict[str, Any]:
     }
     if "chunked_loss" in features:
         if model_id_of(launch.spec.model) in WHOLE_LOSS:
-            launch.arguments.note("the backend's model takes no loss in chunks: logits take more memory than planned")
+            launch.arguments.note(Message("exporters.backend_s_model_takes_no_loss_in_chunks"))
         else:
             found["chunk_loss_size"] = int(FEATURES["chunked_loss"].values["chunk_tokens"])
     return found | ({"moe_grouped_gemm": "grouped_gemm" in features} if launch.spec.model.is_moe else {})

@@ -27,6 +27,7 @@ from autodeploy.exporters.rl_launch import (
     rl_marks,
 )
 from autodeploy.exporters.yaml_text import yaml_text
+from autodeploy.messages import Message
 from autodeploy.specs.training import BatchSize
 
 if TYPE_CHECKING:
@@ -65,24 +66,28 @@ def _refuse(launch: RlLaunch) -> None:
     layout, rl = launch.layout, launch.rl
     fault = path = ""
     if layout.placement != "colocated":
-        fault, path = "it trains and generates on the same cards, in turn", "/strategy/rl/placement"
+        fault, path = Message("exporters.it_trains_and_generates_on_same_cards_in"), "/strategy/rl/placement"
     elif layout.generation.precision != "bf16":
-        fault, path = "it generates in bf16 alone", "/strategy/rl/generation/precision"
+        fault, path = Message("exporters.it_generates_in_bf16_alone"), "/strategy/rl/generation/precision"
     elif layout.generation.engine not in {"vllm", "vllm-ascend"}:
-        fault, path = "it generates with vllm-ascend alone", "/strategy/rl/generation/engine"
+        fault, path = Message("exporters.it_generates_with_vllm_ascend_alone"), "/strategy/rl/generation/engine"
     elif rl.algorithm not in STAGES:
-        fault, path = "its critic has cards of its own, the plan has it on those of the actor", "/training/rl/algorithm"
+        fault, path = Message("exporters.its_critic_has_cards_of_its_own_plan"), "/training/rl/algorithm"
     elif rl.reward != "rule":
-        fault, path = "a reward model can't share the actor's cards", "/training/rl/reward"
+        fault, path = Message("exporters.reward_model_cannot_share_actor_s_cards"), "/training/rl/reward"
     elif launch.launch.spec.training.precision != "bf16":
-        fault, path = "it trains in bf16 alone", "/training/precision"
+        fault, path = Message("exporters.it_trains_in_bf16_alone"), "/training/precision"
     elif launch.has_experts and launch.facts.generation_ep == 1 and launch.facts.generation_dp > 1:
         fault, path = (
-            "without expert parallelism a replica is its tensor-parallel ranks: dp is 1",
+            Message("exporters.without_expert_parallelism_replica_is_its_tensor_parallel"),
             "/strategy/rl/generation",
         )
     if fault:
-        raise UnsupportedError(f"MindSpeed-RL can't launch this plan: {fault}", path=path, hint="export to verl")
+        raise UnsupportedError(
+            Message("common.cannot_launch_this_plan", release="MindSpeed-RL", reason=fault),
+            path=path,
+            hint=Message("exporters.export_to_target", target="verl"),
+        )
 
 
 def configuration(launch: RlLaunch) -> dict[str, Any]:
@@ -170,11 +175,9 @@ def _rl_config(launch: RlLaunch) -> dict[str, Any]:
         found |= {"filter_groups_train_batch_size": facts.prompts}
         launch.arguments.note(DAPO_DROPS)
         if rl.reference_model:
-            launch.arguments.note("MindSpeed-RL's DAPO has no reference model")
+            launch.arguments.note(Message("exporters.mindspeed_rl_s_dapo_has_no_reference_model"))
     elif not rl.reference_model:
-        launch.arguments.note(
-            "MindSpeed-RL computes the reference's log probabilities in GRPO whatever init_kl_coef is"
-        )
+        launch.arguments.note(Message("exporters.mindspeed_rl_computes_reference_s_log_probabilities_in"))
     return found
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.rl_launch import MISSING
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,7 @@ class KeyedArguments(LaunchArguments):
         if self.knows(flag) or flag not in SAID_OTHERWISE | WITHOUT_KEY | {SHARED_WIDTH}:
             super().add(block, flag, *values)
         elif flag in WITHOUT_KEY:
-            self.note(f"MindSpeed-RL has no key for {flag}: the model's code has to say it")
+            self.note(Message("exporters.mindspeed_rl_has_no_key_for_model_s", flag=flag))
         elif flag == SHARED_WIDTH and isinstance(values[0], int):
             # One number says how many experts wide the shared one is.
             super().add(block, SHARED, values[0] // self.expert_width)

@@ -16,6 +16,7 @@ from autodeploy.exporters.recipe_arguments import (
     longest_context,
     untold,
 )
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
     _add_windows(arguments, model)
     add_attention_types(arguments, model)
     if names := untold(model):
-        arguments.note(f"nobody told {', '.join(names)} (model.recipe): the parser's own values are taken")
+        arguments.note(Message("exporters.nobody_told_model_recipe_parser_s_own_values", names=", ".join(names)))
 
 
 def feed_forward_width(model: ModelSpec) -> int:
@@ -71,7 +72,7 @@ def _add_activation(arguments: LaunchArguments, model: ModelSpec) -> None:
             arguments.add("GPT_ARGS", "--geglu")
         else:
             arguments.unsaid.append("hidden_act")
-            arguments.note("Megatron-LM has no flag for GEGLU: set the activation in the model's code")
+            arguments.note(Message("exporters.megatron_lm_has_no_flag_for_geglu_set"))
 
 
 def _add_latent_attention(arguments: LaunchArguments, model: ModelSpec) -> None:
@@ -93,12 +94,12 @@ def _add_windows(arguments: LaunchArguments, model: ModelSpec) -> None:
     windows = [model.attention_window(layer) is not None for layer in range(model.num_hidden_layers)]
     alternating = windows == [layer % 2 == 0 for layer in range(len(windows))]
     if not (all(windows) or alternating):
-        arguments.note("which layers have a sliding window can't be said by a flag: check the model's code")
+        arguments.note(Message("exporters.which_layers_have_sliding_window_cannot_be_said"))
     if arguments.knows("--sliding-window"):
         arguments.add("GPT_ARGS", "--interleave-sliding-window" if alternating else "--sliding-window", window)
         return
     if not arguments.knows("--window-size"):
-        arguments.note(f"no flag of the release has a sliding window ({window}): the model's code has to")
+        arguments.note(Message("exporters.no_flag_of_release_has_sliding_window_model", width=window))
         return
     arguments.add("GPT_ARGS", "--window-size", f"{window - 1},0")
     if alternating:
@@ -135,8 +136,8 @@ def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
     add(block, "--first-k-dense-replace", dense or -1)
     add(block, "--moe-layer-freq", 1 if dense else -1)
     if model.mlp_only_layers:
-        message = f"{arguments.release.title} has no flags for dense layers between layers with experts"
-        raise UnsupportedError(message, path="/to", hint="export the plan as json")
+        message = Message("exporters.has_no_flags_for_dense_layers_between_layers", release=arguments.release.title)
+        raise UnsupportedError(message, path="/to", hint=Message("exporters.export_plan_as_json"))
 
 
 def _pattern(model: ModelSpec, noops: Sequence[int]) -> str:

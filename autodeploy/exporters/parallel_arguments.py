@@ -15,6 +15,7 @@ from autodeploy.exporters.layer_placement import (
     noop_padding,
     padded_layer,
 )
+from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.schedules import frameworks_with, schedule, variant_of
@@ -99,11 +100,11 @@ def add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches: 
     variant = variant_of(strategy.schedule, arguments.release)
     if variant is None:
         there = frameworks_with(strategy.schedule)
-        without = f"plan again with search.forbid: {{schedule: [{strategy.schedule}]}}"
+        without = Message("exporters.plan_again_forbidding", schedule=strategy.schedule)
         raise UnsupportedError(
-            f"{arguments.target} has no {strategy.schedule} schedule",
+            Message("exporters.has_no_schedule", target=arguments.target, schedule=strategy.schedule),
             path="/strategy/schedule",
-            hint=f"export to {there[0]}" if there else without,
+            hint=Message("exporters.export_to", names=there[0]) if there else without,
         )
     for flag in variant.flags:
         if not flag.when or evaluate(flag.when, strategy.model_dump()):
@@ -149,15 +150,9 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
         layout = layout_string(placed, spec.model.num_nextn_predict_layers)
         arguments.add(BLOCK, "--pipeline-model-parallel-layout", layout)
         if moves_dense_layers(placed, _counted_dense(arguments, spec)):
-            arguments.note(
-                "with this layout MindSpeed-LLM makes other layers dense than the model's first ones; "
-                "plan with target mindspeed-llm"
-            )
+            arguments.note(Message("exporters.with_this_layout_mindspeed_llm_makes_other_layers"))
         if _divides_by_a_chunk(arguments, strategy, placed):
-            arguments.note(
-                "MindSpeed can't recompute norms and activations where a layout places virtual stages: "
-                "the first step would fail; plan again for this release"
-            )
+            arguments.note(Message("exporters.mindspeed_cannot_recompute_norms_and_activations_where_layout"))
     if _dense_fill_a_stage(arguments, spec, strategy):
         _note_dense(arguments, spec, layers // strategy.pp)
     return layers
@@ -165,8 +160,11 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
 
 def _note_dense(arguments: LaunchArguments, spec: Spec, layers: int) -> None:
     arguments.note(
-        f"MindSpeed-LLM refuses first-k-dense-replace {spec.model.first_k_dense_replace} with "
-        f"{layers} layers a stage; plan with target mindspeed-llm"
+        Message(
+            "exporters.mindspeed_llm_refuses_first_k_dense_replace_with",
+            dense=spec.model.first_k_dense_replace,
+            layers=layers,
+        )
     )
 
 
@@ -247,11 +245,11 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if not arguments.release.has("mindspeed"):
         if dispatcher in {"alltoall_seq", "hierarchical"}:
-            arguments.note(f"Megatron-LM has no {dispatcher} dispatcher: alltoall is written instead")
+            arguments.note(Message("exporters.megatron_lm_has_no_dispatcher_alltoall_is_written", name=dispatcher))
         arguments.add(block, "--moe-token-dispatcher-type", "allgather" if dispatcher == "allgather" else "alltoall")
         return
     if dispatcher == "hierarchical" and not arguments.knows("--moe-hierarchical-alltoallv"):
-        arguments.note("--moe-hierarchical-alltoallv exists in MindSpeed 2.0.0_core_r0.8.0 only, not in later releases")
+        arguments.note(Message("exporters.moe_hierarchical_alltoallv_exists_in_mindspeed_2_0"))
     elif dispatcher == "hierarchical":
         arguments.add(block, "--moe-hierarchical-alltoallv")
         arguments.add(block, "--moe-alltoall-overlap-comm")

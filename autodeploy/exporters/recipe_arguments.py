@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -78,7 +79,7 @@ def _add_known(arguments: LaunchArguments, block: str, flag: str, *values: str |
     if arguments.knows(flag, *map(str, values)):
         arguments.add(block, flag, *values)
         return True
-    arguments.note(f"no flag of the release says {' '.join((flag, *map(str, values)))}: the model's code has to")
+    arguments.note(Message("exporters.no_flag_of_release_says_model_s_code", flag=" ".join((flag, *map(str, values)))))
     return False
 
 
@@ -97,7 +98,7 @@ def _add_positions(arguments: LaunchArguments, model: ModelSpec, told: Recipe) -
     else:
         arguments.add(GPT, "--rotary-base", round(told.rope_theta))
         if not told.rope_theta.is_integer():
-            arguments.note(f"--rotary-base takes whole numbers: rope_theta is {told.rope_theta}")
+            arguments.note(Message("exporters.rotary_base_takes_whole_numbers_rope_theta_is", value=told.rope_theta))
     partial = told.partial_rotary_factor not in {None, 1.0} and not model.is_mla
     if partial:
         _add_number(arguments, GPT, "--rotary-percent", told.partial_rotary_factor)
@@ -126,7 +127,7 @@ def _add_scaling(arguments: LaunchArguments, model: ModelSpec, scaling: RopeScal
     elif kind == "dynamic" and arguments.knows("--dynamic-factor"):
         arguments.add(ROPE, "--dynamic-factor", as_number(factor))
     else:
-        arguments.note(f"no flag of the release scales rotary positions by {kind}: the model's code has to")
+        arguments.note(Message("exporters.no_flag_of_release_scales_rotary_positions_by", kind=kind))
 
 
 def _add_named_scaling(arguments: LaunchArguments, scaling: RopeScaling) -> None:
@@ -177,7 +178,14 @@ def _note_fixed(arguments: LaunchArguments, scaling: RopeScaling, fixed: dict[st
     for name, value in fixed.items():
         told = getattr(scaling, name)
         if told is not None and told != value:
-            arguments.note(f"Megatron-LM has {name} {as_number(value)} in its code: the model's is {as_number(told)}")
+            arguments.note(
+                Message(
+                    "exporters.megatron_lm_has_in_its_code_model_s",
+                    name=name,
+                    value=as_number(value),
+                    told=as_number(told),
+                )
+            )
 
 
 # -- biases --------------------------------------------------------------------------------------------------
@@ -188,7 +196,7 @@ def _add_biases(arguments: LaunchArguments, model: ModelSpec, told: Recipe) -> N
     everywhere = bool(model.learned_position_embeddings) if told.mlp_bias is None else told.mlp_bias
     if everywhere:
         if told.attention_bias is False:
-            arguments.note("no flag of the release has biases in the MLP alone: attention gets them too")
+            arguments.note(Message("exporters.no_flag_of_release_has_biases_in_mlp"))
         return
     arguments.add(GPT, "--disable-bias-linear")
     if told.attention_bias:
@@ -235,9 +243,9 @@ def add_forced_routing(arguments: LaunchArguments, ep: int) -> None:
     known = [flag for flag in FORCED_ROUTING if arguments.knows(flag)]
     if known and ep > 1:  # MindSpeed refuses it without an exchange: moe_fix_router.py
         arguments.add(EXPERTS, known[0])
-        arguments.note(f"{known[0]} deals tokens evenly: for measuring speed, not for training")
+        arguments.note(Message("exporters.deals_tokens_evenly_for_measuring_speed_not_for", flag=known[0]))
     elif ep > 1:
-        arguments.note("no flag of the release forces even routing: the step will be slower than predicted")
+        arguments.note(Message("exporters.no_flag_of_release_forces_even_routing_step"))
 
 
 def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str | None:
@@ -246,7 +254,7 @@ def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str |
     if told.router_balancing is not None:
         if arguments.knows(flag, told.router_balancing):
             return told.router_balancing
-        arguments.note(f"no flag of the release says {flag} {told.router_balancing}: the model's code has to")
+        arguments.note(Message("exporters.no_flag_says_router_balancing", flag=flag, balancing=told.router_balancing))
     if told.topk_method == "group_limited_greedy" and arguments.knows(flag, "group_limited_greedy"):
         # Its validator: mindspeed_llm/features_manager/moe/moe_router.py.
         fits = model.topk_group is not None and model.topk_group < ep and model.capacity_factor is None
@@ -274,7 +282,7 @@ def _add_normalisation(arguments: LaunchArguments, model: ModelSpec, balancing: 
         if arguments.knows("--norm-topk-prob") and not undone:
             arguments.add(EXPERTS, "--norm-topk-prob")
     elif told.norm_topk_prob is False and not softmax and (model.num_experts_per_tok or 1) > 1:
-        arguments.note(f"the release normalises {told.scoring_func} scores: the model does not")
+        arguments.note(Message("exporters.release_normalises_scores_model_does_not", scores=told.scoring_func))
     if softmax and not before and (told.norm_topk_prob is False or model.num_experts_per_tok == 1):
         arguments.add(EXPERTS, "--moe-router-pre-softmax")
 
@@ -284,11 +292,9 @@ def _note_groups(arguments: LaunchArguments, model: ModelSpec, balancing: str | 
     if groups is None or reach is None or groups == 1:
         return
     if reach == groups:
-        arguments.note(f"no flag of the release chooses experts in each of {groups} groups: the model's code has to")
+        arguments.note(Message("exporters.no_flag_of_release_chooses_experts_in_each", groups=groups))
     elif model.told.topk_method == "group_limited_greedy" and balancing != "group_limited_greedy":
-        arguments.note(
-            f"groups are chosen by the sum of their best {max(1, (topk or 1) // reach)} scores here, not by the best"
-        )
+        arguments.note(Message("exporters.groups_are_chosen_by_sum_of_their_best", count=max(1, (topk or 1) // reach)))
 
 
 # -- the training --------------------------------------------------------------------------------------------
@@ -318,7 +324,9 @@ def add_training_recipe(arguments: LaunchArguments, told: TrainingRecipe) -> Non
     if told.seed is not None:
         add(block, "--seed", told.seed)
     if usual:
-        arguments.note(f"nobody told {', '.join(usual)} (training.recipe): usual values are written")
+        arguments.note(
+            Message("exporters.nobody_told_training_recipe_usual_values_are_written", names=", ".join(usual))
+        )
 
 
 def told_variables(told: TrainingRecipe) -> dict[str, str]:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message
 from autodeploy.specs.validation import did_you_mean
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.schedules import frameworks_with
@@ -105,14 +106,18 @@ def export(
     if to in own:
         return own[to](plan_set, plan)
     if to not in FORMATS:
-        raise SpecError(f"unknown format {to[:100]!r}", path="/to", hint=did_you_mean(to, (*FORMATS, *own)))
+        raise SpecError(
+            Message("exporters.unknown_format", name=repr(to[:100])),
+            path="/to",
+            hint=did_you_mean(to, (*FORMATS, *own)),
+        )
     chosen = FORMATS[to]
     if chosen.of_pre_training and plan.strategy.rl is not None:
         there = [name for name in formats_of("1f1b", post_trains=True) if FORMATS[name].launches]
         raise UnsupportedError(
-            f"{to} is of pre-training, this plan trains by reinforcement",
+            Message("exporters.is_of_pre_training_this_plan_trains_by", format=to),
             path="/to",
-            hint=f"export to {' or '.join(there)}",
+            hint=Message("exporters.export_to", names=" or ".join(there)),
         )
     function = getattr(import_module(f"autodeploy.exporters.{chosen.module}"), chosen.function)
     if chosen.for_people:
@@ -120,5 +125,9 @@ def export(
     if not chosen.of_timeline:
         return cast("Callable[[PlanSet, Plan], Artefact]", function)(plan_set, plan)
     if timeline is None:
-        raise UnsupportedError(f"{to} needs the simulated pipeline", path="/to", hint="export through the service")
+        raise UnsupportedError(
+            Message("exporters.needs_simulated_pipeline", format=to),
+            path="/to",
+            hint=Message("exporters.export_through_service"),
+        )
     return cast("Callable[[PlanSet, Plan, PipelineTimeline], Artefact]", function)(plan_set, plan, timeline())

@@ -9,6 +9,7 @@ from autodeploy.errors import FieldError, UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments
 from autodeploy.exporters.launch_arguments import Launch, note_doubts, note_other_target
 from autodeploy.exporters.target_release import profile_of, release_of_spec
+from autodeploy.messages import Message
 from autodeploy.specs.presets import preset_of
 from autodeploy.specs.rl_facts import RlFacts, facts_of
 from autodeploy.specs.spec import Spec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.stack.releases import Release
 
 DAPO_CLIP = (0.2, 0.28)  # arXiv 2503.14476, section 3.1
-DAPO_DROPS = "DAPO drops prompts whose answers are all alike: batches generated for them are not in the prediction"
+DAPO_DROPS = Message("exporters.dapo_drops_prompts_whose_answers_are_all_alike")
 MISSING = "???"  # what Hydra asks for before it starts
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 
@@ -67,9 +68,9 @@ def rl_launch(
     rl, layout, title = spec.training.rl, plan.strategy.rl, title_of(target)
     if rl is None or layout is None:
         raise UnsupportedError(
-            f"{title} trains by reinforcement, this plan is of {spec.training.kind}",
+            Message("exporters.trains_by_reinforcement_this_plan_is_of", title=title, kind=spec.training.kind),
             path="/to",
-            hint="plan with training.kind: rl_post_training",
+            hint=Message("exporters.plan_with_training_kind_rl_post_training"),
         )
     given = arguments(release_of_spec(spec, target))
     note_doubts(given, spec)
@@ -95,7 +96,11 @@ def refuse_what_breaks(framework: str, title: str, facts: RlFacts, engine: str) 
     if broken:
         raise UnsupportedError(
             errors=tuple(
-                FieldError("/strategy/rl", f"{title} can't launch this plan: {rule.text}", f"see {rule.source}")
+                FieldError(
+                    "/strategy/rl",
+                    Message("common.cannot_launch_this_plan", release=title, reason=rule.text),
+                    Message("common.see", source=rule.source),
+                )
                 for rule in broken
             )
         )
@@ -108,16 +113,18 @@ def key_fault(keys: dict[str, RegisteredFlag], name: str, value: Any) -> str | N
     """
     known = keys.get(name)
     if known is None:
-        return f"it has no key {name}"
+        return Message("exporters.it_has_no_key", name=name)
     if value == MISSING or (isinstance(value, str) and "$" in value):
         return None
     values = value if isinstance(value, list) else [value]
     kinds = _TYPES.get(known.type)
     for each in values:
         if kinds is not None and (not isinstance(each, kinds) or (isinstance(each, bool) and bool not in kinds)):
-            return f"{name} takes {known.type}, not {each!r}"
+            return Message("common.takes_not", name=name, kind=known.type, value=repr(each))
         if known.choices and str(each) not in known.choices:
-            return f"{name} has no value {str(each)!r}: one of {', '.join(known.choices)}"
+            return Message(
+                "common.has_no_value_one_of", flag=name, value=repr(str(each)), names=", ".join(known.choices)
+            )
     return None
 
 
@@ -132,7 +139,9 @@ def refuse_bad_keys(release: Release, pairs: dict[str, Any]) -> None:
     keys = dict(release.keys)
     for name, value in pairs.items():
         if (fault := key_fault(keys, name, value)) is not None:
-            raise UnsupportedError(f"{release.title} can't launch this plan: {fault}", path="/to")
+            raise UnsupportedError(
+                Message("common.cannot_launch_this_plan", release=release.title, reason=fault), path="/to"
+            )
 
 
 def rl_marks(launch: RlLaunch) -> str:

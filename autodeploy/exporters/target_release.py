@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 from hardware_profiles import ProfileError, load_profile
 
 if TYPE_CHECKING:
@@ -32,5 +33,7 @@ def release_of_spec(spec: Spec, target: str) -> Release:
     profile = profile_of(spec)
     release = spec.search.release(profile.vendor if profile is not None else None, target)
     if release is None:
-        raise UnsupportedError(f"{target} has no release: nothing can be launched with it", path="/to")
+        raise UnsupportedError(
+            Message("exporters.has_no_release_nothing_can_be_launched_with", target=target), path="/to"
+        )
     return release

@@ -14,6 +14,7 @@ from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.memory_arguments import recomputed_layers
 from autodeploy.exporters.target_release import profile_of
 from autodeploy.exporters.toml_text import toml_text
+from autodeploy.messages import Message
 from autodeploy.specs.torchtitan_models import (
     CONVERTERS,
     ROTARY,
@@ -64,12 +65,10 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
         training["steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
     if spec.model.sparse_attention is not None:
         # Its README: 146 tokens/s a card at 4,096 tokens, where DeepSeek-V3 has 546.
-        launch.arguments.note(
-            "published runs of this model take several times as long: its sparse attention runs as many operators"
-        )
+        launch.arguments.note(Message("exporters.published_runs_of_this_model_take_several_times"))
     if model.predicts:
         training["num_mtp_modules"] = spec.model.num_nextn_predict_layers
-    launch.arguments.note("learning rate and its schedule are torchtitan's defaults: set them as --optimizer.lr")
+    launch.arguments.note(Message("exporters.learning_rate_and_its_schedule_are_torchtitan_s"))
     return {
         "job": {"custom_config_module": "torchtitan_npu.config.custom_config"},
         "model": {"name": model.name, "flavor": model.flavor, "converters": _converters(strategy, model)},
@@ -90,19 +89,24 @@ def _refuse(launch: Launch) -> None:
     strategy, precision = launch.plan.strategy, launch.spec.training.precision
     sequences = strategy.cp == 1 or strategy.cp_algo == "ulysses"
     for met, path, fault in (
-        (strategy.pp == 1, "pp", "plans for torchtitan-npu have one stage"),
-        (sequences, "cp_algo", "context parallelism is Ulysses, of DeepSeek-V3 alone"),
+        (strategy.pp == 1, "pp", Message("exporters.plans_for_torchtitan_npu_have_one_stage")),
+        (sequences, "cp_algo", Message("exporters.context_parallelism_is_ulysses_of_deepseek_v3_alone")),
         (
             strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
             "moe_dispatcher",
-            "experts are reached by All-to-All",
+            Message("exporters.experts_are_reached_by_all_to_all"),
         ),
-        (not strategy.swap, "swap", "torchtitan-npu swaps no activations to the host"),
+        (not strategy.swap, "swap", Message("exporters.torchtitan_npu_swaps_no_activations_to_host")),
     ):
         if not met:
-            raise UnsupportedError(fault, path=f"/strategy/{path}", hint=f"plan with search.target: {TARGET}")
+            raise UnsupportedError(
+                fault, path=f"/strategy/{path}", hint=Message("exporters.plan_with_search_target", target=TARGET)
+            )
     if precision not in DTYPES:
-        raise UnsupportedError(f"{precision} can't be exported to {TARGET} yet", path="/training/precision")
+        raise UnsupportedError(
+            Message("exporters.cannot_be_exported_to_yet", precision=precision, target=TARGET),
+            path="/training/precision",
+        )
 
 
 def _model(launch: Launch) -> TorchtitanModel:
@@ -110,13 +114,13 @@ def _model(launch: Launch) -> TorchtitanModel:
     found = torchtitan_model_of(model)
     if found is None:
         known = ", ".join(dict.fromkeys(each.preset for each in torchtitan_models()))
-        message = f"torchtitan-npu has no flavor of the shape of {model.name[:60]}"
-        raise UnsupportedError(message, path="/model", hint=f"one of {known}")
+        message = Message("exporters.torchtitan_npu_has_no_flavor_of_shape_of", model=model.name[:60])
+        raise UnsupportedError(message, path="/model", hint=Message("common.one_of", names=known))
     if model.num_nextn_predict_layers and not found.predicts:
         raise UnsupportedError(
-            "multi-token prediction is of DeepSeek-V3.2 alone",
+            Message("exporters.multi_token_prediction_is_of_deepseek_v3_2"),
             path="/model/num_nextn_predict_layers",
-            hint="plan the model with num_nextn_predict_layers: 0",
+            hint=Message("exporters.plan_model_with_num_nextn_predict_layers_0"),
         )
     return found
 
@@ -155,20 +159,26 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
     if counts.keys() == {"by_operator"}:
         some = sum(counts["by_operator"])
         if some < layers:
-            launch.arguments.note(f"the plan recomputes {some} layers of {layers}, the file all of them")
+            launch.arguments.note(
+                Message("exporters.plan_recomputes_layers_of_file_all_of_them", count=some, layers=layers)
+            )
         return {"mode": "selective", "selective_ac_option": "op"}
     for name in counts.keys() - {"full"}:
-        launch.arguments.note(f"torchtitan-npu has no key that recomputes {name} alone")
+        launch.arguments.note(Message("exporters.torchtitan_npu_has_no_key_that_recomputes_alone", name=name))
     whole = sum(counts.get("full", [0]))
     if not whole:
         return {"mode": "none"}
     every = layers // whole
     if every < 2:
         if whole < layers:
-            launch.arguments.note(f"the plan recomputes {whole} layers of {layers}, the file all of them")
+            launch.arguments.note(
+                Message("exporters.plan_recomputes_layers_of_file_all_of_them", count=whole, layers=layers)
+            )
         return {"mode": "full"}
     if layers // every != whole:
-        launch.arguments.note(f"the plan recomputes {whole} layers of {layers}, the file {layers // every}")
+        launch.arguments.note(
+            Message("exporters.plan_recomputes_layers_of_file", count=whole, layers=layers, others=layers // every)
+        )
     return {"mode": "selective", "selective_ac_option": str(every)}
 
 

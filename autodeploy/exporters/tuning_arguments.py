@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 from autodeploy.specs.dpo import DpoSpec
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def refuse_tuning(arguments: LaunchArguments, spec: Spec) -> None:
         where the spec fine-tunes.
     """
     if spec.training.kind in {"sft", "dpo"}:
-        message = f"fine-tuning can't be exported to {arguments.target} yet"
+        message = Message("exporters.fine_tuning_cannot_be_exported_to_yet", target=arguments.target)
         raise UnsupportedError(message, path="/training/kind", hint="mindspeed-llm")
 
 
@@ -52,9 +53,9 @@ def add_tuning(arguments: LaunchArguments, spec: Spec) -> None:
         add(_BLOCK, "--is-pairwise-dataset")
         add(_BLOCK, "--dpo-beta", loss.beta)
         add(_BLOCK, "--dpo-loss-type", loss.loss)
-        arguments.note("the reference model is that of --load, unless --ref-model names another")
+        arguments.note(Message("exporters.reference_model_is_that_of_load_unless_ref"))
     add(_BLOCK, "--prompt-type", "default")
-    arguments.note("--prompt-type: that of your chat template")
+    arguments.note(Message("exporters.prompt_type_that_of_your_chat_template"))
     if training.sequence_length_histogram is not None:
         add(_BLOCK, "--reset-attention-mask")
         add(_BLOCK, "--neat-pack")

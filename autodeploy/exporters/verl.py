@@ -19,6 +19,7 @@ from autodeploy.exporters.parallel_arguments import add_schedule, expert_tensor_
 from autodeploy.exporters.release_check import release_check, release_lines
 from autodeploy.exporters.rl_launch import DAPO_CLIP, DAPO_DROPS, RlLaunch, refuse_bad_keys, rl_launch, rl_marks
 from autodeploy.exporters.verl_overrides import ACTOR, MEGATRON, Overrides, handed_on
+from autodeploy.messages import Message
 from autodeploy.specs.rl_facts import on_nodes
 
 if TYPE_CHECKING:
@@ -71,18 +72,18 @@ def _refuse(launch: RlLaunch) -> None:
     strategy, layout = launch.launch.plan.strategy, launch.layout
     fault = path = ""
     if layout.partial_rollout and layout.placement == "colocated":
-        fault, path = "responses are interrupted only where generation has cards of its own", "partial_rollout"
+        fault, path = Message("exporters.responses_are_interrupted_only_where_generation_has_cards"), "partial_rollout"
     elif layout.partial_rollout and not layout.staleness:
-        fault, path = "partial rollout takes effect only with a staleness above 0", "partial_rollout"
+        fault, path = Message("exporters.partial_rollout_takes_effect_only_with_staleness_above"), "partial_rollout"
     elif strategy.fsdp and max(strategy.tp, strategy.pp, strategy.ep) > 1:
-        fault, path = "FSDP2 cuts neither layers nor experts: tp, pp and ep are 1", "../fsdp"
+        fault, path = Message("exporters.fsdp2_cuts_neither_layers_nor_experts_tp_pp"), "../fsdp"
     elif strategy.fsdp and strategy.cp > 1 and strategy.cp_algo != "ulysses":
-        fault, path = "with FSDP2 sequences are cut by Ulysses alone", "../cp_algo"
+        fault, path = Message("exporters.with_fsdp2_sequences_are_cut_by_ulysses_alone"), "../cp_algo"
     elif launch.layout.generation.engine == "vllm-ascend" and launch.vendor != "huawei":
-        fault, path = "vllm-ascend runs on Ascend alone", "generation/engine"
+        fault, path = Message("exporters.vllm_ascend_runs_on_ascend_alone"), "generation/engine"
     if fault:
         where = f"/strategy/{path.removeprefix('../')}" if path.startswith("../") else f"/strategy/rl/{path}"
-        raise UnsupportedError(f"verl can't launch this plan: {fault}", path=where)
+        raise UnsupportedError(Message("common.cannot_launch_this_plan", release="verl", reason=fault), path=where)
 
 
 def _overrides(launch: RlLaunch) -> Overrides:
@@ -159,7 +160,7 @@ def _add_sharded(overrides: Overrides, launch: RlLaunch) -> None:
         ulysses_sequence_parallel_size=launch.facts.cp,
     )
     if "gradients" in offload:
-        launch.arguments.note("FSDP2 of verl has no key that moves gradients alone: they go with the parameters")
+        launch.arguments.note(Message("exporters.fsdp2_of_verl_has_no_key_that_moves"))
 
 
 def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
@@ -194,17 +195,17 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
     theirs = [flag for flag in arguments.flags() if launch.release.flags[flag].registered_in == "mindspeed"]
     if theirs:
         arguments.note(
-            f"MindSpeed reads {'+'.join(theirs)} from override_transformer_config: its log says what is patched"
+            Message("exporters.mindspeed_reads_from_override_transformer_config_its_log", flags="+".join(theirs))
         )
     if spec.model.num_nextn_predict_layers:
-        arguments.note("verl trains without multi-token prediction unless actor_rollout_ref.model.mtp.enable is set")
+        arguments.note(Message("exporters.verl_trains_without_multi_token_prediction_unless_actor"))
 
 
 def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
     """How tokens reach their experts: MindSpeed core_r0.16.0 has no dispatchers of its own."""
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if dispatcher not in {"alltoall", "allgather"}:
-        arguments.note(f"Megatron-LM has no {dispatcher} dispatcher: alltoall is written instead")
+        arguments.note(Message("exporters.megatron_lm_has_no_dispatcher_alltoall_is_written", name=dispatcher))
         dispatcher = "alltoall"
     arguments.add("MOE_ARGS", "--moe-token-dispatcher-type", dispatcher)
 
@@ -248,9 +249,7 @@ def _add_rollout(overrides: Overrides, launch: RlLaunch) -> None:
     if not colocated and launch.vendor == "huawei":
         overrides.add(array, f"{ROLLOUT}.checkpoint_engine", backend="hccl")
     if generation.precision in {"int8", "w8a8"}:
-        launch.arguments.note(
-            "quantization: ascend takes weights that msmodelslim has quantised: MODEL_PATH has to hold them"
-        )
+        launch.arguments.note(Message("exporters.quantization_ascend_takes_weights_that_msmodelslim_has_quantised"))
 
 
 def _add_other_models(overrides: Overrides, launch: RlLaunch) -> None:
@@ -276,9 +275,7 @@ def _add_other_models(overrides: Overrides, launch: RlLaunch) -> None:
         engine = ENGINES[launch.layout.generation.engine]
         overrides.add("REWARD_ARGS", "reward.reward_model", enable=True, model_path="${REWARD_MODEL_PATH}")
         overrides.add("REWARD_ARGS", "reward.reward_model.rollout", name=engine, tensor_model_parallel_size=facts.tp)
-        launch.arguments.note(
-            "verl serves the reward model with the engine of generation: its degrees are to be checked"
-        )
+        launch.arguments.note(Message("exporters.verl_serves_reward_model_with_engine_of_generation"))
 
 
 def _add_trainer(overrides: Overrides, launch: RlLaunch) -> None:

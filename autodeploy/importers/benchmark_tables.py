@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, get_args
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import TableRow, bad_line, lines_of, positive, table_rows, whole
+from autodeploy.messages import Message
 from autodeploy.specs.measured_run import Collective, CollectivePoint, GemmPoint, MeasuredRun
 
 if TYPE_CHECKING:
@@ -65,11 +66,15 @@ def read_gemm_table(text: str) -> MeasuredRun:
         if seconds is None and tflops is not None:
             seconds = 2.0 * shape["m"] * shape["n"] * shape["k"] / (tflops * 1e12)
         if seconds is None:
-            raise bad_line(row.line, "no time and no rate", hint=f"a column {', '.join(_TIMES)} or tflops")
+            raise bad_line(
+                row.line,
+                Message("importers.no_time_and_no_rate"),
+                hint=Message("importers.column_or_tflops", name=", ".join(_TIMES)),
+            )
         points.append(GemmPoint(**shape, seconds=seconds))
         _refuse_many(points, row.line)
     if not points:
-        raise SpecError("no measured shape", hint="titles m,n,k,us and a line for each shape")
+        raise SpecError(Message("importers.no_measured_shape"), hint=Message("importers.titles_m_n_k_us_and_line_for"))
     return MeasuredRun(source="gemm_benchmark", gemm=tuple(points), original={"points": len(points)})
 
 
@@ -85,13 +90,19 @@ def read_collective_table(text: str, *, op: str | None = None, ranks: int | None
     printed = _HCCL_TITLE in text or any(_NCCL_ROW.match(line) for line in lines)
     points = list(_printed(lines, op, ranks) if printed else _tabulated(lines, op, ranks))
     if not points:
-        raise SpecError("no measured message size", hint="the table that hccl_test prints, or op,ranks,bytes,time_us")
+        raise SpecError(
+            Message("importers.no_measured_message_size"),
+            hint=Message("importers.table_that_hccl_test_prints_or_op_ranks"),
+        )
     return MeasuredRun(source="collective_benchmark", collectives=tuple(points), original={"points": len(points)})
 
 
 def _bounded(text: str) -> list[str]:
     if len(text) > MAX_TEXT:
-        raise SpecError(f"more than {MAX_TEXT:,} characters", hint="send the tables without the log around them")
+        raise SpecError(
+            Message("importers.more_than_characters", limit=MAX_TEXT),
+            hint=Message("importers.send_tables_without_log_around_them"),
+        )
     return lines_of(text)
 
 
@@ -108,12 +119,16 @@ def _printed(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterato
             continue
         size, time_us, result = row
         if result.lower() == "failed":
-            raise bad_line(number, "hccl_test says that the result is wrong", hint="leave failed sizes out")
+            raise bad_line(
+                number,
+                Message("importers.hccl_test_says_that_result_is_wrong"),
+                hint=Message("importers.leave_failed_sizes_out"),
+            )
         seconds = positive(time_us, number, "time") * 1e-6
         yield _point(number, op, ranks, whole(size, number, "size"), seconds)
         count += 1
         if count > MAX_POINTS:
-            raise bad_line(number, f"more than {MAX_POINTS:,} rows")
+            raise bad_line(number, Message("importers.more_than_rows", count=MAX_POINTS))
 
 
 def _row(line: str) -> tuple[str, str, str] | None:
@@ -139,10 +154,14 @@ def _tabulated(lines: Sequence[str], op: str | None, ranks: int | None) -> Itera
         if seconds is None:
             rate = row.number("algbw") or _algorithm_rate(row, named_op, group)
             if rate is None:
-                raise bad_line(row.line, "no time and no rate", hint="a column time_us, algbw or busbw (GB/s)")
+                raise bad_line(
+                    row.line,
+                    Message("importers.no_time_and_no_rate"),
+                    hint=Message("importers.column_time_us_algbw_or_busbw_gb_s"),
+                )
             seconds = size / (rate * 1e9)
         if count > MAX_POINTS:
-            raise bad_line(row.line, f"more than {MAX_POINTS:,} rows")
+            raise bad_line(row.line, Message("importers.more_than_rows", count=MAX_POINTS))
         yield _point(row.line, named_op, group, size, seconds)
 
 
@@ -157,17 +176,23 @@ def _algorithm_rate(row: TableRow, op: str | None, ranks: int | None) -> float |
 
 def _point(line: int, op: str | None, ranks: int | None, size: int, seconds: float) -> CollectivePoint:
     if ranks is None:
-        raise bad_line(line, "the number of ranks is not said", hint="write `# op=all_reduce ranks=8` above the table")
+        raise bad_line(
+            line,
+            Message("importers.number_of_ranks_is_not_said"),
+            hint=Message("importers.write_op_all_reduce_ranks_8_above_table"),
+        )
     if ranks < 2 or ranks > 200_000:
-        raise bad_line(line, f"{ranks} ranks exchange nothing", hint="2 to 200,000")
+        raise bad_line(line, Message("importers.ranks_exchange_nothing", ranks=ranks), hint="2 to 200,000")
     return CollectivePoint(op=_collective(line, op), ranks=ranks, message_bytes=size, seconds=seconds)
 
 
 def _collective(line: int, op: str | None) -> Collective:
     name = _OPS.get((op or "").lower().replace("_", "").replace("-", ""))
     if name is None:
-        said = f"{op[:40]!r} is not modelled" if op else "the operation is not said"
-        raise bad_line(line, said, hint="one of " + ", ".join(get_args(Collective)))
+        said = (
+            Message("importers.is_not_modelled", name=repr(op[:40])) if op else Message("importers.operation_not_said")
+        )
+        raise bad_line(line, said, hint=Message("common.one_of", names=", ".join(get_args(Collective))))
     return name
 
 
@@ -177,4 +202,4 @@ def _seconds(row: TableRow) -> float | None:
 
 def _refuse_many(points: Sequence[object], line: int) -> None:
     if len(points) > MAX_POINTS:
-        raise bad_line(line, f"more than {MAX_POINTS:,} rows")
+        raise bad_line(line, Message("importers.more_than_rows", count=MAX_POINTS))

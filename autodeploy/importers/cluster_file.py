@@ -12,6 +12,7 @@ from autodeploy.importers.link_speeds import LinkSpeeds, is_link_speeds, read_li
 from autodeploy.importers.measured_text import MAX_TEXT_BYTES
 from autodeploy.importers.npu_topology import NpuTopology, is_npu_topology, read_npu_topology
 from autodeploy.importers.rank_table import RankTable, is_rank_table, read_rank_table
+from autodeploy.messages import Message
 from autodeploy.specs.measured_run import MeasuredRun
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def read_cluster_file(path: Path, *, op: str | None = None, ranks: int | None = 
         return read_cluster_text(text, op=op, ranks=ranks)
     except SpecError as error:
         path_in_file = error.errors[0].path if error.errors else ""
-        raise SpecError(f"{path.name}: {error}", path=path_in_file, hint=error.hint) from error
+        raise SpecError(
+            Message("common.place", place=path.name, message=str(error)), path=path_in_file, hint=error.hint
+        ) from error
 
 
 def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = None) -> ClusterFile:
@@ -44,7 +47,7 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
     """
     text = text.removeprefix("\ufeff")
     if not text.strip():
-        raise SpecError("the file is empty")
+        raise SpecError(Message("importers.file_is_empty"))
     if is_leaf_map(text):
         return read_leaf_map(text)
     if is_rank_table(text):
@@ -56,7 +59,6 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
     if is_link_speeds(text):
         return read_link_speeds(text)
     raise SpecError(
-        "this file is none that says how a cluster is",
-        hint="a rank table (hccl.json) or map of switches, or what `npu-smi info -t topo`, `hccn_tool -i 0 -speed -g` "
-        "or hccl_test prints",
+        Message("importers.this_file_is_none_that_says_how_cluster"),
+        hint=Message("importers.rank_table_hccl_json_or_map_of_switches"),
     )

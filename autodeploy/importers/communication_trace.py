@@ -14,6 +14,7 @@ from typing import Any
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json
 from autodeploy.importers.json_lines import at_line
+from autodeploy.messages import Message
 
 MAX_TEXT = 64_000_000
 MAX_VALUES = 3_000_000
@@ -63,7 +64,10 @@ def read_communication(text: str) -> ExchangeTimes:
         with the line of what can't be read.
     """
     if len(text) > MAX_TEXT:
-        raise SpecError(f"more than {MAX_TEXT:,} characters", hint="profile one or two steps")
+        raise SpecError(
+            Message("importers.more_than_characters", limit=MAX_TEXT),
+            hint=Message("importers.profile_one_or_two_steps"),
+        )
     try:
         return _read(load_json(text, max_values=MAX_VALUES))
     except SpecError as error:
@@ -80,7 +84,9 @@ def _read(document: Any) -> ExchangeTimes:
                 if name != TOTAL:
                     _add(groups, name, _mapping(exchange, _below(path, name)), _below(path, name))
     if not groups:
-        raise SpecError("no exchange in the file", hint="communication.json as the profiler writes it")
+        raise SpecError(
+            Message("importers.no_exchange_in_file"), hint=Message("importers.communication_json_as_profiler_writes_it")
+        )
     ordered = sorted(groups.values(), key=lambda each: (-each.elapsed_s, each.operation, each.group))
     return ExchangeTimes(tuple(ordered), max(1, len(steps)))
 
@@ -119,12 +125,14 @@ def _below(path: str, key: str) -> str:
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise SpecError("an object is needed", path=path)
+        raise SpecError(Message("importers.object_is_needed"), path=path)
     return value
 
 
 def _amount(values: dict[str, Any], name: str, path: str) -> float:
     value = values.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 <= value <= 1e15:
-        raise SpecError(f"{name} is {str(value)[:40]}, which is no amount", path=_below(path, name))
+        raise SpecError(
+            Message("importers.is_which_is_no_amount", name=name, value=str(value)[:40]), path=_below(path, name)
+        )
     return float(value)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from autodeploy.messages import Message
+
 _SHOWN_LENGTH = 80
-UNMODELLED = "changes the result and is not modelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,10 @@ class Note:
     field: str = ""
     value: str = ""
     reason: str = ""
+
+    def in_words(self, place: str) -> Message:
+        """`place = value: reason`."""
+        return Message("importers.value_and_reason", source=place, value=self.value, reason=self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +42,29 @@ class Diagnostics:
     @property
     def contradictions(self) -> tuple[str, ...]:
         """What the file contradicts, in words."""
-        return tuple(f"{note.source} = {note.value}: {note.reason}" for note in self.contradicted)
+        return tuple(note.in_words(note.source) for note in self.contradicted)
 
     @property
     def doubts(self) -> tuple[str, ...]:
         """What changes the result and is not modelled, in words: the same that stands above a verdict."""
-        return tuple(f"{note.source} {note.value}: {note.reason}" for note in self.unmodelled)
+        return tuple(
+            Message("importers.source_value_reason", source=note.source, value=note.value, reason=note.reason)
+            for note in self.unmodelled
+        )
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What had to be assumed or is contradicted, in words."""
-        assumed = (
-            f"{note.field} = {note.value}: {note.reason}" if note.field else note.reason for note in self.doubted
-        )
+        assumed = (note.in_words(note.field) if note.field else note.reason for note in self.doubted)
         return (*assumed, *self.contradictions)
 
     @property
     def to_check(self) -> tuple[str, ...]:
         """Everything that whoever plans should check before a number is believed, the weightiest first."""
-        return (*(f"{UNMODELLED}: {doubt}" for doubt in self.doubts), *self.assumptions)
+        return (
+            *(Message("importers.changes_result_not_modelled", doubt=doubt) for doubt in self.doubts),
+            *self.assumptions,
+        )
 
 
 @dataclass(slots=True)

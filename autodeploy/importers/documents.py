@@ -11,6 +11,8 @@ import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.messages.foreign_faults import json_fault, os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +37,7 @@ def read_document(path: Path) -> Any:
     try:
         return load_json(text) if path.suffix.lower() == ".json" else load_yaml(text)
     except SpecError as error:
-        raise SpecError(f"{path.name}: {error}", hint=error.hint) from error
+        raise SpecError(Message("common.place", place=path.name, message=str(error)), hint=error.hint) from error
 
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
@@ -44,15 +46,18 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
         with path.open("rb") as stream:
             content = stream.read(max_bytes + 1)
     except IsADirectoryError as error:
-        raise SpecError(f"{path} is a directory", hint="give a file") from error
+        raise SpecError(Message("importers.is_directory", file=path), hint=Message("importers.give_file")) from error
     except OSError as error:
-        raise SpecError(f"{path} can't be read: {error.strerror or error}", hint="check the path") from error
+        raise SpecError(
+            Message("common.cannot_be_read", file=path, reason=os_fault(error)),
+            hint=Message("common.check_path"),
+        ) from error
     if len(content) > max_bytes:
-        raise SpecError(f"{path.name} is larger than {max_bytes:,} bytes")
+        raise SpecError(Message("common.is_larger_than_bytes", file=path.name, limit=max_bytes))
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path.name} is not UTF-8 text (byte {error.start})") from error
+        raise SpecError(Message("common.is_not_utf_8_text_byte", file=path.name, place=error.start)) from error
 
 
 def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
@@ -60,11 +65,18 @@ def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
     try:
         value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        raise SpecError(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
+        raise SpecError(
+            Message(
+                "common.line_column",
+                line=error.lineno,
+                column=error.colno,
+                message=Message("importers.not_json", reason=json_fault(error)),
+            )
+        ) from error
     except RecursionError as error:
-        raise SpecError(f"nested more than {MAX_DEPTH} deep") from error
+        raise SpecError(Message("importers.nested_more_than_deep", depth=MAX_DEPTH)) from error
     except ValueError as error:  # an integer of thousands of digits
-        raise SpecError(f"not usable JSON: {str(error).partition(';')[0]}") from error
+        raise SpecError(Message("importers.not_usable_json", reason=str(error).partition(";")[0])) from error
     _refuse_deep(value, max_values)
     return value
 
@@ -82,7 +94,7 @@ def load_yaml(text: str) -> Any:
     except YAMLError as error:
         raise SpecError(str(fault_of(error, text))) from error
     except (ValueError, TypeError) as error:  # such as a date of month 13, or a list as a key
-        raise SpecError(f"not usable YAML: {str(error).partition(';')[0]}") from error
+        raise SpecError(Message("importers.not_usable_yaml", reason=str(error).partition(";")[0])) from error
 
 
 def _refuse_hostile(events: Iterable[Any]) -> None:
@@ -97,21 +109,19 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
         if isinstance(event, DocumentStartEvent):
             documents += 1
             if documents > 1:
-                message = f"{_place(event)}several YAML documents in one file"
-                raise SpecError(message, hint="keep one, without '---' in between")
+                message = _at(event, Message("importers.several_yaml_documents"))
+                raise SpecError(message, hint=Message("importers.keep_one_without_in_between"))
         elif isinstance(event, CollectionEndEvent):
             anchor, start = open_nodes.pop()
             if anchor is not None:
                 expanded[anchor] = total - start
         elif isinstance(event, AliasEvent):
             if event.anchor not in expanded:
-                raise SpecError(
-                    f"{_place(event)}the alias *{event.anchor} stands inside what it names, or names nothing"
-                )
+                raise SpecError(_at(event, Message("importers.alias_inside_what_it_names", name=event.anchor)))
             total += expanded[event.anchor]
         elif isinstance(event, NodeEvent):
             if event.anchor in anchors:
-                raise SpecError(f"{_place(event)}the anchor &{event.anchor} is given twice")
+                raise SpecError(_at(event, Message("importers.anchor_twice", name=event.anchor)))
             anchors |= {event.anchor} - {None}
             total += 1
             if isinstance(event, CollectionStartEvent):
@@ -119,13 +129,14 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
             elif event.anchor is not None:
                 expanded[event.anchor] = 1
         if len(open_nodes) > MAX_DEPTH:
-            raise SpecError(f"nested more than {MAX_DEPTH} deep")
+            raise SpecError(Message("importers.nested_more_than_deep", depth=MAX_DEPTH))
         if total > MAX_YAML_VALUES:
-            raise SpecError(f"more than {MAX_YAML_VALUES:,} values, aliases written out")
+            raise SpecError(Message("importers.more_than_values_aliases_written_out", count=MAX_YAML_VALUES))
 
 
-def _place(event: Any) -> str:
-    return f"line {event.start_mark.line + 1}, column {event.start_mark.column + 1}: "
+def _at(event: Any, message: str) -> Message:
+    mark = event.start_mark
+    return Message("common.line_column", line=mark.line + 1, column=mark.column + 1, message=message)
 
 
 def _refuse_deep(value: Any, max_values: int) -> None:
@@ -136,23 +147,23 @@ def _refuse_deep(value: Any, max_values: int) -> None:
             return
         seen += len(level)
         if seen > max_values:
-            raise SpecError(f"more than {max_values:,} values")
+            raise SpecError(Message("importers.more_than_values", count=f"{max_values:,}"))
         level = [
             child
             for parent in level
             if isinstance(parent, dict | list)
             for child in (parent.values() if isinstance(parent, dict) else parent)
         ]
-    raise SpecError(f"nested more than {MAX_DEPTH} deep")
+    raise SpecError(Message("importers.nested_more_than_deep", depth=MAX_DEPTH))
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise SpecError(f"{name} is not a JSON number")
+    raise SpecError(Message("importers.is_not_json_number", name=name))
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         repeated = next(key for key in found if sum(name == key for name, _ in pairs) > 1)
-        raise SpecError(f"the key {repeated[:100]!r} is given twice in one object")
+        raise SpecError(Message("importers.key_is_given_twice_in_one_object", key=repr(repeated[:100])))
     return found

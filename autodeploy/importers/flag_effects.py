@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
+from autodeploy.messages import Message
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["read", "refused", "no_effect", "unmodelled"]
 KINDS: dict[str, Kind] = {"read": "read", "refused": "refused"}
-HARMLESS = "at this value it changes nothing"
-BELONGS = "no effect without what it belongs to"
+HARMLESS = Message("importers.at_this_value_it_changes_nothing")
+BELONGS = Message("importers.no_effect_without_what_it_belongs_to")
 _STAR = "*"
 
 
@@ -45,12 +46,17 @@ def flag_effects() -> Mapping[str, FlagEffect]:
     found: dict[str, FlagEffect] = {}
     for name, group in _read("flag_effects.yaml").items():
         kind = KINDS.get(name, "no_effect")
-        found |= {flag: FlagEffect(kind, group.get("reason", BELONGS)) for flag in group["flags"].split()}
-    for group in _read("unmodelled_flags.yaml").values():
+        found |= {flag: FlagEffect(kind, _reason("flag_effect", name, group)) for flag in group["flags"].split()}
+    for name, group in _read("unmodelled_flags.yaml").items():
+        reason = _reason("unmodelled_flag", name, group)
         for word in group["flags"].split():
             flag, _, harmless = word.partition("=")
-            found[flag] = FlagEffect("unmodelled", group["reason"], tuple(harmless.split(",")) if harmless else ())
+            found[flag] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
     return found
+
+
+def _reason(section: str, name: str, group: Mapping[str, str]) -> str:
+    return Message.of_record(f"{section}.{name}", group["reason"]) if "reason" in group else BELONGS
 
 
 def _read(name: str) -> dict[str, dict[str, str]]:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, NoReturn
 from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import DiagnosticsLog
 from autodeploy.importers.flag_effects import HARMLESS, flag_effects
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autodeploy.importers.launch_script import GivenFlag, LaunchScript
 
-UNKNOWN = "not in the flag table: kept as it is"
+UNKNOWN = Message("importers.not_in_flag_table_kept_as_it_is")
 MAX_NUMBER = 10**12
 
 
@@ -58,7 +59,7 @@ class FlagReader:
             return None
         sign = text.removeprefix("-")
         if not sign.isdigit() or len(sign) > 13 or int(sign) > MAX_NUMBER:
-            self.fail(flag, f"{text[:40]!r} is not a whole number of usable size")
+            self.fail(flag, Message("importers.is_not_whole_number_of_usable_size", value=repr(text[:40])))
         return int(text)
 
     def decimal(self, flag: str, field: str) -> float | None:
@@ -69,9 +70,9 @@ class FlagReader:
         try:
             value = float(text)
         except ValueError:
-            self.fail(flag, f"{text[:40]!r} is not a number")
+            self.fail(flag, Message("importers.is_not_number", value=repr(text[:40])))
         if not abs(value) <= MAX_NUMBER:
-            self.fail(flag, f"{text[:40]!r} is not a number of usable size")
+            self.fail(flag, Message("importers.is_not_number_of_usable_size", value=repr(text[:40])))
         return value
 
     def text(self, flag: str, field: str) -> str | None:
@@ -81,9 +82,13 @@ class FlagReader:
         given = self.script.flags[flag]
         if given.unknown:
             name = given.unknown.lstrip("$")
-            self.fail(flag, f"{given.unknown[:60]} has no value in the script", f"set it: --set {name[:40]}=VALUE")
+            self.fail(
+                flag,
+                Message("importers.has_no_value_in_script", variable=given.unknown[:60]),
+                Message("importers.set_it", option=f"--set {name[:40]}=VALUE"),
+            )
         if not given.values:
-            self.fail(flag, "no value after it")
+            self.fail(flag, Message("importers.no_value_after_it"))
         self.log.take(given.place, field, given.text)
         return given.text.strip()
 
@@ -95,7 +100,10 @@ class FlagReader:
     def fail(self, flag: str, message: str, hint: str = "") -> NoReturn:
         """Refuses the script at the flag's place."""
         given = self.script.flags[flag]
-        raise SpecError(f"line {given.line}, column {given.column}: {flag}: {message}", hint=hint)
+        raise SpecError(
+            Message("importers.line_column", line=given.line, column=given.column, flag=flag, message=message),
+            hint=hint,
+        )
 
     def ignore(self, flags: Iterable[str], reason: str) -> None:
         """Flags that are understood and change nothing here."""
@@ -124,9 +132,16 @@ class FlagReader:
         for given in self.script.repeated:
             last = self.script.flags[given.name]
             if given.text != last.text:
-                self.log.contradict(given.place, given.name, _shown(given), f"line {last.line} says {_shown(last)}")
+                self.log.contradict(
+                    given.place,
+                    given.name,
+                    _shown(given),
+                    Message("importers.line_says", line=last.line, value=_shown(last)),
+                )
         for variable in self.script.unset:
-            self.log.doubt("", f"${variable}", f"${variable} is set nowhere in the script: read as empty")
+            self.log.doubt(
+                "", f"${variable}", Message("importers.is_set_nowhere_in_script_read_as_empty", name=variable)
+            )
         for line, note in self.script.notes:
             self.log.ignore(f"line {line}", "", note)
         return tuple(kept)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autodeploy.errors import UnsupportedError
 from autodeploy.importers.marks import marked_preset
 from autodeploy.importers.rl_common import model_of, preset_named
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 PATH: Final = "model.model_name_or_path"
 # Classes of the backend (models/model_registry.py) of which no layer is modelled.
 UNMODELLED: Final = {
-    "mamba3": "state space layers",
-    "longcat_flash_ngram": "n-gram embeddings and experts without computation",
-    "deepseek_v4": "DeepSeek-V4's compressed attention",
+    "mamba3": Message("importers.state_space_layers"),
+    "longcat_flash_ngram": Message("importers.n_gram_embeddings_and_experts_without_computation"),
+    "deepseek_v4": Message("importers.deepseek_v4_s_compressed_attention"),
 }
 # How checkpoints of a series are called for short.
 SERIES: Final = {
@@ -48,12 +49,14 @@ def read_model(reader: KeyReader, text: str, name: str | None, otherwise: str, b
     """
     kind = reader.take("/model", "model.model_id")
     if kind in UNMODELLED:
-        raise UnsupportedError(f"{kind} can't be planned yet: {UNMODELLED[kind]}", path="/model/model_id")
+        raise UnsupportedError(
+            Message("importers.cannot_be_planned_yet", kind=kind, what=UNMODELLED[kind]), path="/model/model_id"
+        )
     if recipe := reader.raw("model.quant_recipe_name"):
         raise UnsupportedError(
-            f"a launch for the Ascend 950 ({recipe}) can't be planned yet: no profile has its rates, memory and links",
+            Message("importers.launch_for_ascend_950_cannot_be_planned_yet", key=recipe),
             path="/model/quant_recipe_name",
-            hint="give the launch for A2 or A3",
+            hint=Message("importers.give_launch_for_a2_or_a3"),
         )
     path = str(reader.raw(PATH) or "").rstrip("/")
     path = "" if "$" in path else path
@@ -62,7 +65,7 @@ def read_model(reader: KeyReader, text: str, name: str | None, otherwise: str, b
     guessed = series[0] if series and not preset_named(*exact) else ""
     model = model_of([*exact, guessed], base_dir, reader.log, "/model/model_name_or_path")
     if guessed:
-        reader.log.doubt("/model", guessed, "the file names the series alone, and has no config.json beside it")
+        reader.log.doubt("/model", guessed, Message("importers.file_names_series_alone_and_has_no_config"))
     return model
 
 

@@ -12,6 +12,7 @@ from autodeploy.importers.imported import UNNAMED, Imported
 from autodeploy.importers.launch_script import LAUNCHER_OPTIONS
 from autodeploy.importers.next_chip import refuse_name
 from autodeploy.importers.shell_follow import follow
+from autodeploy.messages import Message
 from autodeploy.stack.releases import release_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ def import_fsdp2_script(
     followed = follow(text, variables)
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
     if words is None:
-        raise SpecError(f"the script starts no {PROGRAM}", hint="give the script that has the torchrun line")
+        raise SpecError(
+            Message("importers.script_starts_no", program=PROGRAM),
+            hint=Message("importers.give_script_that_has_torchrun_line"),
+        )
     at = next(index for index, word in enumerate(words) if _is_program(word))
     named = words[at + 1].text if len(words) > at + 1 and not words[at + 1].text.startswith("--") else ""
     document, source = _file(named, otherwise, base_dir)
@@ -76,8 +80,8 @@ def _file(named: str, stem: str, base_dir: Path | None) -> tuple[Mapping[str, An
             text = read_text(path)
             found = load_yaml(text)
             return (found if isinstance(found, dict) else {}), text + "\n"
-    hint = "give the YAML, or keep both in one folder"
-    raise SpecError(f"{named[:200]} is not beside the script", path="/parallel", hint=hint)
+    hint = Message("importers.give_yaml_or_keep_both_in_one_folder")
+    raise SpecError(Message("importers.is_not_beside_script", file=named[:200]), path="/parallel", hint=hint)
 
 
 def _options(words: list[Value]) -> dict[str, list[Value]]:
@@ -112,7 +116,7 @@ def _typed(key: str, values: list[Value]) -> Any:
         return int(text) if known.type == "int" else float(text) if known.type == "float" else text
     except ValueError:
         path = "/" + key.replace(".", "/")
-        raise SpecError(f"--{key} takes a number, not {text[:40]!r}", path=path) from None
+        raise SpecError(Message("importers.takes_number_not", key=key, text=repr(text[:40])), path=path) from None
 
 
 def _text(value: Value) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from autodeploy.messages import Message
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any], ranks: int | None
     moe = "n_routed_experts" in model
     batch = reader.number("/strategy/micro_batch_size", "training.per_device_train_batch_size", least=1)
     if batch is None:
-        reader.log.default("/strategy/micro_batch_size", BATCH, "the backend's default")
+        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.backend_s_default"))
     strategy: dict[str, Any] = {
         "tp": reader.number("/strategy/tp", "parallel.tp_size", least=1) or 1,
         "cp": reader.number("/strategy/cp", "parallel.cp_size", least=1) or 1,
@@ -46,9 +47,15 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any], ranks: int | None
 def _context(reader: KeyReader) -> str:
     given = reader.take("/strategy/cp_algo", "parallel.cp_type") or "ulysses"
     if given not in CP_ALGORITHMS:
-        reader.fail("parallel.cp_type", f"{str(given)[:40]!r} is not an algorithm", ", ".join(CP_ALGORITHMS))
+        reader.fail(
+            "parallel.cp_type",
+            Message("importers.is_not_algorithm", value=repr(str(given)[:40])),
+            ", ".join(CP_ALGORITHMS),
+        )
     if CP_ALGORITHMS[given] != given:
-        reader.log.unmodelled("/parallel/cp_type", given, "gathered keys and values are predicted as a ring")
+        reader.log.unmodelled(
+            "/parallel/cp_type", given, Message("importers.gathered_keys_and_values_are_predicted_as_ring")
+        )
     return CP_ALGORITHMS[given]
 
 
@@ -57,11 +64,11 @@ def _experts(reader: KeyReader, ranks: int | None) -> dict[str, Any]:
     ep = reader.number("/strategy/ep", "parallel.ep_size", least=1) or 1
     shards = reader.number("/strategy/ep", "parallel.ep_fsdp_size", least=1) or 1
     if ep > 1 and ranks is not None and ep * shards != ranks:
-        reason = f"ep_size x ep_fsdp_size are not the {ranks} ranks: predicted as if they were"
+        reason = Message("importers.ep_size_x_ep_fsdp_size_are_not", ranks=ranks)
         reader.log.contradict("/parallel/ep_fsdp_size", "/strategy/ep", shards, reason)
     dispatcher = reader.take("/strategy/moe_dispatcher", "parallel.ep_dispatcher") or "eager"
     if dispatcher == "mc2":
-        reason = "the exchange fused with its products is predicted as an All-to-All"
+        reason = Message("importers.exchange_fused_with_its_products_is_predicted_as")
         reader.log.unmodelled("/parallel/ep_dispatcher", dispatcher, reason)
     return {"ep": ep, "etp": 1, "moe_dispatcher": "alltoall"}
 
@@ -82,7 +89,11 @@ def _switches(reader: KeyReader, *, moe: bool, ep: int) -> set[str]:
         found.add("chunked_loss")
         if chunk != int(FEATURES["chunked_loss"].values["chunk_tokens"]):
             planned = int(FEATURES["chunked_loss"].values["chunk_tokens"])
-            reader.log.unmodelled("/optimization/chunk_loss_size", chunk, f"chunks are predicted with {planned} tokens")
+            reader.log.unmodelled(
+                "/optimization/chunk_loss_size",
+                chunk,
+                Message("importers.chunks_are_predicted_with_tokens", count=planned),
+            )
     found |= set() if own and rotary else {"unfused_rotary"}
     if moe and own and grouped:
         found |= {"grouped_gemm", "fused_swiglu"}
@@ -100,7 +111,9 @@ def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
     for pattern in patterns if isinstance(patterns, list) else ["model.layers.{*}"]:
         match = _LAYERS.fullmatch(str(pattern))
         if match is None:
-            reader.log.unmodelled("/parallel/recompute_modules", pattern, "parts of layers are not recomputed alone")
+            reader.log.unmodelled(
+                "/parallel/recompute_modules", pattern, Message("importers.parts_of_layers_are_not_recomputed_alone")
+            )
         elif match[1] is None:
             count = layers
         else:

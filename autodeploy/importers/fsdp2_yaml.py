@@ -13,6 +13,7 @@ from autodeploy.importers.fsdp2_strategy import MUON, read_strategy
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
+from autodeploy.messages import Message
 from autodeploy.stack.releases import release_of
 
 if TYPE_CHECKING:
@@ -25,22 +26,22 @@ ENVIRONMENT: Final = "examples/fsdp2/env_config.sh"  # CPU_AFFINITY_CONF=1 among
 SIGNS: Final = frozenset({"fsdp_size", "fsdp_modules", "ep_fsdp_size", "ep_fsdp_modules"})
 # Why keys of a section are idle; single keys first.
 REASONS: Final = {
-    "model": "paths and how the model is loaded",
+    "model": Message("importers.paths_and_how_model_is_loaded"),
     "data": "data",
-    "parallel": "patterns and formats as they are predicted",
-    "training": "recipe, logging and checkpoints",
-    "optimization": "of other models",
-    "training.lr_scheduler_type": "the recipe of the training",
+    "parallel": Message("importers.patterns_and_formats_as_they_are_predicted"),
+    "training": Message("importers.recipe_logging_and_checkpoints"),
+    "optimization": Message("importers.of_other_models"),
+    "training.lr_scheduler_type": Message("importers.recipe_of_training"),
 }
 # What changes time or memory and is predicted as its default; the values that change nothing.
 UNMODELLED: Final = {
-    "parallel.num_to_forward_prefetch": (1, "units gathered ahead are predicted as one"),
-    "parallel.num_to_backward_prefetch": (1, "units gathered ahead are predicted as one"),
-    "parallel.enable_chunk_batch": (False, "batches cut in chunks are predicted whole"),
-    "parallel.fsdp_implementation": ("native", "FSDP2 of fsdp_turbo is predicted as PyTorch's"),
-    "data.packing": (False, "packed documents are predicted as full sequences"),
-    "data.neat_packing": (False, "packed documents are predicted as full sequences"),
-    "data.reset_attention_mask": (False, "packed documents are predicted as full sequences"),
+    "parallel.num_to_forward_prefetch": (1, Message("importers.units_gathered_ahead_are_predicted_as_a_single")),
+    "parallel.num_to_backward_prefetch": (1, Message("importers.units_gathered_ahead_are_predicted_as_a_single")),
+    "parallel.enable_chunk_batch": (False, Message("importers.batches_cut_in_chunks_are_predicted_whole")),
+    "parallel.fsdp_implementation": ("native", Message("importers.fsdp2_of_fsdp_turbo_is_predicted_as_pytorch")),
+    "data.packing": (False, Message("importers.packed_documents_are_predicted_as_full_sequences")),
+    "data.neat_packing": (False, Message("importers.packed_documents_are_predicted_as_full_sequences")),
+    "data.reset_attention_mask": (False, Message("importers.packed_documents_are_predicted_as_full_sequences")),
 }
 # Of the argument classes.
 DEFAULTS: Final = {"cutoff_len": 2048, "batch": 8, "accumulation": 1}
@@ -82,7 +83,9 @@ def import_fsdp2(
     model = read_model(reader, text, name, otherwise, base_dir)
     sharded = reader.number("/cluster/num_npus", "parallel.fsdp_size", least=1)
     if ranks is not None and sharded is not None and sharded != ranks:
-        reader.log.contradict("/parallel/fsdp_size", "/cluster/num_npus", sharded, f"the launcher starts {ranks} ranks")
+        reader.log.contradict(
+            "/parallel/fsdp_size", "/cluster/num_npus", sharded, Message("importers.launcher_starts_ranks", ranks=ranks)
+        )
     ranks = ranks if ranks is not None else sharded
     strategy = read_strategy(reader, model, ranks)
     if ENVIRONMENT in text:
@@ -98,7 +101,7 @@ def import_fsdp2(
     spec |= {"search": search, "strategy": strategy}
     reader.note_unmodelled(UNMODELLED)
     reasons = {key: REASONS.get(key) or REASONS[key.partition(".")[0]] for key in release.keys}
-    kept = reader.note_rest(reasons, lambda _: None, "not a key of the backend: kept as it is")
+    kept = reader.note_rest(reasons, lambda _: None, Message("importers.not_key_of_backend_kept_as_it_is"))
     return Imported(
         KIND,
         spec,
@@ -114,30 +117,38 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     """Batch = per_device_train_batch_size x gradient_accumulation_steps x ranks / cp (train/trainer.py, train)."""
     sequence = reader.number("/training/seq_length", "data.cutoff_len", least=1)
     if sequence is None:
-        reader.log.default("/training/seq_length", DEFAULTS["cutoff_len"], "the backend's default")
+        reader.log.default("/training/seq_length", DEFAULTS["cutoff_len"], Message("importers.backend_s_default"))
     field = "/training/global_batch_size"
     steps = reader.number(field, "training.gradient_accumulation_steps", least=1) or DEFAULTS["accumulation"]
     found: dict[str, Any] = {"seq_length": sequence or DEFAULTS["cutoff_len"]}
     if ranks is not None:
         found["global_batch_size"] = int(strategy["micro_batch_size"]) * steps * max(1, ranks // int(strategy["cp"]))
     else:
-        reader.log.doubt(field, "open", "the file has no fsdp_size: give the script that starts it")
+        reader.log.doubt(field, "open", Message("importers.file_has_no_fsdp_size_give_script_that"))
     precision = reader.take("/training/precision", "parallel.param_dtype") or "bf16"
     if precision not in ("bf16", "fp16", "fp32"):
-        fault = f"{str(precision)[:40]!r} is no format of the backend"
-        reader.fail("parallel.param_dtype", fault, "bf16, fp16 or fp32")
+        fault = Message("importers.is_no_format_of_backend", value=repr(str(precision)[:40]))
+        reader.fail("parallel.param_dtype", fault, Message("importers.bf16_fp16_or_fp32"))
     found["precision"] = precision
     stage = reader.take("/training/kind", "training.stage") or "sft"
     if stage not in ("pt", "sft"):
-        reader.fail("training.stage", f"{str(stage)[:40]!r} is no stage of the backend", "pt or sft")
+        reader.fail(
+            "training.stage",
+            Message("importers.is_no_stage_of_backend", value=repr(str(stage)[:40])),
+            Message("importers.pt_or_sft"),
+        )
     found |= {"kind": "sft"} if stage == "sft" else {}
     if reader.switch("/training/routing_imbalance", "optimization.fix_router"):
         found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
     optimizer = reader.take("/training", "training.optimizer") or "adamw"
     if optimizer == MUON:
-        reader.fail("training.optimizer", "Muon is not modelled yet", "adamw or fused_adamw")
+        reader.fail(
+            "training.optimizer",
+            Message("importers.muon_is_not_modelled_yet"),
+            Message("importers.adamw_or_fused_adamw"),
+        )
     if optimizer == "adamw":
-        reason = "AdamW operator by operator is predicted as the fused one"
+        reason = Message("importers.adamw_operator_by_operator_is_predicted_as_fused")
         reader.log.unmodelled("/training/optimizer", optimizer, reason)
     steps_in_all = reader.raw("training.max_steps")
     if isinstance(steps_in_all, int) and steps_in_all > 0 and "global_batch_size" in found:

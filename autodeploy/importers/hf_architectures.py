@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from autodeploy.messages import Message
+
 KEYS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "num_hidden_layers": ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
@@ -274,15 +276,15 @@ NOT_MODELLED: dict[str, str] = {
     "linear_num_value_heads": "linear attention layers",
     "full_attention_interval": "linear attention layers",
     "index_topk": "sparse attention with an indexer",
-    "mamba_d_state": "state space layers",
-    "ssm_cfg": "state space layers",
-    "attn_layer_period": "state space layers",
-    "hybrid_override_pattern": "state space layers",
-    "hybrid_layer_pattern": "state space layers",
-    "layers_block_type": "state space layers",
-    "ssm_state_size": "state space layers",
-    "mamba_num_heads": "state space layers",
-    "mamba_d_ssm": "state space layers",
+    "mamba_d_state": Message("importers.state_space_layers"),
+    "ssm_cfg": Message("importers.state_space_layers"),
+    "attn_layer_period": Message("importers.state_space_layers"),
+    "hybrid_override_pattern": Message("importers.state_space_layers"),
+    "hybrid_layer_pattern": Message("importers.state_space_layers"),
+    "layers_block_type": Message("importers.state_space_layers"),
+    "ssm_state_size": Message("importers.state_space_layers"),
+    "mamba_num_heads": Message("importers.state_space_layers"),
+    "mamba_d_ssm": Message("importers.state_space_layers"),
     "block_types": "recurrent layers",
     "lru_width": "recurrent layers",
     "share_q_dim": "attention with a query of low rank and one shared key (MFA)",
@@ -316,8 +318,8 @@ LAYER_KINDS: dict[str, frozenset[Any]] = {
 TELLING = ("moe", "expert", "mamba", "ssm", "linear", "recurrent", "conv", "hybrid")
 HARMLESS = ("router", "loss", "bias", "dtype", "dropout", "jitter", "noise", "init", "fusion", "impl", "backend")
 
-NO_EFFECT = "no effect on time or memory of a step"
-CHECK = "unknown key: check that it does not change the model's shape"
+NO_EFFECT = Message("importers.no_effect_on_time_or_memory_of_step")
+CHECK = Message("importers.unknown_key_check_that_it_does_not_change")
 
 _WITHOUT_EFFECT = (
     "apply_query_key_layer_scaling",
@@ -377,14 +379,14 @@ _WITHOUT_EFFECT = (
 
 IGNORED: dict[str, str] = {
     **dict.fromkeys(_WITHOUT_EFFECT, NO_EFFECT),
-    **dict.fromkeys(("torch_dtype", "dtype"), "training.precision says it"),
-    "quantization_config": "the checkpoint's format; training.precision says what is trained in",
-    "param_sink_number": "learned sink tokens are not counted",
-    "param_sink_with_value": "learned sink tokens are not counted",
+    **dict.fromkeys(("torch_dtype", "dtype"), Message("importers.training_precision_says_it")),
+    "quantization_config": Message("importers.checkpoint_s_format_training_precision_says_what_is"),
+    "param_sink_number": Message("importers.learned_sink_tokens_are_not_counted"),
+    "param_sink_with_value": Message("importers.learned_sink_tokens_are_not_counted"),
     **dict.fromkeys(("no_rope_layers", "no_rope_layer_interval"), "rotary positions are counted in every layer"),
     **dict.fromkeys(
         ("use_mtp", "num_mtp_modules", "mtp_transformer_layers"), "the released model has no prediction modules"
     ),
-    "vision_config": "only the language model is planned",
-    "audio_config": "only the language model is planned",
+    "vision_config": Message("importers.only_language_model_is_planned"),
+    "audio_config": Message("importers.only_language_model_is_planned"),
 }

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message
 from autodeploy.specs.attention_kinds import USUAL_OFFSET
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def window_pattern(reader: Reader, layers: int) -> list[str] | None:
         given = reader.raw(key)
         if given is not None:
             interval = max(1, reader.checked_count(given, reader.at(key), MAX_COUNT))
-            reader.log.take(reader.at(key), "layer_types", given, "every so many layers one sees everything")
+            reader.log.take(
+                reader.at(key), "layer_types", given, Message("importers.every_so_many_layers_one_sees_everything")
+            )
             return every(interval, layers, SLIDING)
     fixed = reader.architecture.full_every
     return every(fixed, layers, SLIDING) if fixed else None
@@ -83,8 +86,10 @@ def _indexer(reader: Reader, layers: int) -> dict[str, Any]:
         shared = [str(word).lower().startswith("s") for word in given] if isinstance(given, str | list) else []
         rhythm = _rhythm(shared) if len(shared) == layers else None
         if rhythm is None:
-            message = f"chosen keys shared between layers in an uneven rhythm ({key}) can't be planned yet"
-            raise UnsupportedError(message, path=reader.at(key), hint="plan a model of the same size without it")
+            message = Message("importers.chosen_keys_shared_between_layers_in_uneven_rhythm", key=key)
+            raise UnsupportedError(
+                message, path=reader.at(key), hint=Message("importers.plan_model_of_same_size_without_it")
+            )
         reader.log.take(reader.at(key), "sparse_attention/index_topk_freq", rhythm[0])
         sizes |= {"index_topk_freq": rhythm[0], "index_skip_topk_offset": rhythm[1]}
     return {"sparse_attention": sizes}
@@ -122,12 +127,16 @@ def _kda(reader: Reader, layers: int) -> dict[str, Any]:
     if not given:
         return {}
     if not isinstance(given, Mapping) or not isinstance(given.get("kda_layers"), list):
-        raise SpecError("not an object with kda_layers", path=reader.at(key), hint="Kimi-Linear: a list of layers")
+        raise SpecError(
+            Message("importers.not_object_with_kda_layers"),
+            path=reader.at(key),
+            hint=Message("importers.kimi_linear_list_of_layers"),
+        )
     if given.get("use_full_rank_gate"):
         raise UnsupportedError(
-            f"output gates of full rank ({key}) can't be planned yet",
+            Message("importers.output_gates_of_full_rank_cannot_be_planned", key=key),
             path=reader.at(key),
-            hint="plan a model of the same size without it",
+            hint=Message("importers.plan_model_of_same_size_without_it"),
         )
     linear = {reader.checked_count(n, f"{reader.at(key)}/kda_layers", MAX_COUNT) for n in given["kda_layers"]}
     heads, width = given.get("num_heads"), given.get("head_dim")
@@ -149,11 +158,18 @@ def _chunks(reader: Reader, layers: int) -> dict[str, Any]:
         reader.log.take(reader.at("layer_types"), "layer_types", types)
     elif isinstance(flags, list) and flags:
         types = [CHUNKED if flag else FULL for flag in flags]
-        reader.log.take(reader.at("no_rope_layers"), "layer_types", flags, "layers without rotary positions see all")
+        reader.log.take(
+            reader.at("no_rope_layers"),
+            "layer_types",
+            flags,
+            Message("importers.layers_without_rotary_positions_see_all"),
+        )
     else:
         of = max(1, reader.checked_count(interval or 4, reader.at("no_rope_layer_interval"), MAX_COUNT))
         types = every(of, layers, CHUNKED)
-        reader.log.default("layer_types", f"full attention every {of} layers", "the architecture's default")
+        reader.log.default(
+            "layer_types", f"full attention every {of} layers", Message("importers.architecture_s_default")
+        )
     return {"attention_chunk_size": size, "layer_types": types}
 
 
@@ -168,29 +184,37 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
     reader.took("attention_head_gate", "use_head_wise_attn_gate", gate)
     for name, modelled in (("use_moe", True), ("att_impl_type", "GQA")):
         if reader.raw(name) not in (None, modelled):
-            message = f"{name} other than {modelled} can't be planned yet"
-            raise UnsupportedError(message, path=reader.at(name), hint="plan a model of the same size without it")
+            message = Message("importers.other_than_cannot_be_planned_yet", key=name, value=modelled)
+            raise UnsupportedError(
+                message, path=reader.at(name), hint=Message("importers.plan_model_of_same_size_without_it")
+            )
     if modules:
-        reason = "prediction modules are layers of another kind: planned without them"
+        reason = Message("importers.prediction_modules_are_layers_of_another_kind_planned")
         reader.log.ignore(reader.at("num_nextn_predict_layers"), modules, reason)
         reader.log.doubt("/num_nextn_predict_layers", modules, reason)
     found: dict[str, Any] = {"attention_head_gate": gate}
     if not isinstance(types, list) or window is None:
-        hint = "Step-3.5-Flash: 512, and one type a layer"
-        raise SpecError("sliding layers need sliding_window and layer_types", path=reader.prefix, hint=hint)
+        hint = Message("importers.step_3_5_flash_512_and_one_type")
+        raise SpecError(
+            Message("importers.sliding_layers_need_sliding_window_and_layer_types"), path=reader.prefix, hint=hint
+        )
     reader.log.take(reader.at("layer_types"), "layer_types", types[:layers])
     reader.took("sliding_window", "sliding_window", window)
     found |= {"layer_types": types[:layers], "sliding_window": window}
     if not other:
         return found
     if not isinstance(other, Mapping) or other.get("attention_type", SLIDING) != SLIDING:
-        raise SpecError("not an object of sliding attention", path=reader.at(key), hint="Step-3.5-Flash: 96 heads")
+        raise SpecError(
+            Message("importers.not_object_of_sliding_attention"),
+            path=reader.at(key),
+            hint=Message("importers.step_3_5_flash_96_heads"),
+        )
     for name in ("num_attention_groups", "head_dim"):
         if other.get(name) not in (None, reader.raw(name)):
             raise UnsupportedError(
-                f"sliding layers with another {name} can't be planned yet",
+                Message("importers.sliding_layers_with_another_cannot_be_planned_yet", key=name),
                 path=f"{reader.at(key)}/{name}",
-                hint="plan a model of the same size without it",
+                hint=Message("importers.plan_model_of_same_size_without_it"),
             )
     reader.took("sliding_attention_heads", key, other.get("num_attention_heads"))
     return found | {"sliding_attention_heads": other.get("num_attention_heads")}

@@ -26,6 +26,7 @@ from autodeploy.importers.hf_architectures import (
 )
 from autodeploy.importers.hf_attention import read_attention_types, window_pattern
 from autodeploy.importers.hf_recipe import read_recipe
+from autodeploy.messages import Message
 from autodeploy.specs.model import MAX_LAYERS, ModelSpec
 from autodeploy.specs.validation import field_errors, pointer
 
@@ -91,7 +92,7 @@ class Reader:
         model_name = str(file_name).rstrip("/").rpartition("/")[2] if file_name else identity or "unnamed model"
         reader = cls(config, "" if part is None else pointer((part,)), architecture, model_name)
         if not architecture.known:
-            reason = f"architecture {shown(identity)} is unknown; read with Llama's keys: check the result"
+            reason: str = Message("importers.architecture_is_unknown_read_with_llama_s_keys", name=shown(identity))
             reader.log.default("architecture", "LlamaForCausalLM", reason)
             reader.log.doubt("", "", reason)
         if part is not None:
@@ -123,17 +124,26 @@ class Reader:
             if isinstance(found, list) and found and all(each == found[0] for each in found):
                 found = found[0]  # one value for every layer
             if isinstance(found, list | dict):
-                message = f"{key} is a {type(found).__name__}: sizes that differ from layer to layer are not modelled"
-                raise UnsupportedError(message, path=self.at(key), hint="give one value for all layers")
+                message = Message(
+                    "importers.is_sizes_that_differ_from_layer_to_layer", key=key, kind=type(found).__name__
+                )
+                raise UnsupportedError(
+                    message, path=self.at(key), hint=Message("importers.give_one_value_for_all_layers")
+                )
             if value is None:
                 value = found
                 self._sources[field] = self.at(key)
                 self.log.take(self.at(key), field, found)
             elif found != value:
-                self.log.contradict(self.at(key), field, found, f"{self._sources[field]} says {shown(value)}")
+                self.log.contradict(
+                    self.at(key),
+                    field,
+                    found,
+                    Message("importers.says", source=self._sources[field], value=shown(value)),
+                )
         if value is None and (value := self.architecture.defaults.get(field)) is not None:
             self._sources[field] = self.at(self.architecture.names(field)[0])
-            self.log.default(field, value, "the architecture's default")
+            self.log.default(field, value, Message("importers.architecture_s_default"))
         return value
 
     def count(self, field: str, limit: int = 1_000_000) -> int | None:
@@ -145,7 +155,9 @@ class Reader:
     def checked_count(value: Any, path: str, limit: int) -> int:
         """The value if it is a whole number from 0 to the limit."""
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
-            raise SpecError(f"{shown(value)} is not a whole number from 0 to {limit}", path=path)
+            raise SpecError(
+                Message("importers.is_not_whole_number_from_to", value=shown(value), least=0, most=limit), path=path
+            )
         return value
 
     def took(self, field: str, key: str, value: Any, note: str = "") -> None:
@@ -155,7 +167,9 @@ class Reader:
 
     def contradicts(self, field: str, key: str, value: Any) -> None:
         """Notes a key that says otherwise than the one that the field was taken from."""
-        self.log.contradict(self.at(key), field, value, f"{self._sources[field]} says another value")
+        self.log.contradict(
+            self.at(key), field, value, Message("importers.says_another_value", source=self._sources[field])
+        )
 
     def source(self, field: str) -> str:
         """The JSON pointer that the field's value came from."""
@@ -178,7 +192,7 @@ class Reader:
         if unknown:
             more = f" and {len(unknown) - MAX_SHOWN} more" if len(unknown) > MAX_SHOWN else ""
             named = ", ".join(unknown[:MAX_SHOWN]) + more
-            self.log.doubt("", "", f"unknown keys, check that they do not change the model's shape: {named}")
+            self.log.doubt("", "", Message("importers.unknown_keys_check_that_they_do_not_change", keys=named))
 
     def unread(self) -> list[tuple[str, Any]]:
         """Keys that nothing has read, those of sections by the section's name and their own."""
@@ -204,27 +218,39 @@ class Reader:
 def _mapping(data: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
     if isinstance(data, bytes | str):
         if len(data) > MAX_BYTES:
-            raise SpecError(f"larger than {MAX_BYTES} bytes", path="", hint="is it a config.json?")
+            raise SpecError(
+                Message("importers.larger_than_bytes", limit=MAX_BYTES),
+                path="",
+                hint=Message("importers.is_it_config_json"),
+            )
         try:
             data = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
         except RecursionError:
-            raise SpecError(f"nested deeper than {MAX_DEPTH} levels", path="") from None
+            raise SpecError(Message("importers.nested_deeper_than_levels", depth=MAX_DEPTH), path="") from None
         except ValueError as error:  # also of undecodable bytes and of numbers with thousands of digits
-            raise SpecError(f"not JSON: {error}", path="", hint="give the content of a config.json") from error
+            raise SpecError(
+                Message("importers.not_json", reason=error),
+                path="",
+                hint=Message("importers.give_content_of_config_json"),
+            ) from error
     if not isinstance(data, Mapping):
-        raise SpecError("a config.json holds an object", path="", hint="give the content of a config.json")
+        raise SpecError(
+            Message("importers.config_json_holds_object"),
+            path="",
+            hint=Message("importers.give_content_of_config_json"),
+        )
     return data
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a number of JSON")
+    raise ValueError(Message("importers.is_not_number_of_json", name=text))
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found and found[key] != value:
-            raise ValueError(f"key {key[:80]!r} appears twice with different values")
+            raise ValueError(Message("importers.key_appears_twice_with_different_values", key=repr(key[:80])))
         found[key] = value
     return found
 
@@ -237,17 +263,17 @@ def _refuse_hostile(top: Mapping[str, Any]) -> None:
         value, location = stack.pop()
         nodes += 1
         if nodes > MAX_NODES:
-            raise SpecError(f"more than {MAX_NODES} values", path="")
+            raise SpecError(Message("importers.more_than_values", count=MAX_NODES), path="")
         if len(location) > MAX_DEPTH:
-            raise SpecError(f"nested deeper than {MAX_DEPTH} levels", path=pointer(location[:3]))
+            raise SpecError(Message("importers.nested_deeper_than_levels", depth=MAX_DEPTH), path=pointer(location[:3]))
         if isinstance(value, Mapping):
             stack += [(item, (*location, str(key))) for key, item in value.items()]
         elif isinstance(value, list | tuple):
             stack += [(item, (*location, index)) for index, item in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
-            raise SpecError(f"{value} is not a finite number", path=pointer(location))
+            raise SpecError(Message("importers.is_not_finite_number", value=value), path=pointer(location))
         elif isinstance(value, int) and value.bit_length() > 128:
-            raise SpecError("the number is too large", path=pointer(location))
+            raise SpecError(Message("importers.number_is_too_large"), path=pointer(location))
 
 
 def _architecture_name(config: Mapping[str, Any]) -> str:
@@ -263,15 +289,19 @@ def _refuse_not_modelled(reader: Reader) -> None:
     reads = reader.architecture.reads
     for key, mechanism in NOT_MODELLED.items():
         if key not in reads and reader.config.get(key):
-            hint = "plan a model of the same size without it"
-            raise UnsupportedError(f"{mechanism} ({key}) can't be planned yet", path=reader.at(key), hint=hint)
+            hint = Message("importers.plan_model_of_same_size_without_it")
+            raise UnsupportedError(
+                Message("importers.cannot_be_planned_yet_2", mechanism=mechanism, key=key),
+                path=reader.at(key),
+                hint=hint,
+            )
     for key, modelled in LAYER_KINDS.items():
         kinds = reader.raw(key)
         modelled = modelled | reader.architecture.layer_kinds
         for index, kind in enumerate(kinds if isinstance(kinds, list) else ()):
             if not (isinstance(kind, str | int) and kind in modelled):
-                hint = "plan a model of the same size without it"
-                message = f"layers of kind {shown(kind)} ({key}) can't be planned yet"
+                hint = Message("importers.plan_model_of_same_size_without_it")
+                message = Message("importers.layers_of_kind_cannot_be_planned_yet", kind=shown(kind), key=key)
                 raise UnsupportedError(message, path=f"{reader.at(key)}/{index}", hint=hint)
 
 
@@ -283,9 +313,9 @@ def _refuse_telling(reader: Reader) -> None:
         words = key.lower()
         if value and any(word in words for word in TELLING) and not any(word in words for word in HARMLESS):
             raise UnsupportedError(
-                f"the architecture is unknown and its key {shown(key)} is not understood: it may change the model",
+                Message("importers.architecture_is_unknown_and_its_key_is_not", key=shown(key)),
                 path=reader.prefix + pointer(key.split("/")),
-                hint="write the model inline: model: {name: ..., hidden_size: ...}",
+                hint=Message("importers.write_model_inline"),
             )
 
 
@@ -302,9 +332,13 @@ def _read_attention(reader: Reader) -> dict[str, Any]:
     if reader.raw("multi_query_attention") is False:
         kv_heads = None
     if kv_heads is None:
-        reader.log.default("num_key_value_heads", fields["num_attention_heads"], "as many as num_attention_heads")
+        reader.log.default(
+            "num_key_value_heads", fields["num_attention_heads"], Message("importers.as_many_as_num_attention_heads")
+        )
     if head_dim is None and fields["qk_nope_head_dim"] is None:
-        reader.log.default("head_dim", "hidden_size / num_attention_heads", "the file has none")
+        reader.log.default(
+            "head_dim", Message("importers.hidden_size_num_attention_heads"), Message("importers.file_has_none")
+        )
     fields |= {"num_key_value_heads": kv_heads, "head_dim": head_dim}
     nope, rope = fields.pop("qk_nope_head_dim"), fields.pop("qk_rope_head_dim")
     if nope is not None and rope is not None:  # Pangu Pro MoE V2: grouped queries, wider queries and keys than values
@@ -322,7 +356,7 @@ def _read_layers(reader: Reader) -> dict[str, Any]:
     tied = reader.take("tie_word_embeddings")
     if tied is None:
         tied = reader.architecture.tied_by_default
-        reader.log.default("tie_word_embeddings", tied, "the architecture's default")
+        reader.log.default("tie_word_embeddings", tied, Message("importers.architecture_s_default"))
     fields["tie_word_embeddings"] = tied
     fields["hidden_act"] = _activation(reader)
     types = read_attention_types(reader, layers or 0)
@@ -336,17 +370,21 @@ def _activation(reader: Reader) -> str:
     gated = reader.architecture.gated
     if value is None:
         value = "silu" if gated else "gelu"
-        reader.log.default("hidden_act", value, "the architecture's default")
+        reader.log.default("hidden_act", value, Message("importers.architecture_s_default"))
     text = str(value).lower()
     if "gelu" in text or text == "geglu":
         return "geglu" if gated else "gelu"
     if gated and text in {"silu", "swish", "swiglu"}:
         return "silu"
     if not gated and text in {"relu", "silu", "swish"}:
-        reader.log.default("hidden_act", "gelu", f"a plain MLP with {text} costs what one with gelu does")
+        reader.log.default(
+            "hidden_act", "gelu", Message("importers.plain_mlp_with_costs_what_one_with_gelu", name=text)
+        )
         return "gelu"
-    hint = "silu or gelu"
-    raise UnsupportedError(f"activation {shown(value)} is not modelled", path=reader.at("hidden_act"), hint=hint)
+    hint = Message("importers.silu_or_gelu")
+    raise UnsupportedError(
+        Message("importers.activation_is_not_modelled", name=shown(value)), path=reader.at("hidden_act"), hint=hint
+    )
 
 
 def _read_windows(reader: Reader, layers: int | None) -> dict[str, Any]:
@@ -355,7 +393,7 @@ def _read_windows(reader: Reader, layers: int | None) -> dict[str, Any]:
     switch, first = reader.raw("use_sliding_window"), reader.raw("max_window_layers")
     if window is None or switch is False:
         if window is not None:
-            reader.log.ignore(reader.at("sliding_window"), window, "use_sliding_window is false")
+            reader.log.ignore(reader.at("sliding_window"), window, Message("importers.use_sliding_window_is_false"))
         return {"layer_types": types} if isinstance(types, list) and set(map(str, types)) != {"full_attention"} else {}
     reader.log.take(reader.at("sliding_window"), "sliding_window", window)
     if types is not None:
@@ -365,7 +403,9 @@ def _read_windows(reader: Reader, layers: int | None) -> dict[str, Any]:
     elif switch and first is not None and layers is not None:
         full = reader.checked_count(first, reader.at("max_window_layers"), MAX_LAYERS)
         types = ["full_attention" if i < full else "sliding_attention" for i in range(layers)]
-        reader.log.take(reader.at("max_window_layers"), "layer_types", first, "layers before it see everything")
+        reader.log.take(
+            reader.at("max_window_layers"), "layer_types", first, Message("importers.layers_before_it_see_everything")
+        )
     return {"sliding_window": window, "layer_types": types}
 
 
@@ -385,29 +425,31 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
     experts, width = reader.count("n_routed_experts"), reader.take("intermediate_size")
     if reader.architecture.halves_intermediate and isinstance(width, int):
         width //= 2
-        reader.log.default("intermediate_size", width, "half of the key, which counts gate and up together")
+        reader.log.default("intermediate_size", width, Message("importers.half_of_key_which_counts_gate_and_up"))
     names = ("num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group")
     found = {name: reader.take(name) for name in names}
     shared, shared_width = reader.count("n_shared_experts"), reader.count("shared_expert_intermediate_size")
     dense = _dense_layers(reader, fields["num_hidden_layers"] or 0)
     if not experts:
         for name, value in (*found.items(), ("n_shared_experts", shared or None)):
-            reader.forget(name, value, "there are no routed experts")
+            reader.forget(name, value, Message("importers.there_are_no_routed_experts"))
         if width is None and not reader.architecture.gated and isinstance(fields["hidden_size"], int):
             width = 4 * fields["hidden_size"]
-            reader.log.default("intermediate_size", width, "four times hidden_size")
+            reader.log.default("intermediate_size", width, Message("importers.four_times_hidden_size"))
         return {"intermediate_size": width}
     if found["moe_intermediate_size"] is None and width is not None:
         found["moe_intermediate_size"] = width
-        reader.log.take(reader.source("intermediate_size"), "moe_intermediate_size", width, "the experts' width")
+        reader.log.take(
+            reader.source("intermediate_size"), "moe_intermediate_size", width, Message("importers.experts_width")
+        )
     elif not dense:
-        reader.forget("intermediate_size", width, "no layer is dense")
+        reader.forget("intermediate_size", width, Message("importers.no_layer_is_dense"))
     lead = next((i for i, layer in enumerate(dense) if i != layer), len(dense))
     if not shared and shared_width:
         expert_width = found["moe_intermediate_size"]
         whole = isinstance(expert_width, int) and expert_width > 0 and shared_width % expert_width == 0
         shared = shared_width // expert_width if whole else 1
-        reader.log.default("n_shared_experts", shared, "from the width of the shared experts")
+        reader.log.default("n_shared_experts", shared, Message("importers.from_width_of_shared_experts"))
     placed = {"first_k_dense_replace": lead, "mlp_only_layers": tuple(dense[lead:])}
     widths = {"intermediate_size": width if dense else None, "shared_expert_intermediate_size": shared_width or None}
     return found | placed | widths | {"n_routed_experts": experts, "n_shared_experts": shared or 0}
@@ -428,18 +470,21 @@ def _dense_layers(reader: Reader, layers: int) -> list[int]:
     frequency, step = reader.raw("moe_layer_freq"), reader.raw("decoder_sparse_step")
     only = reader.raw("mlp_only_layers") or []
     if not isinstance(only, list | tuple):
-        raise SpecError("not a list of layers", path=reader.at("mlp_only_layers"))
+        raise SpecError(Message("importers.not_list_of_layers"), path=reader.at("mlp_only_layers"))
     named = {reader.checked_count(i, reader.at("mlp_only_layers"), MAX_LAYERS) for i in only}
     if isinstance(frequency, list):  # Megatron's form: one flag a layer
         if len(frequency) != layers:
-            raise SpecError(f"{len(frequency)} entries for {layers} layers", path=reader.at("moe_layer_freq"))
+            raise SpecError(
+                Message("common.entries_for_layers", count=len(frequency), layers=layers),
+                path=reader.at("moe_layer_freq"),
+            )
         named |= {i for i, flag in enumerate(frequency) if not flag}
         frequency = None
     named |= _outside_experts(reader, layers)
     step = step or reader.raw("moe_layer_interval") or reader.raw("interleave_moe_layer_step")
     if (moe_layers := reader.raw("moe_layers")) is not None:  # Llama-4 and others: the layers with experts
         if not isinstance(moe_layers, list):
-            raise SpecError("not a list of layers", path=reader.at("moe_layers"))
+            raise SpecError(Message("importers.not_list_of_layers"), path=reader.at("moe_layers"))
         named |= set(range(layers)) - {reader.checked_count(i, reader.at("moe_layers"), MAX_LAYERS) for i in moe_layers}
         step = 1
     reads = "moe_layers_enum" in reader.architecture.reads
@@ -447,7 +492,7 @@ def _dense_layers(reader: Reader, layers: int) -> list[int]:
         listed = str(text).replace(" ", "").split(",")
         path = reader.at("moe_layers_enum")
         if not all(each.isdigit() for each in listed):
-            raise SpecError("not numbers of layers between commas", path=path)
+            raise SpecError(Message("importers.not_numbers_of_layers_between_commas"), path=path)
         named |= set(range(layers)) - {reader.checked_count(int(each[:9]), path, MAX_LAYERS) for each in listed}
     every = max(1, reader.checked_count(frequency or 1, reader.at("moe_layer_freq"), MAX_LAYERS))
     sparse = max(1, reader.checked_count(step or 1, reader.at("decoder_sparse_step"), MAX_LAYERS))

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
+from autodeploy.messages import Message
 from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction, TopkMethod
 
 if TYPE_CHECKING:
     from autodeploy.importers.hf_config import Reader
 
-CARRIED = "carried to the launch script"
-NOT_CARRIED = "not understood: the launch script can't carry it"
-NO_EXPERTS = "there are no routed experts"
+CARRIED = Message("importers.carried_to_launch_script")
+NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
+NO_EXPERTS = Message("importers.there_are_no_routed_experts")
 
 PLAIN: dict[str, tuple[str, ...]] = {
     "max_position_embeddings": ("max_position_embeddings", "seq_length"),
@@ -62,7 +63,7 @@ def read_recipe(reader: Reader, *, has_experts: bool) -> dict[str, Any]:
         recipe["rope_theta"] = 10_000 * ratio
     for field, value in fixed.items():
         if field not in recipe:
-            reader.log.default(_name(field), value, "the architecture's default")
+            reader.log.default(_name(field), value, Message("importers.architecture_s_default"))
     return fixed | recipe
 
 

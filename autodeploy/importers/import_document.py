@@ -18,6 +18,7 @@ from autodeploy.importers.mindspeed_rl_yaml import import_mindspeed_rl, is_minds
 from autodeploy.importers.other_trainings import refuse_other_configuration
 from autodeploy.importers.torchtitan_toml import import_torchtitan, is_toml, is_torchtitan, load_toml
 from autodeploy.importers.verl_script import import_verl, is_verl
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import Diagnostics
@@ -36,7 +37,7 @@ def import_file(path: Path, *, variables: Mapping[str, str] | None = None, name:
     except SpecError as error:
         if any(field.path for field in error.errors):
             raise
-        raise type(error)(f"{path.name}: {error}", hint=error.hint) from error
+        raise type(error)(Message("common.place", place=path.name, message=str(error)), hint=error.hint) from error
 
 
 def import_document(
@@ -63,12 +64,15 @@ def import_document(
         with line and column, or with every bad field.
     """
     if len(text) > MAX_BYTES:
-        raise SpecError(f"the file is larger than {MAX_BYTES:,} characters")
+        raise SpecError(Message("importers.file_is_larger_than_characters", limit=MAX_BYTES))
     suffix = Path(filename or "").suffix.lower()
     if is_toml(text, suffix):
         document = load_toml(text)
         if not is_torchtitan(document):
-            raise SpecError("the file is no configuration of torchtitan", hint="it has [model] and [parallelism]")
+            raise SpecError(
+                Message("importers.file_is_no_configuration_of_torchtitan"),
+                hint=Message("importers.it_has_model_and_parallelism"),
+            )
         return import_torchtitan(document, text, name, _stem(filename), base_dir).with_doubts()
     if is_script(text, suffix) and is_verl(text):
         return import_verl(text, variables, name, base_dir).with_doubts()
@@ -79,8 +83,8 @@ def import_document(
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
     if not isinstance(document, Mapping):
         raise SpecError(
-            "the file is neither a spec nor a configuration that is understood",
-            hint="a spec, a config.json, a launch script (.sh) or a MindFormers YAML",
+            Message("importers.file_is_neither_spec_nor_configuration_that_is"),
+            hint=Message("importers.spec_config_json_launch_script_sh_or_mindformers"),
         )
     return _of_mapping(document, text, filename, name, base_dir)
 

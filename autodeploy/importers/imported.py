@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import Diagnostics
+from autodeploy.messages import Message, joined
 from autodeploy.specs.doubts import MAX_DOUBTS
 from hardware_profiles import list_profiles, load_profile
 
@@ -77,7 +78,7 @@ class Imported:
         names = [flag.name[:60] for flag in self.kept]
         more = f" and {len(names) - SHOWN_UNKNOWN} more" if len(names) > SHOWN_UNKNOWN else ""
         named = ", ".join(names[:SHOWN_UNKNOWN]) + more
-        return (f"not known, check that they change neither time nor memory: {named}",)
+        return (Message("importers.not_known_check_that_they_change_neither_time", names=named),)
 
     def with_doubts(self) -> Imported:
         """The same with its doubts in the document, so that they travel with the spec."""
@@ -102,8 +103,8 @@ class Imported:
         profile = cluster or own.get("profile")
         if profile is None:
             known = ", ".join(list_profiles())
-            hint = f"--cluster PROFILE [--device GRADE] [--num-npus N]; profiles: {known}"
-            raise SpecError("the file does not name the chips it is for", path="/cluster/profile", hint=hint)
+            hint = Message("importers.cluster_profile_device_grade_num_npus_n_profiles", names=known)
+            raise SpecError(Message("importers.file_does_not_name_chips_it_is_for"), path="/cluster/profile", hint=hint)
         if cluster is not None and cluster != own.get("profile"):
             own = {key: value for key, value in own.items() if key in {"num_npus", "nodes", "use", "spare_npus"}}
         own["profile"] = profile
@@ -135,23 +136,25 @@ class Imported:
         from autodeploy.importers.spec_file import read_spec_document
 
         if self.kind == "launch-script" and "seq_length" not in self.document["training"]:
-            unread = "; ".join(
-                note.reason for note in self.diagnostics.ignored if "its value stays unknown" in note.reason
+            unread = [n.reason for n in self.diagnostics.ignored if "its value stays unknown" in n.reason]
+            hint = Message("importers.add_seq_length_to_launch")
+            if unread:
+                hint = Message("importers.and_unread", hint=hint, unread=joined(unread, "semicolon"))
+            raise SpecError(
+                Message("importers.script_has_no_flag", flag="--seq-length"), path="/training/seq_length", hint=hint
             )
-            hint = "add --seq-length to the launch" + (f"; {unread[:200]}" if unread else "")
-            raise SpecError("the script has no --seq-length", path="/training/seq_length", hint=hint)
         return read_spec_document(self.spec_document(cluster, device, num_npus), base_dir=self.base_dir)
 
     def _cards(self, profile: str) -> int:
         if self.ranks is None:
             raise SpecError(
-                "the file does not say how many cards it runs on", path="/cluster/num_npus", hint="--num-npus N"
+                Message("importers.file_does_not_say_how_many_cards_it"), path="/cluster/num_npus", hint="--num-npus N"
             )
         per_card = load_profile(profile).devices_per_npu
         if self.ranks % per_card:
             raise SpecError(
-                f"{self.ranks} ranks are no whole number of cards with {per_card} dies",
+                Message("importers.ranks_are_no_whole_number_of_cards_with", ranks=self.ranks, dies=per_card),
                 path="/cluster/num_npus",
-                hint="--num-npus N, or another --cluster",
+                hint=Message("importers.num_npus_n_or_another_cluster"),
             )
         return self.ranks // per_card

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,7 @@ def at_line(text: str, error: SpecError) -> SpecError:
         return error
     path = error.errors[0].path if error.errors else ""
     line = _line_of(text, path) if path else _line_of_fault(text)
-    return SpecError(f"line {line}: {said}" if line else said, path=path, hint=error.hint)
+    return SpecError(Message("common.line", line=line, message=said) if line else said, path=path, hint=error.hint)
 
 
 def _line_of(text: str, pointer: str) -> int:

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import TableRow, bad_line, number
 from autodeploy.importers.profiler_table import profiler_rows
+from autodeploy.messages import Message
 
 OperatorClass: TypeAlias = Literal["gemm", "grouped_gemm", "attention", "vector", "fused_exchange", "exchange"]
 S_PER_US = 1e-6
@@ -67,7 +68,9 @@ def read_kernel_details(text: str) -> KernelTimes:
         cells = row.cells
         duration = number(cells["duration(us)"], row.line, "duration(us)")
         if duration < 0.0:
-            raise bad_line(row.line, f"duration(us) is {cells['duration(us)'][:40]}, which is below zero")
+            raise bad_line(
+                row.line, Message("importers.duration_us_is_which_is_below_zero", value=cells["duration(us)"][:40])
+            )
         steps.add(cells.get("step id") or cells.get("step_id") or "")
         kind = cells.get("type", "")
         operator = (cells["name"] if kind in {"", "N/A"} else kind)[:200]
@@ -81,7 +84,10 @@ def read_kernel_details(text: str) -> KernelTimes:
         group.count += 1
         group.seconds += duration * S_PER_US
     if not groups:
-        raise SpecError("no kernel in the file", hint="kernel_details.csv has a line for each kernel")
+        raise SpecError(
+            Message("importers.no_kernel_in_file"),
+            hint=Message("importers.kernel_details_csv_has_line_for_each_kernel"),
+        )
     ordered = sorted(groups.values(), key=lambda each: (-each.seconds, each.operator, each.shapes))
     return KernelTimes(tuple(ordered), max(1, len(steps)))
 
@@ -141,14 +147,16 @@ def _sizes(row: TableRow, column: str) -> list[tuple[int, ...]]:
         return []
     parts = [part.strip().strip("[]").replace(" ", "") for part in text.split(";")]
     if len(parts) > MAX_SHAPES:
-        raise bad_line(row.line, f"more than {MAX_SHAPES} shapes in {column}")
+        raise bad_line(row.line, Message("importers.more_than_shapes_in", count=MAX_SHAPES, column=column))
     found = []
     for part in parts:
         if part and not _SHAPE.fullmatch(part):
-            raise bad_line(row.line, f"{column} has {part[:40]!r}, which is no shape")
+            raise bad_line(row.line, Message("importers.has_which_is_no_shape", column=column, value=repr(part[:40])))
         sizes = tuple(int(size) for size in part.split(",")) if part else ()
         if math.prod(sizes) > MAX_SIZE:
-            raise bad_line(row.line, f"{column} has {part[:40]!r}, which no memory holds")
+            raise bad_line(
+                row.line, Message("importers.has_which_no_memory_holds", column=column, value=repr(part[:40]))
+            )
         found.append(sizes)
     return found
 

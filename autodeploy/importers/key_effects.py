@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from autodeploy.importers.flag_effects import BELONGS, FlagEffect
+from autodeploy.messages import Message
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -26,13 +27,15 @@ def key_effects() -> Mapping[str, FlagEffect]:
     text = files("autodeploy.importers").joinpath("key_effects.yaml").read_text(encoding="utf-8")
     document = load_shipped_yaml(text)
     found: dict[str, FlagEffect] = {}
-    for group in document["no_effect"].values():
-        found |= {key: FlagEffect("no_effect", group["reason"]) for key in group["keys"].split()}
+    for name, group in document["no_effect"].items():
+        reason = Message.of_record(f"key_effect.{name}", group["reason"])
+        found |= {key: FlagEffect("no_effect", reason) for key in group["keys"].split()}
     found |= {key: FlagEffect("read", BELONGS) for key in document["read"]["all"]["keys"].split()}
-    for group in document["unmodelled"].values():
+    for name, group in document["unmodelled"].items():
+        reason = Message.of_record(f"unmodelled_key.{name}", group["reason"])
         for word in group["keys"].split():
             key, _, harmless = word.partition("=")
-            found[key] = FlagEffect("unmodelled", group["reason"], tuple(harmless.split(",")) if harmless else ())
+            found[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
     return found
 
 

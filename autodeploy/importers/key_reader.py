@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import DiagnosticsLog, shown
 from autodeploy.importers.flag_effects import HARMLESS
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +46,9 @@ class KeyReader:
                 value, source = found, path
                 self.log.take(pointer_of(path), field, found)
             elif found != value:
-                self.log.contradict(pointer_of(path), field, found, f"{source} says {shown(value)}")
+                self.log.contradict(
+                    pointer_of(path), field, found, Message("importers.says", source=source, value=shown(value))
+                )
         return value
 
     def number(self, field: str, *paths: str, least: int = 0) -> int | None:
@@ -63,7 +66,9 @@ class KeyReader:
             found = int(found)
         if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= LARGEST:
             path = next(path for path in paths if self.raw(path) is not None)
-            self.fail(path, f"{shown(found)} is not a whole number from {least} to {LARGEST:,}")
+            self.fail(
+                path, Message("importers.is_not_whole_number_from_to", value=shown(found), least=least, most=LARGEST)
+            )
         return found
 
     def switch(self, field: str, *paths: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.specs.attention_kinds import SparseAttention
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import preset_names, presets_of_width, read_preset
@@ -59,8 +60,8 @@ def read_vocabulary(reader: FlagReader, model: dict[str, Any], otherwise: str) -
         reader.log.default(_FIELD, size, reason)
         reader.log.doubt(_FIELD, size, reason)
         return size
-    hint = "add --vocab-size to the launch, or set it: --set VOCAB_SIZE=N"
-    raise SpecError("the script has no vocabulary size", path=_FIELD, hint=hint)
+    hint = Message("importers.add_vocab_size_to_launch_or_set_it")
+    raise SpecError(Message("importers.script_has_no_vocabulary_size"), path=_FIELD, hint=hint)
 
 
 def _of_preset(model: dict[str, Any], named: str) -> tuple[int, str] | None:
@@ -71,7 +72,7 @@ def _of_preset(model: dict[str, Any], named: str) -> tuple[int, str] | None:
         if _family(preset) in named and _same_size(preset, {**model, "vocab_size": preset.model.vocab_size})
     ]
     found = _agreed(alike, named)
-    return found and (found[0], f"the script has none: that of {found[1]}, whose shape it has")
+    return found and (found[0], Message("importers.script_has_none_that_of_whose_shape_it", name=found[1]))
 
 
 def _of_layers(model: dict[str, Any], named: str) -> tuple[int, str] | None:
@@ -84,7 +85,7 @@ def _of_layers(model: dict[str, Any], named: str) -> tuple[int, str] | None:
         and all((getattr(preset.model, key) or None) == (model.get(key) or None) for key in widths)
     ]
     found = _agreed(alike, named)
-    return found and (found[0], f"the script has none: that of {found[1]}, whose layers are as wide")
+    return found and (found[0], Message("importers.script_has_none_that_of_whose_layers_are", name=found[1]))
 
 
 def _of_family(model: dict[str, Any], named: str) -> tuple[int, str] | None:
@@ -115,7 +116,7 @@ def _of_tokenizer(reader: FlagReader, named: str) -> tuple[int, str] | None:
     size, families = VOCABULARIES.get(tokenizer or "", (0, ()))
     if not size or (families and not any(family in named for family in families)):
         return None
-    return size, f"the script has none: that of {tokenizer}"
+    return size, Message("importers.script_has_none_that_of", tokenizer=tokenizer)
 
 
 def model_name(reader: FlagReader, model: dict[str, Any], otherwise: str) -> str:
@@ -135,7 +136,9 @@ def model_name(reader: FlagReader, model: dict[str, Any], otherwise: str) -> str
     claimed = [preset for preset in near if _family(preset) in named]
     if claimed and not same and total is not None:
         others = ", ".join(preset.title for preset in claimed)
-        reason = f"width, depth and heads are those of {others}, the parameters are not: {total / 1e9:,.1f} B"
+        reason = Message(
+            "importers.width_depth_and_heads_are_those_of_parameters", names=others, count=total / 1000000000.0
+        )
         reader.log.doubt("/model/name", written, reason)
         return f"{written[:150]} ({total / 1e9:,.1f} B)"
     return written

@@ -12,6 +12,7 @@ from autodeploy.importers.known_flags import known_flags
 from autodeploy.importers.other_trainings import refuse_program
 from autodeploy.importers.shell_follow import Followed, follow
 from autodeploy.importers.shell_values import Run, Value, WordBuilder
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,8 +138,8 @@ def _training_words(followed: Followed) -> tuple[list[Value], str]:
         return held, "its variables"
     refuse_program(word.text for _, words in followed.commands for word in words)
     raise SpecError(
-        f"the script starts no training with {', '.join(sorted(SHAPE))}",
-        hint="give the script that has the torchrun line with all flags",
+        Message("importers.script_starts_no_training_with", flags=", ".join(sorted(SHAPE))),
+        hint=Message("importers.give_script_that_has_torchrun_line_with_all"),
     )
 
 

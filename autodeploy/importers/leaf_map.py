@@ -13,6 +13,7 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json
 from autodeploy.importers.json_lines import at_line
 from autodeploy.importers.rank_table import MAX_TEXT, MAX_VALUES, json_name, json_objects, json_once, json_whole
+from autodeploy.messages import Message
 
 VERSION = "1.0"
 KEY = "tor_info"
@@ -39,7 +40,9 @@ def read_leaf_map(text: str) -> LeafMap:
         with the line, and the JSON pointer, of what can't be read.
     """
     if len(text) > MAX_TEXT:
-        raise SpecError(f"more than {MAX_TEXT:,} characters", hint="the map of one cluster")
+        raise SpecError(
+            Message("importers.more_than_characters", limit=MAX_TEXT), hint=Message("importers.map_of_one_cluster")
+        )
     try:
         document = load_json(text, max_values=MAX_VALUES)
         inner = _data_of(document)
@@ -53,16 +56,22 @@ def _data_of(document: Any) -> str | None:
     data = document.get("data") if isinstance(document, dict) else None
     inner = data.get(KEY) if isinstance(data, dict) else None
     if inner is not None and (not isinstance(inner, str) or f'"{KEY}"' in inner or not is_leaf_map(inner)):
-        raise SpecError("tor_info is no map of switches", path=f"/data/{KEY}", hint="the ConfigMap basic-tor-node-cm")
+        raise SpecError(
+            Message("importers.tor_info_is_no_map_of_switches"),
+            path=f"/data/{KEY}",
+            hint=Message("importers.configmap_basic_tor_node_cm"),
+        )
     return inner
 
 
 def _map(document: Any) -> LeafMap:
     if not isinstance(document, dict):
-        raise SpecError("a map of switches is a JSON object", hint="the ConfigMap basic-tor-node-cm")
+        raise SpecError(
+            Message("importers.map_of_switches_is_json_object"), hint=Message("importers.configmap_basic_tor_node_cm")
+        )
     version = str(document.get("version", VERSION))[:40]
     if version != VERSION:
-        raise SpecError(f"version {version!r} is not read", path="/version", hint=VERSION)
+        raise SpecError(Message("importers.version_is_not_read", version=repr(version)), path="/version", hint=VERSION)
     switches: set[object] = set()
     nodes: set[object] = set()
     found = []

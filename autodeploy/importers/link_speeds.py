@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import bad_line, lines_of
+from autodeploy.messages import Message
 
 MAX_SPEED_MB = 3_200_000  # Mb/s
 MAX_DEVICES = 20_000
@@ -49,15 +50,25 @@ def read_link_speeds(text: str) -> LinkSpeeds:
             continue
         rate = _RATE.fullmatch((said[1] or "").strip())
         if rate is None:
-            raise bad_line(line, f"the speed is {(said[1] or '')[:40]!r}", hint="`Speed: 200000 Mb/s`; is the port up?")
+            raise bad_line(
+                line,
+                Message("importers.speed_is", value=repr((said[1] or "")[:40])),
+                hint=Message("importers.speed_200000_mb_s_is_port_up"),
+            )
         if not 1 <= int(rate[1]) <= MAX_SPEED_MB:
-            raise bad_line(line, f"{rate[1]} Mb/s is no speed of a port", hint=f"1 to {MAX_SPEED_MB:,}")
+            raise bad_line(
+                line, Message("importers.mb_s_is_no_speed_of_port", rate=rate[1]), hint=f"1 to {MAX_SPEED_MB:,}"
+            )
         number = len(found) if named is None else named
         if number in found:
-            raise bad_line(line, f"device {number} is there twice", hint="one file for each node")
+            raise bad_line(
+                line,
+                Message("importers.device_is_there_twice", device=number),
+                hint=Message("importers.one_file_for_each_node"),
+            )
         if len(found) >= MAX_DEVICES:
-            raise bad_line(line, f"more than {MAX_DEVICES:,} devices")
+            raise bad_line(line, Message("importers.more_than_devices", count=f"{MAX_DEVICES:,}"))
         found[number], named = int(rate[1]), None
     if not found:
-        raise SpecError("no speed", hint="what `hccn_tool -i 0 -speed -g` prints")
+        raise SpecError(Message("importers.no_speed"), hint=Message("importers.what_hccn_tool_i_0_speed_g_prints"))
     return LinkSpeeds(found)

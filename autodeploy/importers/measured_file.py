@@ -17,6 +17,7 @@ from autodeploy.importers.out_of_memory import has_out_of_memory, read_out_of_me
 from autodeploy.importers.step_times import read_step_times
 from autodeploy.importers.step_trace import is_step_trace, read_step_trace
 from autodeploy.importers.training_log import is_training_log, read_training_log
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,9 @@ def read_measured_file(path: Path, *, op: str | None = None, ranks: int | None =
         return read_measured_text(text, op=op, ranks=ranks)
     except SpecError as error:
         path_in_file = error.errors[0].path if error.errors else ""
-        raise SpecError(f"{path.name}: {error}", path=path_in_file, hint=error.hint) from error
+        raise SpecError(
+            Message("common.place", place=path.name, message=str(error)), path=path_in_file, hint=error.hint
+        ) from error
 
 
 def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = None) -> tuple[MeasuredRun, ...]:
@@ -47,7 +50,7 @@ def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = 
         with the line of what can't be read.
     """
     if not text.strip():
-        raise SpecError("the file is empty")
+        raise SpecError(Message("importers.file_is_empty"))
     lines_of(text)
     if is_training_log(text):
         run = read_training_log(text)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ class TableRow:
 
 def bad_line(line: int, message: str, hint: str = "") -> SpecError:
     """The error of one line."""
-    return SpecError(f"line {line}: {message}", path=f"/{line}", hint=hint)
+    return SpecError(Message("common.line", line=line, message=message), path=f"/{line}", hint=hint)
 
 
 def lines_of(text: str) -> list[str]:
@@ -59,29 +60,39 @@ def lines_of(text: str) -> list[str]:
         when there are too many, or one is too long or binary.
     """
     if len(text) > MAX_TEXT_BYTES:
-        raise SpecError(f"more than {MAX_TEXT_BYTES:,} characters", hint="send the part with the iterations")
+        raise SpecError(
+            Message("importers.more_than_characters", limit=MAX_TEXT_BYTES),
+            hint=Message("importers.send_part_with_iterations"),
+        )
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
-        raise SpecError(f"line {MAX_LINES + 1}: more than {MAX_LINES:,} lines", hint="send the part that matters")
+        raise SpecError(
+            Message("importers.line_more_than_lines", line=MAX_LINES + 1, count=MAX_LINES),
+            hint=Message("importers.send_part_that_matters"),
+        )
     for number, line in enumerate(lines, start=1):
         if len(line) > MAX_LINE_LENGTH:
-            raise bad_line(number, f"more than {MAX_LINE_LENGTH:,} characters")
+            raise bad_line(number, Message("importers.more_than_characters", limit=MAX_LINE_LENGTH))
         if "\0" in line:
-            raise bad_line(number, "not text: it has a NUL character")
+            raise bad_line(number, Message("importers.not_text_it_has_nul_character"))
     return lines
 
 
 def refuse_long_table(lines: Sequence[str], first_line: int = 1) -> None:
     """Refuses a table of more rows than anybody measures."""
     if len(lines) > MAX_ROWS:
-        raise bad_line(first_line + MAX_ROWS, f"more than {MAX_ROWS:,} rows", hint="send the steady part")
+        raise bad_line(
+            first_line + MAX_ROWS,
+            Message("importers.more_than_rows", count=MAX_ROWS),
+            hint=Message("importers.send_steady_part"),
+        )
 
 
 def positive(text: str, line: int, what: str) -> float:
     """A finite number above zero."""
     value = number(text, line, what)
     if value <= 0.0:
-        raise bad_line(line, f"{what} is {text[:40]}, which is not above zero")
+        raise bad_line(line, Message("importers.is_which_is_not_above_zero", name=what, value=text[:40]))
     return value
 
 
@@ -90,9 +101,9 @@ def number(text: str, line: int, what: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise bad_line(line, f"{what} is {text[:40]!r}, which is no number") from None
+        raise bad_line(line, Message("importers.is_which_is_no_number", name=what, value=repr(text[:40]))) from None
     if not math.isfinite(value) or abs(value) > 1e18:
-        raise bad_line(line, f"{what} is {text[:40]}, which is no finite number")
+        raise bad_line(line, Message("importers.is_which_is_no_finite_number", name=what, value=text[:40]))
     return value
 
 
@@ -100,7 +111,7 @@ def whole(text: str, line: int, what: str) -> int:
     """A whole number above zero."""
     value = positive(text, line, what)
     if value != int(value):
-        raise bad_line(line, f"{what} is {text[:40]}, which is not whole")
+        raise bad_line(line, Message("importers.is_which_is_not_whole", name=what, value=text[:40]))
     return int(value)
 
 
@@ -120,10 +131,10 @@ def table_rows(lines: Sequence[str], first_line: int = 1) -> Iterator[TableRow]:
         if titles is None:
             titles = [cell.strip().lower().removeprefix("\ufeff") for cell in cells]
             if len(set(titles)) != len(titles):
-                raise bad_line(line, "a title is there twice")
+                raise bad_line(line, Message("importers.title_is_there_twice"))
             continue
         if len(cells) != len(titles):
-            raise bad_line(line, f"{len(cells)} cells under {len(titles)} titles")
+            raise bad_line(line, Message("importers.cells_under_titles", cells=len(cells), titles=len(titles)))
         yield TableRow(line, dict(zip(titles, cells, strict=True)))
 
 
@@ -131,9 +142,9 @@ def _cells(text: str, line: int) -> list[str]:
     try:
         cells = next(csv.reader([text], strict=True))
     except (csv.Error, StopIteration) as error:
-        raise bad_line(line, f"not CSV: {error}") from None
+        raise bad_line(line, Message("importers.not_csv", reason=error)) from None
     if len(cells) > MAX_COLUMNS:
-        raise bad_line(line, f"more than {MAX_COLUMNS} columns")
+        raise bad_line(line, Message("importers.more_than_columns", count=MAX_COLUMNS))
     return cells
 
 

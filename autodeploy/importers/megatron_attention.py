@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.importers.megatron_layers import noop_numbers
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
@@ -77,7 +78,13 @@ def _gated_delta_net(reader: FlagReader, layers: int) -> dict[str, Any]:
 def _refuse(reader: FlagReader, flag: str, mechanism: str) -> NoReturn:
     given = reader.script.flags[flag]
     raise UnsupportedError(
-        f"line {given.line}, column {given.column}: {mechanism} ({flag}) can't be planned yet",
+        Message(
+            "importers.line_column_cannot_be_planned_yet",
+            line=given.line,
+            column=given.column,
+            mechanism=mechanism,
+            key=flag,
+        ),
         path="/model",
-        hint="plan a model of the same size without it",
+        hint=Message("importers.plan_model_of_same_size_without_it"),
     )

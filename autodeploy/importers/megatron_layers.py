@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message
 from autodeploy.specs.model import MAX_LAYERS
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def read_chunks(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int)
         return real, counted
     if layers % count:
         flag = "--num-layers"
-        reader.log.contradict(reader.script.flags[flag].place, FIELD, layers, f"{count} chunks don't divide it")
+        reader.log.contradict(
+            reader.script.flags[flag].place, FIELD, layers, Message("importers.chunks_do_not_divide_it", count=count)
+        )
         return real, None
     each = layers // count
     padded = [each - sum(chunk * each <= noop < (chunk + 1) * each for noop in noops) for chunk in range(count)]
@@ -64,10 +67,10 @@ def layout_chunks(reader: FlagReader, text: str) -> Chunks:
     flag = "--pipeline-model-parallel-layout"
     plain = expanded_layout(text)
     if plain is None:
-        reader.fail(flag, f"the layout has more than {_MAX_LAYOUT:,} entries")
+        reader.fail(flag, Message("importers.layout_has_more_than_entries", count=_MAX_LAYOUT))
     unknown = set(plain) - _SYMBOLS
     if unknown:
-        reader.fail(flag, f"{min(unknown)!r} is not one of E, t, m, L and |")
+        reader.fail(flag, Message("importers.is_not_one_of_e_t_m_l", sign=repr(min(unknown))))
     return layers_of_entries(plain)
 
 
@@ -97,7 +100,7 @@ def _noop_layers(reader: FlagReader, layers: int) -> list[int]:
     given = reader.words("--noop-layers", "/model/num_hidden_layers")
     found = sorted(set(_numbers(reader, "--noop-layers", given))) if given else []
     if found and found[-1] >= layers:
-        reader.fail("--noop-layers", f"{found[-1]} is not below --num-layers {layers}")
+        reader.fail("--noop-layers", Message("importers.is_not_below_num_layers", layer=found[-1], layers=layers))
     return found
 
 
@@ -116,9 +119,9 @@ def noops_before(reader: FlagReader, layer: int) -> int:
 def _numbers(reader: FlagReader, flag: str, given: tuple[str, ...]) -> list[int]:
     for word in given:
         if not word.isdigit() or len(word) > 5:
-            reader.fail(flag, f"{word[:40]!r} is not a number of layers")
+            reader.fail(flag, Message("importers.is_not_number_of_layers", value=repr(word[:40])))
     if len(given) > MAX_LAYERS:
-        reader.fail(flag, f"more than {MAX_LAYERS} entries")
+        reader.fail(flag, Message("importers.more_than_entries", count=MAX_LAYERS))
     return [int(word) for word in given]
 
 
@@ -128,13 +131,13 @@ def _rows(reader: FlagReader, text: str, pp: int) -> Chunks:
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):
-        reader.fail(flag, f"{text[:40]!r} is not a list of lists")
+        reader.fail(flag, Message("importers.is_not_list_of_lists", value=repr(text[:40])))
     if not isinstance(rows, list) or len(rows) != pp:
-        reader.fail(flag, f"not a list of {pp} stages")
+        reader.fail(flag, Message("importers.not_list_of_stages", pp=pp))
     rows = [row if isinstance(row, list) else [row] for row in rows]
     flat = [layers for row in rows for layers in row]
     if len({len(row) for row in rows}) != 1 or not all(type(n) is int and 0 <= n <= MAX_LAYERS for n in flat):
-        reader.fail(flag, "every stage needs as many numbers of layers")
+        reader.fail(flag, Message("importers.every_stage_needs_as_many_numbers_of_layers"))
     return [row[turn] for turn in range(len(rows[0])) for row in rows]
 
 
@@ -150,12 +153,17 @@ def _ends(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int) -> Ch
     middle, rest = pp - (first is not None) - (last is not None), layers - (first or 0) - (last or 0)
     if middle <= 0 or rest < 0 or rest % middle:
         flag = "--decoder-first-pipeline-num-layers" if first is not None else "--decoder-last-pipeline-num-layers"
-        reader.fail(flag, f"{rest} layers can't be spread over the other {max(0, middle)} stages")
+        reader.fail(
+            flag, Message("importers.layers_cannot_be_spread_over_other_stages", rest=rest, stages=max(0, middle))
+        )
     start, end = ([] if n is None else [n] for n in (first, last))
     stages = [*start, *([rest // middle] * middle), *end]
     if uneven := [stage for stage in stages if stage % chunks_per_stage]:
         flag = "--num-virtual-stages-per-pipeline-rank"
-        reader.fail(flag, f"a stage of {uneven[0]} layers has no {chunks_per_stage} equal virtual stages")
+        reader.fail(
+            flag,
+            Message("importers.stage_of_layers_has_no_equal_virtual_stages", layers=uneven[0], chunks=chunks_per_stage),
+        )
     return [stage // chunks_per_stage for stage in stages] * chunks_per_stage
 
 
@@ -167,5 +175,8 @@ def _counted_ends(reader: FlagReader, layers: int, count: int) -> Chunks | None:
         return None
     each, rest = divmod(layers + embedding + loss, count)
     if rest:
-        reader.fail(flags[not embedding], f"{layers + embedding + loss} layers can't be spread over {count} chunks")
+        reader.fail(
+            flags[not embedding],
+            Message("importers.layers_cannot_be_spread_over_chunks", layers=layers + embedding + loss, count=count),
+        )
     return [each - embedding, *([each] * (count - 2)), each - loss]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.exporters.memory_arguments import MEGATRON_MODULES
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ def read_memory(reader: FlagReader, strategy: dict[str, Any], layers: int) -> di
     stages = _layers_of_stages(strategy, layers)
     counts = _modules(reader, stages) | _full(reader, strategy, stages)
     swap = sorted({name for flag, name in SWAPS.items() if reader.switch(flag, "/strategy/swap")})
-    reader.ignore(["--swap-modules"], "every part of attention is taken to be swapped")
+    reader.ignore(["--swap-modules"], Message("importers.every_part_of_attention_is_taken_to_be"))
     offloads = [
         reader.switch(flag, "/strategy/swap_optimizer") for flag in ("--swap-optimizer", "--optimizer-cpu-offload")
     ]
@@ -81,7 +82,7 @@ def _beside_swap(
     counts = [min(number, stage) for stage in stages]
     if method == "block" and number < max(stages):
         given = reader.script.flags["--recompute-method"]
-        reason = "attention is predicted as swapped in every layer, not in these alone"
+        reason = Message("importers.attention_is_predicted_as_swapped_in_every_layer")
         reader.log.unmodelled(given.place, method, reason)
     return {"moe" if reader.has("--num-experts") else "mlp": counts}
 
@@ -99,14 +100,16 @@ def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
             if word in by_flag:
                 found[by_flag[word]] = list(stages)
             else:
-                reader.log.ignore("--recompute-modules", word, "not modelled")
+                reader.log.ignore("--recompute-modules", word, Message("importers.not_modelled"))
     for flag, name in COUNTED.items():
         number = reader.number(f"{flag}-num-layers", f"{FIELD}/modules")
         if reader.switch(flag, f"{FIELD}/modules"):
             found[name] = [stage if number is None else min(number, stage) for stage in stages]
     if reader.switch("--recompute-mla-up-proj", f"{FIELD}/modules"):
         found["mla_up_proj"] = list(stages)
-        reader.ignore(["--mla-up-proj-tp-overlap", "--mla-mm-split"], "part of the up-projection's recompute")
+        reader.ignore(
+            ["--mla-up-proj-tp-overlap", "--mla-mm-split"], Message("importers.part_of_up_projection_s_recompute")
+        )
     number = reader.number("--moe-zero-memory-num-layers", f"{FIELD}/modules")
     if (level := reader.text("--moe-zero-memory", f"{FIELD}/modules")) in {"level0", "level1"}:
         found[f"moe_zero_memory_{level}"] = [stage if number is None else min(number, stage) for stage in stages]

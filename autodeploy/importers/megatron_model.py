@@ -10,6 +10,7 @@ from autodeploy.importers.known_models import model_name, read_vocabulary
 from autodeploy.importers.megatron_attention import read_attention_types
 from autodeploy.importers.megatron_layers import noop_numbers, noops_before
 from autodeploy.importers.megatron_recipe import read_recipe
+from autodeploy.messages import Message
 from autodeploy.specs.model import MAX_LAYERS
 
 if TYPE_CHECKING:
@@ -68,9 +69,15 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
         if reader.has(flag):
             given = reader.script.flags[flag]
             raise UnsupportedError(
-                f"line {given.line}, column {given.column}: {mechanism} ({flag}) can't be planned yet",
+                Message(
+                    "importers.line_column_cannot_be_planned_yet",
+                    line=given.line,
+                    column=given.column,
+                    mechanism=mechanism,
+                    key=flag,
+                ),
                 path="/model",
-                hint="plan a model of the same size without it",
+                hint=Message("importers.plan_model_of_same_size_without_it"),
             )
     model: dict[str, Any] = {"num_hidden_layers": layers}
     for flag, field in SIZES.items():
@@ -83,7 +90,7 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
     if ffn is None:
         wide = 4 * model["hidden_size"]
         ffn = int(wide * 2 / 3 / 64) * 64 if model["hidden_act"] == "silu" else wide
-        reader.log.default("/model/intermediate_size", ffn, "Megatron's default")
+        reader.log.default("/model/intermediate_size", ffn, Message("importers.megatron_s_default"))
     model |= _experts(reader, layers, ffn)
     if (mtp := reader.number("--mtp-num-layers", "/model/num_nextn_predict_layers")) is not None:
         model["num_nextn_predict_layers"] = mtp
@@ -95,9 +102,13 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
 def _required(reader: FlagReader, flag: str, field: str) -> int:
     found = reader.number(flag, field)
     if found is None:
-        raise SpecError(f"the script has no {flag}", path=field, hint=f"add {flag} to the launch")
+        raise SpecError(
+            Message("importers.script_has_no", flag=flag),
+            path=field,
+            hint=Message("importers.add_to_launch", flag=flag),
+        )
     if found < 1:
-        reader.fail(flag, f"{found} is below 1")
+        reader.fail(flag, Message("importers.is_below_1", value=found))
     return found
 
 
@@ -105,7 +116,7 @@ def _activation(reader: FlagReader) -> str:
     for flag, name in GATED:
         if reader.switch(flag, "/model/hidden_act"):
             return name
-    reader.log.default("/model/hidden_act", "gelu", "Megatron's default: neither --swiglu nor --geglu")
+    reader.log.default("/model/hidden_act", "gelu", Message("importers.megatron_s_default_neither_swiglu_nor_geglu"))
     return "gelu"
 
 
@@ -123,7 +134,7 @@ def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
         for field, value in LATENT_DEFAULTS.items():
             if field not in found:
                 found[field] = value
-                reader.log.default(f"/model/{field}", value, "Megatron's default")
+                reader.log.default(f"/model/{field}", value, Message("importers.megatron_s_default"))
     else:
         if groups is not None and (grouped or groups == model["num_attention_heads"]):
             found["num_key_value_heads"] = groups
@@ -144,7 +155,7 @@ def _windows(reader: FlagReader) -> dict[str, Any]:
     if (size := reader.text("--window-size", "/model/sliding_window")) is not None:
         left = size.strip("()\"' ").partition(",")[0]
         if not left.removeprefix("-").isdigit() or len(left) > 9:
-            reader.fail("--window-size", f"{size[:40]!r} is not a pair of numbers")
+            reader.fail("--window-size", Message("importers.is_not_pair_of_numbers", value=repr(size[:40])))
         window = int(left) + 1
     if window is None or window < 1:
         return {}
@@ -157,7 +168,7 @@ def _ends(reader: FlagReader) -> dict[str, Any]:
     """Embedding, head and positions."""
     untied = reader.switch("--untie-embeddings-and-output-weights", "/model/tie_word_embeddings")
     if not untied:
-        reader.log.default("/model/tie_word_embeddings", True, "Megatron's default")
+        reader.log.default("/model/tie_word_embeddings", True, Message("importers.megatron_s_default"))
     rotary = reader.has("--use-rotary-position-embeddings")
     kind = reader.text("--position-embedding-type", "/model/learned_position_embeddings")
     absent = reader.has("--no-position-embedding")
@@ -177,11 +188,11 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
     )
     if width is None:
         width = ffn
-        reader.log.default("/model/moe_intermediate_size", ffn, "Megatron's default: the dense width")
+        reader.log.default("/model/moe_intermediate_size", ffn, Message("importers.megatron_s_default_dense_width"))
     topk = reader.number("--moe-router-topk", "/model/num_experts_per_tok")
     if topk is None:
         topk = 2
-        reader.log.default("/model/num_experts_per_tok", topk, "Megatron's default")
+        reader.log.default("/model/num_experts_per_tok", topk, Message("importers.megatron_s_default"))
     found: dict[str, Any] = {"n_routed_experts": experts, "num_experts_per_tok": topk, "moe_intermediate_size": width}
     shared = reader.number("--moe-shared-expert-intermediate-size", "/model/shared_expert_intermediate_size")
     count = reader.number("--n-shared-experts", "/model/n_shared_experts")
@@ -229,7 +240,7 @@ def _dense_layers(reader: FlagReader, layers: int) -> list[int]:
     for part in re.split(r"\+(?=\[)", body):
         match = _RUNS.fullmatch(part)
         if match is None or len(pattern) > MAX_LAYERS:
-            reader.fail("--moe-layer-freq", f"{text[:40]!r} is neither a number nor a pattern such as ([0]*3+[1]*58)")
+            reader.fail("--moe-layer-freq", Message("importers.neither_number_nor_pattern", value=repr(text[:40])))
         pattern += [int(flag) for flag in match[1].split(",")] * int(match[2] or 1)
     noops = noop_numbers(reader)
     pattern = [kind for number, kind in enumerate(pattern) if number not in noops]  # it counts padding, too

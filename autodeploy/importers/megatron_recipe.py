@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
+from autodeploy.messages import Message
 from autodeploy.specs.recipe import LoadBalancing, RopeType, ScoringFunction
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
 
-NOT_CARRIED = "not understood: the launch script can't carry it"
-DEFAULT = "Megatron's default"
+NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
+DEFAULT = Message("importers.megatron_s_default")
 
 NUMBERS: dict[str, tuple[str, ...]] = {
     "rms_norm_eps": ("--norm-epsilon",),
@@ -170,7 +171,7 @@ def _biases(reader: FlagReader) -> dict[str, Any]:
     if not reader.has("--disable-bias-linear"):
         reader.has("--add-qkv-bias")
         reader.has("--add-dense-bias")
-        reader.log.default(_path("mlp_bias"), True, "Megatron's default: no --disable-bias-linear")
+        reader.log.default(_path("mlp_bias"), True, Message("importers.megatron_s_default_no_disable_bias_linear"))
         return {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
     reader.switch("--disable-bias-linear", _path("mlp_bias"))
     qkv = reader.switch("--add-qkv-bias", _path("attention_bias"))
@@ -238,7 +239,7 @@ def _number(reader: FlagReader, flag: str, word: str) -> float:
     try:
         return float(word)
     except ValueError:
-        reader.fail(flag, f"{word[:40]!r} is not a number")
+        reader.fail(flag, Message("importers.is_not_number", value=repr(word[:40])))
 
 
 def _router(reader: FlagReader) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from autodeploy.importers.megatron_strategy import (
 from autodeploy.importers.megatron_tuning import read_tuning
 from autodeploy.importers.next_chip import refuse_next_chip
 from autodeploy.importers.other_trainings import refuse_other_training
+from autodeploy.messages import Message
 from autodeploy.specs.dpo import SEQUENCES_OF_A_PAIR
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
@@ -59,7 +60,7 @@ def import_launch_script(
     document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks, model)}
     take_marks(text, document, strategy, reader.log)
     if "sequence_length_histogram" in document["training"]:
-        reader.ignore(PACKED, "packed documents are modelled by their lengths")
+        reader.ignore(PACKED, Message("importers.packed_documents_are_modelled_by_their_lengths"))
     release = release_of_marks(text)
     patched = release is not None and FEATURES["async_permutation"].variant(release) is not None
     if patched and reader.has(ASYNC_PERMUTATION) and strategy.get("moe_dispatcher") == "allgather":
@@ -75,7 +76,7 @@ def import_launch_script(
     document |= {"search": search, "strategy": strategy} | _run(reader)
     for variable, value in script.environment.items():
         if variable not in ALLOCATORS and (variable != "CPU_AFFINITY_CONF" or value[:1] == "0"):
-            reader.log.ignore(variable, value, "read, no field of a spec")
+            reader.log.ignore(variable, value, Message("importers.read_no_field_of_spec"))
     kept = tuple(KeptFlag(flag.name, flag.text, flag.line) for flag in reader.note_rest())
     return Imported(
         "launch-script",
@@ -96,10 +97,10 @@ def _ranks(reader: FlagReader, strategy: dict[str, Any]) -> int | None:
     ranks = reader.script.ranks
     if ranks is None:
         return None
-    reader.log.take("launcher", "/cluster/num_npus", ranks, "processes of all nodes")
+    reader.log.take("launcher", "/cluster/num_npus", ranks, Message("importers.processes_of_all_nodes"))
     needed = strategy["tp"] * strategy["pp"] * strategy["cp"]
     if ranks % needed:
-        reason = f"tp x pp x cp = {needed} does not divide it"
+        reason = Message("importers.tp_x_pp_x_cp_does_not_divide", needed=needed)
         reader.log.contradict("launcher", "/cluster/num_npus", ranks, reason)
         return None
     return ranks
@@ -129,7 +130,9 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
     if batch is None and ranks is not None:
         degrees = strategy["tp"] * strategy["pp"] * strategy["cp"]
         batch = strategy["micro_batch_size"] * (ranks // degrees)
-        reader.log.default("/training/global_batch_size", batch, "Megatron's default: one micro batch a replica")
+        reader.log.default(
+            "/training/global_batch_size", batch, Message("importers.megatron_s_default_one_micro_batch_replica")
+        )
     training |= {} if batch is None else {"global_batch_size": batch}
     if "capacity_drop" in strategy["features"]:
         training["expert_capacity_factor"] = reader.decimal(CAPACITY, "/training/expert_capacity_factor")
@@ -138,11 +141,13 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
     eight = reader.text("--fp8-format", "/training/precision")
     training["precision"] = "fp8" if eight else "bf16" if half else "fp32" if single else "fp16"
     if single and not eight:
-        reader.log.default("/training/precision", "fp32", "neither --bf16 nor --fp16")
+        reader.log.default("/training/precision", "fp32", Message("importers.neither_bf16_nor_fp16"))
     for flag in ("--fix-router", "--moe-router-force-load-balancing"):
         if reader.switch(flag, "/training/routing_imbalance"):
             training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
-            reader.log.default("/training/routing_imbalance", 1.0, f"{flag} sends every expert as many tokens")
+            reader.log.default(
+                "/training/routing_imbalance", 1.0, Message("importers.sends_every_expert_as_many_tokens", flag=flag)
+            )
     steps = reader.number("--train-iters", "/training/tokens") if _is_known(reader, "--train-iters") else None
     samples = reader.number("--train-samples", "/training/tokens") if _is_known(reader, "--train-samples") else None
     total = samples if samples is not None else (steps * batch if steps and batch else None)

@@ -10,6 +10,7 @@ from autodeploy.exporters.parallel_arguments import CP_ALGORITHMS, CP_COMM_TYPES
 from autodeploy.importers.megatron_layers import read_chunks, rows_of_stages
 from autodeploy.importers.megatron_memory import read_memory
 from autodeploy.importers.megatron_model import CAPACITY, PADDED
+from autodeploy.messages import Message
 from autodeploy.stack.gradient_sums import EXPERT_FUSION, EXPERTS_APART, NO_FUSION, PLAIN_APART, in_mindspeed
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
     }
     sharded = [reader.switch(flag, "/strategy/fsdp") for flag in ("--use-custom-fsdp", "--use-megatron-fsdp")]
     strategy["fsdp"] = any(sharded)
-    reader.ignore(["--data-parallel-sharding-strategy"], "read with the sharding flag")
+    reader.ignore(["--data-parallel-sharding-strategy"], Message("importers.read_with_sharding_flag"))
     _read_context(reader, strategy)
     features = _read_experts(reader, strategy) if reader.has("--num-experts") else set[str]()
     layers = _read_schedule(reader, strategy)
@@ -70,10 +71,10 @@ def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
 def _degree(reader: FlagReader, flag: str, name: str) -> int:
     found = reader.number(flag, f"/strategy/{name}")
     if found is None:
-        reader.log.default(f"/strategy/{name}", 1, "the framework's default")
+        reader.log.default(f"/strategy/{name}", 1, Message("importers.framework_s_default"))
         return 1
     if not 1 <= found <= MAX_DEGREE:
-        reader.fail(flag, f"{found} is not from 1 to {MAX_DEGREE:,}")
+        reader.fail(flag, Message("importers.is_not_from_1_to", value=found, most=MAX_DEGREE))
     return found
 
 
@@ -88,12 +89,16 @@ def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
         found = algorithms.get(algorithm or "megatron_cp_algo")
     ulysses = reader.number("--ulysses-degree-in-cp", "/strategy/ulysses_degree")
     sizes = reader.words("--hierarchical-context-parallel-sizes", "/strategy/ulysses_degree")
-    reader.ignore(["--use-cp-send-recv-overlap"], "part of ring context parallelism")
+    reader.ignore(["--use-cp-send-recv-overlap"], Message("importers.part_of_ring_context_parallelism"))
     if strategy["cp"] == 1:
         return
     if found is None:
         flag = "--context-parallel-algo" if algorithm is not None else "--cp-comm-type"
-        reader.fail(flag, "this algorithm is not modelled", f"one of {', '.join(CP_ALGORITHMS.values())}")
+        reader.fail(
+            flag,
+            Message("importers.this_algorithm_is_not_modelled"),
+            Message("common.one_of", names=", ".join(CP_ALGORITHMS.values())),
+        )
     strategy["cp_algo"] = found
     if found == "hybrid":
         degree = ulysses or (int(sizes[0]) if sizes and sizes[0].isdigit() and len(sizes[0]) < 7 else None)
@@ -106,9 +111,13 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
     given = reader.text("--moe-token-dispatcher-type", "/strategy/moe_dispatcher")
     if given is None:
         given = "allgather"
-        reader.log.default("/strategy/moe_dispatcher", given, "Megatron's default")
+        reader.log.default("/strategy/moe_dispatcher", given, Message("importers.megatron_s_default"))
     if given not in DISPATCHERS:
-        reader.fail("--moe-token-dispatcher-type", f"{given[:40]!r} is not a dispatcher", ", ".join(DISPATCHERS))
+        reader.fail(
+            "--moe-token-dispatcher-type",
+            Message("importers.is_not_dispatcher", value=repr(given[:40])),
+            ", ".join(DISPATCHERS),
+        )
     strategy["moe_dispatcher"] = DISPATCHERS[given]
     if reader.switch("--moe-hierarchical-alltoallv", "/strategy/moe_dispatcher"):
         strategy["moe_dispatcher"] = "hierarchical"
@@ -120,11 +129,11 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
         features.add("tp_extend_ep")
     if etp is None:
         etp = strategy["tp"]
-        reader.log.default("/strategy/etp", etp, "the framework's default: as tp")
+        reader.log.default("/strategy/etp", etp, Message("importers.framework_s_default_as_tp"))
     if etp < 1:
-        reader.fail("--expert-tensor-parallel-size", f"{etp} is below 1")
+        reader.fail("--expert-tensor-parallel-size", Message("importers.is_below_1", value=etp))
     strategy["etp"] = etp
-    reader.ignore([ASYNC_PERMUTATION], "part of the dispatcher")
+    reader.ignore([ASYNC_PERMUTATION], Message("importers.part_of_dispatcher"))
     if reader.switch("--moe-grouped-gemm", "/strategy/features"):
         features.add("grouped_gemm")
     fused = reader.switch("--moe-permute-fusion", "/strategy/features")
@@ -156,7 +165,9 @@ def read_gradient_sums(reader: FlagReader, strategy: Mapping[str, Any], *, adapt
     fused = grouped and reader.switch(EXPERT_FUSION, "/strategy/features")
     if grouped and not fused:
         reader.log.default(
-            "/strategy/features", EXPERTS_APART, "MindSpeed's default: no --gemm-gradient-accumulation-fusion"
+            "/strategy/features",
+            EXPERTS_APART,
+            Message("importers.mindspeed_s_default_no_gemm_gradient_accumulation_fusion"),
         )
     return in_mindspeed(grouped, plain_apart=apart, experts_fused=fused)
 
@@ -175,18 +186,22 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
     if layers is None or not 1 <= layers <= 4096:
         flag = "--num-layers"
         if layers is not None:
-            reader.fail(flag, f"{layers} is not from 1 to 4096")
-        raise SpecError("the script has no --num-layers", path="/model/num_hidden_layers", hint="add --num-layers")
+            reader.fail(flag, Message("importers.is_not_from_to", value=layers, least=1, most=4096))
+        raise SpecError(
+            Message("importers.script_has_no_flag", flag="--num-layers"),
+            path="/model/num_hidden_layers",
+            hint=Message("importers.add_num_layers"),
+        )
     dual = reader.text("--schedules-method", "/strategy/schedule") == "dualpipev"
     chunks_per_stage = 2 if dual else _virtual_stages(reader, pp, layers)
     real, chunks = read_chunks(reader, pp, layers, chunks_per_stage)
     if chunks is not None and sum(chunks) != real:
         place = next(f for f in PLACEMENT_FLAGS if f in reader.script.flags)
-        reader.fail(place, f"it places {sum(chunks)} layers, the model has {real}")
+        reader.fail(place, Message("importers.it_places_layers_model_has", placed=sum(chunks), layers=real))
     if chunks is not None and not dual:
         if len(chunks) % pp:
             place = next(f for f in PLACEMENT_FLAGS if f in reader.script.flags)
-            reader.fail(place, f"{len(chunks)} entries can't be spread over {pp} stages")
+            reader.fail(place, Message("importers.entries_cannot_be_spread_over_stages", count=len(chunks), pp=pp))
         chunks_per_stage = len(chunks) // pp
     if chunks is not None:
         rows = rows_of_stages(chunks, pp, v_shape=dual)
@@ -220,13 +235,16 @@ def _virtual_stages(reader: FlagReader, pp: int, layers: int) -> int:
     count = reader.number("--num-virtual-stages-per-pipeline-rank", "/strategy/vpp")
     if count is not None:
         if not 1 <= count <= layers:
-            reader.fail("--num-virtual-stages-per-pipeline-rank", f"{count} virtual stages of {layers} layers")
+            reader.fail(
+                "--num-virtual-stages-per-pipeline-rank",
+                Message("importers.virtual_stages_of_layers", count=count, layers=layers),
+            )
         return count
     if each is None or pp == 1:
         return 1
     if each < 1 or layers % (pp * each):
         flag = "--num-layers-per-virtual-pipeline-stage"
-        reader.fail(flag, f"{layers} layers don't divide by {pp} stages of {each}")
+        reader.fail(flag, Message("importers.layers_do_not_divide_by_stages_of", layers=layers, pp=pp, each=each))
     return layers // (pp * each)
 
 
@@ -262,7 +280,7 @@ def _read_allocator(reader: FlagReader) -> set[str]:
     """
     field, given = "/strategy/features", [name for name in ALLOCATORS if name in reader.script.environment]
     if not given:
-        reader.log.default(field, GROWING, "as the frameworks' scripts set it")
+        reader.log.default(field, GROWING, Message("importers.as_frameworks_scripts_set_it"))
         return set()
     texts = {name: reader.script.environment[name] for name in given}
     for name, text in texts.items():

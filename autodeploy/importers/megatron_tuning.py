@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 from autodeploy.specs.dpo import unmodelled_with_reference
 from autodeploy.specs.lora import TARGETS, unmodelled_with_adapters
 
@@ -36,23 +37,32 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
         found |= _read_pairs(reader, model)
     targets = reader.words("--lora-target-modules", "/training/lora/target_modules")
     if not targets:
-        reader.ignore(("--lora-r", "--lora-alpha", "--lora-fusion"), "no --lora-target-modules: there are no adapters")
+        reader.ignore(
+            ("--lora-r", "--lora-alpha", "--lora-fusion"),
+            Message("importers.no_lora_target_modules_there_are_no_adapters"),
+        )
         return found
     unknown = [name for name in targets if name not in TARGETS]
     if unknown:
-        reader.fail("--lora-target-modules", f"adapters beside {unknown[0][:40]} are not modelled", ", ".join(TARGETS))
+        reader.fail(
+            "--lora-target-modules",
+            Message("importers.adapters_beside_are_not_modelled", name=unknown[0][:40]),
+            ", ".join(TARGETS),
+        )
     problem = unmodelled_with_adapters(model.get, targets)
     if problem is not None:
         given = reader.script.flags["--lora-target-modules"]
-        raise UnsupportedError(f"line {given.line}, column {given.column}: {problem}", path="/training/lora")
+        raise UnsupportedError(
+            Message("common.line_column", line=given.line, column=given.column, message=problem), path="/training/lora"
+        )
     sizes = {}
     for field, flag, default in (("rank", "--lora-r", DEFAULT_RANK), ("alpha", "--lora-alpha", DEFAULT_ALPHA)):
         told = reader.number(flag, f"/training/lora/{field}")
         if told is None:
-            reader.log.default(f"/training/lora/{field}", default, "MindSpeed-LLM's default")
+            reader.log.default(f"/training/lora/{field}", default, Message("importers.mindspeed_llm_s_default"))
         sizes[field] = default if told is None else told
     if not reader.switch("--lora-fusion", "/training/lora"):
-        reader.log.default("/training/lora", "fused", "predicted as with --lora-fusion")
+        reader.log.default("/training/lora", "fused", Message("importers.predicted_as_with_lora_fusion"))
     return found | {"lora": sizes | {"target_modules": list(targets)}}
 
 
@@ -67,7 +77,9 @@ def _read_pairs(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     problem = unmodelled_with_reference(model.get)
     if problem is not None:
         given = reader.script.flags["--stage"]
-        raise UnsupportedError(f"line {given.line}, column {given.column}: {problem}", path="/training/kind")
+        raise UnsupportedError(
+            Message("common.line_column", line=given.line, column=given.column, message=problem), path="/training/kind"
+        )
     reader.switch("--is-pairwise-dataset", "/training/kind")
     reader.text("--ref-model", "/training/dpo")
     told = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.errors import UnsupportedError
 from autodeploy.importers.diagnostics import shown
 from autodeploy.importers.mindformers_recipe import read_recipe
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.importers.key_reader import KeyReader
@@ -55,10 +56,13 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
     for field, names in WIDTHS.items():
         found = reader.number(f"/model/{field}", *paths(names), least=1)
         if found is None:
-            hint = "add the keys of the model's config.json under model.model_config"
-            if reader.raw("pretrained_model_dir") is not None:
-                hint += " (pretrained_model_dir is not read)"
-            reader.fail(f"{CONFIG}.{names[0]}", f"the file has no {names[0]}", hint)
+            beside = reader.raw("pretrained_model_dir") is not None
+            hint = Message(
+                "importers.keys_of_config_json_beside_pretrained"
+                if beside
+                else "importers.add_keys_of_model_s_config_json_under"
+            )
+            reader.fail(f"{CONFIG}.{names[0]}", Message("importers.file_has_no", name=names[0]), hint)
         model[field] = found
     for field, names in OPTIONAL.items():
         if (found := reader.number(f"/model/{field}", *paths(names))) is not None:
@@ -104,13 +108,15 @@ def _activation(reader: KeyReader) -> str:
     gated = reader.raw(f"{CONFIG}.gated_linear_unit")
     text = "silu" if value is None else str(value).lower()
     if value is None:
-        reader.log.default("/model/hidden_act", "silu", "the file names none")
+        reader.log.default("/model/hidden_act", "silu", Message("importers.file_names_none"))
     if text in GATED:
         return "silu"
     if "gelu" in text:
         return "geglu" if gated or text == "geglu" else "gelu"
     raise UnsupportedError(
-        f"activation {text[:40]!r} is not modelled", path="/model/model_config/hidden_act", hint="silu or gelu"
+        Message("importers.activation_is_not_modelled", name=repr(text[:40])),
+        path="/model/model_config/hidden_act",
+        hint=Message("importers.silu_or_gelu"),
     )
 
 
@@ -122,7 +128,9 @@ def _default_width(reader: KeyReader, model: dict[str, Any]) -> int:
     if isinstance(factor, int | float) and not isinstance(factor, bool) and 0 < factor < 100:
         width = int((factor + 0.01) * width)
     width = multiple * -(-width // multiple)
-    reader.log.default("/model/intermediate_size", width, "two thirds of four times the width, rounded up")
+    reader.log.default(
+        "/model/intermediate_size", width, Message("importers.two_thirds_of_four_times_width_rounded_up")
+    )
     return width
 
 
@@ -139,7 +147,7 @@ def _experts(reader: KeyReader, layers: int) -> dict[str, Any]:
         width = reader.raw(f"{CONFIG}.intermediate_size") or reader.raw(f"{CONFIG}.ffn_hidden_size")
         if isinstance(width, int):
             found["moe_intermediate_size"] = width
-            reader.log.default("/model/moe_intermediate_size", width, "as wide as the dense MLP")
+            reader.log.default("/model/moe_intermediate_size", width, Message("importers.as_wide_as_dense_mlp"))
     found |= _dense_layers(reader, layers)
     if not ("n_group" in found and "topk_group" in found):
         found.pop("n_group", None)
@@ -160,7 +168,7 @@ def _dense_layers(reader: KeyReader, layers: int) -> dict[str, Any]:
     if isinstance(given, list) and len(given) == layers:
         return {"mlp_only_layers": [layer for layer, flag in enumerate(given) if not flag]}
     if type(given) is not int or not 1 <= given <= layers:
-        reader.fail(path, f"{shown(given)} is neither a number of layers nor one flag a layer")
+        reader.fail(path, Message("importers.is_neither_number_of_layers_nor_one_flag", value=shown(given)))
     return {"mlp_only_layers": [layer for layer in range(layers) if layer % given]}
 
 

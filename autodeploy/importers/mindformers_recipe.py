@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
+from autodeploy.messages import Message
 from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ SWITCHES: dict[str, tuple[str, ...]] = {
     "rope_interleave": ("rotary_interleaved",),
 }
 YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-NOT_CARRIED = "not understood: the launch script can't carry it"
+NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
 
 
 def read_recipe(reader: KeyReader, *, has_experts: bool) -> dict[str, Any]:

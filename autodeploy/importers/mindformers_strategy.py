@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.messages import Message
 from autodeploy.specs.model import MAX_LAYERS
 from autodeploy.stack.features import FEATURES
 
@@ -64,7 +65,7 @@ def _context(reader: KeyReader) -> dict[str, Any]:
     path = "parallel_config.context_parallel_algo"
     given = reader.take("/strategy/cp_algo", path) or "colossalai_cp"
     if given not in CP_ALGORITHMS:
-        reader.fail(path, f"{str(given)[:40]!r} is not an algorithm", ", ".join(CP_ALGORITHMS))
+        reader.fail(path, Message("importers.is_not_algorithm", value=repr(str(given)[:40])), ", ".join(CP_ALGORITHMS))
     degree = reader.number("/strategy/ulysses_degree", "parallel_config.ulysses_degree_in_cp", least=1)
     found: dict[str, Any] = {"cp_algo": CP_ALGORITHMS[given]}
     return found | ({"ulysses_degree": degree} if degree and found["cp_algo"] == "hybrid" else {})
@@ -83,14 +84,18 @@ def _experts(reader: KeyReader, tp: int) -> dict[str, Any]:
         extended = reader.switch("/strategy/ep", "moe_config.ep_extend_tp") and legacy
         if extended:
             found["ep"] *= tp
-        etp, reason = (1, "experts extended over tp: 1") if extended else (tp, "older models: as tp")
+        etp, reason = (
+            (1, Message("importers.experts_extended_over_tp_1"))
+            if extended
+            else (tp, Message("importers.older_models_as_tp"))
+        )
         if not legacy:
-            etp, reason = 1, "mcore models: 1"
+            etp, reason = 1, Message("importers.mcore_models_1")
         reader.log.default("/strategy/etp", etp, reason)
     path = f"{CONFIG}.moe_token_dispatcher_type"
     given = reader.take("/strategy/moe_dispatcher", path) or "alltoall"
     if given not in DISPATCHERS:
-        reader.fail(path, f"{str(given)[:40]!r} is not a dispatcher", ", ".join(DISPATCHERS))
+        reader.fail(path, Message("importers.is_not_dispatcher", value=repr(str(given)[:40])), ", ".join(DISPATCHERS))
     dispatcher = DISPATCHERS[given]
     exchange = reader.take("/strategy/moe_dispatcher", "parallel.enable_alltoall")
     reader.raw(f"{CONFIG}.npu_nums_per_device")
@@ -108,16 +113,27 @@ def _schedule(reader: KeyReader, strategy: dict[str, Any], layers: int) -> list[
     if not interleaves or pp == 1:
         turns = 1
     if turns * pp > MAX_LAYERS:
-        reader.fail(f"{CONFIG}.pp_interleave_num", f"{turns} x {pp} virtual stages are more than {MAX_LAYERS}")
+        reader.fail(
+            f"{CONFIG}.pp_interleave_num",
+            Message("importers.x_virtual_stages_are_more_than", turns=turns, pp=pp, most=MAX_LAYERS),
+        )
     dual = scheduler == "zero_bubble_v" and pp > 1
     if dual and turns != 2:
-        reader.fail(f"{CONFIG}.pp_interleave_num", "zero_bubble_v needs two virtual stages", "pp_interleave_num: 2")
+        reader.fail(
+            f"{CONFIG}.pp_interleave_num",
+            Message("importers.zero_bubble_v_needs_two_virtual_stages"),
+            "pp_interleave_num: 2",
+        )
     if scheduler not in {None, "1f1b", "zero_bubble_v"}:
         path = "/parallel/pipeline_config/pipeline_scheduler"
-        reader.log.contradict(path, "/strategy/schedule", scheduler, "not modelled: read as 1f1b with its stages")
+        reader.log.contradict(
+            path, "/strategy/schedule", scheduler, Message("importers.not_modelled_read_as_1f1b_with_its_stages")
+        )
     if dual:
         path = "/parallel/pipeline_config/pipeline_scheduler"
-        reader.log.default("/strategy/schedule", "dualpipev", f"{path} zero_bubble_v: the V that is modelled")
+        reader.log.default(
+            "/strategy/schedule", "dualpipev", Message("importers.zero_bubble_v_v_that_is_modelled", path=path)
+        )
     chunks = _chunks(reader, layers, pp, turns)
     strategy["vpp"] = 1 if dual else turns
     strategy["schedule"] = "dualpipev" if dual else "interleaved" if turns > 1 else "1f1b"
@@ -133,12 +149,16 @@ def _chunks(reader: KeyReader, layers: int, pp: int, turns: int) -> list[list[in
     average, rest = divmod(layers, pp * turns)
     if offset is None or offset == 0:
         if rest:
-            reader.fail(OFFSET, f"{layers} layers don't divide by {pp * turns} stages", "offset: one number a stage")
+            reader.fail(
+                OFFSET,
+                Message("importers.layers_do_not_divide_by_stages", layers=layers, stages=pp * turns),
+                Message("importers.offset_one_number_stage"),
+            )
         return [[average] * pp for _ in range(turns)]
     rows = offset if isinstance(offset, list) and offset and isinstance(offset[0], list) else [offset]
     shaped = len(rows) == turns and all(isinstance(row, list) and len(row) == pp for row in rows)
     if not shaped or not all(type(value) is int and abs(value) <= layers for row in rows for value in row):
-        reader.fail(OFFSET, f"not {turns} rows of {pp} whole numbers")
+        reader.fail(OFFSET, Message("importers.not_rows_of_whole_numbers", turns=turns, pp=pp))
     chunks = [[average + value for value in row] for row in rows]
     total = sum(map(sum, chunks))
     if total != layers:
@@ -146,9 +166,9 @@ def _chunks(reader: KeyReader, layers: int, pp: int, turns: int) -> list[list[in
         if extra == (reader.raw(f"{CONFIG}.mtp_depth") or 0) and chunks[-1][-1] >= extra:
             chunks[-1][-1] -= extra  # older models count multi-token prediction among the layers
         else:
-            reader.fail(OFFSET, f"it places {total} layers, the model has {layers}")
+            reader.fail(OFFSET, Message("importers.it_places_layers_model_has", placed=total, layers=layers))
     if min(map(min, chunks)) < 0:
-        reader.fail(OFFSET, "a stage has fewer than no layers")
+        reader.fail(OFFSET, Message("importers.stage_has_fewer_than_no_layers"))
     return chunks
 
 
@@ -165,9 +185,11 @@ def _per_stage(reader: KeyReader, path: str, chunks: list[list[int]]) -> list[in
     if isinstance(given, int):
         rows = [[given] * pp]
     if not all(isinstance(row, list) and len(row) == pp for row in rows) or len(rows) not in {1, len(chunks)}:
-        reader.fail(path, f"neither true, nor {pp} numbers, nor {len(chunks)} rows of {pp}")
+        reader.fail(
+            path, Message("importers.neither_true_nor_numbers_nor_rows_of", pp=pp, rows=len(chunks), columns=pp)
+        )
     if not all(isinstance(value, int) and 0 <= value <= MAX_LAYERS for row in rows for value in row):
-        reader.fail(path, f"not whole numbers from 0 to {MAX_LAYERS}")
+        reader.fail(path, Message("importers.not_whole_numbers_from_0_to", most=MAX_LAYERS))
     total = [sum(int(row[stage]) for row in rows) for stage in range(pp)]
     return [min(found, most) for found, most in zip(total, stages, strict=True)]
 
@@ -177,7 +199,9 @@ def _recompute(reader: KeyReader, chunks: list[list[int]]) -> dict[str, Any]:
     path = "recompute_config.select_recompute"
     selective = None
     if isinstance(reader.raw(path), dict):
-        reader.log.unmodelled("/" + path.replace(".", "/"), reader.raw(path), "patterns of operators are not modelled")
+        reader.log.unmodelled(
+            "/" + path.replace(".", "/"), reader.raw(path), Message("importers.patterns_of_operators_are_not_modelled")
+        )
         reader.whole(path)
     else:
         selective = _per_stage(reader, path, chunks)

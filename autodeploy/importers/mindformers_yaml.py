@@ -17,19 +17,29 @@ from autodeploy.importers.marks import plan_id_of, take_marks
 from autodeploy.importers.mindformers_model import read_model
 from autodeploy.importers.mindformers_strategy import read_strategy
 from autodeploy.importers.other_trainings import DPO, refused
+from autodeploy.messages import Message
 
 REASONS = {
-    **dict.fromkeys(("optimizer", "lr_schedule", "runner_wrapper", "seed"), "the recipe of the training"),
+    **dict.fromkeys(("optimizer", "lr_schedule", "runner_wrapper", "seed"), Message("importers.recipe_of_training")),
     **dict.fromkeys(("train_dataset", "train_dataset_task", "eval_dataset", "eval_dataset_task"), "data"),
-    **dict.fromkeys(("processor", "metric", "infer"), "data and evaluation"),
-    **dict.fromkeys(("callbacks", "eval_callbacks", "output_dir", "load_checkpoint"), "logging and checkpoints"),
-    **dict.fromkeys(("load_ckpt_format", "auto_trans_ckpt", "resume_training"), "logging and checkpoints"),
-    **dict.fromkeys(("only_save_strategy", "src_strategy_path_or_dir", "save_ckpt_format"), "logging and checkpoints"),
-    **dict.fromkeys(("trainer", "run_mode", "use_parallel", "remote_save_url"), "the launcher's business"),
+    **dict.fromkeys(("processor", "metric", "infer"), Message("importers.data_and_evaluation")),
+    **dict.fromkeys(
+        ("callbacks", "eval_callbacks", "output_dir", "load_checkpoint"), Message("importers.logging_and_checkpoints")
+    ),
+    **dict.fromkeys(
+        ("load_ckpt_format", "auto_trans_ckpt", "resume_training"), Message("importers.logging_and_checkpoints")
+    ),
+    **dict.fromkeys(
+        ("only_save_strategy", "src_strategy_path_or_dir", "save_ckpt_format"),
+        Message("importers.logging_and_checkpoints"),
+    ),
+    **dict.fromkeys(
+        ("trainer", "run_mode", "use_parallel", "remote_save_url"), Message("importers.launcher_s_business")
+    ),
     **dict.fromkeys(("profile", "profile_start_step", "profile_stop_step", "init_start_profile"), "profiling"),
     **dict.fromkeys(("profile_communication", "profile_memory", "auto_tune", "filepath_prefix"), "profiling"),
-    "parallel.dataset_strategy": "follows from the degrees",
-    "context": "the host's business",
+    "parallel.dataset_strategy": Message("importers.follows_from_degrees"),
+    "context": Message("importers.host_s_business"),
 }
 
 
@@ -60,9 +70,13 @@ def import_mindformers(
     reader = KeyReader(document)
     _refuse_adapters(reader)
     if reader.raw("run_mode") not in (None, "train", "finetune"):
-        raise SpecError(f"run_mode {document['run_mode']!r} trains nothing", path="/run_mode", hint="run_mode: train")
+        raise SpecError(
+            Message("importers.run_mode_trains_nothing", mode=repr(document["run_mode"])),
+            path="/run_mode",
+            hint="run_mode: train",
+        )
     if document.get("run_mode") == "finetune":
-        reader.log.unmodelled("/run_mode", "finetune", "fine-tuning is predicted as pre-training on full sequences")
+        reader.log.unmodelled("/run_mode", "finetune", Message("importers.fine_tuning_is_predicted_as_pre_training_on"))
     model = read_model(reader, name, otherwise)
     strategy, degrees = read_strategy(reader, model)
     training = _training(reader, strategy, degrees["dp"])
@@ -70,8 +84,8 @@ def import_mindformers(
     take_marks(text, spec, strategy, reader.log)
     spec |= {"search": {"target": "mindformers"}, "strategy": strategy}
     ranks = degrees["dp"] * strategy["tp"] * strategy["pp"] * strategy["cp"]
-    reader.log.take("/parallel_config", "/cluster/num_npus", ranks, "product of the degrees")
-    kept = reader.note_rest(REASONS, key_effect, "not in the flag table: kept as it is")
+    reader.log.take("/parallel_config", "/cluster/num_npus", ranks, Message("importers.product_of_degrees"))
+    kept = reader.note_rest(REASONS, key_effect, Message("importers.not_in_flag_table_kept_as_it_is"))
     return Imported(
         "mindformers-yaml",
         spec,
@@ -100,7 +114,9 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
     data = "train_dataset.data_loader.config.seq_length"
     sequence = reader.number("/training/seq_length", "model.model_config.seq_length", data, least=1)
     if sequence is None:
-        reader.fail("model.model_config.seq_length", "the file has no sequence length", "seq_length: 4096")
+        reader.fail(
+            "model.model_config.seq_length", Message("importers.file_has_no_sequence_length"), "seq_length: 4096"
+        )
     field = "/training/global_batch_size"
     factors = [strategy["micro_batch_size"], dp]
     if strategy["pp"] > 1:
@@ -115,9 +131,13 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
     kinds = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     dtype = reader.take("/training/precision", "model.model_config.compute_dtype")
     if dtype is None:
-        reader.log.default("/training/precision", "bf16", "the file names no compute_dtype")
+        reader.log.default("/training/precision", "bf16", Message("importers.file_names_no_compute_dtype"))
     elif dtype not in kinds:
-        reader.fail("model.model_config.compute_dtype", f"{str(dtype)[:40]!r} is not modelled", ", ".join(kinds))
+        reader.fail(
+            "model.model_config.compute_dtype",
+            Message("importers.is_not_modelled", name=repr(str(dtype)[:40])),
+            ", ".join(kinds),
+        )
     found = {"seq_length": sequence, "global_batch_size": batch, "precision": kinds.get(str(dtype), "bf16")}
     if reader.switch("/training/routing_imbalance", "model.model_config.moe_router_force_expert_balance"):
         found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}

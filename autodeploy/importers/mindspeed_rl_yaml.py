@@ -15,6 +15,7 @@ from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_strategy import read_gradient_sums, read_strategy
 from autodeploy.importers.other_trainings import DPO, refused
 from autodeploy.importers.rl_common import model_of, script_of, take_rl_marks, whole_updates
+from autodeploy.messages import Message
 from autodeploy.stack.releases import release_of
 
 if TYPE_CHECKING:
@@ -40,18 +41,18 @@ DEFAULTS = {
 }
 DEFAULT_MEMORY_FRACTION = 0.5
 REASONS = {
-    "rl_config": "algorithm, rewards and logging: no field of a spec",
-    "generate_config": "sampling and engine: no field of a spec",
-    "critic_config": "of the critic: predicted as the actor's",
-    "defaults": "the file of the model",
+    "rl_config": Message("importers.algorithm_rewards_and_logging_no_field_of_spec"),
+    "generate_config": Message("importers.sampling_and_engine_no_field_of_spec"),
+    "critic_config": Message("importers.of_critic_predicted_as_actor_s"),
+    "defaults": Message("importers.file_of_model"),
 }
 # Of rl_config and generate_config: what changes time or memory, and what it does without.
 UNMODELLED = {
-    "rl_config.multi_turn_enable": "conversations of several turns are predicted as one",
-    "rl_config.share_backbone": "LoRA is predicted as training of all parameters",
-    "rl_config.critic_resource.num_npus": "the critic's own cards are not counted",
-    "rl_config.reference_resource.num_npus": "the reference's own cards are not counted",
-    "rl_config.reward_resource.num_npus": "the reward model's own cards are not counted",
+    "rl_config.multi_turn_enable": Message("importers.conversations_of_several_turns_are_predicted_as_a_single"),
+    "rl_config.share_backbone": Message("importers.lora_is_predicted_as_training_of_all_parameters"),
+    "rl_config.critic_resource.num_npus": Message("importers.critic_s_own_cards_are_not_counted"),
+    "rl_config.reference_resource.num_npus": Message("importers.reference_s_own_cards_are_not_counted"),
+    "rl_config.reward_resource.num_npus": Message("importers.reward_model_s_own_cards_are_not_counted"),
 }
 
 OF_PACKS = ("--reset-attention-mask", "--reset-position-ids", "--no-pad-to-seq-lengths", "--variable-seq-lengths")
@@ -84,7 +85,11 @@ def import_mindspeed_rl(
     sections = {name: {} if document.get(name) is None else document[name] for name in (MEGATRON, ACTOR, *SECTIONS)}
     for section, found in sections.items():
         if not isinstance(found, Mapping):
-            raise SpecError("it has no keys", path=f"/{section}", hint="keys with values under it")
+            raise SpecError(
+                Message("importers.it_has_no_keys"),
+                path=f"/{section}",
+                hint=Message("importers.keys_with_values_under_it"),
+            )
     keys = {**sections[MEGATRON], **sections[ACTOR]}
     stage = keys.get("stage")
     if stage not in STAGES:
@@ -103,18 +108,23 @@ def import_mindspeed_rl(
     prompts = flags.number("--global-batch-size", "/training/rl/prompts_per_step")
     if prompts is None or prompts < 1:
         raise SpecError(
-            "the file has no global_batch_size", path=f"/{MEGATRON}/global_batch_size", hint="prompts of a step"
+            Message("importers.file_has_no_global_batch_size"),
+            path=f"/{MEGATRON}/global_batch_size",
+            hint=Message("importers.prompts_of_step"),
         )
     rl = _rl(reader, STAGES[stage], prompts)
     strategy["rl"] = _layout(reader, is_moe=bool(model.get("n_routed_experts")))
-    flags.ignore(("--stage", "--seq-length", "--bf16", "--train-iters"), "read elsewhere")
-    flags.ignore(OF_PACKS, "attention stays within the samples of a pack")
+    flags.ignore(("--stage", "--seq-length", "--bf16", "--train-iters"), Message("importers.read_elsewhere"))
+    flags.ignore(OF_PACKS, Message("importers.attention_stays_within_samples_of_pack"))
     spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
     take_marks(text, spec, strategy, flags.log)
     take_rl_marks(text, rl, reader.log)
     spec |= {"search": _search(text), "strategy": strategy}
     kept = [KeptFlag(flag.name, flag.text, flag.line) for flag in flags.note_rest()]
-    kept += [KeptFlag(path, value, 0) for path, value in reader.note_rest(REASONS, _effect, "not in the table: kept")]
+    kept += [
+        KeptFlag(path, value, 0)
+        for path, value in reader.note_rest(REASONS, _effect, Message("importers.not_in_table_kept"))
+    ]
     return Imported(
         "mindspeed-rl-yaml",
         spec,
@@ -145,7 +155,7 @@ def _shape(
 
         found = read_document(path)
         if isinstance(found, Mapping) and isinstance(found.get(called), Mapping):
-            reader.log.take(f"/{MEGATRON}/model", "/model", called, "the file of the model")
+            reader.log.take(f"/{MEGATRON}/model", "/model", called, Message("importers.file_of_model"))
             return dict(found[called]), None
     names = [name or "", str(called), str(keys.get("tokenizer_name_or_path", ""))]
     model = model_of(names, None, reader.log, f"/{MEGATRON}/model")
@@ -175,7 +185,7 @@ def _whole(reader: KeyReader, field: str, path: str, least: int = 1) -> int:
     found = reader.number(field, path, least=least)
     if found is None:
         found = DEFAULTS[path]
-        reader.log.default(field, found, "MindSpeed-RL's default")
+        reader.log.default(field, found, Message("importers.mindspeed_rl_s_default"))
     return found
 
 
@@ -243,4 +253,4 @@ def _effect(path: str) -> FlagEffect | None:
     if path in UNMODELLED:
         return FlagEffect("unmodelled", UNMODELLED[path], ("false", "none"))
     known = release_of(TARGET, None).keys
-    return FlagEffect("no_effect", "no field of a spec") if path in known else None
+    return FlagEffect("no_effect", Message("importers.no_field_of_spec")) if path in known else None

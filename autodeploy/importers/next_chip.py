@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.importers.launch_script import LaunchScript
@@ -36,7 +37,7 @@ def refuse_next_chip(script: LaunchScript, text: str, name: str) -> None:
     for flag, formats in FORMATS.items():
         given = script.flags.get(flag)
         if given is not None and given.text.strip().lower() in formats:
-            _refuse(f"{flag} {given.text.strip()}", f"line {given.line}, column {given.column}: ")
+            _refuse(f"{flag} {given.text.strip()}", (given.line, given.column))
     for word in (name, *_LOG.findall(text)):
         refuse_name(word)
 
@@ -47,9 +48,12 @@ def refuse_name(word: str) -> None:
         _refuse(word[:120])
 
 
-def _refuse(by: str, place: str = "") -> None:
+def _refuse(by: str, place: tuple[int, int] | None = None) -> None:
+    message = Message("importers.launch_for_ascend_950", by=by)
+    if place is not None:
+        message = Message("common.line_column", line=place[0], column=place[1], message=message)
     raise UnsupportedError(
-        f"{place}a launch for the Ascend 950 ({by}) can't be planned yet: no profile has its rates, memory and links",
+        message,
         path="/cluster",
-        hint="give the launch for A2 or A3; a copy for those needs another name and BF16",
+        hint=Message("importers.give_launch_for_a2_or_a3_copy_for"),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import bad_line, lines_of
+from autodeploy.messages import Message
 
 MAX_DEVICES = 64
 SELF = "X"
@@ -44,26 +45,33 @@ def read_npu_topology(text: str) -> NpuTopology:
     for line, cells in enumerate((line.split() for line in lines_of(text)), start=1):
         if _is_head(cells):
             if columns:
-                raise bad_line(line, "a second matrix", hint="one file for each node")
+                raise bad_line(
+                    line, Message("importers.second_matrix"), hint=Message("importers.one_file_for_each_node")
+                )
             columns = [cell for cell in cells if _NAME.fullmatch(cell)]
             if len(set(columns)) != len(columns):
-                raise bad_line(line, "a device is there twice")
+                raise bad_line(line, Message("importers.device_is_there_twice_2"))
             if len(columns) > MAX_DEVICES:
-                raise bad_line(line, f"more than {MAX_DEVICES} devices")
+                raise bad_line(line, Message("importers.more_than_devices", count=MAX_DEVICES))
         elif columns and cells and _NAME.fullmatch(cells[0]):
             if cells[0] in rows:
-                raise bad_line(line, "a device is there twice")
+                raise bad_line(line, Message("importers.device_is_there_twice_2"))
             rows[cells[0]] = line, _links(cells, len(columns), line)
     if not columns:
-        raise SpecError("no matrix of devices", hint="what `npu-smi info -t topo` prints")
+        raise SpecError(
+            Message("importers.no_matrix_of_devices"), hint=Message("importers.what_npu_smi_info_t_topo_prints")
+        )
     if missing := [name for name in columns if name not in rows]:
-        raise SpecError(f"no row for {missing[0]}", hint="what `npu-smi info -t topo` prints, whole")
+        raise SpecError(
+            Message("importers.no_row_for", name=missing[0]),
+            hint=Message("importers.what_npu_smi_info_t_topo_prints_whole"),
+        )
     for name, (line, links) in rows.items():
         if name not in columns:
-            raise bad_line(line, f"{name} is in no column")
+            raise bad_line(line, Message("importers.is_in_no_column", name=name))
         for other, link in zip(columns, links, strict=True):
             if (link == SELF) != (name == other) or rows[other][1][columns.index(name)] != link:
-                raise bad_line(line, f"{name} and {other} are joined otherwise on the way back")
+                raise bad_line(line, Message("importers.and_are_joined_otherwise_on_way_back", one=name, other=other))
     numbers = tuple(int(name.lstrip("NPUhy-ID")) for name in columns)
     return NpuTopology(numbers, tuple(rows[name][1] for name in columns))
 
@@ -76,8 +84,8 @@ def _is_head(cells: list[str]) -> bool:
 def _links(cells: list[str], count: int, line: int) -> tuple[str, ...]:
     links = tuple(cells[1 : count + 1])
     if len(links) < count:
-        raise bad_line(line, f"{len(links)} links for {count} devices")
+        raise bad_line(line, Message("importers.links_for_devices", links=len(links), devices=count))
     for link in links:
         if link not in {SELF, *LINKS}:
-            raise bad_line(line, f"{link[:40]!r} is no link", hint=", ".join(LINKS))
+            raise bad_line(line, Message("importers.is_no_link", link=repr(link[:40])), hint=", ".join(LINKS))
     return links

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import bad_line, number
 from autodeploy.importers.profiler_table import profiler_rows
+from autodeploy.messages import Message
 
 ALLOCATED = "allocation total allocated"
 RESERVED = "allocation total reserved"
@@ -40,19 +41,26 @@ def read_operator_memory(text: str) -> MemoryTrace:
     for row in profiler_rows(text, ("name", "size(kb)")):
         unit = next((unit for unit in GIB_OF if ALLOCATED + unit in row.cells), None)
         if unit is None or RESERVED + unit not in row.cells:
-            raise bad_line(1, f"no column {ALLOCATED + '(mb)'!r}", hint="the file as the profiler writes it")
+            raise bad_line(
+                1,
+                Message("importers.no_column", name=repr(ALLOCATED + "(mb)")),
+                hint=Message("importers.file_as_profiler_writes_it"),
+            )
         totals = []
         for column in (ALLOCATED + unit, RESERVED + unit):
             cell = row.cells[column]
             value = number(cell, row.line, column) if cell not in {"", "N/A"} else 0.0
             if value < 0.0:
-                raise bad_line(row.line, f"{column} is {cell[:40]}, which is below zero")
+                raise bad_line(row.line, Message("importers.is_which_is_below_zero", name=column, value=cell[:40]))
             totals.append(value * GIB_OF[unit])
         allocated, reserved = max(allocated, totals[0]), max(reserved, totals[1])
         size = number(row.cells["size(kb)"], row.line, "size(kb)") * GIB_OF["(kb)"]
         name = row.cells["name"][:200]
         largest[name] = max(size, largest.get(name, 0.0))
     if allocated <= 0.0:
-        raise SpecError("no allocation in the file", hint="operator_memory.csv with profile_memory=True")
+        raise SpecError(
+            Message("importers.no_allocation_in_file"),
+            hint=Message("importers.operator_memory_csv_with_profile_memory_true"),
+        )
     ordered = sorted(largest.items(), key=lambda item: (-item[1], item[0]))
     return MemoryTrace(allocated, reserved, tuple(ordered[:MAX_TENSORS]))

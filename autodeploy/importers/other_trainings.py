@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,10 +107,10 @@ def refuse_other_training(script: LaunchScript) -> None:
     for flag, what in (elsewhere | FLAGS).items():
         if flag in script.flags:
             given = script.flags[flag]
-            raise refused(what, flag, f"line {given.line}, column {given.column}: ")
+            raise refused(what, flag, (given.line, given.column))
     if stage is not None and not tunes:
         what = STAGES.get(word) or (RL if word.startswith(("ray_", "trl_")) or "ppo" in word else "fine-tuning")
-        raise refused(what, f"--stage {stage.text[:40]}", f"line {stage.line}, column {stage.column}: ")
+        raise refused(what, f"--stage {stage.text[:40]}", (stage.line, stage.column))
     if not (tunes and script.program.rpartition("/")[2] == TUNING_PROGRAM):
         refuse_program([script.program])
 
@@ -150,10 +151,10 @@ def refuse_other_configuration(document: Mapping[str, Any]) -> None:
         raise refused(what, "finetuning_type", path="/finetuning_type")
 
 
-def refused(what: str, by: str, place: str = "", path: str = "/training/kind") -> UnsupportedError:
+def refused(what: str, by: str, place: tuple[int, int] | None = None, path: str = "/training/kind") -> UnsupportedError:
     """The error that names what a launch does, and the word of the file that says so."""
-    if what in NO_TRAINING:
-        message = f"{place}{what} ({by}) trains nothing"
-    else:
-        message = f"{place}{what} ({by}) can't be planned yet: it takes other time and memory than pre-training"
-    return UnsupportedError(message, path=path, hint="give the launch of a pre-training of all parameters")
+    key = "importers.trains_nothing" if what in NO_TRAINING else "importers.takes_other_time_and_memory"
+    message = Message(key, what=what, by=by)
+    if place is not None:
+        message = Message("common.line_column", line=place[0], column=place[1], message=message)
+    return UnsupportedError(message, path=path, hint=Message("importers.give_launch_of_pre_training_of_all_parameters"))

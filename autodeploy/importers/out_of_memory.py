@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import bad_line, lines_of, number, positive
+from autodeploy.messages import Message
 from autodeploy.specs.measured_run import MeasuredRun, OutOfMemory
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def read_out_of_memory(text: str) -> OutOfMemory:
     """
     found = list(_reports(text))
     if not found:
-        raise SpecError(f"no line with {MARK!r}", hint="the log of a rank that ran out of memory")
+        raise SpecError(
+            Message("importers.no_line_with", mark=repr(MARK)),
+            hint=Message("importers.log_of_rank_that_ran_out_of_memory"),
+        )
     return max(found, key=lambda each: (each.asked_gib or 0.0) + (each.allocated_gib or 0.0))
 
 
@@ -63,7 +67,9 @@ def _reports(text: str) -> Iterator[OutOfMemory]:
             continue
         asked = _ASKED.search(content)
         if asked is None:
-            raise bad_line(line, "no size after 'Tried to allocate'", hint="as 260.00 MiB")
+            raise bad_line(
+                line, Message("importers.no_size_after_tried_to_allocate"), hint=Message("importers.as_260_00_mib")
+            )
         values: dict[str, float | int] = {"asked_gib": positive(asked[1], line, "asked") * _GIB[asked[2]]}
         for name, pattern in _FIELDS.items():
             if (match := pattern.search(content)) is not None:
@@ -74,4 +80,6 @@ def _reports(text: str) -> Iterator[OutOfMemory]:
         try:
             yield OutOfMemory.model_validate(values)
         except ValueError:
-            raise bad_line(line, "sizes that no card has", hint="a whole line of the framework") from None
+            raise bad_line(
+                line, Message("importers.sizes_that_no_card_has"), hint=Message("importers.whole_line_of_framework")
+            ) from None

@@ -13,6 +13,7 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import DiagnosticsLog
 from autodeploy.importers.flag_effects import FlagEffect
 from autodeploy.importers.imported import KeptFlag
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:[.@/][\w]+)*)=(.*)", re.DOTALL)
 MAX_NUMBER = 10**12
-NO_FIELD = "no field of a spec"
+NO_FIELD = Message("importers.no_field_of_spec")
 _NOTHING = frozenset({"null", "none", "~", ""})
 _TRUTH = {"true": True, "false": False}
 
@@ -31,10 +32,11 @@ def override_effects() -> Mapping[str, FlagEffect]:
     """Keys that change what is predicted and are not modelled, by name."""
     text = files("autodeploy.importers").joinpath("verl_effects.yaml").read_text(encoding="utf-8")
     found = {}
-    for group in YAML(typ="safe", pure=True).load(text).values():
+    for name, group in YAML(typ="safe", pure=True).load(text).items():
+        reason = Message.of_record(f"verl_effect.{name}", group["reason"])
         for word in group["keys"].split():
             key, _, harmless = word.partition("=")
-            found[key] = FlagEffect("unmodelled", group["reason"], tuple(harmless.split(",")) if harmless else ())
+            found[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
     return found
 
 
@@ -59,11 +61,15 @@ class OverrideReader:
         value = "" if found is None else plain(found.text)
         if found is None or value.lower() in _NOTHING:
             if default is not None:
-                self.log.default(field, default, "verl's default")
+                self.log.default(field, default, Message("importers.verl_s_default"))
             return default
         if found.unknown:
             name = found.unknown.strip("${}")
-            self.fail(key, f"{found.unknown[:60]} has no value in the script", f"set it: --set {name[:40]}=VALUE")
+            self.fail(
+                key,
+                Message("importers.has_no_value_in_script", variable=found.unknown[:60]),
+                Message("importers.set_it", option=f"--set {name[:40]}=VALUE"),
+            )
         self.log.take(found.place, field, value)
         return value
 
@@ -79,7 +85,7 @@ class OverrideReader:
         if text is None:
             return None
         if not text.removeprefix("-").isdigit() or len(text) > 13 or not least <= int(text) <= MAX_NUMBER:
-            self.fail(key, f"{text[:40]!r} is not a whole number of usable size")
+            self.fail(key, Message("importers.is_not_whole_number_of_usable_size", value=repr(text[:40])))
         return int(text)
 
     def whole(self, key: str, field: str, default: int, least: int = 1) -> int:
@@ -93,9 +99,9 @@ class OverrideReader:
         try:
             value = float(text or default)
         except ValueError:
-            self.fail(key, f"{(text or '')[:40]!r} is not a number")
+            self.fail(key, Message("importers.is_not_number", value=repr((text or "")[:40])))
         if not abs(value) <= MAX_NUMBER:
-            self.fail(key, f"{(text or '')[:40]!r} is not a number of usable size")
+            self.fail(key, Message("importers.is_not_number_of_usable_size", value=repr((text or "")[:40])))
         return value
 
     def switch(self, key: str, field: str, *, default: bool) -> bool:
@@ -104,13 +110,15 @@ class OverrideReader:
         if text is None:
             return default
         if text.lower() not in _TRUTH:
-            self.fail(key, f"{text[:40]!r} is neither true nor false")
+            self.fail(key, Message("importers.is_neither_true_nor_false", value=repr(text[:40])))
         return _TRUTH[text.lower()]
 
     def fail(self, key: str, message: str, hint: str = "") -> NoReturn:
         """Refuses the script at the key's place."""
         given = self.given[key]
-        raise SpecError(f"line {given.line}, column {given.column}: {key}: {message}", hint=hint)
+        raise SpecError(
+            Message("importers.line_column", line=given.line, column=given.column, flag=key, message=message), hint=hint
+        )
 
     def under(self, prefix: str) -> dict[str, GivenFlag]:
         """Keys below a mapping, by what follows the prefix; marked as read."""
@@ -130,7 +138,9 @@ class OverrideReader:
                 there = _is_known(key, known)
                 if not there:
                     kept.append(KeptFlag(key, value, given.line))
-                self.log.ignore(given.place, value, NO_FIELD if there else "not in the table: kept as it is")
+                self.log.ignore(
+                    given.place, value, NO_FIELD if there else Message("importers.not_in_table_kept_as_it_is")
+                )
         return tuple(kept)
 
 

@@ -13,6 +13,7 @@ from autodeploy.importers.measured_text import MAX_TEXT_BYTES as MAX_STEP_TRACE
 from autodeploy.importers.operator_memory import MemoryTrace, read_operator_memory
 from autodeploy.importers.profiler_table import MAX_TEXT_BYTES
 from autodeploy.importers.step_trace import read_step_trace
+from autodeploy.messages import Message
 from autodeploy.specs.measured_run import GemmPoint, MeasuredRun
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def read_profiler_output(folder: Path) -> ProfilerOutput:
     exchanges = _read(folder / "communication.json", read_communication, MAX_TEXT)
     memory = _read(folder / "operator_memory.csv", read_operator_memory, MAX_TEXT_BYTES)
     if step is None and kernels is None and exchanges is None and memory is None:
-        hint = "step_trace_time.csv, kernel_details.csv, communication.json, operator_memory.csv"
-        raise SpecError(f"{folder.name} has none of the profiler's tables", hint=hint)
+        hint = Message("importers.step_trace_time_csv_kernel_details_csv_communication")
+        raise SpecError(Message("importers.has_none_of_profiler_s_tables", folder=folder.name), hint=hint)
     if step is not None and memory is not None:
         step = step.model_copy(update={"peak_memory_gib": memory.allocated_gib})
     return ProfilerOutput(step, kernels, exchanges, memory)
@@ -75,5 +76,9 @@ def _read(path: Path, read: Callable[[str], T], max_bytes: int) -> T | None:
         return read(read_text(path, max_bytes=max_bytes))
     except SpecError as error:
         path_in_file = error.errors[0].path if error.errors else ""
-        said = str(error) if str(error).startswith(path.name) else f"{path.name}: {error}"
+        said = (
+            str(error)
+            if str(error).startswith(path.name)
+            else Message("common.place", place=path.name, message=str(error))
+        )
         raise SpecError(said, path=path_in_file, hint=error.hint) from error

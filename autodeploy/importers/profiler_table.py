@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import MAX_COLUMNS, MAX_LINE_LENGTH, TableRow, bad_line
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,30 +29,38 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
         if not content.strip():
             continue
         if len(content) > MAX_LINE_LENGTH:
-            raise bad_line(line, f"more than {MAX_LINE_LENGTH:,} characters")
+            raise bad_line(line, Message("importers.more_than_characters", limit=MAX_LINE_LENGTH))
         if "\0" in content:
-            raise bad_line(line, "not text: it has a NUL character")
+            raise bad_line(line, Message("importers.not_text_it_has_nul_character"))
         try:
             cells = [cell.strip() for cell in next(csv.reader([content], strict=True))]
         except csv.Error as error:
-            raise bad_line(line, f"not CSV: {error}") from None
+            raise bad_line(line, Message("importers.not_csv", reason=error)) from None
         if titles is None:
             titles = [cell.lower() for cell in cells]
             if len(titles) > MAX_COLUMNS:
-                raise bad_line(line, f"more than {MAX_COLUMNS} columns")
+                raise bad_line(line, Message("importers.more_than_columns", count=MAX_COLUMNS))
             if len(set(titles)) != len(titles):
-                raise bad_line(line, "a title is there twice")
+                raise bad_line(line, Message("importers.title_is_there_twice"))
             for name in required:
                 if name not in titles:
-                    raise bad_line(line, f"no column {name!r}", hint="the file as the profiler writes it")
+                    raise bad_line(
+                        line,
+                        Message("importers.no_column", name=repr(name)),
+                        hint=Message("importers.file_as_profiler_writes_it"),
+                    )
             continue
         if len(cells) != len(titles):
-            raise bad_line(line, f"{len(cells)} cells under {len(titles)} titles")
+            raise bad_line(line, Message("importers.cells_under_titles", cells=len(cells), titles=len(titles)))
         if line > MAX_KERNELS:
-            raise bad_line(line, f"more than {MAX_KERNELS:,} rows", hint="profile one or two steps")
+            raise bad_line(
+                line,
+                Message("importers.more_than_rows", count=MAX_KERNELS),
+                hint=Message("importers.profile_one_or_two_steps"),
+            )
         yield TableRow(line, dict(zip(titles, cells, strict=True)))
     if titles is None:
-        raise SpecError("the file is empty")
+        raise SpecError(Message("importers.file_is_empty"))
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json
 from autodeploy.importers.json_lines import at_line
+from autodeploy.messages import Message
 
 MAX_TEXT = 4_000_000
 MAX_VALUES = 250_000
@@ -59,7 +60,9 @@ def read_rank_table(text: str) -> RankTable:
         with the line, and the JSON pointer, of what can't be read.
     """
     if len(text) > MAX_TEXT:
-        raise SpecError(f"more than {MAX_TEXT:,} characters", hint="a rank table of one job")
+        raise SpecError(
+            Message("importers.more_than_characters", limit=MAX_TEXT), hint=Message("importers.rank_table_of_one_job")
+        )
     try:
         return _table(load_json(text, max_values=MAX_VALUES))
     except SpecError as error:
@@ -68,19 +71,34 @@ def read_rank_table(text: str) -> RankTable:
 
 def _table(document: Any) -> RankTable:
     if not isinstance(document, dict):
-        raise SpecError("a rank table is a JSON object", hint="hccl.json as the launch reads it")
+        raise SpecError(
+            Message("importers.rank_table_is_json_object"), hint=Message("importers.hccl_json_as_launch_reads_it")
+        )
     for key, what in _OTHERS.items():
         if key in document:
-            raise SpecError(f"{what} is not read", path=f"/{key}", hint="the table with server_list and its devices")
+            raise SpecError(
+                Message("importers.is_not_read", what=what),
+                path=f"/{key}",
+                hint=Message("importers.table_with_server_list_and_its_devices"),
+            )
     version = str(document.get("version", VERSIONS[0]))[:40]
     if version not in VERSIONS:
-        raise SpecError(f"version {version!r} is not read", path="/version", hint="1.0 or 1.2")
+        raise SpecError(
+            Message("importers.version_is_not_read", version=repr(version)), path="/version", hint="1.0 or 1.2"
+        )
     status = str(document.get("status", "completed"))[:40]
     if status != "completed":
-        raise SpecError(f"the table's status is {status!r}", path="/status", hint="take it when it says completed")
+        raise SpecError(
+            Message("importers.table_s_status_is", status=repr(status)),
+            path="/status",
+            hint=Message("importers.take_it_when_it_says_completed"),
+        )
     listed = json_objects(document.get("server_list"), "/server_list")
     if "server_count" in document and json_whole(document["server_count"], "/server_count") != len(listed):
-        raise SpecError(f"server_count says otherwise than the {len(listed)} servers listed", path="/server_count")
+        raise SpecError(
+            Message("importers.server_count_says_otherwise_than_servers_listed", count=len(listed)),
+            path="/server_count",
+        )
     supernode_of = _supernodes(document, version)
     seen: dict[str, set[object]] = {"rank_id": set(), "device_ip": set(), "server_id": set()}
     servers = []
@@ -89,15 +107,21 @@ def _table(document: Any) -> RankTable:
         name = json_name(server.get("server_id"), f"{path}/server_id")
         json_once(name, seen["server_id"], f"{path}/server_id", "server_id")
         if supernode_of and name not in supernode_of:
-            raise SpecError(f"server {name!r} is in no supernode", path=f"{path}/server_id", hint="super_pod_list")
+            raise SpecError(
+                Message("importers.server_is_in_no_supernode", name=repr(name)),
+                path=f"{path}/server_id",
+                hint="super_pod_list",
+            )
         devices = _devices(json_objects(server.get("device"), f"{path}/device"), f"{path}/device", seen)
         servers.append(Server(name, devices, supernode_of.get(name)))
     strangers = supernode_of.keys() - {server.name for server in servers}
     if strangers:
-        raise SpecError(f"server {min(strangers)!r} is not in server_list", path="/super_pod_list")
+        raise SpecError(
+            Message("importers.server_is_not_in_server_list", name=repr(min(strangers))), path="/super_pod_list"
+        )
     ranks = seen["rank_id"]
     if ranks and ranks != set(range(sum(len(server.devices) for server in servers))):
-        raise SpecError("rank_id does not count from 0 without a gap", path="/server_list")
+        raise SpecError(Message("importers.rank_id_does_not_count_from_0_without"), path="/server_list")
     return RankTable(version, tuple(servers))
 
 
@@ -107,12 +131,12 @@ def _devices(listed: list[dict[str, Any]], path: str, seen: dict[str, set[object
         place = f"{path}/{index}"
         number = json_whole(device.get("device_id"), f"{place}/device_id")
         if number in devices:
-            raise SpecError(f"device_id {number} is there twice", path=f"{place}/device_id")
+            raise SpecError(Message("importers.device_id_twice", number=number), path=f"{place}/device_id")
         devices.append(number)
         if "rank_id" in device:
             json_once(json_whole(device["rank_id"], f"{place}/rank_id"), seen["rank_id"], f"{place}/rank_id", "rank_id")
         if len(seen["rank_id"]) > MAX_RANKS:
-            raise SpecError(f"more than {MAX_RANKS:,} ranks", path=place)
+            raise SpecError(Message("importers.more_than_ranks", count=MAX_RANKS), path=place)
         if address := device.get("device_ip"):
             json_once(json_name(address, f"{place}/device_ip"), seen["device_ip"], f"{place}/device_ip", "device_ip")
     return tuple(devices)
@@ -132,17 +156,17 @@ def _supernodes(document: dict[str, Any], version: str) -> dict[str, str]:
             pointer = f"{path}/server_list/{place}/server_id"
             server_name = json_name(server.get("server_id"), pointer)
             if server_name in found:
-                raise SpecError(f"server {server_name!r} is in two supernodes", path=pointer)
+                raise SpecError(Message("importers.server_is_in_two_supernodes", name=repr(server_name)), path=pointer)
             found[server_name] = name
     return found
 
 
 def json_objects(value: Any, path: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value:
-        raise SpecError("a list with at least one entry is needed", path=path)
+        raise SpecError(Message("importers.list_with_at_least_one_entry_is_needed"), path=path)
     for index, item in enumerate(value):
         if not isinstance(item, dict):
-            raise SpecError("an object is needed", path=f"{path}/{index}")
+            raise SpecError(Message("importers.object_is_needed"), path=f"{path}/{index}")
     return value
 
 
@@ -150,17 +174,17 @@ def json_whole(value: Any, path: str) -> int:
     """A number that stands as a text or as a number."""
     text = str(value)[:40] if not isinstance(value, bool) else "true"
     if not isinstance(value, str | int) or not _WHOLE.fullmatch(text):
-        raise SpecError(f"{text!r} is no whole number", path=path)
+        raise SpecError(Message("importers.is_no_whole_number", value=repr(text)), path=path)
     return int(text)
 
 
 def json_name(value: Any, path: str) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool) or not 1 <= len(str(value)) <= MAX_NAME:
-        raise SpecError(f"a name of at most {MAX_NAME} characters is needed", path=path)
+        raise SpecError(Message("importers.name_of_at_most_characters_is_needed", count=MAX_NAME), path=path)
     return str(value)
 
 
 def json_once(value: object, seen: set[object], path: str, what: str) -> None:
     if value in seen:
-        raise SpecError(f"{what} {value} is there twice", path=path)
+        raise SpecError(Message("importers.is_there_twice", what=what, name=value), path=path)
     seen.add(value)

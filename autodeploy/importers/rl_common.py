@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.errors import SpecError
 from autodeploy.importers.launch_script import GivenFlag, LaunchScript
 from autodeploy.importers.shell_values import Run, Value
+from autodeploy.messages import Message
 from autodeploy.specs.presets import load_preset, preset_names
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.diagnostics import DiagnosticsLog
 
 _MARK = re.compile(r"\brl_(prompt_mean|response_mean|response_cv|prompt_correlation|token_count)=([\w.+-]{1,40})")
-NO_MEAN = "the file says the longest responses alone: all are taken to be as long"
+NO_MEAN = Message("importers.file_says_longest_responses_alone_all_are_taken")
 SAME_SHAPE = {"deepseekr1": "deepseekv3"}
 # Words of a name that leave its model's shape alone.
 _TUNED = re.compile("instruct|base|thinking|chat|hf|bf16|zero|math|coder")
@@ -69,15 +70,17 @@ def model_of(names: Iterable[str], base_dir: Path | None, log: DiagnosticsLog, p
         found = base_dir / name / "config.json" if base_dir is not None else None
         if found is not None and not name.startswith("/") and ".." not in name and found.is_file():
             model, _ = read_hf_config(load_json(read_text(found)), name.rstrip("/").rpartition("/")[2])
-            log.take(place, "/model", name, "its config.json")
+            log.take(place, "/model", name, Message("importers.its_config_json"))
             return model.model_dump(mode="json", exclude_unset=True)
     preset = preset_named(*named)
     if preset is None:
         shown = ", ".join(name[:60] for name in named) or "none"
         raise SpecError(
-            f"no preset is called as the model of the file: {shown}", path="/model", hint="name it: --name qwen3-8b"
+            Message("importers.no_preset_is_called_as_model_of_file", names=shown),
+            path="/model",
+            hint=Message("importers.name_it_name_qwen3_8b"),
         )
-    log.take(place, "/model", preset, "the preset of that name")
+    log.take(place, "/model", preset, Message("importers.preset_of_that_name"))
     return load_preset(preset).model_dump(mode="json", exclude_unset=True)
 
 
@@ -129,5 +132,10 @@ def whole_updates(prompts: int, mini_batch: int, log: DiagnosticsLog, place: str
     """Updates of a step; a mini batch that does not divide it leaves one."""
     if 0 < mini_batch <= prompts and prompts % mini_batch == 0:
         return prompts // mini_batch
-    log.contradict(place, "/training/rl/updates_per_step", mini_batch, f"{prompts} prompts are no multiple of it")
+    log.contradict(
+        place,
+        "/training/rl/updates_per_step",
+        mini_batch,
+        Message("importers.prompts_are_no_multiple_of_it", prompts=prompts),
+    )
     return 1

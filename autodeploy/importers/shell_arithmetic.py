@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autodeploy.importers.documents import MAX_DEPTH
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,11 +49,11 @@ def evaluate(expression: str, value_of: Callable[[str], int | None]) -> int:
         when it is not an expression, divides by zero or leaves 64 bits.
     """
     if len(expression) > MAX_LENGTH:
-        raise ExpressionError(f"the expression is longer than {MAX_LENGTH} characters")
+        raise ExpressionError(Message("importers.expression_is_longer_than_characters", limit=MAX_LENGTH))
     parser = _Parser(_tokens(expression), value_of)
     found = parser.level(0)
     if parser.tokens:
-        raise ExpressionError(f"unexpected {parser.tokens[0]!r}")
+        raise ExpressionError(Message("importers.unexpected", token=repr(parser.tokens[0])))
     return found
 
 
@@ -62,7 +63,7 @@ def _tokens(expression: str) -> list[str]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise UnreadableError(f"{text[position:].strip()[:20]!r} is not followed")
+            raise UnreadableError(Message("importers.is_not_followed", text=repr(text[position:].strip()[:20])))
         tokens.append(match[1] or match[2] or match[3])
         position = match.end()
     return tokens
@@ -95,17 +96,17 @@ class _Parser:
         while powers:
             base = powers.pop()
             if value < 0:
-                raise ExpressionError("a negative exponent")
+                raise ExpressionError(Message("importers.negative_exponent"))
             value = _bounded(base ** min(value, _WORD_BITS)) if abs(base) > 1 else base ** (value % 2 + 2 * (value > 1))
         return value
 
     def operand(self) -> int:
         if not self.tokens:
-            raise ExpressionError("it ends where a number is expected")
+            raise ExpressionError(Message("importers.it_ends_where_number_is_expected"))
         token = self.tokens.pop(0)
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise ExpressionError(f"it is nested more than {MAX_DEPTH} deep")
+            raise ExpressionError(Message("importers.it_is_nested_more_than_deep", depth=MAX_DEPTH))
         try:
             if token in {"-", "+", "!"}:
                 value = self.operand()
@@ -113,14 +114,14 @@ class _Parser:
             if token == "(":
                 value = self.level(0)
                 if not self.tokens or self.tokens.pop(0) != ")":
-                    raise ExpressionError("a bracket is never closed")
+                    raise ExpressionError(Message("importers.bracket_is_never_closed"))
                 return value
         finally:
             self.depth -= 1
         if token.isdigit():
             return _bounded(int(token[: _WORD_BITS + 1]))
         if not (token[0].isalpha() or token[0] == "_"):
-            raise ExpressionError(f"unexpected {token!r}")
+            raise ExpressionError(Message("importers.unexpected", token=repr(token)))
         found = self.value_of(token)
         if found is None:
             raise UnknownOperandError(token)
@@ -130,7 +131,7 @@ class _Parser:
 def _apply(operator: str, left: int, right: int) -> int:
     if operator in {"/", "%"}:
         if right == 0:
-            raise ExpressionError("division by zero")
+            raise ExpressionError(Message("importers.division_by_zero"))
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
         return quotient if operator == "/" else left - quotient * right
     results = {
@@ -151,5 +152,5 @@ def _apply(operator: str, left: int, right: int) -> int:
 
 def _bounded(value: int) -> int:
     if abs(value) >= 2 ** (_WORD_BITS - 1):
-        raise ExpressionError("the number is too large")
+        raise ExpressionError(Message("importers.number_is_too_large"))
     return value

@@ -9,6 +9,7 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.shell_arithmetic import ExpressionError, UnknownOperandError, UnreadableError, evaluate
 from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused, Text, Word
 from autodeploy.importers.shell_values import Run, Value, WordBuilder, joined
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +99,7 @@ class Variables:
             self.refused.append((offset, f"(({expression[:50]}))"))
             return None
         except ExpressionError as error:
-            raise self.source.error(offset, f"arithmetic: {error}") from error
+            raise self.source.error(offset, Message("importers.arithmetic", reason=error)) from error
 
     def _expand(self, part: Part, builder: WordBuilder) -> None:
         if isinstance(part, Text):
@@ -153,7 +154,7 @@ class Variables:
     def _count(self, values: list[Value]) -> list[Value]:
         self._spent += sum(value.size for value in values)
         if self._spent > MAX_EXPANDED:
-            raise SpecError(f"the script expands to more than {MAX_EXPANDED:,} characters")
+            raise SpecError(Message("importers.script_expands_to_more_than_characters", limit=MAX_EXPANDED))
         return values
 
 

@@ -14,6 +14,7 @@ from autodeploy.importers.shell_tests import truth
 from autodeploy.importers.shell_tree import Choice, Command, Condition, Function, NotFollowed, Text
 from autodeploy.importers.shell_values import Run, Value
 from autodeploy.importers.shell_words import MAX_WORDS
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +56,9 @@ def follow(text: str, given: Mapping[str, str] | None = None) -> Followed:
     follower.run(statements)
     followed = follower.followed
     for offset, refused in variables.refused:
-        followed.notes.append((offset, f"{refused[:60]} is not carried out: its value stays unknown"))
+        followed.notes.append(
+            (offset, Message("importers.is_not_carried_out_its_value_stays_unknown", text=refused[:60]))
+        )
     followed.notes = sorted(set(followed.notes))
     return followed
 
@@ -77,7 +80,9 @@ class _Follower:
             if isinstance(statement, Function):
                 self._functions[statement.name] = statement.body
             elif isinstance(statement, NotFollowed):
-                self.followed.notes.append((statement.offset, f"{statement.keyword!r} is not followed"))
+                self.followed.notes.append(
+                    (statement.offset, Message("importers.is_not_followed", text=repr(statement.keyword)))
+                )
             elif isinstance(statement, Condition):
                 self._branch(statement)
                 status = None
@@ -103,7 +108,7 @@ class _Follower:
             met = self.run(test)
             if met is None:
                 self.followed.notes.append(
-                    (condition.offset, "'if': the condition can't be known, so it is not followed")
+                    (condition.offset, Message("importers.if_condition_cannot_be_known_so_it_is"))
                 )
                 return
             if met:
@@ -120,7 +125,7 @@ class _Follower:
                 self.run(body)
                 return
             if None in met:
-                self.followed.notes.append((choice.offset, "'case': its word can't be known, so it is not followed"))
+                self.followed.notes.append((choice.offset, Message("importers.case_its_word_cannot_be_known_so_it")))
                 return
 
     def _fits(self, word: Value, pattern: Word) -> bool | None:
@@ -139,12 +144,14 @@ class _Follower:
     def _command(self, command: Command) -> bool | None:
         self._count += 1
         if self._count > MAX_COMMANDS:
-            raise self.followed.source.error(command.offset, f"the script follows more than {MAX_COMMANDS:,} commands")
+            raise self.followed.source.error(
+                command.offset, Message("importers.script_follows_more_than_commands", count=MAX_COMMANDS)
+            )
         if command.arithmetic is not None:
             if self._assign_number(command.arithmetic, command.offset):
                 return None
             if "=" in command.arithmetic.replace("==", "").replace("!=", "").replace("<=", "").replace(">=", ""):
-                self.followed.notes.append((command.offset, "an assignment inside ((...)) is not followed"))
+                self.followed.notes.append((command.offset, Message("importers.assignment_inside_is_not_followed")))
                 return None
             number = self.variables.number(command.arithmetic, command.offset)
             return None if number is None else number != 0
@@ -194,9 +201,11 @@ class _Follower:
         """A function with its own `$1`, `$@` and `$#`; those of the caller are back afterwards."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self.followed.source.error(offset, f"functions call each other more than {MAX_DEPTH} deep")
+            raise self.followed.source.error(
+                offset, Message("importers.functions_call_each_other_more_than_deep", depth=MAX_DEPTH)
+            )
         if len(arguments) > MAX_WORDS:
-            raise self.followed.source.error(offset, f"more than {MAX_WORDS:,} words")
+            raise self.followed.source.error(offset, Message("importers.more_than_words", count=MAX_WORDS))
         scalars = {key: value for key, value in self.variables.scalars.items() if key.isdigit() or key == "#"}
         arrays = {key: value for key, value in self.variables.arrays.items() if key in ARGUMENTS}
         self._set_arguments(arguments, offset)

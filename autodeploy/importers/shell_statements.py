@@ -19,6 +19,7 @@ from autodeploy.importers.shell_tree import (
     Word,
 )
 from autodeploy.importers.shell_words import WordReader
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -54,13 +55,15 @@ class StatementReader(WordReader):
         self._level += 1
         start, found = self.position, list[Statement]()
         if self._level > MAX_DEPTH:
-            raise self.error(start, f"statements are nested more than {MAX_DEPTH} deep")
+            raise self.error(start, Message("importers.statements_are_nested_more_than_deep", depth=MAX_DEPTH))
         link: Link = ""
         while True:
             link = self._separators(link)
             if self.position >= len(self.text):
                 if ends:
-                    raise self.error(max(0, start - 1), f"no {' or '.join(sorted(ends))} before the end of the script")
+                    raise self.error(
+                        max(0, start - 1), Message("importers.no_before_end_of_script", word=" or ".join(sorted(ends)))
+                    )
                 self._level -= 1
                 return found, ""
             keyword = self._keyword()
@@ -69,7 +72,9 @@ class StatementReader(WordReader):
                 self._level -= 1
                 return found, keyword
             if keyword in _CLOSING:
-                raise self.error(self.position, f"{keyword!r} without its {_CLOSING[keyword]!r}")
+                raise self.error(
+                    self.position, Message("importers.without_its", word=repr(keyword), other=repr(_CLOSING[keyword]))
+                )
             found += self._statement(keyword, link)
             link = ""
 
@@ -150,7 +155,7 @@ class StatementReader(WordReader):
         word = self.word()
         self._separators("")
         if self._keyword() != "in":
-            raise self.error(start, "'case' without its 'in'")
+            raise self.error(start, Message("importers.case_without_its_in"))
         self.position += len("in")
         branches, end = [], ";;"
         while end == ";;":
@@ -174,9 +179,9 @@ class StatementReader(WordReader):
                 self.skip_blanks()
             end = self.peek()
             if not end:
-                raise self.error(start, "no 'esac' before the end of the script")
+                raise self.error(start, Message("importers.no_esac_before_end_of_script"))
             if end not in "|)" or not found:
-                raise self.error(self.position, f"unexpected {end!r}")
+                raise self.error(self.position, Message("importers.unexpected", token=repr(end)))
             self.position += 1
             if end == ")":
                 return tuple(found)
@@ -189,7 +194,7 @@ class StatementReader(WordReader):
             if self.peek(2) == "((":
                 self.balanced("(", ")")
             elif self.peek() in "()<>&|":
-                raise self.error(self.position, f"unexpected {self.peek()!r}")
+                raise self.error(self.position, Message("importers.unexpected", token=repr(self.peek())))
             else:
                 self.word()
 
@@ -221,11 +226,11 @@ class StatementReader(WordReader):
             if character in ";&|)":
                 break
             if character == "(":
-                raise self.error(self.position, "unexpected '('")
+                raise self.error(self.position, Message("importers.unexpected", token="'('"))
             words.append(self.word())
             in_test = words[0].plain == "[[" and words[-1].plain != "]]"
         if not words and not assignments and self.position == start:
-            raise self.error(start, f"unexpected {self.peek()!r}")
+            raise self.error(start, Message("importers.unexpected", token=repr(self.peek())))
         return Command(tuple(words), tuple(assignments), start, link)
 
     def _assignment(self) -> Assignment | None:
@@ -251,7 +256,7 @@ class StatementReader(WordReader):
             if self.peek() in {"", "(", "<", ">", ";"}:
                 break
             words.append(self.word())
-        raise self.error(start, "the array is never closed")
+        raise self.error(start, Message("importers.is_never_closed", what="the array"))
 
     def _skip_redirection(self, redirection: re.Match[str]) -> None:
         self.position = redirection.end()
@@ -260,7 +265,7 @@ class StatementReader(WordReader):
             self.balanced("(", ")")
             return
         if self.peek() in {"", "\n", ";"}:
-            raise self.error(redirection.start(), "nothing after the redirection")
+            raise self.error(redirection.start(), Message("importers.nothing_after_redirection"))
         target = self.word()
         if (redirection[1] or "").startswith("<<") and redirection[1] != "<<<":
             self._here_documents.append("".join(part.text for part in target.parts if isinstance(part, Text)))

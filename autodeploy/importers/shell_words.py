@@ -11,6 +11,7 @@ from bisect import bisect_right
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import MAX_DEPTH
 from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused, Text, Word
+from autodeploy.messages import Message
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-]")
@@ -31,7 +32,7 @@ class WordReader:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARACTERS:
-            raise SpecError(f"the script is larger than {MAX_CHARACTERS:,} characters")
+            raise SpecError(Message("importers.script_is_larger_than_characters", limit=MAX_CHARACTERS))
         self.text = text
         self.position = 0
         self._depth = 0
@@ -46,7 +47,7 @@ class WordReader:
     def error(self, offset: int, message: str, hint: str = "") -> SpecError:
         """What is wrong at that place."""
         line, column = self.place(offset)
-        return SpecError(f"line {line}, column {column}: {message}", hint=hint)
+        return SpecError(Message("common.line_column", line=line, column=column, message=message), hint=hint)
 
     def peek(self, length: int = 1) -> str:
         """The next characters, without taking them."""
@@ -68,7 +69,7 @@ class WordReader:
         start, parts = self.position, list[Part]()
         self._words += 1
         if self._words > MAX_WORDS:
-            raise self.error(start, f"more than {MAX_WORDS:,} words")
+            raise self.error(start, Message("importers.more_than_words", count=MAX_WORDS))
         while self.position < len(self.text):
             character = self.text[self.position]
             if character in _ENDS:
@@ -106,7 +107,7 @@ class WordReader:
                     self.position += 1
                     return self.text[start + 1 : self.position - 1]
             self.position += 1
-        raise self.error(start, f"{opening!r} is never closed")
+        raise self.error(start, Message("importers.is_never_closed", what=repr(opening)))
 
     def _continuation(self) -> int:
         if self.peek(2) == "\\\n":
@@ -130,7 +131,7 @@ class WordReader:
         if character == "`":
             end = self.text.find("`", start + 1)
             if end < 0:
-                raise self.error(start, "'`' is never closed")
+                raise self.error(start, Message("importers.is_never_closed", what="'`'"))
             self.position = end + 1
             return [Refused(self.text[start : end + 1], start, quoted)]
         if character == "'" and not quoted:
@@ -144,7 +145,7 @@ class WordReader:
         """`$(cat <<NAME`: the lines up to NAME, with their substitutions unless NAME is quoted."""
         end = re.compile(rf"^\t*{here[2]}[ \t\r]*\n?\s*\)", re.MULTILINE).search(self.text, here.end())
         if end is None:
-            raise self.error(here.start(), f"the lines up to {here[2]!r} never end")
+            raise self.error(here.start(), Message("importers.lines_up_to_never_end", mark=repr(here[2])))
         self.position = here.end()
         # Line ends at the end go, as of every substitution.
         limit = self.position + len(self.text[self.position : end.start()].rstrip("\r\n"))
@@ -163,7 +164,7 @@ class WordReader:
     def _single_quoted(self, start: int) -> Text:
         end = self.text.find("'", self.position + 1)
         if end < 0:
-            raise self.error(start, "the quote ' is never closed")
+            raise self.error(start, Message("importers.quote_sign_is_never_closed", sign="'"))
         inside = self.position + 1
         self.position = end + 1
         return Text(self.text[inside:end], inside, quoted=True)
@@ -182,7 +183,7 @@ class WordReader:
                 self.position = match.end()
             else:
                 parts += self._special(quoted=True)
-        raise self.error(start, 'the quote " is never closed')
+        raise self.error(start, Message("importers.quote_sign_is_never_closed", sign='"'))
 
     def _dollar(self, *, quoted: bool) -> Part:
         start = self.position
@@ -216,7 +217,7 @@ class WordReader:
         start = self.position
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self.error(start, f"substitutions are nested more than {MAX_DEPTH} deep")
+            raise self.error(start, Message("importers.substitutions_are_nested_more_than_deep", depth=MAX_DEPTH))
         try:
             if match := _COUNT.match(self.text, start + 2):
                 self.position = match.end()
@@ -259,4 +260,4 @@ class WordReader:
                 parts.append(self._single_quoted(self.position))
             else:
                 parts += self._special(quoted=quoted)
-        raise self.error(start, "'${' is never closed")
+        raise self.error(start, Message("importers.is_never_closed", what="'${'"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from autodeploy.errors import FieldError
+from autodeploy.messages import Message
 from hardware_profiles import ProfileError, load_profile
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def refuse_impossible(spec: Spec) -> list[FieldError]:
     total, step = spec.training.tokens or of_phases, _step_tokens(spec)
     if not total or step <= total or spec.training.global_batch_size.value < spec.training.seq_length:
         return []
-    message = f"one step would train {step:.3g} tokens, more than the whole run's {total:.3g}"
-    return [FieldError("/training/global_batch_size", message, "it counts sequences, not tokens")]
+    message = Message("importers.one_step_would_train_tokens_more_than_whole", tokens=step, total=total)
+    return [FieldError("/training/global_batch_size", message, Message("importers.it_counts_sequences_not_tokens"))]
 
 
 def slips(spec: Spec) -> tuple[Slip, ...]:
@@ -57,8 +58,12 @@ def _batch_in_tokens(spec: Spec) -> Iterator[Slip]:
     if _step_tokens(spec) >= MANY_TOKENS and batch >= seq:
         yield Slip(
             "/training/global_batch_size",
-            f"a global batch of {batch:,} sequences is {_step_tokens(spec):.3g} tokens a step: where it was meant in "
-            f"tokens, write {max(1, round(batch / seq)):,}",
+            Message(
+                "importers.global_batch_of_sequences_is_tokens_step_where",
+                batch=batch,
+                tokens=_step_tokens(spec),
+                sequences=max(1, round(batch / seq)),
+            ),
         )
 
 
@@ -69,7 +74,13 @@ def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[Slip]:
     lower = cards // per_node * per_node
     yield Slip(
         "/cluster/num_npus",
-        f"{cards:,} cards are no whole nodes of {per_node}: whole nodes are {lower:,} or {lower + per_node:,} cards",
+        Message(
+            "importers.cards_are_no_whole_nodes_of_whole_nodes",
+            cards=cards,
+            node=per_node,
+            lower=lower,
+            upper=lower + per_node,
+        ),
     )
 
 
@@ -83,11 +94,22 @@ def _dies_as_cards(spec: Spec, profile: Profile) -> Iterator[Slip]:
     if ranks == cards:
         yield Slip(
             "/cluster/num_npus",
-            f"the strategy has {ranks:,} ranks, but {cards:,} cards have {dies} dies each: where dies were counted, "
-            f"write {cards // dies:,}",
+            Message(
+                "importers.strategy_has_ranks_but_cards_have_dies_each",
+                ranks=ranks,
+                cards=cards,
+                dies=dies,
+                fewer=cards // dies,
+            ),
         )
     elif whole is not None and cards == dies * whole:
         yield Slip(
             "/cluster/num_npus",
-            f"{cards:,} cards are {dies} supernodes: where the {cards:,} dies of one were meant, write {whole:,}",
+            Message(
+                "importers.cards_are_supernodes_where_dies_of_one_were",
+                cards=cards,
+                count=dies,
+                dies=cards,
+                fewer=whole,
+            ),
         )

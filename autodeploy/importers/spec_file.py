@@ -11,6 +11,7 @@ from autodeploy.importers.amounts import with_read_amounts
 from autodeploy.importers.documents import read_document
 from autodeploy.importers.hf_config import read_hf_config
 from autodeploy.importers.slips import refuse_impossible, slips
+from autodeploy.messages import Message
 from autodeploy.specs.doubts import MAX_DOUBTS, one_line
 from autodeploy.specs.expert_loads import content_hash
 from autodeploy.specs.spec import Spec, parse_spec
@@ -81,11 +82,13 @@ def _refuse_other_documents(document: Mapping[Any, Any]) -> None:
     keys = {str(key) for key in document}
     if "model" not in keys and keys & {"architectures", "model_type", "hidden_size"}:
         raise SpecError(
-            "this is a model's config.json, not a spec",
-            hint="write a spec with model: {hf_config: ./config.json}, a cluster and a training",
+            Message("importers.this_is_model_s_config_json_not_spec"),
+            hint=Message("importers.write_spec_with_model"),
         )
     if "plans" in keys and "search" in keys:
-        raise SpecError("this is a PlanSet, not a spec", hint="its spec is under /search/spec")
+        raise SpecError(
+            Message("importers.this_is_planset_not_spec"), hint=Message("importers.its_spec_is_under_search_spec")
+        )
 
 
 def _with_profile_path(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
@@ -96,9 +99,9 @@ def _with_profile_path(document: Mapping[str, Any], base_dir: Path | None) -> Ma
         return document
     if base_dir is None:
         raise SpecError(
-            f"a file ({profile[:100]}) can't be named here",
+            Message("importers.file_cannot_be_named_here", name=profile[:100]),
             path="/cluster/profile",
-            hint="name a built-in profile and change its numbers with cluster.overrides",
+            hint=Message("importers.name_built_in_profile_and_change_its_numbers"),
         )
     found = Path(profile) if Path(profile).is_absolute() else base_dir / profile
     return {**document, "cluster": {**cluster, "profile": str(found)}}  # type: ignore[dict-item]
@@ -123,8 +126,10 @@ def _with_overlay(document: Mapping[str, Any], base_dir: Path | None) -> Mapping
     if not isinstance(overlay, str) or not overlay.lower().endswith(PROFILE_SUFFIXES):
         return document
     if base_dir is None:
-        hint = "put the content of the overlay here"
-        raise SpecError(f"a file ({overlay[:100]}) can't be named here", path="/cluster/overlay", hint=hint)
+        hint = Message("importers.put_content_of_overlay_here")
+        raise SpecError(
+            Message("importers.file_cannot_be_named_here", name=overlay[:100]), path="/cluster/overlay", hint=hint
+        )
     try:
         content = read_document(base_dir / overlay)
     except SpecError as error:
@@ -148,7 +153,13 @@ def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
     device, overrides = cluster.get("device"), cluster.get("overrides")
     if isinstance(device, str) and device not in profile.devices:
         hint = did_you_mean(device, profile.devices)
-        errors.append(FieldError("/cluster/device", f"{profile.name} has no chip grade {device!r}", hint))
+        errors.append(
+            FieldError(
+                "/cluster/device",
+                Message("importers.has_no_chip_grade", profile=profile.name, device=repr(device)),
+                hint,
+            )
+        )
     for path, value in overrides.items() if isinstance(overrides, Mapping) else ():
         if isinstance(value, int | float) and not isinstance(value, bool):
             try:
@@ -159,7 +170,7 @@ def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
 
 
 def _profile_message(error: ProfileError, problem: FieldProblem) -> str:
-    return f"{problem.path}: {problem.message}" if problem.path else str(error)
+    return Message("common.place", place=problem.path, message=problem.message) if problem.path else str(error)
 
 
 def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubts: list[str]) -> ModelSpec:
@@ -167,16 +178,21 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubts: list
     unknown = [str(key) for key in value if key not in {"hf_config", "name"}]
     if unknown:
         errors = [
-            FieldError(f"/{key}", f"unknown key {key!r}", did_you_mean(key, ["hf_config", "name"])) for key in unknown
+            FieldError(
+                f"/{key}", Message("common.unknown_key", name=repr(key)), did_you_mean(key, ["hf_config", "name"])
+            )
+            for key in unknown
         ]
         raise SpecError(errors=tuple(errors))
     config, name = value["hf_config"], value.get("name")
     if name is not None and not isinstance(name, str):
-        raise SpecError("the name is not text", path="/name")
+        raise SpecError(Message("importers.name_is_not_text"), path="/name")
     if isinstance(config, str):
         config = _config_file(config, base_dir)
     if not isinstance(config, Mapping):
-        raise SpecError("neither a file name nor a mapping", path="/hf_config", hint="hf_config: ./config.json")
+        raise SpecError(
+            Message("importers.neither_file_name_nor_mapping"), path="/hf_config", hint="hf_config: ./config.json"
+        )
     try:
         model, diagnostics = read_hf_config(config, name)
     except SpecError as error:
@@ -189,8 +205,8 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubts: list
 
 def _config_file(name: str, base_dir: Path | None) -> Any:
     if base_dir is None:
-        hint = "put the content of config.json here"
-        raise SpecError(f"a file ({name[:100]}) can't be named here", path="/hf_config", hint=hint)
+        hint = Message("importers.put_content_of_config_json_here")
+        raise SpecError(Message("importers.file_cannot_be_named_here", name=name[:100]), path="/hf_config", hint=hint)
     path = base_dir / name
     if path.is_dir():
         path = path / "config.json"

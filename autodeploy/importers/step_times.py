@@ -16,6 +16,7 @@ from autodeploy.importers.measured_text import (
     table_rows,
     whole,
 )
+from autodeploy.messages import Message
 from autodeploy.specs.measured_run import MeasuredRun
 
 if TYPE_CHECKING:
@@ -52,11 +53,18 @@ def read_step_times(text: str) -> tuple[MeasuredRun, ...]:
     first = next((line.lstrip("\ufeff \t") for line in lines if line.strip()), "")
     rows = list(_json_rows(lines) if first.startswith("{") else table_rows(lines))
     if not rows:
-        raise SpecError("no measured row", hint="a title line such as step_time_s, then a number a line")
+        raise SpecError(
+            Message("importers.no_measured_row"), hint=Message("importers.title_line_such_as_step_time_s_then")
+        )
     groups: dict[tuple[tuple[str, int], ...], list[TableRow]] = {}
     for row in rows:
         groups.setdefault(_strategy(row), []).append(row)
     return tuple(_run(dict(strategy), members) for strategy, members in groups.items())
+
+
+def _without_place(message: str) -> str:
+    """What was wrong, where the line is told by its number in the file."""
+    return str(message.values["message"]) if isinstance(message, Message) and "message" in message.values else message
 
 
 def _json_rows(lines: Sequence[str]) -> Iterator[TableRow]:
@@ -67,9 +75,9 @@ def _json_rows(lines: Sequence[str]) -> Iterator[TableRow]:
         try:
             value = load_json(text)
         except SpecError as error:
-            raise bad_line(line, str(error).partition(": ")[2] or str(error)) from None
+            raise bad_line(line, _without_place(str(error))) from None
         if not isinstance(value, dict):
-            raise bad_line(line, "not a JSON object")
+            raise bad_line(line, Message("importers.not_json_object"))
         yield TableRow(line, {str(key).lower(): _cell(item) for key, item in value.items()})
 
 
@@ -95,7 +103,9 @@ def _run(strategy: dict[str, int], rows: Sequence[TableRow]) -> MeasuredRun:
     figures = {name: [v for row in rows if (v := row.number(name)) is not None] for name in FIGURES}
     if not times and not any(figures.values()):
         known = ", ".join((*TIME_COLUMNS, *FIGURES))
-        raise bad_line(rows[0].line, "no column that is measured", hint=f"one of {known}")
+        raise bad_line(
+            rows[0].line, Message("importers.no_column_that_is_measured"), hint=Message("common.one_of", names=known)
+        )
     found = steady([seconds for _, seconds in times]) if times else None
     warm_up = found.warm_up if found else 0
     speeds, flops = (figures[name][warm_up:] or figures[name] for name in FIGURES[:2])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import TableRow, bad_line, lines_of, number, table_rows
+from autodeploy.messages import Message
 from autodeploy.specs.measured_run import MeasuredRun, ProfilerTimes
 
 if TYPE_CHECKING:
@@ -41,10 +42,16 @@ def read_step_trace(text: str) -> MeasuredRun:
     lines = [line if index == 0 or not is_step_trace(line) else "" for index, line in enumerate(lines_of(text))]
     rows = [row for row in table_rows(lines) if row.cells.get("type", "rank").strip() in {"rank", ""}]
     if not rows:
-        raise SpecError("no step in the trace", hint="step_trace_time.csv has a line for each device and step")
+        raise SpecError(
+            Message("importers.no_step_in_trace"), hint=Message("importers.step_trace_time_csv_has_line_for_each")
+        )
     missing = [name for name in REQUIRED if name not in rows[0].cells]
     if missing:
-        raise bad_line(1, f"no column {missing[0]!r}", hint="step_trace_time.csv as the profiler writes it")
+        raise bad_line(
+            1,
+            Message("importers.no_column", name=repr(missing[0])),
+            hint=Message("importers.step_trace_time_csv_as_profiler_writes_it"),
+        )
     devices: dict[str, list[dict[str, float]]] = {}
     for row in rows:
         name = (row.cells.get("device_id") or row.cells.get("index") or "0").strip()
@@ -62,7 +69,7 @@ def read_step_trace(text: str) -> MeasuredRun:
         devices=len(devices),
     )
     if times.step_time_s <= 0.0:
-        raise bad_line(rows[0].line, "the steps take no time")
+        raise bad_line(rows[0].line, Message("importers.steps_take_no_time"))
     original = {name: _median(steps, name) for name in SHOWN if name in rows[0].cells}
     return MeasuredRun(
         source="profiler",
@@ -79,7 +86,7 @@ def _step(row: TableRow) -> dict[str, float]:
         text = row.cells.get(name, "").strip()
         value = number(text, row.line, name) if text else 0.0
         if value < 0.0:
-            raise bad_line(row.line, f"{name} is {text[:40]}, which is below zero")
+            raise bad_line(row.line, Message("importers.is_which_is_below_zero", name=name, value=text[:40]))
         found[name] = value
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 from autodeploy.specs.torchtitan_models import CONVERTERS, ROTARY, SPARSE
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str
     degree = _degrees(reader)
     if degree["pp"] > 1:
         raise UnsupportedError(
-            "pipelines of torchtitan can't be planned yet: its schedules and stages are not written",
+            Message("importers.pipelines_of_torchtitan_cannot_be_planned_yet"),
             path="/parallelism/pipeline_parallel_degree",
-            hint="set it to 1",
+            hint=Message("importers.set_it_to_1"),
         )
     batch = reader.number("/strategy/micro_batch_size", "training.local_batch_size", least=1)
     if batch is None:
-        reader.log.default("/strategy/micro_batch_size", BATCH, "torchtitan's default")
+        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.torchtitan_s_default"))
     strategy: dict[str, Any] = {
         "tp": degree["tp"],
         "cp": degree["cp"],
@@ -86,11 +87,13 @@ def _context(reader: KeyReader, *, sparse: bool) -> str:
         if sparse:
             key = "parallelism.enable_custom_context_parallel"
             reader.log.unmodelled(
-                "/" + key.replace(".", "/"), True, "gathered keys and values are predicted as Ulysses"
+                "/" + key.replace(".", "/"),
+                True,
+                Message("importers.gathered_keys_and_values_are_predicted_as_ulysses"),
             )
         return "ulysses"
     method = reader.raw("parallelism.context_parallel_rotate_method") or "allgather"
-    reason = "gathered keys and values are predicted as a ring"
+    reason = Message("importers.gathered_keys_and_values_are_predicted_as_ring")
     reader.log.unmodelled("/parallelism/context_parallel_rotate_method", method, reason)
     return "ring"
 
@@ -107,7 +110,7 @@ def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
     given = reader.take("/strategy/features", "model.converters") or []
     converters = {str(each) for each in given} if isinstance(given, list) else {str(given)}
     for name in sorted(converters - KNOWN):
-        reader.log.unmodelled("/model/converters", name, "what the converter changes is not predicted")
+        reader.log.unmodelled("/model/converters", name, Message("importers.what_converter_changes_is_not_predicted"))
     found = {feature for feature, name in CONVERTERS if name in converters}
     found -= set() if moe else {"grouped_gemm", "fused_operators"}
     found |= {"fused_swiglu"} if "grouped_gemm" in found else set()
@@ -134,11 +137,11 @@ def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str
     if mode == "selective" and option == "op":
         if by_operator:
             return {"granularity": "selective", "modules": ["by_operator"]}
-        reason = "every second product that is computed again is predicted as kept"
+        reason = Message("importers.every_second_product_that_is_computed_again_is")
         reader.log.unmodelled("/activation_checkpoint/selective_ac_option", option, reason)
         return {"granularity": "selective", "modules": ["norm", "activation"]}
     if mode == "memory_budget":
         reader.log.unmodelled(
-            "/activation_checkpoint/mode", mode, "what the compiler computes again is predicted as kept"
+            "/activation_checkpoint/mode", mode, Message("importers.what_compiler_computes_again_is_predicted_as_kept")
         )
     return {"granularity": "none"}

@@ -16,6 +16,7 @@ from autodeploy.importers.key_reader import KeyReader
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.rl_common import model_of
 from autodeploy.importers.torchtitan_strategy import read_strategy
+from autodeploy.messages import Message
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.torchtitan_models import preset_of_flavor, torchtitan_models
 from autodeploy.stack.releases import release_of
@@ -30,9 +31,12 @@ DTYPES: Final = {"bfloat16": "bf16", "float32": "fp32"}
 # Of the data classes.
 DEFAULTS: Final = {"seq_len": 2048, "local_batch_size": 8}
 REASONS: Final = {
-    **dict.fromkeys(("job", "profiling", "metrics", "checkpoint", "comm", "validation"), "logging and checkpoints"),
+    **dict.fromkeys(
+        ("job", "profiling", "metrics", "checkpoint", "comm", "validation"),
+        Message("importers.logging_and_checkpoints"),
+    ),
     **dict.fromkeys(("model", "training"), "paths and data"),
-    **dict.fromkeys(("optimizer", "lr_scheduler"), "the recipe of the training"),
+    **dict.fromkeys(("optimizer", "lr_scheduler"), Message("importers.recipe_of_training")),
     **dict.fromkeys(("memory_estimation", "fault_tolerance", "experimental", "debug"), "tools beside the training"),
     "parallelism": "of pipelines, or as it is predicted",
     "activation_checkpoint": "how recomputation is checked",
@@ -40,19 +44,19 @@ REASONS: Final = {
     "quantize": "no converter asks for it",
 }
 # Models of which no layer is modelled.
-UNMODELLED_MODELS: Final = {"deepseek_v4": "DeepSeek-V4's compressed attention"}
+UNMODELLED_MODELS: Final = {"deepseek_v4": Message("importers.deepseek_v4_s_compressed_attention")}
 # Converters that change number formats.
 EIGHT_BITS: Final = ("float8", "mx", "quant", "hif8")
 _SECTION: Final = re.compile(r"^\[parallelism\]\s*$", re.MULTILINE)
 MODULES: Final = "training.num_mtp_modules"
 # What changes time or memory and is predicted as its default; the values that change nothing.
 UNMODELLED: Final = {
-    "compile.enable": (False, "what torch.compile fuses is predicted as single operators"),
-    "training.enable_cpu_offload": (False, "parameters on the host are predicted on the device"),
-    MODULES: (0, "prediction modules are predicted for DeepSeek-V3.2 alone"),
-    "optimizer.early_step_in_backward": (False, "the update is predicted after the passes"),
-    "parallelism.enable_async_tensor_parallel": (False, "collectives in chunks are predicted whole"),
-    "parallelism.expert_parallel_comm_backend": ("standard", "DeepEP is predicted as an All-to-All"),
+    "compile.enable": (False, Message("importers.what_torch_compile_fuses_is_predicted_as_single")),
+    "training.enable_cpu_offload": (False, Message("importers.parameters_on_host_are_predicted_on_device")),
+    MODULES: (0, Message("importers.prediction_modules_are_predicted_for_deepseek_v3_2")),
+    "optimizer.early_step_in_backward": (False, Message("importers.update_is_predicted_after_passes")),
+    "parallelism.enable_async_tensor_parallel": (False, Message("importers.collectives_in_chunks_are_predicted_whole")),
+    "parallelism.expert_parallel_comm_backend": ("standard", Message("importers.deepep_is_predicted_as_all_to_all")),
 }
 
 
@@ -72,7 +76,10 @@ def load_toml(text: str) -> Mapping[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"not TOML: {str(error)[:200]}", hint="give a configuration of torchtitan") from None
+        raise SpecError(
+            Message("importers.not_toml", why=str(error)[:200]),
+            hint=Message("importers.give_configuration_of_torchtitan"),
+        ) from None
 
 
 def is_torchtitan(document: Mapping[str, Any]) -> bool:
@@ -119,7 +126,7 @@ def import_torchtitan(
     spec |= {"search": search, "strategy": strategy}
     reader.note_unmodelled(UNMODELLED, but=frozenset({MODULES} if "sparse_attention" in model else ()))
     reasons = {key: REASONS[key.partition(".")[0]] for key in release.keys}
-    kept = reader.note_rest(reasons, lambda _: None, "not a key of torchtitan: kept as it is")
+    kept = reader.note_rest(reasons, lambda _: None, Message("importers.not_key_of_torchtitan_kept_as_it_is"))
     return Imported(
         KIND,
         spec,
@@ -136,10 +143,9 @@ def _refuse_formats(reader: KeyReader) -> None:
     for each in converters if isinstance(converters, list) else [converters]:
         if str(each).startswith(EIGHT_BITS):
             raise UnsupportedError(
-                f"a launch for the Ascend 950 ({str(each)[:40]}) can't be planned yet: no profile has its rates, "
-                "memory and links",
+                Message("importers.launch_for_ascend_950_cannot_be_planned_yet", key=str(each)[:40]),
                 path="/model/converters",
-                hint="give the launch for A2 or A3",
+                hint=Message("importers.give_launch_for_a2_or_a3"),
             )
 
 
@@ -149,13 +155,17 @@ def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[s
     if name:
         return model_of([name], base_dir, reader.log, "/model/name")
     if kind in UNMODELLED_MODELS:
-        raise UnsupportedError(f"{kind} can't be planned yet: {UNMODELLED_MODELS[kind]}", path="/model/name")
+        raise UnsupportedError(
+            Message("importers.cannot_be_planned_yet", kind=kind, what=UNMODELLED_MODELS[kind]), path="/model/name"
+        )
     found = preset_of_flavor(kind, flavor)
     if found is None:
         known = ", ".join(f"{each.name} {each.flavor}" for each in torchtitan_models())
-        message = f"no preset has the shape of {kind[:40]} {flavor[:40]}"
-        raise UnsupportedError(message, path="/model/flavor", hint=f"name it (--name qwen3-8b), or one of {known}")
-    reader.log.take("/model/flavor", "/model", found.preset, "the preset of that shape")
+        message = Message("importers.no_preset_has_shape_of", name=kind[:40], flavor=flavor[:40])
+        raise UnsupportedError(
+            message, path="/model/flavor", hint=Message("importers.name_it_name_qwen3_8b_or_one_of", known=known)
+        )
+    reader.log.take("/model/flavor", "/model", found.preset, Message("importers.preset_of_that_shape"))
     model = load_preset(found.preset).model_dump(mode="json", exclude_unset=True)
     modules = reader.number("/model/num_nextn_predict_layers", MODULES) if found.predicts else 0
     return {**model, "num_nextn_predict_layers": modules or 0}
@@ -165,27 +175,31 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     """Batch as it is given, else local_batch_size x replicas (distributed over ranks / (tp x cp))."""
     sequence = reader.number("/training/seq_length", "training.seq_len", least=1)
     if sequence is None:
-        reader.log.default("/training/seq_length", DEFAULTS["seq_len"], "torchtitan's default")
+        reader.log.default("/training/seq_length", DEFAULTS["seq_len"], Message("importers.torchtitan_s_default"))
     field, path = "/training/global_batch_size", "training.global_batch_size"
     batch = None if reader.raw(path) in (None, -1) else reader.number(field, path, least=1)
     if batch is None and ranks is not None:
         batch = int(strategy["micro_batch_size"]) * ranks // (int(strategy["tp"]) * int(strategy["cp"]))
-        reader.log.default(field, batch, "local_batch_size on every replica")
+        reader.log.default(field, batch, Message("importers.local_batch_size_on_every_replica"))
     elif batch is None:
-        reader.log.doubt(field, "open", "the file has neither a batch nor a number of ranks")
+        reader.log.doubt(field, "open", Message("importers.file_has_neither_batch_nor_number_of_ranks"))
     found: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}
     found |= {} if batch is None else {"global_batch_size": batch}
     for key in ("training.mixed_precision_param", "training.dtype"):
         if reader.raw(key) not in (None, *DTYPES):
-            reader.fail(key, f"{str(reader.raw(key))[:40]!r} is no format of torchtitan", "bfloat16 or float32")
+            reader.fail(
+                key,
+                Message("importers.is_no_format_of_torchtitan", name=repr(str(reader.raw(key))[:40])),
+                Message("importers.bfloat16_or_float32"),
+            )
     if reader.raw("training.dtype") == "bfloat16":
-        reader.fail("training.dtype", "weights and states in BF16 alone are not modelled", "float32")
+        reader.fail("training.dtype", Message("importers.weights_and_states_in_bf16_alone_are_not"), "float32")
     found["precision"] = DTYPES[reader.take("/training/precision", "training.mixed_precision_param") or "bfloat16"]
     if reader.switch("/training/routing_imbalance", "debug.moe_force_load_balance"):
         found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
     optimizer = reader.take("/training", "optimizer.name") or "AdamW"
     if str(optimizer).lower() != "adamw":
-        reader.fail("optimizer.name", f"{str(optimizer)[:40]} is not modelled yet", "AdamW")
+        reader.fail("optimizer.name", Message("common.is_not_modelled_yet", what=str(optimizer)[:40]), "AdamW")
     steps = reader.raw("training.steps")
     if isinstance(steps, int) and steps > 0 and batch is not None:
         found["tokens"] = float(steps * batch * found["seq_length"])

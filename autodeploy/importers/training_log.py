@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import lines_of, positive, steady, whole
+from autodeploy.messages import Message
 from autodeploy.specs.measured_run import MeasuredRun
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def read_training_log(text: str) -> MeasuredRun:
         elif "max allocated:" in content and (match := _MEMORY.search(content)):
             peaks.append(positive(match[1], line, "max allocated"))
     if not rows:
-        raise SpecError(f"no line with {MARK!r}", hint="the log of rank 0 or of the last rank")
+        raise SpecError(
+            Message("importers.no_line_with", mark=repr(MARK)), hint=Message("importers.log_of_rank_0_or_of_last_rank")
+        )
     batch = _last_batch(rows)
     used = [(line, fields) for line, fields in rows if _batch(line, fields) == batch]
     times = [positive(fields.get(MARK[:-1], ""), line, "elapsed time per iteration") * 1e-3 for line, fields in used]

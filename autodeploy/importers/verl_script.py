@@ -16,6 +16,7 @@ from autodeploy.importers.rl_common import model_of, take_rl_marks, whole_update
 from autodeploy.importers.shell_follow import follow
 from autodeploy.importers.shell_values import Run, Value
 from autodeploy.importers.verl_update import ACTOR, OPEN, read_update
+from autodeploy.messages import Message
 from autodeploy.stack.releases import release_named
 
 if TYPE_CHECKING:
@@ -133,7 +134,10 @@ def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
         elif not program and ("verl" in text or text.endswith(".py") or "main_" in text):
             program = text
     if not any(key.startswith(SIGN) for key in found):
-        raise SpecError("the script starts no training of verl", hint="give the script that has the overrides")
+        raise SpecError(
+            Message("importers.script_starts_no_training_of_verl"),
+            hint=Message("importers.give_script_that_has_overrides"),
+        )
     return program or "verl.trainer.main_ppo", config, found
 
 
@@ -193,7 +197,7 @@ def _rl(
     }
     for key in ("reward.reward_model.enable", "reward_model.enable"):
         if reader.switch(key, f"{field}/reward", default=False):
-            reader.log.unmodelled(key, "true", "the reward model is left out: its size is not in the file")
+            reader.log.unmodelled(key, "true", Message("importers.reward_model_is_left_out_its_size_is"))
     return rl, placement, generating
 
 
@@ -205,7 +209,7 @@ def _algorithm(reader: OverrideReader, program: str) -> str:
     if "dapo" in program or reader.switch("algorithm.filter_groups.enable", field, default=False):
         return "dapo"
     if given not in GROUPED:
-        reader.log.doubt(field, given, "it is predicted as grpo, whose phases it shares but for its baseline")
+        reader.log.doubt(field, given, Message("importers.it_is_predicted_as_grpo_whose_phases_it"))
     return "grpo"
 
 
@@ -220,7 +224,9 @@ def _placement(reader: OverrideReader, program: str) -> tuple[dict[str, Any], in
         if not bound:
             return {"placement": "separate"}, generating
         if not bound.is_integer():
-            reader.log.doubt(field, math.ceil(bound), f"a share of a step, {bound:g}, is predicted as whole steps")
+            reader.log.doubt(
+                field, math.ceil(bound), Message("importers.share_of_step_is_predicted_as_whole_steps", share=bound)
+            )
         return {"placement": "async", "staleness": math.ceil(bound), "partial_rollout": partial}, generating
     if ONE_STEP in program:
         return {"placement": "async", "staleness": 1}, _ranks(reader, "rollout", 1, 8)
@@ -229,7 +235,9 @@ def _placement(reader: OverrideReader, program: str) -> tuple[dict[str, Any], in
         generating = _ranks(reader, ROLLOUT, None, None)
         return {"placement": "async", "staleness": bound, "partial_rollout": True}, generating
     if mode != "sync":
-        reader.log.unmodelled("trainer.v1.trainer_mode", mode, "on the same cards generation is predicted in turn")
+        reader.log.unmodelled(
+            "trainer.v1.trainer_mode", mode, Message("importers.on_same_cards_generation_is_predicted_in_turn")
+        )
     return {"placement": "colocated"}, None
 
 
@@ -239,12 +247,16 @@ def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | 
     written = reader.text(f"{ROLLOUT}.name", f"{field}/engine", "vllm") or "vllm"
     if written not in ENGINES:
         raise UnsupportedError(
-            f"generation with {written[:40]} can't be planned yet", path=field, hint="vllm, sglang or trtllm"
+            Message("common.generation_with_cannot_be_planned_yet", engine=written[:40]),
+            path=field,
+            hint=Message("importers.vllm_sglang_or_trtllm"),
         )
     engine = "vllm-ascend" if on_ascend and written == "vllm" else ENGINES[written]
     quantised = reader.text(f"{ROLLOUT}.quantization", f"{field}/precision")
     if quantised is not None and quantised not in PRECISIONS:
-        reader.log.unmodelled(f"{ROLLOUT}.quantization", quantised, "generation is predicted in bf16")
+        reader.log.unmodelled(
+            f"{ROLLOUT}.quantization", quantised, Message("importers.generation_is_predicted_in_bf16")
+        )
     eager = reader.switch(f"{ROLLOUT}.enforce_eager", f"{field}/mode", default=False)
     found: dict[str, Any] = {
         "tp": reader.whole(f"{ROLLOUT}.tensor_model_parallel_size", f"{field}/tp", 2),
@@ -258,7 +270,7 @@ def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | 
     }
     offload = strategy.pop("offload")
     if offload and generating is not None:
-        reason = "trainers that share no card with generation keep what they need on the device"
+        reason = Message("importers.trainers_that_share_no_card_with_generation_keep")
         reader.log.unmodelled("offload", "+".join(offload), reason)
         offload = []
     reader.under(f"{ROLLOUT}.log_prob_")

@@ -10,6 +10,7 @@ from autodeploy.importers.launch_script import GivenFlag, LaunchScript
 from autodeploy.importers.megatron_strategy import read_strategy
 from autodeploy.importers.override_reader import plain
 from autodeploy.importers.shell_values import Run, Value
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.importers.override_reader import OverrideReader
@@ -60,9 +61,9 @@ def read_update(
     if backend in SHARDED:
         return _sharded(reader), None
     raise UnsupportedError(
-        f"training with {backend[:40]} ({program[:60]}) can't be planned yet",
+        Message("importers.training_with_cannot_be_planned_yet", backend=backend[:40], program=program[:60]),
         path="/strategy",
-        hint="the backend megatron or fsdp2",
+        hint=Message("importers.backend_megatron_or_fsdp2"),
     )
 
 

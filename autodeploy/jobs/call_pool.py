@@ -19,6 +19,7 @@ from autodeploy.errors import LimitError, OverloadError
 from autodeploy.jobs import pool_process
 from autodeploy.jobs.call_turns import CallTurns
 from autodeploy.jobs.tallies import CallTally
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,12 +117,14 @@ class CallPool:
             raise self._too_long() from error
         except (BrokenProcessPool, MemoryError) as error:
             self.tally.refused("died")
-            raise OverloadError("the process of this prediction died", hint="too little memory?") from error
+            raise OverloadError(
+                Message("jobs.process_of_this_prediction_died"), hint=Message("jobs.too_little_memory")
+            ) from error
 
     def _too_long(self) -> OverloadError:
         return OverloadError(
-            f"this took longer than {self._limit_s:g} s",
-            hint="POST /v1/searches takes its time; AUTODEPLOY_CALL_LIMIT_S bounds this",
+            Message("jobs.this_took_longer_than_s", seconds=self._limit_s),
+            hint=Message("jobs.post_v1_searches_takes_its_time_autodeploy_call"),
         )
 
     def close(self) -> None:

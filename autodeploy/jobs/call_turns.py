@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from autodeploy.errors import LimitError, OverloadError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,11 +90,14 @@ class CallTurns(Generic[Thing]):
 
     def _refuse_too_many(self, key: str) -> None:
         if self.in_use + self.waiting >= self._places:
-            raise OverloadError("too many predictions are asked for at once", hint="try again")
+            raise OverloadError(
+                Message("jobs.too_many_predictions_are_asked_for_at_once"), hint=Message("jobs.try_again")
+            )
         of_key = self._using[key] + sum(other == key for other in self._waiting.values())
         if key and of_key >= self._places_of_key:
             raise LimitError(
-                f"{self._places_of_key} predictions of this key wait or run already", hint="wait for one of them"
+                Message("jobs.predictions_of_this_key_wait_or_run_already", count=self._places_of_key),
+                hint=Message("jobs.wait_for_one_of_them"),
             )
 
     def _next(self) -> int:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from autodeploy.errors import MemoryLimitError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 REPLACE_ABOVE_SHARE: Final = 0.5
 """Of the limit, what a process may still hold after a search and take another one."""
-HINT: Final = "fix or allow axes, take fewer layers or cards, or raise AUTODEPLOY_SEARCH_MEMORY_BYTES"
+HINT: Final = Message("jobs.fix_or_allow_axes_take_fewer_layers_or")
 NO_THREAD: Final = "can't start new thread"
 
 
@@ -39,7 +40,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def out_of_memory(error: BaseException) -> MemoryLimitError:
     """The error of a search that needed more than it may take; what it held is free again."""
     traceback.clear_frames(error.__traceback__)
-    return MemoryLimitError(f"memory limit: this search needs more than {_limit_in_words()}", hint=HINT)
+    return MemoryLimitError(
+        Message("jobs.memory_limit_this_search_needs_more_than", limit=_limit_in_words()), hint=HINT
+    )
 
 
 def aborted(process: BaseProcess | None) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError
 from autodeploy.jobs.webhook_post import Refused, post
+from autodeploy.messages import Message
 from autodeploy.store.base import to_json
 from autodeploy.store.clock import iso, utc_now
 from autodeploy.store.database import DATABASE_ERRORS
@@ -144,7 +145,7 @@ class WebhookSender:
         try:
             target = self._targets.target(due.url)
         except SpecError as error:  # the list is another one than when it was asked for
-            reason = f"refused: {error.errors[0].message}"
+            reason = Message("jobs.refused", reason=error.errors[0].message)
             self._write(lambda deliveries: deliveries.give_up(due, reason))
             return True
         with self._changed:
@@ -183,7 +184,7 @@ class WebhookSender:
         try:
             status = post(target, body, headers, targets=self._targets, timeout_s=timeout_s)
         except Refused as error:
-            self._failed(due, f"refused: {error}", final=True)
+            self._failed(due, Message("jobs.refused", reason=str(error)), final=True)
         except (OSError, ValueError) as error:
             self._failed(due, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, final=False)
         else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,15 +100,15 @@ class Targets:
         address = None if address is None else _unwrapped(address)
         if not any(entry.allows(target, address) for entry in self._entries):
             raise SpecError(
-                f"webhooks to {target.host}:{target.port} are not allowed here",
+                Message("jobs.webhooks_to_are_not_allowed_here", host=target.host, port=target.port),
                 path="webhook",
-                hint=f"the operator lists in {SETTING} where they may go",
+                hint=Message("jobs.operator_lists_targets", setting=SETTING),
             )
         if address is not None and not self.allows_address(address):
             raise SpecError(
-                f"{target.host} is an address of a private network",
+                Message("jobs.is_address_of_private_network", host=target.host),
                 path="webhook",
-                hint=f"the operator lists in {SETTING} where they may go",
+                hint=Message("jobs.operator_lists_targets", setting=SETTING),
             )
         return target
 
@@ -119,22 +120,22 @@ class Targets:
 
 def _target(url: str) -> Target:
     def wrong(what: str) -> SpecError:
-        return SpecError(what, path="webhook", hint="such as https://ci.example.com/hooks/autodeploy")
+        return SpecError(what, path="webhook", hint=Message("jobs.such_as_https_ci_example_com_hooks_autodeploy"))
 
     if len(url) > MAX_URL_LENGTH or _VISIBLE.fullmatch(url) is None:
-        raise wrong(f"an address has 1 to {MAX_URL_LENGTH} visible ASCII characters")
+        raise wrong(Message("jobs.address_has_1_to_visible_ascii_characters", limit=MAX_URL_LENGTH))
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise wrong("this is no address") from error
+        raise wrong(Message("jobs.this_is_no_address")) from error
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
-        raise wrong("only http and https addresses are called")
+        raise wrong(Message("jobs.only_http_and_https_addresses_are_called"))
     if parts.username is not None or parts.password is not None or "#" in url or "\\" in url:
-        raise wrong("an address has no user, no password, no fragment and no backslash here")
+        raise wrong(Message("jobs.address_has_no_user_no_password_no_fragment"))
     host = parts.hostname.removesuffix(".")
     if _address(host) is None and (_HOST.fullmatch(host) is None or "*" in host):
-        raise wrong("this is no address")
+        raise wrong(Message("jobs.this_is_no_address"))
     shown = f"[{host}]" if ":" in host else host
     authority = shown if port is None else f"{shown}:{port}"
     path = (parts.path if parts.path.startswith("/") else "/" + parts.path) + (f"?{parts.query}" if parts.query else "")
@@ -152,7 +153,7 @@ def _entry(text: str) -> _Entry:
     port_known = port_text in {"", "*"} or (port_text.isdigit() and 0 < int(port_text) < 65_536)
     if not port_known or (network is None and _HOST.fullmatch(host) is None):
         raise SpecError(
-            f"{text[:100]!r} is no host, address or network",
+            Message("jobs.is_no_host_address_or_network", entry=repr(text[:100])),
             path=SETTING,
             hint="ci.example.com,*.hooks.example.com:8443,10.20.0.0/16:*",
         )

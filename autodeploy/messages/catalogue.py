@@ -34,7 +34,12 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
             yield prefix + name, value
 
 
-def text_of(lang: Language, key: str, **values: object) -> str:
+def is_text(lang: Language, key: str) -> bool:
+    """Whether the catalogue has a text of that key."""
+    return key in catalogue(lang) or f"{key}_other" in catalogue(lang)
+
+
+def text_of(lang: Language, key: str, /, **values: object) -> str:
     """The text in that language with its blanks filled in.
 
     Raises
@@ -62,7 +67,7 @@ class Section:
 
     name: str
 
-    def __call__(self, lang: Language, key: str, **values: object) -> str:
+    def __call__(self, lang: Language, key: str, /, **values: object) -> str:
         """As `text_of`."""
         return text_of(lang, f"{self.name}.{key}", **values)
 

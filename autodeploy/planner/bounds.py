@@ -8,6 +8,7 @@ import numpy as np
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
+from autodeploy.messages import Message
 from autodeploy.planner.prepared import prepare
 from autodeploy.planner.search import with_best_batch
 from autodeploy.ranking.solved_strategies import axes_asked, mfu_of_a_second
@@ -39,7 +40,7 @@ def strategy_bounds(spec: Spec, most: int) -> StrategyBounds:
         for post-training, whose strategies are searched apart for update and generation.
     """
     if spec.training.rl is not None:
-        raise UnsupportedError("strategies of post-training are not swept as a whole", path="/training/rl")
+        raise UnsupportedError(Message("planner.post_training_not_swept"), path="/training/rl")
     prepared = with_best_batch(prepare(spec))
     searched = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
     fastest, least_bytes = _by_strategy(searched)

@@ -9,6 +9,7 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.layers.alternatives import resolved
 from autodeploy.evaluation.steps.one_strategy import candidate_for, estimated
 from autodeploy.evaluation.steps.timeline import pipeline_timeline
+from autodeploy.messages import Message
 from autodeploy.planner.prepared import Prepared, at_size, context_for, context_of_plan, plan_context, prepare
 from autodeploy.ranking.one_strategy import Predicted, predicted
 from autodeploy.ranking.place import place as place_candidate
@@ -44,7 +45,11 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     if spec.training.rl is not None:
         return estimate_rl(spec, features=features)
     if spec.strategy is None:
-        raise SpecError("estimate needs a strategy", path="/strategy", hint="give tp, pp, ep, micro_batch_size ...")
+        raise SpecError(
+            Message("common.estimate_needs_strategy"),
+            path="/strategy",
+            hint=Message("common.give_tp_pp_ep_micro_batch_size"),
+        )
     prepared = prepare(spec)
     return with_run(prepared, predict(prepared, spec.strategy, features).plan)
 
@@ -104,7 +109,11 @@ def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
         if the spec has no strategy, or its degrees contradict the cluster.
     """
     if spec.strategy is None:
-        raise SpecError("only a strategy's layers can be placed", path="/strategy", hint="give tp, pp, ep ...")
+        raise SpecError(
+            Message("planner.only_strategy_s_layers_can_be_placed"),
+            path="/strategy",
+            hint=Message("planner.give_tp_pp_ep"),
+        )
     prepared = prepare(spec)
     context = context_for(prepared, spec.strategy, features)
     return place_candidate(candidate_for(context, spec.strategy), context, spec, prepared.identity)

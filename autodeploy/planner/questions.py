@@ -8,6 +8,7 @@ from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, facts_of_placement, judged_candidate
+from autodeploy.messages import Message
 from autodeploy.planner.predictions import lowered, predict
 from autodeploy.planner.prepared import context_for, context_of_plan, prepare
 from autodeploy.planner.search import plan
@@ -46,7 +47,9 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
         if the spec has no strategy, or asks for something that can't be planned with.
     """
     if spec.strategy is None:
-        raise SpecError("rules are held against a strategy", path="/strategy", hint="give tp, pp, ep ...")
+        raise SpecError(
+            Message("planner.rules_are_held_against_strategy"), path="/strategy", hint=Message("planner.give_tp_pp_ep")
+        )
     of_generation: tuple[BrokenRule, ...] = ()
     if spec.training.rl is not None:
         profile = profile_of(spec.cluster)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from autodeploy.deadline import Deadline
 from autodeploy.errors import FieldError, SearchCancelled, SpecError, UnsupportedError
 from autodeploy.evaluation.inputs.build_context import choice_context
+from autodeploy.messages import Message
 from autodeploy.planner.predictions import with_run
 from autodeploy.planner.prepared import Prepared, at_size, budget_of, identity_of, prepare
 from autodeploy.planner.spares import spare_rows
@@ -73,8 +74,8 @@ def plan(
     stop = Deadline(should_cancel, started, spec.search.time_limit_s)
     if spec.training.rl is not None:
         if spec.search.spare_nodes:
-            why = "post-training is not planned with fewer nodes"
-            raise UnsupportedError(why, path="/search/spare_nodes", hint="leave it out")
+            why = Message("planner.post_training_is_not_planned_with_fewer_nodes")
+            raise UnsupportedError(why, path="/search/spare_nodes", hint=Message("common.leave_it_out"))
         update = partial(plan, should_cancel=stop, alone=True)
         return plan_rl(spec, update, stop, search_id=search_id, created_at=created_at, started=started)
     if spec.search.objective == OBJECTIVE and phases_of(spec):
@@ -131,8 +132,10 @@ def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool
 
 
 def _no_plan_in_time(spec: Spec) -> SpecError:
-    limit = f"time limit: no plan was found in {spec.search.time_limit_s:g} s"
-    return SpecError(limit, path="/search/time_limit_s", hint="more seconds, or fewer strategies: fix or allow axes")
+    limit = Message("common.time_limit_no_plan_was_found_in_s", limit=spec.search.time_limit_s)
+    return SpecError(
+        limit, path="/search/time_limit_s", hint=Message("common.more_seconds_or_fewer_strategies_fix_or_allow")
+    )
 
 
 def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline, *, alone: bool) -> SearchState:
@@ -191,7 +194,7 @@ def _with_runs(prepared: Prepared, result: PlanSet, stop: Deadline) -> PlanSet:
         plans.append(each if found is None else found)
     without = sum(1 for each in plans if each.run is None)
     if without and stop.interrupted and phases_of(prepared.spec):
-        note = f"there was no time to work out what the run of weeks takes under {without} of {len(plans)} plans"
+        note = Message("planner.there_was_no_time_to_work_out_what", without=without, plans=len(plans))
         result = result.model_copy(update={"warnings": (*result.warnings, note)})
     return result.model_copy(update={"plans": tuple(plans)})
 

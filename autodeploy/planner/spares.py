@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
+from autodeploy.messages import Message
 from autodeploy.specs.spares import SparePlan, SpareRow
 from autodeploy.training_run.checkpoint_change import Launched, checkpoint_change
 
@@ -110,7 +111,7 @@ def _planned(spec: Spec, plan: Callable[[Spec], PlanSet]) -> tuple[Plan | None, 
         found = plan(spec)
     except SpecError as error:
         return None, error.errors[0].message
-    return (found.plans[0], None) if found.plans else (None, "nothing fits on the cards that are left")
+    return (found.plans[0], None) if found.plans else (None, Message("planner.nothing_fits_on_cards_that_are_left"))
 
 
 def _spare(spec: Spec, today: Plan, plan: Plan, vendor: str) -> SparePlan:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.messages import Message
 from autodeploy.ranking.explain import explanation
 from autodeploy.specs.planset import Counts, Optimality, SearchInfo, Timing
 from autodeploy.specs.spec import spec_hash
@@ -35,7 +36,7 @@ WAYS: Final = {
     "ttp+reboot": {COPIES: "on", REBOOT: "on"},
 }
 """How failures are met, by its name in a plan's run: the features that it takes."""
-RELAXATION: Final = "the least step of every recovery, for all steps of the run without failures and checkpoints"
+RELAXATION: Final = Message("planner.least_step_of_every_recovery_for_all_steps")
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,9 @@ def _notes(ranked: list[_Way]) -> tuple[str, ...]:
     if math.isinf(best.days):
         return ()
     return tuple(
-        f"recovery {way.name}: {way.days:.4g} days to the last token, {best.days:.4g} with {best.name}"
+        Message(
+            "planner.recovery_days_to_last_token_with", other=way.name, days=way.days, best=best.days, name=best.name
+        )
         for way in others
         if math.isfinite(way.days)
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from autodeploy.evaluation.generation import generator_of
 from autodeploy.evaluation.inputs.build_context import device_of
+from autodeploy.messages import Message
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import OTHER, overheads_of
 from autodeploy.post_training.samples import lengths_of
@@ -249,10 +250,10 @@ def _place(
     if dies % unit or dies < unit:
         cards = max(1, round(dies / unit)) * unit / devices_per_npu
         raise InfeasibleRlError(
-            f"{dies} dies are no whole number of replicas of {unit}",
+            Message("post_training.dies_are_no_whole_number_of_replicas_of", dies=dies, unit=unit),
             rule="generation_cards",
             path=f"{LAYOUT_PATH}/tp",
-            hint=f"{ceil(cards)} cards, or a tp x dp that divides {dies}",
+            hint=Message("post_training.cards_or_tp_x_dp_that_divides", cards=ceil(cards), dies=dies),
         )
     units = dies // unit
     responses = float(ceil(rl.samples / (units * ranks)))
@@ -280,27 +281,36 @@ def _no_room(
     enough = ceil(100.0 * (fraction + (needed - space) / usable)) / 100.0
     path = f"{LAYOUT_PATH}/{'memory_fraction' if enough <= MOST_OF_MEMORY or space > 0.0 else 'tp'}"
     if enough <= MOST_OF_MEMORY:
-        hint = f"memory_fraction {enough:g}"
+        hint = Message("post_training.memory_fraction", share=enough)
     elif case.left_bytes > needed - space:
-        hint = "more states in offload"
+        hint = Message("post_training.more_states_in_offload")
     elif space > 0.0:
-        hint = f"responses of at most {floor(longest * space / needed)} tokens with their prompt, or a higher tp"
+        hint = Message(
+            "post_training.responses_of_at_most_tokens_with_their_prompt", tokens=floor(longest * space / needed)
+        )
     else:
         room = space + generation.weights_bytes
         ranks = layout.tp * 2 ** ceil(log2(generation.weights_bytes / room)) if room > 0.0 else 2 * layout.tp
-        hint = f"tp {ranks}, or experts over as many times more ranks"
+        hint = Message("post_training.tp_or_experts_over_as_many_times_more", tp=ranks)
     if space > 0.0:
         return InfeasibleRlError(
-            f"a response of {longest:.0f} tokens needs {needed / GIB:.2f} GiB of keys and values on a die, and "
-            f"{space / GIB:.2f} GiB are left",
+            Message(
+                "post_training.response_of_tokens_needs_gib_of_keys_and",
+                tokens=longest,
+                needed=needed / GIB,
+                left=space / GIB,
+            ),
             rule="generation_kv",
             path=path,
             hint=hint,
             share=space / needed,
         )
     return InfeasibleRlError(
-        f"weights of {generation.weights_bytes / GIB:.1f} GiB do not fit on a die beside "
-        f"{case.left_bytes / GIB:.1f} GiB of training",
+        Message(
+            "post_training.weights_of_gib_do_not_fit_on_die",
+            weights=generation.weights_bytes / GIB,
+            left=case.left_bytes / GIB,
+        ),
         rule="generation_weights",
         path=path,
         hint=hint,

@@ -7,6 +7,7 @@ from math import ceil, gcd, hypot
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.messages import Message
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import defaults_of, overheads_of
 from autodeploy.post_training.rl_step import rl_step
@@ -63,7 +64,9 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
         if error.rule != MEMORY_RULE or "recompute" in record.strategy.model_fields_set:
             raise
         strategy = strategy.model_copy(update={"recompute": Recompute(granularity="full")})
-        found.append(_note("/strategy/recompute", "not published, and training does not fit without; read as full"))
+        found.append(
+            _note("/strategy/recompute", Message("post_training.not_published_and_training_does_not_fit_without"))
+        )
         step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds)
     if record.training.rl.response_length.mean_is_assumed:
         step = replace(step, half_width=hypot(step.half_width, MEAN_HALF_WIDTH))
@@ -81,11 +84,19 @@ def _training(record: RlRecord, known: Mapping[str, Any], found: list[Diagnosis]
     if response.mean_is_assumed:
         mean = share * response.max_tokens
         update["response_length"] = response.model_copy(update={"mean": mean})
-        found.append(_note("/training/rl/response_length/mean", f"not published; read as {mean:.0f}"))
+        found.append(
+            _note(
+                "/training/rl/response_length/mean", Message("post_training.not_published_read_as", value=f"{mean:.0f}")
+            )
+        )
     if prompt.mean is None:
         mean = share * prompt.max_tokens
         update["prompt_length"] = prompt.model_copy(update={"mean": mean})
-        found.append(_note("/training/rl/prompt_length/mean", f"not published; read as {mean:.0f}"))
+        found.append(
+            _note(
+                "/training/rl/prompt_length/mean", Message("post_training.not_published_read_as", value=f"{mean:.0f}")
+            )
+        )
     elif known.get("cap_counts_prompt") and response.max is not None and response.mean is not None:
         most = max(ceil(response.mean), response.max - round(prompt.mean))
         update["response_length"] = response.model_copy(update={"max": most})
@@ -93,7 +104,9 @@ def _training(record: RlRecord, known: Mapping[str, Any], found: list[Diagnosis]
     if most_samples and "updates_per_step" not in rl.model_fields_set and rl.samples > most_samples:
         updates = gcd(rl.samples // most_samples, rl.prompts_per_step)
         update["updates_per_step"] = updates
-        found.append(_note("/training/rl/updates_per_step", f"not published; read as {updates}"))
+        found.append(
+            _note("/training/rl/updates_per_step", Message("post_training.not_published_read_as", value=updates))
+        )
     return rl.model_copy(update=update)
 
 
@@ -102,16 +115,27 @@ def _layout(record: RlRecord, known: Mapping[str, Any], rl: RlTraining, found: l
     update: dict[str, Any] = {}
     if layout.placement == "colocated" and "offload" not in layout.model_fields_set:
         update["offload"] = tuple(known["offload"])
-        found.append(_note("/strategy/rl/offload", f"not published; read as {', '.join(known['offload'])}"))
+        found.append(
+            _note(
+                "/strategy/rl/offload",
+                Message("post_training.not_published_read_as", value=", ".join(known["offload"])),
+            )
+        )
     if layout.pack_tokens is None and "pack_tokens" not in layout.model_fields_set:
         longest = ceil(rl.prompt_length.mean_tokens + rl.response_length.max_tokens)
         update["pack_tokens"] = int(known["pack_samples"]) * record.strategy.micro_batch_size * longest
-        found.append(_note("/strategy/rl/pack_tokens", f"not published; read as {update['pack_tokens']}"))
+        found.append(
+            _note(
+                "/strategy/rl/pack_tokens", Message("post_training.not_published_read_as", value=update["pack_tokens"])
+            )
+        )
     engine = layout.generation
     usual = {"mode": known.get("mode"), "memory_fraction": known.get("memory_fraction", {}).get(layout.placement)}
     of_engine = {name: usual[name] for name in usual if getattr(engine, name) is None and usual[name] is not None}
     if of_engine:
         update["generation"] = engine.model_copy(update=of_engine)
         for name, value in of_engine.items():
-            found.append(_note(f"/strategy/rl/generation/{name}", f"not published; read as {value}"))
+            found.append(
+                _note(f"/strategy/rl/generation/{name}", Message("post_training.not_published_read_as", value=value))
+            )
     return layout.model_copy(update=update)

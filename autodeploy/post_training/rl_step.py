@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus
+from autodeploy.messages import Message
 from autodeploy.post_training.generation import Case, generation_part
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.step import Note, combined
@@ -59,10 +60,12 @@ def rl_step(
     if layout.generation_npus is not None:
         if layout.generation_npus >= cards:
             raise InfeasibleRlError(
-                f"{layout.generation_npus} of {cards} cards generate, and none trains",
+                Message(
+                    "post_training.of_cards_generate_and_none_trains", generating=layout.generation_npus, cards=cards
+                ),
                 rule="split",
                 path="/strategy/rl/generation_npus",
-                hint=f"fewer than {cards}",
+                hint=Message("post_training.fewer_than", cards=cards),
             )
         generating = layout.generation_npus
         return on(cards - generating, generating)
@@ -79,10 +82,16 @@ def rl_step(
     if best is None:
         if why is None:
             raise InfeasibleRlError(
-                f"{cards} card can't be split", rule="split", path="/cluster/num_npus", hint="2 cards, or colocated"
+                Message("post_training.card_cannot_be_split", cards=cards),
+                rule="split",
+                path="/cluster/num_npus",
+                hint=Message("post_training.n_2_cards_or_colocated"),
             )
         raise why
-    said = Note("best_split", f"no split is given; the best one lets {best.generation_npus} of {cards} cards generate")
+    said = Note(
+        "best_split",
+        Message("post_training.no_split_is_given_best_one_lets_of", generating=best.generation_npus, cards=cards),
+    )
     return replace(best, notes=(*best.notes, said))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from autodeploy.calibration.release_defaults import unnamed_features
 from autodeploy.evaluation.inputs.build_context import spec_context
 from autodeploy.evaluation.inputs.sample_balance import Packs
+from autodeploy.messages import Message
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.specs.rl import ResponseLength
 from autodeploy.specs.search import SearchSpec
@@ -72,7 +73,7 @@ def samples_of(rl: RlTraining, strategy: Strategy, dp: int, pack_tokens: int | N
     except ValueError as error:
         most = ceil(prompt + lengths_of(rl).longest)
         raise InfeasibleRlError(
-            f"{error}", rule="pack_tokens", path=PACK_PATH, hint=f"at least {most}, or null"
+            f"{error}", rule="pack_tokens", path=PACK_PATH, hint=Message("post_training.at_least_or_null", tokens=most)
         ) from error
     at_once = dp * strategy.micro_batch_size
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import device_of, healthy_npus, topology_of
 from autodeploy.evaluation.inputs.machine import machine_of
+from autodeploy.messages import Message
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import OTHER, overheads_of
 from autodeploy.post_training.samples import lengths_of
@@ -181,8 +182,8 @@ def _joint_machine(profile: Profile, document: str) -> Machine:
     cluster = ClusterSpec.model_validate_json(document)
     topology = topology_of(profile, cluster, healthy_npus(profile, cluster))
     if topology.leaf_grain:
-        message = "leaf switches are not modelled between trainers and generators"
-        hint = "leave out cluster.leaf, or leaf_nodes and leaf_oversubscription of the profile"
+        message = Message("post_training.leaf_switches_are_not_modelled_between_trainers_and")
+        hint = Message("post_training.leave_out_cluster_leaf_or_leaf_nodes_and")
         raise SpecError(message, path="/cluster/profile" if cluster.leaf is None else "/cluster/leaf", hint=hint)
     return machine_of(profile, device_of(profile, cluster), topology, "bf16")
 
@@ -194,10 +195,12 @@ def _peaks(
     training = update.peak_bytes
     if training > update.limit_bytes and not beyond_memory:
         raise InfeasibleRlError(
-            f"training needs {training / GIB:.1f} GiB of a die's {update.limit_bytes / GIB:.1f} GiB",
+            Message(
+                "post_training.training_needs_gib_of_die_s_gib", needed=training / GIB, limit=update.limit_bytes / GIB
+            ),
             rule="update_memory",
             path="/strategy",
-            hint="more recomputation, higher tp, pp or ep, or fewer pack_tokens",
+            hint=Message("post_training.more_recomputation_higher_tp_pp_or_ep_or"),
         )
     peak = generation.peak_bytes
     if layout.placement == "colocated":
@@ -206,11 +209,14 @@ def _peaks(
         peak = max(peak, both)
         if both > generation.limit_bytes and not beyond_memory:
             raise InfeasibleRlError(
-                f"the hand-over needs {both / GIB:.1f} GiB of a die's {generation.limit_bytes / GIB:.1f} GiB for "
-                "trained and generating weights at once",
+                Message(
+                    "post_training.hand_over_needs_gib_of_die_s_gib",
+                    needed=both / GIB,
+                    limit=generation.limit_bytes / GIB,
+                ),
                 rule="hand_over_memory",
                 path="/strategy/rl/offload",
-                hint="optimizer and gradients in offload, or a higher tp of generation",
+                hint=Message("post_training.optimizer_and_gradients_in_offload_or_higher_tp"),
             )
     return {"generation": peak, "update": training}
 
@@ -300,12 +306,18 @@ def counted(rl: RlTraining, step_time_s: float) -> dict[str, float]:
 def _notes(generation: GenerationPart, rl: RlTraining) -> tuple[Note, ...]:
     generator, found = generation.generator, []
     if generator.mode_is_assumed:
-        found.append(Note("mode_assumed", f"the engine's mode is not given; {generator.mode} is assumed"))
+        found.append(
+            Note("mode_assumed", Message("post_training.engine_s_mode_is_not_given_is_assumed", mode=generator.mode))
+        )
     if not generator.own_numbers:
-        found.append(Note("numbers_of_another", f"generation has the numbers of {generator.numbers_of}"))
+        found.append(
+            Note("numbers_of_another", Message("post_training.generation_has_numbers_of", profile=generator.numbers_of))
+        )
     if rl.response_length.mean_is_assumed:
-        found.append(Note("mean_absent", "no mean response length is given: all responses count as the longest"))
+        found.append(Note("mean_absent", Message("post_training.no_mean_response_length_is_given_all_responses")))
     if generation.weights.experts:
         wide = f"{100.0 * generator.half_width:.0f}"
-        found.append(Note("experts", f"decoding with experts is hardly measured on this system: +-{wide} %"))
+        found.append(
+            Note("experts", Message("post_training.decoding_with_experts_is_hardly_measured_on_this", share=wide))
+        )
     return tuple(found)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.messages import Message
 from autodeploy.planner import lowered
 from autodeploy.probe.shapes import DTYPES, Wanted, measurements_of, of_every_machine
 from autodeploy.specs.spec import spec_hash
@@ -37,7 +38,7 @@ def request_of(spec: Spec, plans: Sequence[Plan], *, nodes: int = 1, ranks: int 
         where there is no plan to take shapes from.
     """
     if not plans:
-        raise SpecError("no plan of this spec fits", hint="a probe measures what plans compute: give a spec that fits")
+        raise SpecError(Message("probe.no_plan_fits"), hint=Message("probe.measures_what_plans_compute"))
     profile = profile_of(spec.cluster)
     wanted = Wanted(ranks or nodes * profile.ranks_per_node)
     for plan in plans[:MOST_PLANS]:

@@ -15,6 +15,7 @@ from autodeploy.evaluation.inputs.expert_balance import (
     routed_balance,
 )
 from autodeploy.evaluation.stages.step_classes import expert_layers
+from autodeploy.messages import Message
 from autodeploy.specs.planset import ExpertImbalance
 
 if TYPE_CHECKING:
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
 
 def assumptions_of(candidate: Candidates, context: Context) -> tuple[str, ...]:
     """Where loads come from and what levelling them leaves; nothing where two factors say it all."""
-    notes = []
+    notes: list[str] = []
     if context.model.is_moe and int(candidate.ep[0]) > 1:
         notes += _expert_notes(candidate, context)
     if context.packs is not None:
         without = replace(context, features=context.features - {"sample_rearrangement"})
         plain, used = (float(c.exchange_features(candidate).attention_imbalance[0]) for c in (without, context))
-        text = f"attention takes {plain:.2f} times the mean on the ranks with the longest documents"
         if "sample_rearrangement" in context.mechanisms:
-            text += f", {used:.2f} after samples are rearranged"
-        notes.append(text)
+            key = "ranking.attention_takes_after_samples_are_rearranged"
+            notes.append(Message(key, factor=plain, after=used))
+        else:
+            notes.append(Message("ranking.attention_takes_times_mean_on_ranks_with_longest", factor=plain))
     return tuple(notes)
 
 
@@ -60,29 +62,33 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
     ep, groups = candidate.ep, context.expert_ranks(candidate)
     placed = float(context.exchange_features(candidate).balance.compute[0])
     levels = bool(context.levels_experts(candidate)[0])
-    notes = []
+    notes: list[str] = []
     if context.loads.series is not None:
-        of = "ranks of a log" if context.loads.of_ranks else "experts"
-        notes.append(f"loads of {of} from a file: imbalance {placed:.2f} over EP {int(ep[0])} in the mean over time")
+        key = "ranking.loads_of_ranks_from_file" if context.loads.of_ranks else "ranking.loads_of_experts_from_file"
+        notes.append(Message(key, factor=placed, ep=int(ep[0])))
     if context.loads.capacity is not None:
         notes.append(
-            f"tokens above {context.loads.capacity} times the mean expert's are dropped: imbalance {placed:.2f}"
+            Message("ranking.tokens_above_times_mean_expert_s_are_dropped", limit=context.loads.capacity, factor=placed)
         )
     if levels and "mutual_routing" in context.mechanisms:
         copied = routed_balance(context.loads, groups, np.ones(1, dtype=np.bool_))
         notes.append(
-            f"where it is faster, copies of hot experts ({int(copied.hot_experts[0])} a layer) compute "
-            f"{100.0 * (1.0 - float(copied.mean_exchange[0])):.0f} % of all tokens where they are"
+            Message(
+                "ranking.where_it_is_faster_copies_of_hot_experts",
+                count=int(copied.hot_experts[0]),
+                share=100.0 * (1.0 - float(copied.mean_exchange[0])),
+            )
         )
     elif levels and "expert_migration" in context.mechanisms:
         moved = migrated_balance(context.loads, groups)
-        family = (
-            "" if context.loads.series is not None and not context.loads.of_ranks else " (lognormal loads of experts)"
-        )
-        interval = context.loads.levelling.interval_steps
+        measured = context.loads.series is not None and not context.loads.of_ranks
         notes.append(
-            f"where it pays, experts move every {interval} steps: imbalance {placed:.2f} -> "
-            f"{float(moved.compute[0]):.2f}{family}, loads predicted within "
-            f"{100.0 * prediction_error(context.loads, groups):.0f} %"
+            Message(
+                "ranking.experts_move_where_it_pays" + ("" if measured else "_lognormal"),
+                steps=context.loads.levelling.interval_steps,
+                before=placed,
+                after=float(moved.compute[0]),
+                error=100.0 * prediction_error(context.loads, groups),
+            )
         )
     return notes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from autodeploy.evaluation.sweep.sweep import sweep_tree
+from autodeploy.messages import Message
 from autodeploy.solver.search_space import legal_tree, variant
 from autodeploy.strategies.feature_choice import choose_features
 
@@ -46,11 +47,14 @@ def divisibility_warnings(context: Context, near: NearRates, repaired_s: Floats)
     if here <= 0.0:
         return []
     batches = [
-        (found / here - 1.0, f"a global batch of {batch:,} instead of {context.global_batch:,}")
+        (found / here - 1.0, Message("ranking.global_batch_of_instead_of", batch=batch, now=context.global_batch))
         for batch, found in near.batches.items()
     ]
     cards = [
-        (found * count / (here * context.num_npus) - 1.0, f"{count:,} cards instead of {context.num_npus:,}")
+        (
+            found * count / (here * context.num_npus) - 1.0,
+            Message("ranking.cards_instead_of", cards=count, now=context.num_npus),
+        )
         for count, found in near.cards.items()
     ]
     best = [max(options, default=(0.0, "")) for options in (batches, cards)]

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from autodeploy.messages import Message, joined
 from autodeploy.specs.planset import PARTS, Plan
 
-PART_NAMES: dict[str, str] = {
-    "compute_s": "compute",
-    "exposed_tp_s": "exposed tensor-parallel communication",
-    "exposed_ep_s": "exposed expert communication",
-    "exposed_cp_s": "exposed context-parallel communication",
-    "exposed_dp_s": "exposed data-parallel communication",
-    "exposed_pp_s": "pipeline sends",
-    "pipeline_bubble_s": "pipeline bubble",
-    "recompute_s": "recomputation",
-    "exposed_swap_s": "exposed swapping",
-    "host_bound_s": "waiting for the host",
-    "optimizer_s": "optimizer",
-    "imbalance_s": "imbalance",
-    "generation_s": "generation",
-    "hand_over_s": "hand-over of weights",
-}
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 def degrees(plan: Plan) -> str:
@@ -40,22 +29,38 @@ def explanation(plan: Plan, other: Plan | None) -> str:
     """How much longer another plan takes and with which parts of the step, the largest first."""
     if other is None:
         largest = sorted(PARTS, key=lambda p: -getattr(plan.breakdown, p))[:3]
-        shares = [f"{PART_NAMES[p]} {getattr(plan.breakdown, p) / plan.step_time_s:.0%}" for p in largest]
-        return "its time goes to " + ", ".join(shares)
+        shares = [
+            Message("ranking.share_of_part", part=part_in_words(p), share=getattr(plan.breakdown, p) / plan.step_time_s)
+            for p in largest
+        ]
+        return Message("ranking.time_goes_to", parts=joined(shares))
     gains = {p: getattr(other.breakdown, p) - getattr(plan.breakdown, p) for p in PARTS}
-    total = other.step_time_s - plan.step_time_s
     better = [p for p in sorted(gains, key=lambda p: -gains[p]) if gains[p] > 0.002 * plan.step_time_s][:3]
     worse = [p for p in sorted(gains, key=lambda p: gains[p]) if gains[p] < -0.002 * plan.step_time_s][:2]
-    share = f"{100.0 * abs(total) / plan.step_time_s:.1f}"
-    than = "as long" if share == "0.0" else f"{share} % longer" if total > 0.0 else f"{share} % less time"
-    text = f"{degrees(other)} takes {than}"
+    than = _than(other.step_time_s - plan.step_time_s, plan.step_time_s, degrees(other))
+    added, saved = (_seconds_of(parts, gains) for parts in (better, worse))
+    if better and worse:
+        return Message("ranking.and_adds_and_saves", than=than, added=added, saved=saved)
     if better:
-        text += ": it adds " + ", ".join(f"{gains[p]:.2f} s of {PART_NAMES[p]}" for p in better)
-    if worse:
-        text += (
-            ("; " if better else ": ") + "it saves " + ", ".join(f"{-gains[p]:.2f} s of {PART_NAMES[p]}" for p in worse)
-        )
-    return text
+        return Message("ranking.and_adds", than=than, added=added)
+    return Message("ranking.and_saves", than=than, saved=saved) if worse else than
+
+
+def part_in_words(part: str) -> Message:
+    """A part of the step as a sentence names it."""
+    return Message(f"part_in_words.{part}")
+
+
+def _than(longer_s: float, step_time_s: float, layout: str) -> Message:
+    share = f"{100.0 * abs(longer_s) / step_time_s:.1f}"
+    if share == "0.0":
+        return Message("ranking.takes_as_long", layout=layout)
+    return Message("ranking.takes_longer" if longer_s > 0.0 else "ranking.takes_less_time", layout=layout, gain=share)
+
+
+def _seconds_of(parts: Sequence[str], gains: Mapping[str, float]) -> Message:
+    seconds = (Message("ranking.seconds_of_part", gain=abs(gains[p]), part=part_in_words(p)) for p in parts)
+    return joined(seconds)
 
 
 def memory_explanation(plan: Plan, other: Plan | None) -> str:
@@ -63,8 +68,11 @@ def memory_explanation(plan: Plan, other: Plan | None) -> str:
     if other is None:
         fullest = max(plan.stages, key=lambda stage: stage.total_gib).memory_gib.model_dump()
         largest = sorted(fullest, key=lambda kind: -fullest[kind])[:3]
-        shares = [f"{kind.replace('_', ' ')} {fullest[kind]:.1f} GiB" for kind in largest]
-        return "its memory goes to " + ", ".join(shares)
-    more = other.peak_memory_gib - plan.peak_memory_gib
-    time = other.step_time_s / plan.step_time_s - 1.0
-    return f"{more:+.1f} GiB of peak memory and {time:+.1%} step time for {degrees(other)}"
+        shares = [Message(f"ranking.gib_of_{kind}", gib=fullest[kind]) for kind in largest]
+        return Message("ranking.memory_goes_to", parts=joined(shares))
+    return Message(
+        "ranking.memory_and_time_against",
+        more=other.peak_memory_gib - plan.peak_memory_gib,
+        time=other.step_time_s / plan.step_time_s - 1.0,
+        layout=degrees(other),
+    )

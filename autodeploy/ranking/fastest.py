@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from autodeploy.messages import Message
 from autodeploy.specs.planset import Bet
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def _unproven_bets(fastest: Considered, chosen: Considered) -> list[Bet]:
     """Degrees and features that no run has, and the recommended plan does without."""
     names = sorted(fastest.unproven - chosen.unproven) if fastest.row != chosen.row else sorted(fastest.unproven)
     return [
-        Bet(kind="unproven", name=name, text=f"no run on these chips has {_worded(fastest, name)}") for name in names
+        Bet(kind="unproven", name=name, text=Message("ranking.no_run_on_these_chips_has", what=_worded(fastest, name)))
+        for name in names
     ]
 
 
@@ -45,7 +47,7 @@ def _memory_bet(advice: RiskAdvice, fastest: Considered) -> list[Bet]:
     cost = None
     if remedy is not None:
         cost = round(100.0 * (remedy.step_s / fastest.step_s - 1.0), 3)
-    text = f"it fits with a probability of {100.0 * fastest.p_fits:.0f} %"
+    text = Message("ranking.it_fits_with_probability_of", chance=100.0 * fastest.p_fits)
     return [Bet(kind="memory", name="memory", text=text, cost_pct=cost)]
 
 
@@ -60,7 +62,7 @@ def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) ->
         ]
         cost = max(costs)
         if cost >= MIN_TOLD_COST:
-            end = "low" if costs[0] >= costs[1] else "high"
-            text = f"{uncertain.meaning}, at its {end} end"
+            key = "ranking.number_at_its_low_end" if costs[0] >= costs[1] else "ranking.number_at_its_high_end"
+            text = Message(key, number=uncertain.meaning)
             found.append(Bet(kind="number", name=uncertain.name, text=text, cost_pct=round(100.0 * cost, 3)))
     return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.sweep.sweep import sweep_tree
+from autodeploy.messages import Message
 from autodeploy.ranking.legality import pins_to_lift, why_nothing_is_legal
 from autodeploy.solver.search_space import Searched, legal_tree, variant
 from autodeploy.specs.planset import Infeasible, NearestChange
@@ -40,9 +41,10 @@ def why_infeasible(spec: Spec, profile: Profile, context: Context, searched: Sea
 def missing_memory(spec: Spec, profile: Profile, context: Context) -> str:
     """What the leanest strategy needs, and what a card has."""
     least = _least_gib(spec, profile, context)
-    return (
-        f"memory: with every layer recomputed the leanest strategy still needs {least:.1f} GiB on its fullest stage, "
-        f"a card has {context.limit_bytes / GIB:.1f} GiB"
+    return Message(
+        "ranking.memory_with_every_layer_recomputed_leanest_strategy_still",
+        needed=least,
+        limit=context.limit_bytes / GIB,
     )
 
 
@@ -76,20 +78,24 @@ def _memory_changes(spec: Spec, profile: Profile, context: Context) -> list[Near
         if seconds is not None:
             change = f"cluster.num_npus: {count + spec.cluster.spare_npus}"
             change += ", no cluster.blocks" if spec.cluster.blocks else ""
-            found.append(NearestChange(change=change, effect=f"fits; about {seconds:.1f} s a step"))
+            found.append(
+                NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
+            )
             break
     for change, search in _looser(spec.search):
         seconds = _fits(spec, profile, context.num_npus, batch, search)
         if seconds is not None:
-            found.append(NearestChange(change=change, effect=f"fits; about {seconds:.1f} s a step"))
+            found.append(
+                NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
+            )
     return found
 
 
 def _looser(search: SearchSpec) -> list[tuple[str, SearchSpec]]:
     """Constraints of the search that can be lifted one at a time."""
-    options = [
+    options: list[tuple[str, SearchSpec]] = [
         (
-            f"search.fix without {axis}",
+            Message("ranking.search_fix_without", axis=axis),
             search.model_copy(update={"fix": {k: v for k, v in search.fix.items() if k != axis}}),
         )
         for axis in search.fix
@@ -113,7 +119,9 @@ def _rule_changes(spec: Spec, profile: Profile, context: Context, choice: Featur
     found = []
     for change, search in _looser(spec.search):
         if (seconds := _fits(spec, profile, cards, batch, search)) is not None:
-            found.append(NearestChange(change=change, effect=f"fits; about {seconds:.1f} s a step"))
+            found.append(
+                NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
+            )
     lifted = pins_to_lift(spec.search, context, profile, choice)
     if not found and lifted:
         search = spec.search.model_copy(
@@ -123,13 +131,16 @@ def _rule_changes(spec: Spec, profile: Profile, context: Context, choice: Featur
             }
         )
         if (seconds := _fits(spec, profile, cards, batch, search)) is not None:
-            change = f"search without what it says of {' and '.join(lifted)}"
-            found.append(NearestChange(change=change, effect=f"fits; about {seconds:.1f} s a step"))
+            change = Message("ranking.search_without_what_it_says_of", names=" and ".join(lifted))
+            found.append(
+                NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
+            )
     for value in sorted({-(-batch // unit) * unit for unit in (2, 4, 8, 16, 32, 64, 128, 256)} - {batch}):
         if (seconds := _fits(spec, profile, cards, value)) is not None:
             found.append(
                 NearestChange(
-                    change=f"training.global_batch_size: {value}", effect=f"fits; about {seconds:.1f} s a step"
+                    change=f"training.global_batch_size: {value}",
+                    effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"),
                 )
             )
             break

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.messages import Message
 from autodeploy.ranking.place import place
 from autodeploy.specs.planset import NearestChange
 from autodeploy.strategies.knobs import KNOBS, decode
@@ -48,7 +49,7 @@ def _model(
 
 
 def _text(reason: Reason) -> str:
-    return reason.text if reason.is_pin else f"{reason.name}: {reason.text}"
+    return reason.text if reason.is_pin else Message("common.rule_and_text", rule=reason.name, text=reason.text)
 
 
 def nearest_legal(
@@ -72,7 +73,11 @@ def nearest_changes(
     if near is None:
         return ()
     plan = place(near.candidate, context, spec, identity)
-    effect = "legal, but it does not fit" if plan is None else f"legal; about {plan.step_time_s:.4g} s a step"
+    effect = (
+        Message("ranking.legal_but_it_does_not_fit")
+        if plan is None
+        else Message("ranking.legal_about_s_step", step=plan.step_time_s)
+    )
     return (NearestChange(change=change_text(candidate, near), effect=effect),)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import numpy as np
 
 from autodeploy.evaluation.inputs.build_context import choice_context
+from autodeploy.messages import Message, joined
 from autodeploy.ranking.infeasible import missing_memory
 from autodeploy.ranking.legality import conflict
 from autodeploy.ranking.why_not import short_of_memory, timed, verdict
@@ -140,7 +141,11 @@ def explain_partly_given(
         if not stands.fits:
             return short_of_memory(stands, plan, best).model_copy(update={"completed": stands})
         plan = stands
-    return timed(WhyNot(message=f"at best, with {asked.words}: {verdict(plan, result)}", completed=plan), plan, result)
+    return timed(
+        WhyNot(message=Message("common.at_best_with", axes=asked.words, verdict=verdict(plan, result)), completed=plan),
+        plan,
+        result,
+    )
 
 
 def _better(found: Plan, result: PlanSet, axes: Mapping[Axis, AxisValue]) -> Plan:
@@ -171,9 +176,11 @@ def _ruled_out(asked: Asked, found: PlanSet) -> WhyNot:
     context = choice_context(spec, asked.profile, choice)
     if counts.enumerated > sum(counts.rejected.values()):
         late = not found.reproducible and spec.search.mode == "reproducible"
-        message = "the search ran out of time" if late else missing_memory(spec, asked.profile, context)
+        message = Message("ranking.search_ran_out_of_time") if late else missing_memory(spec, asked.profile, context)
         return WhyNot(
-            rule=None if late else "memory", message=f"no plan with {asked.words}: {message}", nearest=_nearest(asked)
+            rule=None if late else "memory",
+            message=Message("ranking.no_plan_with", axes=asked.words, text=message),
+            nearest=_nearest(asked),
         )
     reasons = conflict(spec.search, context, asked.profile, choice)
     rules = [reason for reason in reasons if not reason.is_pin]
@@ -181,10 +188,11 @@ def _ruled_out(asked: Asked, found: PlanSet) -> WhyNot:
     known: dict[str, Any] = dict(context.facts)
     known.update((str(axis), value) for axis, value in asked.axes.items())
     told = (where_known(rule.name, rule.text, known) for rule in rules)
-    texts = "; ".join([*told, *own]) or "no strategy of this cluster is like that"
+    said = [*told, *own]
+    texts = joined(said, "semicolon") if said else Message("ranking.no_strategy_of_this_cluster_is_like_that")
     return WhyNot(
         rule=rules[0].name if rules else "space",
-        message=f"nothing with {asked.words} is legal for {spec.search.target}: {texts}",
+        message=Message("ranking.nothing_with_is_legal_for", axes=asked.words, target=spec.search.target, texts=texts),
         broken_rules=tuple(rule.name for rule in rules),
         nearest=_nearest(asked),
     )
@@ -203,7 +211,7 @@ def _nearest(asked: Asked) -> tuple[NearestChange, ...]:
         near = [each for each in (_nearest_with(asked, some) for some in kept) if each is not None]
         if near:
             _, change, seconds = min(near, key=lambda each: each[0])
-            return (NearestChange(change=change, effect=f"fits; about {seconds:.4g} s a step"),)
+            return (NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.4g}")),)
     return ()
 
 

@@ -6,6 +6,7 @@ from math import log2
 from typing import TYPE_CHECKING, Final
 
 from autodeploy.calibration.release_defaults import unnamed_features
+from autodeploy.messages import Message
 from autodeploy.ranking.moved_strategy import Moved, moved
 from autodeploy.ranking.plain_start import plain_start
 from autodeploy.ranking.public_recipes import PublicRecipe, recipes_for
@@ -45,11 +46,11 @@ def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Ide
         features = named | unnamed_features(spec.cluster.profile) if named else context.features
         found = moved(spec.strategy, features, context, spec, profile, identity)
         if found is not None:
-            return _labelled(found, YOUR_SCRIPT, "the strategy that the spec brought")
+            return _labelled(found, YOUR_SCRIPT, Message("ranking.strategy_that_spec_brought"))
     plan = plain_start(spec, profile, context, identity)
     if plan is None:
         return None
-    text = "1F1B with every layer recomputed, at the smallest TP x PP that fits"
+    text = Message("ranking.n_1f1b_with_every_layer_recomputed_at_smallest_tp")
     return plan.model_copy(update={"label": PLAIN, "explanation": text})
 
 
@@ -77,13 +78,17 @@ def _nearest(recipes: tuple[PublicRecipe, ...], spec: Spec, context: Context) ->
 
 
 def _of_recipe(recipe: PublicRecipe) -> str:
-    maker = title_of(recipe.framework) if recipe.framework != UNRESTRICTED else "the publisher"
-    return (
-        f"the recipe of {maker} for {recipe.num_npus:,} cards, a batch of {recipe.global_batch_size:,} and "
-        f"{recipe.seq_length:,} tokens, {recipe.short_source}"
+    maker = title_of(recipe.framework) if recipe.framework != UNRESTRICTED else Message("ranking.publisher")
+    return Message(
+        "ranking.recipe_of_for_cards_batch_of_and_tokens",
+        maker=maker,
+        cards=recipe.num_npus,
+        batch=recipe.global_batch_size,
+        length=recipe.seq_length,
+        source=recipe.short_source,
     )
 
 
 def _labelled(found: Moved, label: str, source: str) -> Plan:
-    text = f"{source}; changed here: {', '.join(found.changes)}" if found.changes else source
+    text = Message("ranking.changed_here", source=source, changes=", ".join(found.changes)) if found.changes else source
     return found.plan.model_copy(update={"label": label, "explanation": text})

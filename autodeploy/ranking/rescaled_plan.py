@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message
 from autodeploy.ranking.headroom import headroom
 from autodeploy.specs.planset import PARTS, Breakdown
 
@@ -87,7 +88,7 @@ def slower_than_measured(plans: Sequence[Plan], found: Rescaled | None) -> tuple
     if found is None or not plans or plans[0].step_time_s <= (1.0 + STEP_TIME_TOLERANCE) * found.measured_step_time_s:
         return ()
     took, first = found.measured_step_time_s, plans[0].step_time_s
-    return (f"the measured run {found.run} took {took:.4g} s a step, less than the {first:.4g} s of the first plan",)
+    return (Message("ranking.measured_run_took_s_step_less_than_s", run=found.run, took=took, first=first),)
 
 
 def _times(ratio: float, value: float | None) -> float | None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from autodeploy.calibration.covariances import covariance_of
+from autodeploy.messages import Message
 from autodeploy.ranking.chosen import chosen, fastest_of, objective_value, ranking_of, valley_of, weighed
 from autodeploy.ranking.divisibility import divisibility_warnings
 from autodeploy.ranking.explain import explanation, memory_explanation
@@ -189,14 +190,14 @@ def _mode_note(spec: Spec) -> tuple[str, ...]:
     """That another run may find other plans, where the spec asks for speed instead."""
     if spec.search.mode == "reproducible":
         return ()
-    return (f"mode fast searched on {cores()} cores: another run may find other plans, within the gap",)
+    return (Message("ranking.mode_fast_searched_on_cores_another_run_may", cores=cores()),)
 
 
 def _strategy_note(spec: Spec) -> tuple[str, ...]:
     """That a search does not plan the strategy that stands in its spec, and what does."""
     if spec.strategy is None:
         return ()
-    return ("the plans do not follow the spec's `strategy`: `estimate` predicts it, `why-not` compares it with them",)
+    return (Message("ranking.plans_do_not_follow_spec_s_strategy_estimate"),)
 
 
 def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
@@ -204,17 +205,14 @@ def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
     if not out_of_time:
         return ()
     limit = f"{spec.search.time_limit_s:g}"
-    return (f"the time limit of {limit} s ended the search early: with more it may find faster plans and weigh risks",)
+    return (Message("ranking.time_limit_of_s_ended_search_early_with", limit=limit),)
 
 
 def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:
     """How much faster other plans could be, where that is more than the spec asked for and than most searches leave."""
     if gap is None or gap <= max(spec.search.gap, USUAL_GAP) * (1.0 + 1e-3) or spec.search.objective == "peak_memory":
         return ()
-    return (
-        f"plans that are up to {100.0 * gap:.1f}% faster are not ruled out: more effort (`search.effort`) or fewer "
-        "strategies (`search.fix`) may find or exclude them",
-    )
+    return (Message("ranking.plans_that_are_up_to_faster_are_not", gap=100.0 * gap),)
 
 
 def _bound(frontier: SearchState, objective: str, ratio: float) -> float | None:
@@ -234,7 +232,7 @@ def _bound(frontier: SearchState, objective: str, ratio: float) -> float | None:
 def _relaxation(frontier: SearchState, objective: str) -> str:
     """What the bound of the whole space rests on: that of the candidate or of the plan that has the least."""
     if objective == "peak_memory":
-        return "layers over stages in any order, everything freed that can be"
+        return Message("ranking.layers_over_stages_in_any_order_everything_freed")
     plan = min(frontier.best, key=lambda s: (s.solution.bound_s, s.index)).solution
     return plan.relaxation if plan.bound_s <= frontier.open_bound_s else frontier.relaxation
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message, joined
 from autodeploy.ranking.explain import explanation
 from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.rule_sentences import told
@@ -39,10 +40,10 @@ def explain_rejection(
     """
     broken = broken_rules(candidate, context.facts, spec.search.target)[0]
     if broken:
-        text = "; ".join(rule.text for rule in told(broken, values_of(candidate, context.facts)))
+        text = joined((rule.text for rule in told(broken, values_of(candidate, context.facts))), "semicolon")
         return WhyNot(
             rule=broken[0].name,
-            message=f"not legal for {spec.search.target}: {text}",
+            message=Message("ranking.not_legal_for", target=spec.search.target, texts=text),
             broken_rules=tuple(rule.name for rule in broken),
             nearest=nearest(),
         )
@@ -56,21 +57,21 @@ def explain_rejection(
 def verdict(plan: Plan, result: PlanSet) -> str:
     """What speaks against a plan that is legal and fits, in words."""
     if not result.plans:
-        return "the search found no plan to compare with"
+        return Message("ranking.search_found_no_plan_to_compare_with")
     top = result.plans[0]
     if plan.strategy == top.strategy:
-        return "legal and fits, and is the recommended plan"
+        return Message("ranking.legal_and_fits_and_is_recommended_plan")
     if plan.step_time_s > top.step_time_s:
-        return f"legal and fits, but slower than the best: {explanation(top, plan)}"
+        return Message("ranking.legal_and_fits_but_slower_than_best", explanation=explanation(top, plan))
     if result.risk is None or result.risk.risk == "neutral":
         if plan.step_time_s < CLEARLY_FASTER * top.step_time_s:
-            return "legal and fits, and is faster than the best that the search found"
-        return "legal and fits, and is no slower than the best"
+            return Message("ranking.legal_and_fits_and_is_faster_than_best")
+        return Message("ranking.legal_and_fits_and_is_no_slower_than")
     least = result.risk.least_p_fits
     if plan.p_fits is not None and plan.p_fits < least:
-        fits = f"it fits with {100 * plan.p_fits:.0f} % only, and {100 * least:.0f} % are asked for"
-        return f"legal, and by its predicted time no slower than the best, but {fits}"
-    return "legal and fits, and by its predicted time no slower than the best, but more of it is uncertain"
+        key = "ranking.legal_no_slower_but_fits_too_rarely"
+        return Message(key, chance=100 * plan.p_fits, least=100 * least)
+    return Message("ranking.legal_and_fits_and_by_its_predicted_time")
 
 
 def timed(answer: WhyNot, plan: Plan, result: PlanSet) -> WhyNot:
@@ -89,12 +90,10 @@ def timed(answer: WhyNot, plan: Plan, result: PlanSet) -> WhyNot:
 def short_of_memory(plan: Plan, placed: Plan | None, best: Callable[[], PlanSet]) -> WhyNot:
     """What the strategy lacks as it stands, and what it takes with the memory choices that make it fit."""
     stage = max(range(len(plan.stages)), key=lambda i: plan.stages[i].total_gib)
-    lacking = f"stage {stage} needs {plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB as it stands"
+    needs = {"stage": stage, "needed": plan.peak_memory_gib, "limit": plan.memory_limit_gib}
     if placed is None:
-        return WhyNot(
-            rule="memory",
-            message=f"{lacking}; no placement, recomputation or swap that can be launched makes it fit",
-        )
+        return WhyNot(rule="memory", message=Message("ranking.stage_needs_and_no_choice_makes_it_fit", **needs))
+    lacking = Message("ranking.stage_needs_of_gib_as_it_stands", **needs)
     return timed(WhyNot(rule="memory", message=lacking, fitting=placed), placed, best())
 
 

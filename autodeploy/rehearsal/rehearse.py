@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.messages import Message, joined
 from autodeploy.rehearsal.kept_layers import says_every_chunk
 from autodeploy.rehearsal.shape import Shape, degrees_of, most_dropped, needs_ranks, rehearsal_of
 from autodeploy.rehearsal.unit_times import unit_times
@@ -76,32 +77,40 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
         where no shape on these cards can be launched, or none fits; with the rule or the memory that says so.
     """
     if nodes not in NODES:
-        raise SpecError(f"a rehearsal runs on 1node, 2nodes or 4nodes, not {nodes[:40]!r}", path="/rehearse")
+        raise SpecError(
+            Message("rehearsal.rehearsal_runs_on_1node_2nodes_or_4nodes_not", name=repr(nodes[:40])), path="/rehearse"
+        )
     spec = Spec.model_validate(plan_set.search.spec)
     if plan.strategy.rl is not None:
         raise UnsupportedError(
-            "a plan of post-training has no rehearsal", path="/rehearse", hint="rehearse one of pre-training"
+            Message("rehearsal.plan_of_post_training_has_no_rehearsal"),
+            path="/rehearse",
+            hint=Message("rehearsal.rehearse_one_of_pre_training"),
         )
     if not says_every_chunk(plan):
         raise UnsupportedError(
-            f"the plan does not say the layers of every chunk of its {plan.strategy.pp} stages", path="/rehearse"
+            Message("rehearsal.plan_does_not_say_layers_of_every_chunk", stages=plan.strategy.pp), path="/rehearse"
         )
     profile = profile_of(spec.cluster)
     npus = NODES[nodes] * profile.npus_per_node
     if npus >= plan.num_npus_used:
         raise SpecError(
-            f"{NODES[nodes]} nodes have {npus} cards, the plan runs on {plan.num_npus_used}",
+            Message("rehearsal.nodes_have_cards_plan_runs_on", nodes=NODES[nodes], npus=npus, cards=plan.num_npus_used),
             path="/rehearse",
-            hint="rehearse on fewer nodes, or run the plan itself",
+            hint=Message("rehearsal.rehearse_on_fewer_nodes_or_run_plan_itself"),
         )
     ranks = npus * profile.devices_per_npu
     options = degrees_of(plan, spec.model, ranks)
     if not options:
         raise UnsupportedError(
-            f"the plan's tp x cp and its fewest stages are {needs_ranks(plan.strategy)} ranks, "
-            f"which do not divide the {ranks} of {NODES[nodes]} nodes",
+            Message(
+                "rehearsal.plan_s_tp_x_cp_and_its_fewest",
+                least=needs_ranks(plan.strategy),
+                ranks=ranks,
+                nodes=NODES[nodes],
+            ),
             path="/rehearse",
-            hint="rehearse on more nodes",
+            hint=Message("rehearsal.rehearse_on_more_nodes"),
         )
     shape, found = _first_that_fits(spec, plan, npus, ranks, options, planner)
     alone = plan_set_of_one(plan_set, shape.spec, found, "rehearsal")
@@ -133,7 +142,7 @@ def _first_that_fits(
             refused = refused or str(error)
             continue
         if broken:
-            refused = refused or "; ".join(rule.text for rule in broken)
+            refused = refused or joined((rule.text for rule in broken), "semicolon")
         else:
             allowed.append(degrees)
     for dropped in range(most_dropped(plan) + 1):
@@ -146,12 +155,12 @@ def _first_that_fits(
             least = max(least, found.p_fits or 0.0)
     if allowed:
         raise UnsupportedError(
-            f"no rehearsal of this plan fits on {npus} cards: the best with a probability of {100 * least:.0f} %",
+            Message("rehearsal.no_rehearsal_of_this_plan_fits_on_cards", npus=npus, chance=100 * least),
             path="/rehearse",
-            hint="rehearse on more nodes: replicas share the optimizer's states",
+            hint=Message("rehearsal.rehearse_on_more_nodes_replicas_share_optimizer_s"),
         )
     raise UnsupportedError(
-        f"no rehearsal of this plan on {npus} cards can be launched: {refused}",
+        Message("rehearsal.no_rehearsal_of_this_plan_on_cards_can", npus=npus, reason=refused),
         path="/rehearse",
-        hint="rehearse on more nodes",
+        hint=Message("rehearsal.rehearse_on_more_nodes"),
     )

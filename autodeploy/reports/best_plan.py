@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import in_language
 from autodeploy.reports.breakdown import breakdown_line
 from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.outlook import headroom_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.texts import say
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import (
     chance,
     choices,
@@ -101,7 +101,7 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
         facts.append(say(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))
     facts.append(breakdown_line(plan, lang))
     facts += [line for line in (headroom_line(plan, lang),) if line is not None]
-    facts += [translated(text, lang) for text in plan.assumptions]
+    facts += [in_language(text, lang) for text in plan.assumptions]
     for fact in facts:
         lines += wrap(fact, columns, indent=INDENT, hanging=INDENT)
     return lines
@@ -171,7 +171,7 @@ def _interval(plan: Plan, lang: Language) -> str:
 
 def axes_in_words(axes: Iterable[str], lang: Language) -> str:
     """Axes and features in which no measured run is near: `device family, EP and adaptive pipe`."""
-    known = [translated(axis, lang) for axis in axes]
+    known = [in_language(axis, lang) for axis in axes]
     return _listed([axis.upper() if axis in _ACRONYMS else axis.replace("_", " ") for axis in known], lang)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import in_language
 from autodeploy.reports.check_texts import tell
 from autodeploy.reports.markdown import escape
 from autodeploy.reports.texts import part_name
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import percent, seconds
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _numbers(before: Plan, after: Plan, changes: Changes, lang: Language) -> lis
 
 
 def _cause(changes: Changes, lang: Language) -> list[str]:
-    return [tell(lang, "why", cause=translated(changes.cause, lang))] if changes.cause else []
+    return [tell(lang, "why", cause=in_language(changes.cause, lang))] if changes.cause else []
 
 
 def _row(cells: list[str]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from autodeploy.messages import in_language
 from autodeploy.reports.best_plan import experts_line, header, measured_mfu
 from autodeploy.reports.check_changes import change_lines, change_tables
 from autodeploy.reports.check_texts import remedy_name, tell
 from autodeploy.reports.markdown import UNWRAPPED, escape
 from autodeploy.reports.recommendation import rescaled_words
 from autodeploy.reports.texts import say
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import degrees, percent, seconds, wrap
 from autodeploy.specs.spec import Spec
 
@@ -113,17 +113,17 @@ def _details(gate: Gate, report: CheckReport, lang: Language) -> list[str]:
 
 def unmodelled(report: CheckReport, lang: Language) -> list[str]:
     """What changes the result and no prediction knows: it stands above the verdict."""
-    return [tell(lang, "unmodelled", text=translated(text, lang)) for text in report.unmodelled]
+    return [tell(lang, "unmodelled", text=in_language(text, lang)) for text in report.unmodelled]
 
 
 def rules(report: CheckReport, lang: Language) -> list[str]:
     """Broken rules with their numbers, those that fail the gate first, and why nothing is predicted."""
     lines = [
-        tell(lang, "allowed_rule" if rule.allowed else "broken_rule", text=translated(rule.text, lang), rule=rule.rule)
+        tell(lang, "allowed_rule" if rule.allowed else "broken_rule", text=in_language(rule.text, lang), rule=rule.rule)
         for rule in sorted(report.broken_rules, key=lambda rule: rule.allowed)
     ]
     if report.plan is None and report.unpredicted:
-        lines.append(tell(lang, "not_predicted", reason=translated(report.unpredicted, lang)))
+        lines.append(tell(lang, "not_predicted", reason=in_language(report.unpredicted, lang)))
     return lines
 
 
@@ -210,10 +210,10 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
             best = report.best
             better = best is not None and best.plan.peak_memory_gib * GIB <= short.limit_bytes
             lines.append(tell(lang, "no_fix") + (f"; {tell(lang, 'take_best')}" if better else ""))
-    lines += [tell(lang, "assumed", text=translated(text, lang)) for text in report.assumptions]
-    lines += [tell(lang, "contradiction", text=translated(text, lang)) for text in report.contradictions]
+    lines += [tell(lang, "assumed", text=in_language(text, lang)) for text in report.assumptions]
+    lines += [tell(lang, "contradiction", text=in_language(text, lang)) for text in report.contradictions]
     if report.unknown_flags:
-        flags = say(lang, "comma").join(translated(flag, lang) for flag in report.unknown_flags)
+        flags = say(lang, "comma").join(in_language(flag, lang) for flag in report.unknown_flags)
         lines.append(tell(lang, "unknown_flags", flags=flags))
     return lines
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import in_language
 from autodeploy.reports.command_texts import command_text
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import degrees, system_title
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def cluster_lines(found: ClusterComparison, lang: Language) -> list[str]:
     """Which cluster is cheapest in time, and what each other one costs against it or why it is out."""
     if found.cheapest is None:
         return [
-            translated(found.message, lang),
+            in_language(found.message, lang),
             *(_of(answer.offer, answer.message, lang) for answer in found.clusters),
         ]
     best = found.best
@@ -63,7 +63,7 @@ def cluster_lines(found: ClusterComparison, lang: Language) -> list[str]:
 
 
 def _of(offer: ClusterOffer, message: str, lang: Language) -> str:
-    return command_text(lang, "cluster_said", cluster=offer_title(offer), said=translated(message, lang))
+    return command_text(lang, "cluster_said", cluster=offer_title(offer), said=in_language(message, lang))
 
 
 def cluster_titles(lang: Language) -> list[str]:

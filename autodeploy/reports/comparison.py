@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.messages import in_language
 from autodeploy.reports.check_texts import field_name, tell
 from autodeploy.reports.markdown import escape
 from autodeploy.reports.run_facts import duration, size
 from autodeploy.reports.texts import part_name
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import chance, degrees, recompute_names, swap_names
 from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
 from autodeploy.specs.planset import PARTS
@@ -113,7 +113,7 @@ def checkpoint_lines(comparison: Comparison, lang: Language = "en") -> list[str]
     """What becomes of the first plan's checkpoints in each other, a sentence each, and the commands of a conversion."""
     lines = []
     for change in comparison.checkpoints:
-        how, reason = tell(lang, f"checkpoint_{change.how}"), translated(change.reason, lang)
+        how, reason = tell(lang, f"checkpoint_{change.how}"), in_language(change.reason, lang)
         line = tell(lang, "checkpoint_change", before=change.before, after=change.after, how=how, reason=reason)
         if change.moved_gb is not None and change.seconds is not None:
             line += tell(lang, "checkpoint_moved", size=size(change.moved_gb), time=duration(change.seconds))

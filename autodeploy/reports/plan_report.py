@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import in_language
 from autodeploy.reports.best_plan import COLUMNS, INDENT, header, lane_lines, plan_lines
 from autodeploy.reports.evidence import evidence_rows
 from autodeploy.reports.outlook import goal_line, pareto_line
@@ -11,7 +12,6 @@ from autodeploy.reports.recommendation import box_rows, recommendation_lines, re
 from autodeploy.reports.rows import PlanRow, columns, plan_rows
 from autodeploy.reports.spare_table import spare_table
 from autodeploy.reports.texts import say
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import pad, percent, seconds, width, wrap
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS, UNRESTRICTED, launchers, post_trainers, title_of
@@ -49,7 +49,7 @@ def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     if plan.rescaled is not None:
         lines += wrap(rescaled_words(plan.rescaled, lang), indent=INDENT, hanging=INDENT)
     if plan.explanation:
-        lines += wrap(translated(plan.explanation, lang), indent=INDENT, hanging=INDENT)
+        lines += wrap(in_language(plan.explanation, lang), indent=INDENT, hanging=INDENT)
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
@@ -109,7 +109,7 @@ def off_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     for name, reason in plan_set.features_off.items():
         named.setdefault(reason, []).append(name)
     return [
-        say(lang, "features_off", reason=translated(reason, lang), names=", ".join(names))
+        say(lang, "features_off", reason=in_language(reason, lang), names=", ".join(names))
         for reason, names in named.items()
     ]
 
@@ -176,7 +176,7 @@ def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = 
         price = say(lang, "price", target=target, price=f"{free.price_pct:.1f}", step=seconds(free.best_step_time_s))
         lines += wrap(price, columns, hanging=INDENT)
     for text in plan_set.warnings:
-        lines += wrap(say(lang, "warning", text=translated(text, lang)), columns, hanging=INDENT)
+        lines += wrap(say(lang, "warning", text=in_language(text, lang)), columns, hanging=INDENT)
     if not plan_set.reproducible and spec.search.mode == "reproducible":  # mode fast has its own warning
         lines += wrap(say(lang, "not_reproducible"), columns, hanging=INDENT)
     return lines
@@ -199,7 +199,7 @@ def no_plan_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) 
             say(
                 lang,
                 "binding",
-                rules=say(lang, "semicolon").join(translated(rule, lang) for rule in reason.binding_rules),
+                rules=say(lang, "semicolon").join(in_language(rule, lang) for rule in reason.binding_rules),
             ),
             columns,
             indent=INDENT,
@@ -210,7 +210,7 @@ def no_plan_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) 
     lines.append(INDENT + say(lang, "nearest_changes"))
     for near in reason.nearest:
         lines += wrap(
-            f"- {translated(near.change, lang)}: {translated(near.effect, lang)}",
+            f"- {in_language(near.change, lang)}: {in_language(near.effect, lang)}",
             columns,
             indent=INDENT * 2,
             hanging=INDENT,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import in_language
 from autodeploy.reports.rows import looks_like, what_differs
 from autodeploy.reports.texts import reference_name, say
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import chance, degrees, percent, seconds
 from cost_models.schedule import SCHEDULES, schedule
 
@@ -65,7 +65,7 @@ def reference_line(plan_set: PlanSet, lang: Language) -> str | None:
     if found is None or found.label not in {"public recipe", "your script"} or not found.explanation:
         return None
     name = reference_name(found.label, lang)
-    return say(lang, "reference_from", name=name, source=translated(found.explanation, lang))
+    return say(lang, "reference_from", name=name, source=in_language(found.explanation, lang))
 
 
 def other_fastest(plan_set: PlanSet) -> Fastest | None:
@@ -103,7 +103,7 @@ def faster_by(found: Fastest, best: Plan, lang: Language) -> str:
 
 def bet_in_words(bet: Bet, lang: Language) -> str:
     """What the bet is on, an uncertain number by its name, and what losing it costs."""
-    text = bet.name if bet.kind == "number" else translated(bet.text, lang)
+    text = bet.name if bet.kind == "number" else in_language(bet.text, lang)
     if bet.cost_pct is None:
         return text
     return text + say(lang, "bet_cost", pct=f"{bet.cost_pct:.1f}")
@@ -175,11 +175,11 @@ def box_rows(risk: RiskRanking | None, lang: Language) -> list[BoxRow]:
     return [
         BoxRow(
             name=each.name,
-            meaning=translated(each.meaning, lang),
+            meaning=in_language(each.meaning, lang),
             low=_end(each.low, each),
             high=_end(each.high, each),
             influence=f"{percent(each.influence)} %" if each.influence >= 0.0005 else "< 0.1 %",
-            basis=translated(each.basis, lang),
+            basis=in_language(each.basis, lang),
             matters=each.influence >= NO_MATTER,
         )
         for each in sorted(risk.box, key=lambda each: (-each.influence, each.name))

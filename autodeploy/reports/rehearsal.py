@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -18,20 +20,24 @@ def rehearsal_lines(
     changed: Mapping[str, tuple[int, int]],
     layer_s: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]],
 ) -> list[str]:
-    """One sentence a line, which `translation.translated` says in Chinese.
+    """One sentence a line, each a message of the catalogue.
 
     Parameters
     ----------
     changed, layer_s : as `autodeploy.rehearsal.Rehearsal` has them.
     """
     fewer = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in changed.items())
-    lines = [
-        f"a rehearsal of plan {of.plan_id} on {here.num_npus_used} of its {of.num_npus_used} cards",
-        f"changed, from the plan to here: {fewer}",
-        "all else of a rank's work is as in the plan: flags, tp, cp, micro batch, sequence, experts of a rank, "
-        "chunks, schedule, memory choices",
-        f"predicted for the rehearsal: {_prediction(here)}",
-        f"predicted for the plan: {_prediction(of)}",
+    lines: list[str] = [
+        Message(
+            "reports.rehearsal_of_plan_on_of_its_cards",
+            plan=of.plan_id,
+            here=here.num_npus_used,
+            cards=of.num_npus_used,
+        ),
+        Message("reports.changed_from_plan_to_here", changes=fewer),
+        Message("reports.all_else_of_rank_s_work_is_as"),
+        Message("reports.predicted_for_rehearsal", **_prediction(here)),
+        Message("reports.predicted_for_plan", **_prediction(of)),
     ]
     for kind, (there, now) in layer_s.items():
         parts = [
@@ -39,24 +45,28 @@ def rehearsal_lines(
             for part in there
             if max(there[part], now[part]) * 1e3 > SHOWN_MS
         ]
-        lines.append(f"one {kind} layer and micro batch, from the plan to here: {', '.join(parts)}")
+        lines.append(Message("reports.one_layer_and_micro_batch_from_plan_to", kind=kind, parts=", ".join(parts)))
     if "pp" in changed:
-        lines.append(f"it does not show the bubble and the sends of {changed['pp'][0]} stages")
+        lines.append(Message("reports.it_does_not_show_bubble_and_sends_of", count=changed["pp"][0]))
     if "ep" in changed:
-        lines.append(f"it does not show the exchange of experts among {changed['ep'][0]} ranks, nor how uneven it is")
+        lines.append(Message("reports.it_does_not_show_exchange_of_experts_among", count=changed["ep"][0]))
     if "dp" in changed:
-        lines.append(f"it does not show the gradient exchange among {changed['dp'][0]} replicas")
+        lines.append(Message("reports.it_does_not_show_gradient_exchange_among_replicas", count=changed["dp"][0]))
     if "num_experts_per_tok" in changed:
-        lines.append(f"it sends a token to fewer experts than the plan's {changed['num_experts_per_tok'][0]}")
+        lines.append(
+            Message("reports.it_sends_token_to_fewer_experts_than_plan", count=changed["num_experts_per_tok"][0])
+        )
     if "layers_of_a_chunk" in changed:
-        lines.append("its chunks have fewer layers, because its replicas share the optimizer's states among fewer")
-    lines.append("it does not show what a network of more nodes costs")
+        lines.append(Message("reports.its_chunks_have_fewer_layers_because_its_replicas"))
+    lines.append(Message("reports.it_does_not_show_what_network_of_more"))
     return lines
 
 
-def _prediction(plan: Plan) -> str:
+def _prediction(plan: Plan) -> dict[str, str]:
     interval = plan.uncertainty
-    return (
-        f"{plan.step_time_s:.4g} s a step ({interval.low_s:.4g} to {interval.high_s:.4g}), "
-        f"{plan.peak_memory_gib:.1f} GiB on the fullest card"
-    )
+    return {
+        "step": f"{plan.step_time_s:.4g}",
+        "low": f"{interval.low_s:.4g}",
+        "high": f"{interval.high_s:.4g}",
+        "gib": f"{plan.peak_memory_gib:.1f}",
+    }

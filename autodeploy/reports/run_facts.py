@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import in_language
 from autodeploy.reports.texts import say
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import degrees, percent, quantity, seconds
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _phase(number: int, phase: RunPhase, lang: Language) -> str:
     batch = f"{last:,}" if first == last else f"{first:,}-{last:,}"
     where = {"number": number, "seq": f"{phase.seq_length:,}", "batch": batch}
     if phase.days is None or phase.step_time_s is None:
-        return say(lang, "run_phase_problem", **where, problem=translated(phase.problem or "", lang))
+        return say(lang, "run_phase_problem", **where, problem=in_language(phase.problem or "", lang))
     text = say(
         lang,
         "run_phase",

@@ -16,6 +16,7 @@ from autodeploy.calibration.spreads import Z80
 from autodeploy.calibration.uncertain_numbers import Uncertain
 from autodeploy.evaluation.steps.one_strategy import estimated
 from autodeploy.evaluation.steps.worlds import step_times_in
+from autodeploy.messages import Message
 from autodeploy.post_training import placed
 from autodeploy.post_training.evidence import evidence_of_generation
 from autodeploy.ranking.advice import DRAWS
@@ -42,8 +43,8 @@ DEGREE_SIGMA: Final = 0.05
 """Log standard deviation of a time per output token between degrees of one engine and mode: the constants of a layer
 that serving on H100 fits at TP2, 4 and 8 differ by 1 to 5 % in each of three engines (profiles of generation)."""
 MEANING: Final = "time per output token"
-BASIS: Final = "the interval of a time per output token"
-OF_DEGREES: Final = "constants of a layer by TP that serving on H100 fits"
+BASIS: Final = Message("rl_planning.interval_of_time_per_output_token")
+OF_DEGREES: Final = Message("rl_planning.constants_of_layer_by_tp_that_serving_on")
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.messages import Message
 from autodeploy.post_training.evidence import evidence_of_generation
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.one_strategy import predicted
@@ -84,7 +85,7 @@ def plan_of_step(
             "uncertainty": Uncertainty(
                 low_s=low,
                 high_s=high,
-                basis="the intervals of a time per output token and of training runs, by their shares of the step",
+                basis=Message("rl_planning.intervals_of_time_per_output_token_and_of"),
                 nearest_record=update.uncertainty.nearest_record,
                 extrapolated=update.uncertainty.extrapolated,
             ),

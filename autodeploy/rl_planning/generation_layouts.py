@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from autodeploy.errors import UnsupportedError
 from autodeploy.evaluation.generation import PEAKS
 from autodeploy.evaluation.inputs.build_context import device_of
+from autodeploy.messages import Message
 from autodeploy.post_training.weights import GENERATED_BYTES, parameters_of
 from autodeploy.rl_planning.axes import FRACTIONS, values_left
 from autodeploy.specs.generation_layout import GenerationLayout
@@ -87,7 +88,11 @@ def refuse_unknown_precision(spec: Spec, profile: Profile) -> None:
     known = ", ".join(name for name, of in PEAKS.items() if of in device.peak_flops)
     pinned = AXIS_PRECISION in spec.search.fix or AXIS_PRECISION in spec.search.allow
     path = f"/search/fix/{AXIS_PRECISION}" if pinned else "/training/rl/generation_precision"
-    raise UnsupportedError(f"{device.name} has no products in {left[0]}", path=path, hint=f"one of {known}")
+    raise UnsupportedError(
+        Message("common.has_no_products_in", device=device.name, precision=left[0]),
+        path=path,
+        hint=Message("common.one_of", names=known),
+    )
 
 
 def near_cards(spec: Spec, profile: Profile, npus: int, most: int, allowed: Callable[[int], bool]) -> list[int]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message, joined
 from autodeploy.specs.check import BrokenRule
 from autodeploy.specs.rl_facts import facts_of, generation_facts, nodes_of, on_nodes, step_facts, update_facts
 from autodeploy.stack.frameworks import title_of
@@ -46,9 +47,13 @@ class Launchable:
 
     def error(self, rule: LaunchRule) -> SpecError:
         """What a broken rule says, and the nearest numbers of prompts of a step that breaks none."""
-        text = f"{title_of(self._target)} can't launch this plan: {rule.text}"
+        text = Message("common.cannot_launch_this_plan", release=title_of(self._target), reason=rule.text)
         near = self._near_prompts()
-        hint = f"prompts_per_step {' or '.join(map(str, near))}" if near else f"see {rule.source}"
+        hint = (
+            Message("rl_planning.prompts_per_step", count=joined(map(str, near), "or"))
+            if near
+            else Message("common.see", source=rule.source)
+        )
         return SpecError(text, path="/training/rl/prompts_per_step" if near else "/training/rl", hint=hint)
 
     def _near_prompts(self) -> list[int]:

@@ -10,6 +10,7 @@ from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import estimated
 from autodeploy.evaluation.steps.timeline import pipeline_timeline
+from autodeploy.messages import Message
 from autodeploy.post_training import overheads_of, rl_step
 from autodeploy.ranking.chosen import fastest_of, ranking_of
 from autodeploy.ranking.explain import explanation
@@ -37,10 +38,7 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 OPTIMAL_GAP = 1e-4
-RELAXATION = (
-    "every layout of generation beside the bound of the update's search; fewer cards never train faster, launch rules "
-    "aside"
-)
+RELAXATION = Message("rl_planning.every_layout_of_generation_beside_bound_of_update")
 
 
 def identity_of(spec: Spec, profile: Profile) -> Identity:
@@ -69,7 +67,11 @@ def estimate_rl(
     strategy, rl = strategy or spec.strategy, spec.training.rl
     assert rl is not None
     if strategy is None or strategy.rl is None:
-        raise SpecError("estimate needs a strategy", path="/strategy", hint="give tp, pp, ep, micro_batch_size ...")
+        raise SpecError(
+            Message("common.estimate_needs_strategy"),
+            path="/strategy",
+            hint=Message("common.give_tp_pp_ep_micro_batch_size"),
+        )
     profile = profile_of(spec.cluster)
     cards = healthy_npus(profile, spec.cluster)
     update = strategy.model_copy(update={"rl": None})
@@ -99,7 +101,7 @@ def timeline_rl(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     """
     layout = strategy.rl
     if layout is None:
-        raise SpecError("the strategy doesn't say where and how it generates", path="/strategy/rl")
+        raise SpecError(Message("common.strategy_does_not_say_where_and_how_it"), path="/strategy/rl")
     profile = profile_of(spec.cluster)
     npus = trainers(layout, healthy_npus(profile, spec.cluster))
     update = strategy.model_copy(update={"rl": None})
@@ -185,7 +187,9 @@ def _no_update(spec: Spec, search: RlSearch, plan: Callable[..., PlanSet]) -> In
         return None
     if found is None:
         return None
-    near = tuple(each.model_copy(update={"effect": "layouts of the update fit"}) for each in found.nearest)
+    near = tuple(
+        each.model_copy(update={"effect": Message("rl_planning.layouts_of_update_fit")}) for each in found.nearest
+    )
     return found.model_copy(update={"nearest": near})
 
 
@@ -197,8 +201,10 @@ def _fastest(ranked: list[Plan], plans: tuple[Plan, ...], advice: RlAdvice | Non
 
 
 def _no_plan_in_time(spec: Spec) -> SpecError:
-    limit = f"time limit: no plan was found in {spec.search.time_limit_s:g} s"
-    return SpecError(limit, path="/search/time_limit_s", hint="more seconds, or fewer strategies: fix or allow axes")
+    limit = Message("common.time_limit_no_plan_was_found_in_s", limit=spec.search.time_limit_s)
+    return SpecError(
+        limit, path="/search/time_limit_s", hint=Message("common.more_seconds_or_fewer_strategies_fix_or_allow")
+    )
 
 
 def _advice(spec: Spec, profile: Profile, found: Found, stop: Deadline) -> RlAdvice | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message, joined
 from autodeploy.post_training import (
     Case,
     GenerationPart,
@@ -161,8 +162,8 @@ class RlSearch:
         self.searched[npus] = found
         self.found.enumerated += found.enumerated
         if not found.strategies:
-            hint = "more cards, fewer pinned axes, or search.features that save memory"
-            reasons = found.why or (f"no layout of the update fits on {npus} cards",)
+            hint = Message("rl_planning.more_cards_fewer_pinned_axes_or_search_features")
+            reasons = found.why or (Message("rl_planning.no_layout_of_update_fits_on_cards", count=npus),)
             self.found.refused["update"] = self.found.refused.get("update", 0) + max(1, found.enumerated)
             self.found.errors += [SpecError(why, path="/training", hint=hint) for why in reasons]
 
@@ -210,14 +211,20 @@ class RlSearch:
         if npus not in self._layouts_of:
             self._layouts_of[npus] = layouts_on(self.spec, self.profile, npus, self.launchable, self.found.refused)
             if not self._layouts_of[npus] and NO_DEGREE in self.found.refused:
-                self._refuse_cards(npus, f"no layout of generation divides {npus} cards", NO_DEGREE)
+                self._refuse_cards(
+                    npus, Message("rl_planning.no_layout_of_generation_divides_cards", count=npus), NO_DEGREE
+                )
         return self._layouts_of[npus]
 
     def _refuse_cards(self, npus: int, why: str, rule: str) -> None:
         """Says why so many cards can't generate, and the nearest numbers that can."""
         near = near_cards(self.spec, self.profile, npus, self.cards - 1, self.launchable.divides_nodes)
         axis = "rl.generation_npus"
-        hint = f"{axis} {' or '.join(map(str, near))}" if near and npus < self.cards else "a lower rl.generation.tp"
+        hint = (
+            Message("rl_planning.axis_values", axis=axis, values=joined(map(str, near), "or"))
+            if near and npus < self.cards
+            else Message("rl_planning.lower_rl_generation_tp")
+        )
         self.found.errors.append(InfeasibleRlError(why, rule=rule, path=f"/search/fix/{axis}", hint=hint))
 
     def _generations(self, cases: Sequence[Case]) -> list[GenerationPart]:
@@ -300,7 +307,9 @@ class RlSearch:
             return False
         if not self.launchable.split(npus):
             per_node = self.profile.npus_per_node
-            why = f"{npus} of {self.cards} cards share nodes of {per_node} with training"
+            why = Message(
+                "rl_planning.of_cards_share_nodes_of_with_training", npus=npus, cards=self.cards, per_node=per_node
+            )
             self._refuse_cards(npus, why, WHOLE_NODES)
             return False
         return True

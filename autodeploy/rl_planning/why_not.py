@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from autodeploy.messages import Message, joined
 from autodeploy.ranking.partly_given import SWITCHED, given_axes
 from autodeploy.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.rl_planning.planning import estimate_rl
@@ -11,7 +12,7 @@ from autodeploy.specs.rl_axes import RL_AXES, value_of
 from autodeploy.specs.what_if import WhyNot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
@@ -47,7 +48,11 @@ def why_not_rl(
     ranked = next((each for each in result.plans if _has(each, axes)), None)
     if whole is None and ranked is not None and ranked.step_time_s <= plan.step_time_s:
         plan = ranked
-    return timed(WhyNot(message=f"at best, with {words}: {verdict(plan, result)}", completed=plan), plan, result)
+    return timed(
+        WhyNot(message=Message("common.at_best_with", axes=words, verdict=verdict(plan, result)), completed=plan),
+        plan,
+        result,
+    )
 
 
 def asked_axes(strategy: Strategy, *, moe: bool) -> dict[str, Any]:
@@ -108,6 +113,10 @@ def _has(plan: Plan, axes: Mapping[str, Any]) -> bool:
     return all(mine[axis] == value for axis, value in axes.items())
 
 
+def _reasons(reasons: Sequence[str]) -> Message:
+    return joined(reasons, "semicolon") if reasons else Message("rl_planning.no_layout_divides_the_cards")
+
+
 def _ruled_out(words: str, found: PlanSet) -> WhyNot:
     """The rules that leave nothing, the commonest first, and what comes nearest."""
     rejected = found.counts.rejected
@@ -115,7 +124,7 @@ def _ruled_out(words: str, found: PlanSet) -> WhyNot:
     reasons = () if found.infeasible is None else found.infeasible.binding_rules[:MOST_REASONS]
     return WhyNot(
         rule=rules[0] if rules else "space",
-        message=f"nothing with {words} is left: {'; '.join(reasons) or 'no layout divides the cards'}",
+        message=Message("rl_planning.nothing_with_is_left", axes=words, texts=_reasons(reasons)),
         broken_rules=rules,
         nearest=() if found.infeasible is None else found.infeasible.nearest,
     )

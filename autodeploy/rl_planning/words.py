@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from autodeploy.messages import Message
 from autodeploy.post_training import InfeasibleRlError
 from autodeploy.rl_planning.launchable import rule_texts
 from autodeploy.specs.planset import Infeasible, NearestChange
@@ -45,21 +46,20 @@ def search_notes(spec: Spec, found: Found, plans: tuple[Plan, ...], gap: float |
         longer = 100.0 * (beside / together - 1.0)
         if beside >= together:
             notes.append(
-                f"asynchrony does not pay here: its best plan takes {beside:.4g} s, {longer:.0f}% longer than the best "
-                "synchronous one"
+                Message("rl_planning.asynchrony_does_not_pay_here_its_best_plan", beside=beside, longer=longer)
             )
         else:
             notes.append(
-                f"asynchronous plans train on responses of an older policy: without them a step takes {together:.4g} s "
-                f"instead of {beside:.4g} s"
+                Message(
+                    "rl_planning.asynchronous_plans_train_on_responses_of_older_policy",
+                    together=together,
+                    beside=beside,
+                )
             )
     if spec.strategy is not None:
-        notes.append("the plans do not follow the spec's `strategy`: `estimate` predicts it")
+        notes.append(Message("rl_planning.plans_do_not_follow_spec_s_strategy_estimate"))
     if gap is not None and gap > USUAL_GAP:
-        notes.append(
-            f"plans that are up to {100.0 * gap:.1f}% faster are not ruled out: the bound takes the best of generation "
-            "and of training on any split"
-        )
+        notes.append(Message("rl_planning.plans_that_are_up_to_faster_are_not", gap=100.0 * gap))
     return tuple(notes)
 
 
@@ -73,19 +73,26 @@ def infeasible(spec: Spec, found: Found, update: Infeasible | None = None) -> In
     rules = [] if update is None else list(update.binding_rules)
     rules += [_told(rule, found.refused[rule]) for rule in binding[:MOST_REASONS]]
     title = title_of(spec.search.target)
-    rules += [f"{title} can't launch this plan: {texts[rule]}" for rule in binding[:MOST_REASONS] if rule in texts]
+    rules += [
+        Message("common.cannot_launch_this_plan", release=title, reason=texts[rule])
+        for rule in binding[:MOST_REASONS]
+        if rule in texts
+    ]
     changes = {error.errors[0].hint: error.errors[0].message for error in _nearest(found.errors)}
     rules += [error.errors[0].message for error in found.errors[-1:]] if not rules else []
     nearest = [] if update is None else list(update.nearest)
     nearest += [NearestChange(change=change, effect=message) for change, message in changes.items()]
     return Infeasible(
-        binding_rules=tuple(rules or ["no layout divides the cards"]), nearest=tuple(nearest[:MOST_REASONS])
+        binding_rules=tuple(rules or [Message("rl_planning.no_layout_divides_cards")]),
+        nearest=tuple(nearest[:MOST_REASONS]),
     )
 
 
 def _told(rule: str, layouts: int) -> str:
     """What a rule says, or how many layouts break it where its words follow."""
-    return f"{rule}: {RULES[rule]}" if rule in RULES else f"{rule}: {layouts} layouts"
+    if rule in RULES:
+        return Message("common.rule_and_text", rule=rule, text=RULES[rule])
+    return Message("rl_planning.layouts", rule=rule, count=layouts)
 
 
 def _nearest(errors: Sequence[SpecError]) -> list[SpecError]:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, get_args
 
 from autodeploy.errors import AccessError, NotFoundError, SpecError, UnknownCallerError
+from autodeploy.messages import Message
 from autodeploy.store.clock import new_key_id, utc_now
 from autodeploy.store.database import DATABASE_ERRORS
 from autodeploy.store.key_tables import DEFAULT_TEAM, ApiKeyRow
@@ -59,7 +60,8 @@ class Principal:
         """Raises AccessError unless the caller has the scope."""
         if not self.may(scope):
             raise AccessError(
-                f"a key with scope {self.scope} may not do this", hint=f"it takes a key with scope {scope}"
+                Message("services.key_with_scope_may_not_do_this", scope=self.scope),
+                hint=Message("services.it_takes_key_with_scope", scope=scope),
             )
 
     @property
@@ -81,7 +83,10 @@ class Principal:
         """
         own = self.own_team
         if own is not None and team not in {None, own}:
-            raise AccessError("this key sees its own team's searches and runs", hint="it takes a key with scope admin")
+            raise AccessError(
+                Message("services.this_key_sees_its_own_team_s_searches"),
+                hint=Message("services.takes_key_with_scope_admin"),
+            )
         return team if own is None else own
 
     def require_team(self, team: str, missing: NotFoundError) -> None:
@@ -146,12 +151,12 @@ class AccessService:
             when the name is empty, too long or not printable, or the team is no name of a team.
         """
         if not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
-            raise SpecError(f"1 to {MAX_NAME_LENGTH} printable characters", path="name")
+            raise SpecError(Message("services.n_1_to_printable_characters", count=MAX_NAME_LENGTH), path="name")
         if TEAM.fullmatch(team) is None:
             raise SpecError(
-                f"{team[:60]!r} is no name of a team",
+                Message("services.is_no_name_of_team", text=repr(team[:60])),
                 path="team",
-                hint="1 to 64 lower-case letters, digits, dots, dashes and underscores; a letter or digit first",
+                hint=Message("services.n_1_to_64_lower_case_letters_digits_dots"),
             )
         key = "adk_" + secrets.token_urlsafe(32)
         now = utc_now()
@@ -186,7 +191,7 @@ class AccessService:
         """
         with self._database.write() as session:
             if not ApiKeys(session).revoke(key_id, now=utc_now()):
-                raise NotFoundError(f"there is no key {key_id[:60]}", hint="autodeploy keys ls")
+                raise NotFoundError(Message("services.there_is_no_key", key=key_id[:60]), hint="autodeploy keys ls")
 
     def recognise(self, key: str) -> Principal:
         """Whose key it is; asks the database every time, so that a revoked key ends at once.
@@ -201,7 +206,10 @@ class AccessService:
             with self._database.read() as session:
                 row = ApiKeys(session).by_hash(hash_of(key))
         if row is None:
-            raise UnknownCallerError("this API key is not valid", hint="autodeploy keys create makes one")
+            raise UnknownCallerError(
+                Message("services.this_api_key_is_not_valid"),
+                hint=Message("services.autodeploy_keys_create_makes_a_single"),
+            )
         self._note_use(row.id)
         scope: Scope = next(known for known in SCOPES if known == row.scope)
         return Principal(

@@ -11,6 +11,7 @@ from pydantic import Field
 from sqlalchemy.exc import IntegrityError
 
 from autodeploy.errors import FieldError, NotFoundError, SpecError
+from autodeploy.messages import Message
 from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.intake import read_request, read_spec
 from autodeploy.services.submissions import Admitted, search_of_key
@@ -189,7 +190,10 @@ class BatchService:
         return self.get(batch_id)
 
     def _seen(self, session: Session, batch_id: str) -> BatchRow:
-        missing = NotFoundError(f"there is no batch {batch_id}", hint="POST /v1/batches makes one")
+        missing = NotFoundError(
+            Message("services.there_is_no_batch", batch=batch_id),
+            hint=Message("services.post_v1_batches_makes_a_single"),
+        )
         row = Batches(session).get(batch_id)
         if row is None:
             raise missing
@@ -239,9 +243,17 @@ def _choices(sweep: Sweep) -> list[Choice]:
     for values in axes.values():
         count *= len(values)
     if not axes:
-        raise SpecError("nothing is swept", path="/sweep", hint="at least one of " + ", ".join(AXES))
+        raise SpecError(
+            Message("services.nothing_is_swept"),
+            path="/sweep",
+            hint=Message("common.at_least_one_of", names=", ".join(AXES)),
+        )
     if count > MOST_SEARCHES:
-        raise SpecError(f"{count} searches", path="/sweep", hint=f"at most {MOST_SEARCHES} in one batch")
+        raise SpecError(
+            Message("services.searches", count=count),
+            path="/sweep",
+            hint=Message("services.at_most_in_one_batch", count=MOST_SEARCHES),
+        )
     given = {name: list(getattr(sweep, name)) for name in axes}
     return [
         {name: (given[name].index(value), value) for name, value in zip(axes, values, strict=True)}

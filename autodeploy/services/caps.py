@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, SpecError
+from autodeploy.messages import Message
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
@@ -26,16 +27,22 @@ def within_caps(spec: Spec, settings: Settings, principal: Principal) -> Spec:
     search, errors = spec.search, []
     if search.time_limit_s > most_s:
         if "time_limit_s" in search.model_fields_set:
-            limit = f"this server takes at most {most_s:g} s" if own is None else f"this key takes at most {most_s:g} s"
+            limit = (
+                Message("services.this_server_takes_at_most_s", most=most_s)
+                if own is None
+                else Message("services.this_key_takes_at_most_s", most=most_s)
+            )
             errors.append(FieldError("/search/time_limit_s", limit))
         else:
             spec = spec.model_copy(update={"search": search.model_copy(update={"time_limit_s": most_s})})
     if not isinstance(search.effort, str) and search.effort > settings.max_effort:
-        message = f"this server takes at most {settings.max_effort:g} times the default effort"
+        message = Message("services.this_server_takes_at_most_times_default_effort", most=settings.max_effort)
         errors.append(FieldError("/search/effort", message))
     if _cards(spec) > settings.max_cards:
         place = "/cluster/num_npus" if spec.cluster.blocks is None else "/cluster/blocks"
-        errors.append(FieldError(place, f"this server plans for at most {settings.max_cards:,} cards"))
+        errors.append(
+            FieldError(place, Message("services.this_server_plans_for_at_most_cards", most=settings.max_cards))
+        )
     if errors:
         raise SpecError(errors=tuple(errors))
     return spec

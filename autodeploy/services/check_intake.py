@@ -12,6 +12,7 @@ from autodeploy.checks.legality import refuse_unknown_rules
 from autodeploy.checks.unread import check_unread
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_document
+from autodeploy.messages import Message
 from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.specs.base import Document
 from autodeploy.specs.check import CheckLimits, CheckReport
@@ -41,7 +42,7 @@ class LaunchRequest(Document):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.spec is None) == (self.file is None):
-            raise ValueError("give either spec or file")
+            raise ValueError(Message("services.give_either_spec_or_file"))
         return self
 
 
@@ -147,7 +148,11 @@ def baseline_in(document: Any, name: str = "") -> Baseline:
         if isinstance(document, dict) and "plans" in document:
             plans = PlanSet.model_validate(document).plans
             if not plans:
-                raise SpecError("the PlanSet has no plan", path="/baseline", hint="a search that found one")
+                raise SpecError(
+                    Message("services.planset_has_no_plan"),
+                    path="/baseline",
+                    hint=Message("services.search_that_found_a_single"),
+                )
             return Baseline(plan=plans[0], name=name)
         known = document if not isinstance(document, dict) else _without(document, {"search_id", "stale"})
         return Baseline(plan=Plan.model_validate(known), name=name)

@@ -13,6 +13,7 @@ from autodeploy.importers.leaf_map import LeafMap
 from autodeploy.importers.link_speeds import LinkSpeeds
 from autodeploy.importers.npu_topology import NpuTopology
 from autodeploy.importers.rank_table import RankTable, Server
+from autodeploy.messages import Message
 from autodeploy.specs.measured_run import MeasuredRun
 from hardware_profiles import apply_overlay, cluster_topology, list_profiles, load_profile
 
@@ -72,7 +73,10 @@ def import_cluster(
     """
     tables = [(name, file) for name, file in files if isinstance(file, RankTable)]
     if len(tables) > 1:
-        raise SpecError(f"{tables[1][0]} is a second rank table", hint="one table for the whole cluster")
+        raise SpecError(
+            Message("services.is_second_rank_table", file=tables[1][0]),
+            hint=Message("services.one_table_for_whole_cluster"),
+        )
     profile = load_profile(profile_name or _profile_of(tables[0][1] if tables else None))
     document: dict[str, Any] = {"profile": profile_name or profile.name}
     overlay: dict[str, Any] = {"profile": profile.name}
@@ -97,9 +101,9 @@ def import_cluster(
 
 def _profile_of(table: RankTable | None) -> str:
     """The one system that a rank table's nodes look like: as many devices a node, supernodes or none."""
-    hint = f"--profile NAME, one of {', '.join(list_profiles())}"
+    hint = Message("services.profile_name_one_of", names=", ".join(list_profiles()))
     if table is None:
-        raise SpecError("no file says what cards there are", hint=hint)
+        raise SpecError(Message("services.no_file_says_what_cards_there_are"), hint=hint)
     devices = _usual_devices(table)
     grouped = table.servers[0].supernode is not None
     known = [load_profile(name) for name in list_profiles()]
@@ -112,7 +116,7 @@ def _profile_of(table: RankTable | None) -> str:
         and (p.supernode_nodes is not None) == grouped
     ]
     if len(found) != 1:
-        raise SpecError(f"no profile has nodes of {devices} devices as the rank table does", hint=hint)
+        raise SpecError(Message("services.no_profile_has_nodes_of_devices_as_rank", devices=devices), hint=hint)
     return found[0]
 
 
@@ -134,8 +138,13 @@ def _counted(
             said.append(Disagreement("node_left_out", left_out))
     cards, rest = divmod(devices, profile.devices_per_npu)
     if rest:
-        message = f"nodes of {devices} devices are not whole cards of {profile.devices_per_npu} dies"
-        raise SpecError(f"{name}: {message}", hint="--profile NAME of another system")
+        message = Message(
+            "services.nodes_of_devices_are_not_whole_cards_of", devices=devices, dies=profile.devices_per_npu
+        )
+        raise SpecError(
+            Message("common.place", place=name, message=message),
+            hint=Message("services.profile_name_of_another_system"),
+        )
     if cards != profile.npus_per_node:
         expected = {"file": name, "found": cards, "expected": profile.npus_per_node}
         said.append(Disagreement("cards_of_a_node", expected))
@@ -158,7 +167,10 @@ def _leaf(
     """Leaf switches as a spec says them; None without."""
     maps = [(name, file) for name, file in files if isinstance(file, LeafMap)]
     if len(maps) > 1:
-        raise SpecError(f"{maps[1][0]} is a second map of switches", hint="one map for the whole cluster")
+        raise SpecError(
+            Message("services.is_second_map_of_switches", file=maps[1][0]),
+            hint=Message("services.one_map_for_whole_cluster"),
+        )
     for name, found in maps:
         counts = Counter(found.nodes)
         usual = max(counts, key=lambda count: (counts[count], count))
@@ -173,8 +185,8 @@ def _leaf(
     if oversubscription is None:
         return None
     if nodes is None:
-        message = "nothing says how many nodes are below a leaf switch"
-        raise SpecError(message, hint="--leaf-nodes, or MindCluster's map of switches")
+        message = Message("services.nothing_says_how_many_nodes_are_below_leaf")
+        raise SpecError(message, hint=Message("services.leaf_nodes_or_mindcluster_s_map_of_switches"))
     return {"nodes": nodes, "oversubscription": oversubscription}
 
 

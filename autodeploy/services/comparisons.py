@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 
 from autodeploy.errors import AutoDeployError, SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import Plan, PlanSet
 from autodeploy.specs.spec import Spec
@@ -59,5 +60,9 @@ def best_of(document: dict[str, Any], path: str = "/plans") -> tuple[PlanSet, Pl
     except ValidationError as error:
         raise SpecError(errors=field_errors(error, prefix=path, model=PlanSet)) from error
     if not plan_set.plans:
-        raise SpecError("the PlanSet has no plan", path=path, hint="compare searches that found one")
+        raise SpecError(
+            Message("services.planset_has_no_plan"),
+            path=path,
+            hint=Message("services.compare_searches_that_found_a_single"),
+        )
     return plan_set, plan_set.plans[0]

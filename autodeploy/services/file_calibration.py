@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.services.cluster_calibration import StoredRun, benchmark_overlay, calibrate_cluster
 from autodeploy.services.measured_intake import check_run
 from autodeploy.specs.spec import Spec
@@ -47,10 +48,12 @@ def calibrate_runs(
     if not timed:
         return benchmark_overlay(profile, [run for _, run in named]), {}
     if spec is None:
-        message = f"{timed[0][0]} does not say what ran"
-        raise SpecError(message, hint="--plan PLAN_ID, or --spec SPEC with a strategy")
+        message = Message("services.does_not_say_what_ran", file=timed[0][0])
+        raise SpecError(message, hint=Message("services.plan_plan_id_or_spec_spec_with_strategy"))
     if load_profile(spec.cluster.profile).name != profile.name:
-        raise SpecError(f"the run was on {spec.cluster.profile}, not on {profile_name}", path="--profile")
+        raise SpecError(
+            Message("services.run_was_on_not_on", one=spec.cluster.profile, other=profile_name), path="--profile"
+        )
     stored = []
     for number, (name, run) in enumerate(named, start=1):
         ran, of = (spec, plan) if plan is not None else _as_it_ran(spec, run, planner)
@@ -65,7 +68,9 @@ def _as_it_ran(spec: Spec, run: MeasuredRun, planner: Planner) -> tuple[Spec, Pl
     strategy = document["strategy"] or ({} if run.strategy else None)
     if strategy is None:
         raise SpecError(
-            "how it ran is not said", path="/strategy", hint="a strategy in the spec, or columns tp, pp, ..."
+            Message("services.how_it_ran_is_not_said"),
+            path="/strategy",
+            hint=Message("services.strategy_in_spec_or_columns_tp_pp"),
         )
     for name, value in run.strategy.items():
         if name in ELSEWHERE:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.validation import did_you_mean, field_errors
 from hardware_profiles import ProfileError, list_profiles, load_profile
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 Request = TypeVar("Request", bound=Document)
 # Paths in a spec name files of whoever wrote it; over the network they would name files of the server.
 FILE_FIELDS = (("training", "expert_load_file"),)
-NO_FILE = "a file can't be named here"
-NO_FILE_HINT = "the command line reads files"
+NO_FILE = Message("services.file_cannot_be_named_here")
+NO_FILE_HINT = Message("services.command_line_reads_files")
 
 
 def read_request(kind: type[Request], document: Any) -> Request:
@@ -128,7 +129,7 @@ def refuse_profile(name: object) -> None:
 
 
 def _unknown_profile(name: str) -> FieldError:
-    message = f"there is no hardware profile {name[:100]!r} here"
+    message = Message("services.there_is_no_hardware_profile_here", name=repr(name[:100]))
     return FieldError("/cluster/profile", message, did_you_mean(name[:100], list_profiles()))
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.importers.measured_file import read_measured_text
+from autodeploy.messages import Message
 from autodeploy.services.run_evidence import problem_of
 from autodeploy.specs.base import Document
 from autodeploy.specs.measured_run import MeasuredRun
@@ -42,7 +43,7 @@ def measured_of_document(document: Any) -> MeasuredRun:
         with every bad field, or the line of the text.
     """
     if not isinstance(document, Mapping):
-        raise SpecError("a run is a mapping", hint="step_time_s: 12.3, or file: the text of a log")
+        raise SpecError(Message("services.run_is_mapping"), hint="step_time_s: 12.3, or file: the text of a log")
     if "file" not in document:
         try:
             run = MeasuredRun.model_validate(document)
@@ -67,7 +68,8 @@ def only_run(runs: tuple[MeasuredRun, ...]) -> MeasuredRun:
     """
     if len(runs) != 1:
         raise SpecError(
-            f"{len(runs)} strategies in one file", hint="one plan has one; `autodeploy calibrate` takes all"
+            Message("services.strategies_in_one_file", count=len(runs)),
+            hint=Message("services.one_plan_has_one_autodeploy_calibrate_takes_all"),
         )
     return runs[0]
 
@@ -99,22 +101,24 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
         "seq_length": spec.training.seq_length,
         "global_batch_size": batch_of(plan),
     }
-    hint = "link the run to the plan that ran"
+    hint = Message("services.link_run_to_plan_that_ran")
     errors = [
-        FieldError(f"/strategy/{name}", f"the run says {value}, the plan {known[name]}", hint)
+        FieldError(f"/strategy/{name}", Message("services.run_says_plan", one=value, other=known[name]), hint)
         for name, value in run.strategy.items()
         if known.get(name) is not None and known[name] != value
     ]
     errors += [
-        FieldError(f"/strategy/{name}", f"{name!r} is nothing a plan says", ", ".join(known))
+        FieldError(f"/strategy/{name}", Message("services.is_nothing_plan_says", name=repr(name)), ", ".join(known))
         for name in run.strategy
         if name not in known
     ]
     step_s = measured_step_s(run, spec, plan)
     if step_s is not None and not 1.0 / MAX_TIME_RATIO < step_s / plan.step_time_s < MAX_TIME_RATIO:
         # A throughput of next to nothing makes a step of more seconds than a float can say.
-        message = f"{min(step_s, sys.float_info.max):.4g} s measured, {plan.step_time_s:.4g} s predicted"
-        errors.append(FieldError("/step_time_s", message, "check the unit, and whose run it is"))
+        message = Message(
+            "services.s_measured_s_predicted", measured=min(step_s, sys.float_info.max), predicted=plan.step_time_s
+        )
+        errors.append(FieldError("/step_time_s", message, Message("services.check_unit_and_whose_run_it_is")))
     if run.out_of_memory is not None:
         ranks = plan.num_npus_used * profile_of(spec.cluster).devices_per_npu
         if (problem := problem_of(run.out_of_memory, plan, ranks)) is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import NotFoundError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.services.runs import RunService
@@ -30,7 +31,10 @@ def exported_overlay(runs: RunService, cluster: str, author: str, releases: tupl
     found = [view for view in runs.clusters() if view.cluster == cluster]
     if not found:
         known = ", ".join(sorted({view.cluster for view in runs.clusters()})) or "none"
-        raise NotFoundError(f"cluster {cluster} has no overlay", hint=f"with one: {known}")
+        raise NotFoundError(
+            Message("services.cluster_has_no_overlay", name=cluster),
+            hint=Message("services.with_a_single", names=known),
+        )
     view = found[0]
     report: dict[str, Any] = {"author": author, "engine_version": ENGINE_VERSION}
     if releases:

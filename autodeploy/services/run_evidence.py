@@ -10,6 +10,7 @@ from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.run_keys import configuration_digest, family_digest
 from autodeploy.calibration.spreads import Z80, classes_of_run, shares_node, widening
 from autodeploy.errors import FieldError
+from autodeploy.messages import Message
 from hardware_profiles.evidence import MOST_LOG, MOST_SCALE, MOST_SEEN
 
 if TYPE_CHECKING:
@@ -124,12 +125,20 @@ def problem_of(met: OutOfMemory, plan: Plan, ranks: int) -> FieldError | None:
     """Why a report can't be of this plan; None where it can."""
     at = "/out_of_memory"
     if met.rank is not None and met.rank >= ranks:
-        return FieldError(f"{at}/rank", f"rank {met.rank} of {ranks} ranks", "ranks count from 0")
+        return FieldError(
+            f"{at}/rank",
+            Message("services.rank_of_ranks", rank=met.rank, ranks=ranks),
+            Message("services.ranks_count_from_0"),
+        )
     stage, stages = stage_of(met, plan, ranks), len(plan.stages)
     if stage is not None and stage >= stages:
-        return FieldError(f"{at}/stage", f"stage {stage} of {stages} stages", "stages count from 0")
+        return FieldError(
+            f"{at}/stage",
+            Message("services.stage_of_stages", stage=stage, stages=stages),
+            Message("services.stages_count_from_0"),
+        )
     held, limit = met.reserved_gib, plan.memory_limit_gib
     if held is not None and held + (met.asked_gib or 0.0) < LEAST_HELD * least_gib(met, plan):
-        message = f"the run held {held:.4g} GiB of {limit:.4g} GiB: something else filled the card"
-        return FieldError(f"{at}/reserved_gib", message, "end other processes on the card, and run it again")
+        message = Message("services.run_held_gib_of_gib_something_else_filled", held=held, limit=limit)
+        return FieldError(f"{at}/reserved_gib", message, Message("services.end_other_processes_on_card_and_run_it"))
     return None

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from autodeploy.errors import ConflictError, NotFoundError
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.messages import Message
 from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.cluster_overlays import as_read_by, without_overlay
 from autodeploy.services.measured_intake import batch_of, check_run, measured_step_s
@@ -163,7 +164,10 @@ class RunService:
                     [search.id for search in searches], [ReestimateRow(**values) for values in found.estimates]
                 )
             return self.reranked(cluster)
-        raise ConflictError(f"the runs of {cluster} change too fast to be fitted", hint="send the run again")
+        raise ConflictError(
+            Message("services.runs_of_change_too_fast_to_be_fitted", cluster=cluster),
+            hint=Message("services.send_run_again"),
+        )
 
     # -- look ------------------------------------------------------------------------------------------------------
 
@@ -182,7 +186,9 @@ class RunService:
         """Raises NotFoundError without a run of that id that the caller sees."""
         row = Runs(session).get(run_id)
         if row is None or not self._principal.sees(row.team):
-            raise NotFoundError(f"there is no run {run_id}", hint="GET /v1/runs lists them")
+            raise NotFoundError(
+                Message("services.there_is_no_run", run=run_id), hint=Message("services.get_v1_runs_lists_them")
+            )
         return row
 
     def list(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic.json_schema import models_json_schema
 
 from autodeploy.errors import NotFoundError
+from autodeploy.messages import Message
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.planset import Plan, PlanSet
@@ -52,7 +53,9 @@ def json_schema(name: str) -> dict[str, Any]:
     """
     model = (_INPUTS | _OUTPUTS).get(name)
     if model is None:
-        raise NotFoundError(f"there is no schema {name[:100]!r}", hint=did_you_mean(name[:100], schema_names()))
+        raise NotFoundError(
+            Message("services.there_is_no_schema", name=repr(name[:100])), hint=did_you_mean(name[:100], schema_names())
+        )
     definitions = schema_definitions(name)
     return {"$schema": DIALECT, **definitions.pop(model.__name__), "$defs": definitions}
 

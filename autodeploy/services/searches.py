@@ -12,6 +12,7 @@ from autodeploy.errors import ConflictError, LimitError, NotFoundError
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.slots import slot_rules
+from autodeploy.messages import Message
 from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.caps import within_caps
 from autodeploy.services.cluster_overlays import Freshness, Resting, with_overlay
@@ -59,7 +60,7 @@ EVERYWHERE = SearchFilter()
 NEWEST = "-created_at"
 
 
-GIVEN = "this plan was estimated as it was given; no search compared it with others"
+GIVEN = Message("services.this_plan_was_estimated_as_it_was_given")
 
 
 class SearchService:
@@ -297,7 +298,8 @@ class SearchService:
         limit = principal.max_searches or self._settings.key_searches
         if keys.count_unfinished(principal.key_id) >= limit:
             raise LimitError(
-                f"{limit} searches of this key wait or run already", hint="wait for one to finish, or cancel one"
+                Message("services.searches_of_this_key_wait_or_run_already", count=limit),
+                hint=Message("services.wait_for_one_to_finish_or_cancel_a_single"),
             )
 
     # -- look --------------------------------------------------------------------------------------------------------
@@ -435,7 +437,8 @@ class SearchService:
             row = Plans(session).newest(plan_id, team=self._principal.own_team)
             if row is None:
                 raise NotFoundError(
-                    f"there is no plan {plan_id}", hint="GET /v1/searches lists searches and their best plans"
+                    Message("services.there_is_no_plan", plan=plan_id),
+                    hint=Message("services.get_v1_searches_lists_searches_and_their_best"),
                 )
             stale = self._freshness.is_stale(session, _resting(row))
         return StoredPlan(row.id, plan_json(row.document, row.engine_version), stale)
@@ -475,7 +478,10 @@ class SearchService:
         if before is None:
             raise _no_search(search_id)
         if before in FINISHED and before != "cancelled":
-            raise ConflictError(f"search {search_id} is finished ({before})", hint="a result can be deleted")
+            raise ConflictError(
+                Message("services.search_is_finished", search=search_id, status=before),
+                hint=Message("services.result_can_be_deleted"),
+            )
         return self.get(search_id)
 
     def delete(self, search_id: str) -> None:
@@ -496,7 +502,9 @@ class SearchService:
             if row.principal != self._principal.key_id:
                 self._principal.require("admin")
             if row.status == "running":
-                raise ConflictError(f"search {search_id} is running", hint="cancel it first")
+                raise ConflictError(
+                    Message("services.search_is_running", search=search_id), hint=Message("services.cancel_it_first")
+                )
             searches.delete(search_id)
 
 
@@ -518,4 +526,6 @@ def _resting(row: Any) -> Resting:
 
 
 def _no_search(search_id: str) -> NotFoundError:
-    return NotFoundError(f"there is no search {search_id}", hint="GET /v1/searches lists them")
+    return NotFoundError(
+        Message("services.there_is_no_search", search=search_id), hint=Message("services.get_v1_searches_lists_them")
+    )

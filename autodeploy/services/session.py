@@ -15,6 +15,7 @@ from autodeploy.jobs.housekeeping import Housekeeper
 from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.planning import PLANNER, Planner, load_planner
 from autodeploy.jobs.presence import Presence
+from autodeploy.messages import Message
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.reports.rehearsal import rehearsal_lines
 from autodeploy.services import calls
@@ -114,7 +115,7 @@ class Services:
         """
         if spec.strategy is None:
             raise SpecError(
-                "an estimate needs the strategy to predict", path="/strategy", hint="strategy: {tp: 8, pp: 4}"
+                Message("common.estimate_needs_strategy_to_predict"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
             )
         return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
 
@@ -400,9 +401,9 @@ def open_services(
     """
     if as_worker and settings.jobs != "procrastinate":
         raise SpecError(
-            "workers are for searches that are sent to them",
+            Message("services.workers_are_for_searches_that_are_sent_to"),
             path="AUTODEPLOY_JOBS",
-            hint="AUTODEPLOY_JOBS=procrastinate, here and for the server; embedded searches run in the server",
+            hint=Message("services.autodeploy_jobs_procrastinate_here_and_for_server_embedded"),
         )
     database = ready_database(settings.database_url) if database is None else database
     try:

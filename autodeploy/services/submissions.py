@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, SpecError
+from autodeploy.messages import Message
 from autodeploy.services.views import SearchView
 from autodeploy.specs.spec import canonical_json
 from autodeploy.store.clock import new_search_id
@@ -64,14 +65,24 @@ def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
     """
     unique = tuple(sorted(set(tags)))
     errors = [
-        FieldError("/tags", f"{tag[:80]!r} is not a tag", f"1 to {MAX_TAG_LENGTH} printable characters")
+        FieldError(
+            "/tags",
+            Message("services.is_not_tag", value=repr(tag[:80])),
+            Message("services.n_1_to_printable_characters", count=MAX_TAG_LENGTH),
+        )
         for tag in unique
         if not 1 <= len(tag) <= MAX_TAG_LENGTH or not tag.isprintable()
     ]
     if len(unique) > MAX_TAGS:
-        errors.append(FieldError("/tags", f"{len(unique)} tags", f"at most {MAX_TAGS}"))
+        errors.append(
+            FieldError("/tags", Message("services.tags", count=len(unique)), Message("common.at_most", bound=MAX_TAGS))
+        )
     if len(note) > MAX_NOTE_LENGTH or "\0" in note:
-        errors.append(FieldError("/note", "not a note", f"at most {MAX_NOTE_LENGTH} characters"))
+        errors.append(
+            FieldError(
+                "/note", Message("services.not_note"), Message("services.at_most_characters", count=MAX_NOTE_LENGTH)
+            )
+        )
     if errors:
         raise SpecError(errors=tuple(errors))
     return unique
@@ -86,13 +97,15 @@ def search_of_key(session: Session, principal: str, key: str, body_hash: str) ->
         when it made another one, or is no key.
     """
     if not key or len(key) > MAX_KEY_LENGTH or not key.isprintable():
-        raise SpecError(f"1 to {MAX_KEY_LENGTH} printable characters", path="Idempotency-Key")
+        raise SpecError(Message("services.n_1_to_printable_characters", count=MAX_KEY_LENGTH), path="Idempotency-Key")
     row = IdempotencyKeys(session).get(principal, key)
     if row is None:
         return None
     if row.body_hash != body_hash:
         raise SpecError(
-            "this key was used for another request", path="Idempotency-Key", hint="take a new key for a new request"
+            Message("services.this_key_was_used_for_another_request"),
+            path="Idempotency-Key",
+            hint=Message("services.take_new_key_for_new_request"),
         )
     return row.search_id
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.jobs.webhook_sender import WebhookSender, team_secret
 from autodeploy.jobs.webhook_targets import Targets
+from autodeploy.messages import Message
 from autodeploy.store.deliveries import Deliveries
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from autodeploy.settings import Settings
     from autodeploy.store.database import Database
 
-OFF = "webhooks are off here"
-OFF_HINT = "the operator sets AUTODEPLOY_WEBHOOK_TARGETS and AUTODEPLOY_WEBHOOK_SECRET"
+OFF = Message("services.webhooks_are_off_here")
+OFF_HINT = Message("services.operator_sets_autodeploy_webhook_targets_and_autodeploy_webhook")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class WebhookService:
         self._targets = Targets.parse(settings.webhook_targets)
         if self._targets and settings.webhook_secret is None:
             raise SpecError(
-                "webhooks are signed, which takes a secret",
+                Message("services.webhooks_are_signed_which_takes_secret"),
                 path="AUTODEPLOY_WEBHOOK_SECRET",
-                hint="`openssl rand -hex 32` makes one; the same for every server and worker",
+                hint=Message("services.openssl_rand_hex_32_makes_one_same_for"),
             )
         self._secret = "" if settings.webhook_secret is None else settings.webhook_secret.get_secret_value()
         self._sender = WebhookSender(database, settings, self._targets, self._secret) if self.is_on else None

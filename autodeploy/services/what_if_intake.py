@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.services.check_intake import LaunchRequest
 from autodeploy.services.intake import placed_in_spec, refuse_profile
 from autodeploy.specs.base import Document
@@ -46,7 +47,7 @@ class WhyNotRequest(Document):
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
         if (self.plan_id is None) == (self.spec is None):
-            raise ValueError("give either plan_id or spec")
+            raise ValueError(Message("services.give_either_plan_id_or_spec"))
         return self
 
 

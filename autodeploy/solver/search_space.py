@@ -15,6 +15,7 @@ from autodeploy.evaluation.layers.alternatives import closed, fastest_costs
 from autodeploy.evaluation.layers.unit_costs import CutCosts, joined
 from autodeploy.evaluation.stages.step_parts import faster_somewhere
 from autodeploy.evaluation.sweep.sweep import TOTALS, Sweep, sweep_tree
+from autodeploy.messages import Message
 from autodeploy.solver.effort import LEVELS, USUAL
 from autodeploy.solver.outer.frontier import SearchRequest
 from autodeploy.specs.planset import Counts
@@ -237,9 +238,11 @@ def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal
         total += most
         if cells > MOST_CELLS or most > MOST_CANDIDATES or total > MOST_CANDIDATES_IN_ALL:
             raise SpecError(
-                f"up to {max(cells, most, total):,} strategies to look at, {MOST_CANDIDATES:,} at most",
+                Message(
+                    "solver.up_to_strategies_to_look_at_at_most", count=max(cells, most, total), most=MOST_CANDIDATES
+                ),
                 path="/search/allow" if spec.search.allow else "/search/fix",
-                hint="fix axes (fix: {tp: 8}), allow fewer values (allow: {cp: [1, 2, 4]}), or switch features off",
+                hint=Message("solver.fix_allow_or_switch_off"),
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.told import Text, Told
 
 Mode = Literal["baseline", "alone", "cumulative", "leave_one_out", "published"]
 
@@ -28,11 +29,11 @@ class AblationRow(Document):
     published: float | None = None
     tolerance: str | None = None
     within_tolerance: bool | None = None
-    reason: str | None = None
+    reason: Text | None = None
     moved: dict[str, float] = {}  # part of the breakdown -> seconds gained (+ slower), the largest first
 
 
-class AblationReport(Document):
+class AblationReport(Told):
     """All rows, in the order they were asked for."""
 
     rows: tuple[AblationRow, ...]

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 
 AttentionType = Literal["full_attention", "sliding_attention", "chunked_attention", "linear_attention"]
@@ -20,7 +21,7 @@ USUAL_OFFSET: Final = 2
 def no_bool(value: object) -> object:
     """The value, unless it is a truth value where a size is wanted."""
     if isinstance(value, bool):
-        raise ValueError(f"{value} is a truth value, not a size")
+        raise ValueError(Message("specs.is_truth_value_not_size", value=value))
     return value
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import Plan
+from autodeploy.specs.told import Text, Told
 
 GateName = Literal["legality", "memory", "slowdown", "baseline", "mfu"]
 
@@ -34,7 +35,7 @@ class BrokenRule(Document):
     """
 
     rule: str
-    text: str
+    text: Text
     values: dict[str, bool | int | float | str] = {}
     allowed: bool = False
 
@@ -84,7 +85,7 @@ class Changes(Document):
     name: str = ""
     fields: tuple[FieldChange, ...] = ()
     moved: tuple[MovedPart, ...] = ()
-    cause: str = ""
+    cause: Text = ""
 
 
 class Shortage(Document):
@@ -113,7 +114,7 @@ class Remedy(Document):
     slowdown: float
 
 
-class CheckReport(Document):
+class CheckReport(Told):
     """Whether a launch passes, and why. Remedies are the cheapest first; there are none where it fits.
 
     A launch whose degrees contradict each other has no `plan`, and one whose file can't be read as a spec no `spec`:
@@ -129,7 +130,7 @@ class CheckReport(Document):
     limits: CheckLimits
     release: str = ""
     plan: Plan | None = None
-    unpredicted: str = ""
+    unpredicted: Text = ""
     gates: tuple[Gate, ...]
     best: Compared | None = None
     baseline: Compared | None = None
@@ -137,8 +138,8 @@ class CheckReport(Document):
     shortage: Shortage | None = None
     remedies: tuple[Remedy, ...] = ()
     broken_rules: tuple[BrokenRule, ...] = ()
-    unmodelled: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ()
-    contradictions: tuple[str, ...] = ()
+    unmodelled: tuple[Text, ...] = ()
+    assumptions: tuple[Text, ...] = ()
+    contradictions: tuple[Text, ...] = ()
     unknown_flags: tuple[str, ...] = ()
     flags: dict[str, str] | None = None

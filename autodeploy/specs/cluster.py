@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 
 MAX_NPUS = 200_000
@@ -75,13 +76,15 @@ class ClusterSpec(Document):
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
-            raise ValueError("an overlay holds texts and finite numbers only") from None
+            raise ValueError(Message("specs.overlay_holds_texts_and_finite_numbers_only")) from None
         return value
 
     @model_validator(mode="after")
     def _count_is_given_once(self) -> Self:
         if (self.num_npus is None) == (self.blocks is None):
-            raise ValueError("give either num_npus or blocks, not both and not neither")
+            raise ValueError(Message("specs.give_either_num_npus_or_blocks_not_both"))
         if self.num_npus is not None and self.spare_npus >= self.num_npus:
-            raise ValueError(f"spare_npus {self.spare_npus} leaves no card of {self.num_npus} to plan on")
+            raise ValueError(
+                Message("specs.spare_npus_leaves_no_card_of_to_plan", spare=self.spare_npus, all=self.num_npus)
+            )
         return self

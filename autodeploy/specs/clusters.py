@@ -8,6 +8,7 @@ from pydantic import Field
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.told import Text, Told
 
 MOST = 4
 
@@ -47,7 +48,7 @@ class ClusterAnswer(Document):
     offer: ClusterOffer
     num_npus: int | None = None
     tokens: float
-    message: str
+    message: Text
     points: tuple[ClusterPoint, ...] = ()
 
     @property
@@ -57,7 +58,7 @@ class ClusterAnswer(Document):
         return min(in_time, key=lambda point: (point.cost, point.days), default=None)
 
 
-class ClusterComparison(Document):
+class ClusterComparison(Told):
     """Offers in the order that they were given in; `cheapest` is the index of the one that meets the deadline for
     least, with `num_npus` cards.
     """
@@ -66,7 +67,7 @@ class ClusterComparison(Document):
     clusters: tuple[ClusterAnswer, ...]
     cheapest: int | None = None
     num_npus: int | None = None
-    message: str
+    message: Text
     engine_version: str
 
     @property

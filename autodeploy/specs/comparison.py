@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.told import Text, Told
 
 Group = Literal["search", "strategy", "time", "breakdown", "stages"]
 Cell = str | int | float | bool | None
@@ -40,14 +41,14 @@ class CheckpointChange(Document):
     before: str
     after: str
     how: Literal["loaded", "resharded", "weights_resharded", "weights_converted", "impossible", "unknown"]
-    reason: str
+    reason: Text
     format: str = ""
     moved_gb: float | None = None
     seconds: float | None = None
     commands: tuple[str, ...] = ()
 
 
-class Comparison(Document):
+class Comparison(Told):
     """The plans and the fields in which they differ, in reading order; from the first to each other, what becomes of
     its checkpoints.
     """

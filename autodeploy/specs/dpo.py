@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ class DpoSpec(Document):
 
 # Fields of a model, and what of it no reference is modelled for where they say something.
 _UNMODELLED: Final = {
-    "n_routed_experts": "experts",
-    "linear_attention": "linear attention",
-    "num_nextn_predict_layers": "multi-token prediction",
-    "tie_word_embeddings": "tied embeddings",
+    "n_routed_experts": Message("specs.part_experts"),
+    "linear_attention": Message("specs.part_linear_attention"),
+    "num_nextn_predict_layers": Message("specs.part_mtp"),
+    "tie_word_embeddings": Message("specs.part_tied_embeddings"),
 }
 
 
 def unmodelled_with_reference(value_of: Callable[[str], object]) -> str | None:
     """Why preference tuning of a model is not modelled yet; None where it is. value_of : a field of the model."""
     found = next((what for field, what in _UNMODELLED.items() if value_of(field)), None)
-    return found and f"preference tuning of a model with {found} is not modelled yet"
+    return found and Message("specs.preference_tuning_of_model_with_is_not_modelled", what=found)

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.messages.foreign_faults import os_fault
 from cost_models.load_balance import LoadSeries
 
 if TYPE_CHECKING:
@@ -66,7 +68,9 @@ def read_expert_loads(name: str, sha256: str | None = None) -> ExpertLoads:
     found = content_hash(Path(name))
     if sha256 is not None and found != sha256:
         raise SpecError(
-            f"{Path(name).name} has changed since the spec was read", path=FIELD, hint="read the spec again"
+            Message("specs.has_changed_since_spec_was_read", file=Path(name).name),
+            path=FIELD,
+            hint=Message("specs.read_spec_again"),
         )
     return _read(name, found)
 
@@ -77,7 +81,9 @@ def _read(name: str, _sha256: str) -> ExpertLoads:
     try:
         text = _content(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path.name} is not UTF-8 text (byte {error.start})", path=FIELD) from error
+        raise SpecError(
+            Message("common.is_not_utf_8_text_byte", file=path.name, place=error.start), path=FIELD
+        ) from error
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return ExpertLoads(_series(_csv_rows(text)), of_ranks=False)
@@ -92,10 +98,16 @@ def _content(path: Path) -> bytes:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise SpecError(
-            f"{path.name} can't be read: {error.strerror or error}", path=FIELD, hint="check the path"
+            Message("common.cannot_be_read", file=path.name, reason=os_fault(error)),
+            path=FIELD,
+            hint=Message("common.check_path"),
         ) from error
     if len(content) > MAX_BYTES:
-        raise SpecError(f"{path.name} is larger than {MAX_BYTES:,} bytes", path=FIELD, hint="keep every tenth step")
+        raise SpecError(
+            Message("common.is_larger_than_bytes", file=path.name, limit=MAX_BYTES),
+            path=FIELD,
+            hint=Message("specs.keep_every_tenth_step"),
+        )
     return content
 
 
@@ -103,7 +115,7 @@ def _csv_rows(text: str) -> dict[tuple[int, Key], list[float]]:
     lines = list(csv.reader(io.StringIO(text)))
     header = [name.strip().lower() for name in lines[0]] if lines else []
     if header[:2] != ["step", "layer"] or len(header) < 4:
-        raise SpecError("the CSV has no header step,layer,...", path=FIELD, hint="step,layer,expert,tokens")
+        raise SpecError(Message("specs.csv_has_no_header_step_layer"), path=FIELD, hint="step,layer,expert,tokens")
     long = header[2:] == ["expert", "tokens"]
     rows: dict[tuple[int, Key], dict[int, float]] = {}
     for number, line in enumerate(lines[1:], start=2):
@@ -112,17 +124,24 @@ def _csv_rows(text: str) -> dict[tuple[int, Key], list[float]]:
         try:
             step, layer, *values = int(line[0]), int(line[1]), *map(float, line[2:])
         except (ValueError, IndexError):
-            raise SpecError(f"line {number} of the CSV is not numbers", path=FIELD) from None
+            raise SpecError(Message("specs.line_of_csv_is_not_numbers", line=number), path=FIELD) from None
         if len(values) != len(header) - 2:
-            raise SpecError(f"line {number} of the CSV has {len(line)} columns, the header {len(header)}", path=FIELD)
+            raise SpecError(
+                Message("specs.line_of_csv_has_columns_header", line=number, columns=len(line), titles=len(header)),
+                path=FIELD,
+            )
         held = rows.setdefault((step, (layer,)), {})
         for expert, tokens in [(int(values[0]), values[1])] if long else list(enumerate(values)):
             if expert in held:
-                raise SpecError(f"line {number} of the CSV repeats a step, layer and expert", path=FIELD)
+                raise SpecError(Message("specs.line_of_csv_repeats_step_layer_and_expert", line=number), path=FIELD)
             held[expert] = tokens
     for (step, (layer, *_)), held in rows.items():
         if sorted(held) != list(range(len(held))):
-            raise SpecError(f"step {step}, layer {layer} has gaps between its experts", path=FIELD, hint="count from 0")
+            raise SpecError(
+                Message("specs.step_layer_has_gaps_between_its_experts", step=step, layer=layer),
+                path=FIELD,
+                hint=Message("specs.count_from_0"),
+            )
     return {key: [held[expert] for expert in range(len(held))] for key, held in rows.items()}
 
 
@@ -135,12 +154,12 @@ def _json_series(text: str) -> LoadSeries:
         steps = np.asarray(document.get("steps", range(len(loads))), dtype=np.int64)
     except (ValueError, TypeError, KeyError) as error:
         raise SpecError(
-            f"the JSON does not hold expert loads: {error}",
+            Message("specs.json_does_not_hold_expert_loads", reason=error),
             path=FIELD,
             hint='{"loads": [rows][layers][experts]} or [{"step", "layer", "loads"}]',
         ) from error
     if loads.ndim != 3 or steps.shape != loads.shape[:1]:
-        raise SpecError("loads are not [rows][layers][experts] with one step a row", path=FIELD)
+        raise SpecError(Message("specs.loads_are_not_rows_layers_experts_with_a_single"), path=FIELD)
     return _checked(steps, loads)
 
 
@@ -154,11 +173,15 @@ def _log_rows(text: str) -> dict[tuple[int, Key], list[float]]:
         loads = [float(value) for value in match["loads"].split(",") if value.strip()]
         before = rows.get(key, [0.0] * len(loads))
         if len(before) != len(loads):
-            raise SpecError(f"iteration {key[0]} has lines of different length for one layer", path=FIELD)
+            raise SpecError(
+                Message("specs.iteration_has_lines_of_different_length_for_a_single", step=key[0]), path=FIELD
+            )
         rows[key] = [a + b for a, b in zip(before, loads, strict=True)]
     if not rows:
         raise SpecError(
-            "no line of --print-expert-load in the log", path=FIELD, hint="or give a .csv or .json of expert loads"
+            Message("specs.no_line_of_print_expert_load_in_log"),
+            path=FIELD,
+            hint=Message("specs.or_give_csv_or_json_of_expert_loads"),
         )
     return rows
 
@@ -168,9 +191,9 @@ def _series(rows: dict[tuple[int, Key], list[float]]) -> LoadSeries:
     lengths = {len(loads) for loads in rows.values()}
     if not rows or len(rows) != len(steps) * len(layers) or len(lengths) != 1:
         raise SpecError(
-            "every step needs every layer, with equally many experts",
+            Message("specs.every_step_needs_every_layer_with_equally_many"),
             path=FIELD,
-            hint=f"{len(steps)} steps, {len(layers)} layers, {len(rows)} rows",
+            hint=Message("specs.steps_layers_rows", steps=len(steps), layers=len(layers), rows=len(rows)),
         )
     loads = np.array([[rows[step, layer] for layer in layers] for step in steps])
     return _checked(np.array(steps, dtype=np.int64), loads)
@@ -182,9 +205,9 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 def _checked(steps: np.ndarray, loads: np.ndarray) -> LoadSeries:
     if loads.size == 0 or not np.isfinite(loads).all() or (loads < 0.0).any():
-        raise SpecError("loads are not numbers of tokens, at least 0", path=FIELD)
+        raise SpecError(Message("specs.loads_are_not_numbers_of_tokens_at_least"), path=FIELD)
     if (loads.sum(axis=-1) <= 0.0).any():
-        raise SpecError("a layer sends no token to any expert", path=FIELD)
+        raise SpecError(Message("specs.layer_sends_no_token_to_any_expert"), path=FIELD)
     if (np.diff(steps) <= 0).any():
-        raise SpecError("steps do not ascend", path=FIELD)
+        raise SpecError(Message("specs.steps_do_not_ascend"), path=FIELD)
     return LoadSeries(steps, loads)

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
 from autodeploy.specs.generation_layout import EngineName, GenerationLayout
 from autodeploy.specs.model import ModelSpec
@@ -88,8 +90,8 @@ class GenerationRecord(Document):
     def _dies_are_used(self) -> Self:
         dies, tp = self.cluster.num_dies, self.generation.tp
         if dies % tp:
-            message = f"{dies} dies are no whole number of ranks of tp {tp}"
-            raise ValueError(f"{message} | give num_dies as a multiple of tp x dp")
+            message = Message("specs.dies_are_no_whole_number_of_ranks_of", dies=dies, tp=tp)
+            raise FieldFault(message, Message("specs.give_num_dies_as_multiple_of_tp_x"))
         return self
 
 
@@ -125,7 +127,9 @@ def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis], path: str) 
     whole = degrees[0] * degrees[1]
     if given in (1, whole):
         return given
-    found.append(Diagnosis(path=f"{path}/ep", text=f"ep {given} is not modelled; read as tp x dp, {whole}"))
+    found.append(
+        Diagnosis(path=f"{path}/ep", text=Message("specs.ep_is_not_modelled_read_as_tp_x", given=given, whole=whole))
+    )
     return whole
 
 
@@ -139,7 +143,7 @@ def _precision(given: Any, found: list[Diagnosis], path: str) -> Any:
             return word
     for start, word in _NEAREST_PRECISIONS.items():
         if name.startswith(start):
-            text = f"{given!r} is not modelled; read as the nearest, {word}"
+            text = Message("specs.is_not_modelled_read_as_nearest", name=repr(given), word=word)
             found.append(Diagnosis(path=f"{path}/precision", text=text))
             return word
     return given
@@ -149,5 +153,10 @@ def profile_read(given: str, found: list[Diagnosis]) -> str:
     """The profile of a name, the nearest where none is of this system."""
     named, same = profile_named(given)
     if named is not None and not same:
-        found.append(Diagnosis(path="/cluster/profile", text=f"no profile of {given!r}; read as the nearest, {named}"))
+        found.append(
+            Diagnosis(
+                path="/cluster/profile",
+                text=Message("specs.no_profile_of_read_as_nearest", name=repr(given), profile=named),
+            )
+        )
     return named or given

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
 
 EngineName = Literal["vllm", "sglang", "trtllm", "vllm-ascend"]
@@ -37,6 +39,6 @@ class GenerationLayout(Document):
     def _experts_lie_over_all_or_none(self) -> Self:
         whole = self.tp * self.dp
         if self.ep not in (1, whole):
-            hint = f"give ep {whole}, or 1 to cut experts by tp"
-            raise ValueError(f"ep {self.ep} is neither 1 nor tp x dp = {whole} | {hint}")
+            hint = Message("specs.give_ep_or_1_to_cut_experts_by", whole=whole)
+            raise FieldFault(Message("specs.ep_is_neither_1_nor_tp_x_dp", ep=self.ep, whole=whole), hint)
         return self

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, field_validator
 
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 
 if TYPE_CHECKING:
@@ -75,11 +76,11 @@ def _layer_widths(model: ModelSpec, names: tuple[str, ...], *, moe: bool, active
 
 # Fields of a model, and what of it no adapters are modelled for where they say something.
 _UNMODELLED: Final = {
-    "sparse_attention": "an indexer",
-    "linear_attention": "linear attention",
-    "sliding_attention_heads": "sliding layers of other heads",
-    "attention_head_gate": "gates of heads",
-    "num_nextn_predict_layers": "multi-token prediction",
+    "sparse_attention": Message("specs.part_indexer"),
+    "linear_attention": Message("specs.part_linear_attention"),
+    "sliding_attention_heads": Message("specs.part_sliding_heads"),
+    "attention_head_gate": Message("specs.part_head_gates"),
+    "num_nextn_predict_layers": Message("specs.part_mtp"),
 }
 EXPERT_TARGETS: Final = frozenset({"linear_fc1", "linear_fc2"})
 
@@ -92,7 +93,7 @@ def unmodelled_with_adapters(value_of: Callable[[str], object], targets: Iterabl
     """
     found = next((what for field, what in _UNMODELLED.items() if value_of(field)), None)
     if found is None and value_of("kv_lora_rank") and not value_of("q_lora_rank"):
-        found = "latent attention whose queries are not compressed"
+        found = Message("specs.part_uncompressed_queries")
     if found is None and value_of("n_routed_experts") and not set(targets) >= EXPERT_TARGETS:
-        found = "experts that have none beside one of their matrices"
-    return found and f"adapters of a model with {found} are not modelled yet"
+        found = Message("specs.part_experts_of_one_matrix")
+    return found and Message("specs.adapters_of_model_with_are_not_modelled_yet", what=found)

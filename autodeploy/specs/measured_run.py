@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
 
 RunSource = Literal[
@@ -107,7 +109,7 @@ class MeasuredRun(Document):
     def _something_was_measured(self) -> Self:
         figures = (self.step_time_s, self.tokens_per_s_per_npu, self.peak_memory_gib, self.gemm, self.collectives)
         if not any(figures) and self.out_of_memory is None:
-            raise ValueError("nothing was measured | give step_time_s, tokens_per_s_per_npu or peak_memory_gib")
+            raise FieldFault(Message("specs.nothing_was_measured"), Message("specs.give_step_time_s_tokens_per_s_per"))
         return self
 
     @property

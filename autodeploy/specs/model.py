@@ -10,8 +10,10 @@ from math import gcd
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
+from autodeploy.messages import Message, joined
+from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.attention_kinds import AttentionType, LinearAttention, SparseAttention, no_bool
 from autodeploy.specs.base import Document
 from autodeploy.specs.model_rules import faults
@@ -152,7 +154,10 @@ class ModelSpec(Document):
             return value
         pattern = PATTERNS.get(value.strip().lower().replace("_", " "))
         if pattern is None:
-            raise ValueError(f"unknown pattern {value!r} | " + " or ".join(map(repr, PATTERNS)) + ", or one a layer")
+            raise FieldFault(
+                Message("specs.unknown_pattern", value=repr(value)),
+                Message("specs.one_of_patterns", names=joined(map(repr, PATTERNS), "or")),
+            )
         layers = info.data.get("num_hidden_layers", len(pattern))
         return tuple(pattern[i % len(pattern)] for i in range(layers))
 
@@ -432,5 +437,5 @@ class ModelSpec(Document):
 
 
 def _line(model: ModelSpec, field: str, message: str, hint: str) -> InitErrorDetails:
-    error = PydanticCustomError("value_error", "{message}", {"message": f"{message} | {hint}"})
-    return InitErrorDetails(type=error, loc=(field,), input=getattr(model, field))
+    fault = {"error": FieldFault(message, hint)}
+    return InitErrorDetails(type="value_error", loc=(field,), input=getattr(model, field), ctx=fault)

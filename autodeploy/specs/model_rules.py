@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message
+
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
 
@@ -28,8 +30,8 @@ def faults(model: ModelSpec) -> list[Fault]:
     """All faults of a model whose fields are valid one by one."""
     found = [*_attention_faults(model), *_layer_faults(model), *_type_faults(model), *_expert_faults(model)]
     if not found and model.total_params(include_mtp=True) > MAX_TOTAL_PARAMS:
-        message = f"the model would have {model.total_params():.1e} parameters"
-        found.append(("hidden_size", message, "check the sizes"))
+        message = Message("specs.model_would_have_parameters", count=model.total_params())
+        found.append(("hidden_size", message, Message("specs.check_sizes")))
     return found
 
 
@@ -39,26 +41,45 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
     mla = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     if model.is_mla:
         missing = [name for name in mla if getattr(model, name) is None]
-        found += [(name, "latent attention (kv_lora_rank) needs it", "DeepSeek-V3: 128, 64, 128") for name in missing]
+        found += [
+            (name, Message("specs.latent_attention_kv_lora_rank_needs_it"), "DeepSeek-V3: 128, 64, 128")
+            for name in missing
+        ]
         if kv_heads != heads:
             found.append(
-                ("num_key_value_heads", f"{kv_heads}, but latent attention has one a head ({heads})", "omit it")
+                (
+                    "num_key_value_heads",
+                    Message("specs.but_latent_attention_has_one_head", heads=kv_heads, all=heads),
+                    Message("specs.omit_it"),
+                )
             )
         if not missing and model.head_dim != model.qk_head_dim:
-            hint = f"omit it: qk_nope_head_dim + qk_rope_head_dim = {model.qk_head_dim}"
-            found.append(("head_dim", f"{model.head_dim} contradicts the latent attention's dimensions", hint))
+            hint = Message("specs.omit_it_sum", sum=model.qk_head_dim)
+            found.append(
+                ("head_dim", Message("specs.contradicts_latent_attention_s_dimensions", dim=model.head_dim), hint)
+            )
         return found
     for name in ("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"):
         if getattr(model, name) is not None:
             found.append(
-                (name, "belongs to latent attention, but kv_lora_rank is absent", "add kv_lora_rank or omit it")
+                (
+                    name,
+                    Message("specs.belongs_to_latent_attention_but_kv_lora_rank"),
+                    Message("specs.add_kv_lora_rank_or_omit_it"),
+                )
             )
     if heads % kv_heads:
-        hint = f"a divisor of {heads}"
-        found.append(("num_key_value_heads", f"{kv_heads} does not divide num_attention_heads {heads}", hint))
+        hint = Message("specs.divisor_of", number=heads)
+        found.append(
+            (
+                "num_key_value_heads",
+                Message("specs.does_not_divide_num_attention_heads", part=kv_heads, heads=heads),
+                hint,
+            )
+        )
     if "head_dim" not in model.model_fields_set and model.hidden_size % heads:
-        message = f"hidden_size {model.hidden_size} is not a multiple of num_attention_heads {heads}"
-        found.append(("hidden_size", message, "give head_dim, or another number of heads"))
+        message = Message("specs.hidden_size_is_not_multiple_of_num_attention", size=model.hidden_size, heads=heads)
+        found.append(("hidden_size", message, Message("specs.give_head_dim_or_another_number_of_heads")))
     return found
 
 
@@ -67,19 +88,27 @@ def _layer_faults(model: ModelSpec) -> list[Fault]:
     layers = model.num_hidden_layers
     if model.layer_types is not None:
         if len(model.layer_types) != layers:
-            hint = f"give {layers} entries"
-            found.append(("layer_types", f"{len(model.layer_types)} entries for {layers} layers", hint))
+            hint = Message("specs.give_entries", count=layers)
+            found.append(
+                ("layer_types", Message("common.entries_for_layers", count=len(model.layer_types), layers=layers), hint)
+            )
         if model.sliding_window is None and "sliding_attention" in model.layer_types:
-            found.append(("sliding_window", "layer_types names sliding layers, but there is no window", "in tokens"))
+            found.append(
+                (
+                    "sliding_window",
+                    Message("specs.layer_types_names_sliding_layers_but_there_is"),
+                    Message("specs.in_tokens"),
+                )
+            )
     if model.first_k_dense_replace > layers:
-        message = f"{model.first_k_dense_replace} dense layers of {layers}"
-        found.append(("first_k_dense_replace", message, "num_hidden_layers counts the dense layers too"))
+        message = Message("specs.dense_layers_of", dense=model.first_k_dense_replace, layers=layers)
+        found.append(("first_k_dense_replace", message, Message("specs.num_hidden_layers_counts_dense_layers_too")))
     if model.mlp_only_layers and model.mlp_only_layers[-1] >= layers:
-        message = f"layer {model.mlp_only_layers[-1]} of {layers}"
-        found.append(("mlp_only_layers", message, f"indices are 0 to {layers - 1}"))
+        message = Message("specs.layer_of", index=model.mlp_only_layers[-1], layers=layers)
+        found.append(("mlp_only_layers", message, Message("specs.indices_are_0_to", last=layers - 1)))
     if model.num_dense_layers > 0 and model.intermediate_size is None:
-        message = f"{model.num_dense_layers} layers are dense, but their width is absent"
-        hint = "give it" if model.is_moe else "give it, or n_routed_experts and moe_intermediate_size"
+        message = Message("specs.layers_are_dense_but_their_width_is_absent", count=model.num_dense_layers)
+        hint = Message("specs.give_it") if model.is_moe else Message("specs.give_it_or_n_routed_experts_and_moe")
         found.append(("intermediate_size", message, hint))
     return found
 
@@ -89,69 +118,123 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
     found: list[Fault] = []
     types = model.layer_types or ()
     if model.attention_chunk_size is None and "chunked_attention" in types:
-        message = "layer_types names chunked layers, but their chunk has no size"
-        found.append(("attention_chunk_size", message, "in tokens"))
+        message = Message("specs.layer_types_names_chunked_layers_but_their_chunk")
+        found.append(("attention_chunk_size", message, Message("specs.in_tokens")))
     if model.linear_attention is None and "linear_attention" in types:
-        message = "layer_types names linear layers, but they have no sizes"
-        found.append(("linear_attention", message, "kind, heads and head dimensions"))
+        message = Message("specs.layer_types_names_linear_layers_but_they_have")
+        found.append(("linear_attention", message, Message("specs.kind_heads_and_head_dimensions")))
     linear = model.linear_attention
     if linear is not None and "linear_attention" not in types:
-        found.append(("linear_attention", "no layer is linear", "name them in layer_types, or omit it"))
+        found.append(
+            (
+                "linear_attention",
+                Message("specs.no_layer_is_linear"),
+                Message("specs.name_them_in_layer_types_or_omit_it"),
+            )
+        )
     if linear is not None and linear.num_value_heads % linear.num_key_heads:
-        message = f"{linear.num_key_heads} heads of keys do not divide {linear.num_value_heads} of values"
-        found.append(("linear_attention", message, f"a divisor of {linear.num_value_heads}"))
+        message = Message(
+            "specs.heads_of_keys_do_not_divide_of_values", keys=linear.num_key_heads, values=linear.num_value_heads
+        )
+        found.append(("linear_attention", message, Message("specs.divisor_of", number=linear.num_value_heads)))
     if model.attention_output_gate and model.is_mla:
-        found.append(("attention_output_gate", "latent attention has none that is modelled", "omit it"))
+        found.append(
+            (
+                "attention_output_gate",
+                Message("specs.latent_attention_has_none_that_is_modelled"),
+                Message("specs.omit_it"),
+            )
+        )
     other = model.sliding_attention_heads
     if other is not None and "sliding_attention" not in types:
-        found.append(("sliding_attention_heads", "no layer is sliding", "name them in layer_types, or omit it"))
+        found.append(
+            (
+                "sliding_attention_heads",
+                Message("specs.no_layer_is_sliding"),
+                Message("specs.name_them_in_layer_types_or_omit_it"),
+            )
+        )
     if other is not None and (model.is_mla or other % model.num_key_value_heads):
-        message = f"{other} heads do not share {model.num_key_value_heads} of keys and values evenly"
+        message = Message("specs.heads_do_not_share_of_keys_and_values", heads=other, keys=model.num_key_value_heads)
         found.append(("sliding_attention_heads", message, f"a multiple of {model.num_key_value_heads}"))
     if model.attention_head_gate and (model.is_mla or model.attention_output_gate):
-        message = "an output has one kind of gate, and a latent attention's none that is modelled"
-        found.append(("attention_head_gate", message, "omit it"))
+        message = Message("specs.output_has_one_kind_of_gate_and_latent")
+        found.append(("attention_head_gate", message, Message("specs.omit_it")))
     if model.sparse_attention is not None and not model.is_mla:
-        found.append(("sparse_attention", "an indexer needs latent attention", "add kv_lora_rank or omit it"))
+        found.append(
+            (
+                "sparse_attention",
+                Message("specs.indexer_needs_latent_attention"),
+                Message("specs.add_kv_lora_rank_or_omit_it"),
+            )
+        )
     return found
 
 
 def _expert_faults(model: ModelSpec) -> list[Fault]:
     experts, top_k = model.n_routed_experts, model.num_experts_per_tok
     if experts is None:
-        hint = "add n_routed_experts or omit it"
+        hint = Message("specs.add_n_routed_experts_or_omit_it")
         return [
-            (name, "belongs to experts, but n_routed_experts is absent", hint)
+            (name, Message("specs.belongs_to_experts_but_n_routed_experts_is"), hint)
             for name in _EXPERT_FIELDS
             if getattr(model, name)
         ]
     found: list[Fault] = []
     if top_k is None:
-        found.append(("num_experts_per_tok", "routed experts need it", "experts a token is sent to"))
+        found.append(
+            ("num_experts_per_tok", Message("specs.routed_experts_need_it"), Message("specs.experts_token_is_sent_to"))
+        )
     elif top_k > experts:
-        found.append(("num_experts_per_tok", f"{top_k} of {experts} experts", f"at most {experts}"))
+        found.append(
+            (
+                "num_experts_per_tok",
+                Message("specs.of_experts", chosen=top_k, all=experts),
+                Message("common.at_most", bound=experts),
+            )
+        )
     if model.moe_intermediate_size is None:
-        found.append(("moe_intermediate_size", "routed experts need it", "the width of one expert"))
+        found.append(
+            ("moe_intermediate_size", Message("specs.routed_experts_need_it"), Message("specs.width_of_one_expert"))
+        )
     if model.num_moe_layers == 0:
-        message = "every layer is dense, but there are routed experts"
-        found.append(("n_routed_experts", message, "lower first_k_dense_replace, or omit the experts"))
+        message = Message("specs.every_layer_is_dense_but_there_are_routed")
+        found.append(("n_routed_experts", message, Message("specs.lower_first_k_dense_replace_or_omit_experts")))
     if model.shared_expert_intermediate_size is not None and model.n_shared_experts == 0:
-        message = "n_shared_experts is 0, but the shared experts have a width"
-        found.append(("shared_expert_intermediate_size", message, "set n_shared_experts"))
+        message = Message("specs.n_shared_experts_is_0_but_shared_experts")
+        found.append(("shared_expert_intermediate_size", message, Message("specs.set_n_shared_experts")))
     return found + _group_faults(model, experts, top_k)
 
 
 def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fault]:
     groups, reach = model.n_group, model.topk_group
     if groups is None:
-        return [("topk_group", "n_group is absent", "give both or none")] if reach is not None else []
+        return (
+            [("topk_group", Message("specs.n_group_is_absent"), Message("specs.give_both_or_none"))]
+            if reach is not None
+            else []
+        )
     if experts % groups:
-        return [("n_group", f"{groups} groups do not divide {experts} experts", f"a divisor of {experts}")]
+        return [
+            (
+                "n_group",
+                Message("specs.groups_do_not_divide_experts", groups=groups, experts=experts),
+                Message("specs.divisor_of", number=experts),
+            )
+        ]
     if reach is None:
-        return [("topk_group", "n_group is given, but not how many groups a token may reach", "give both or none")]
+        return [("topk_group", Message("specs.n_group_is_given_but_not_how_many"), Message("specs.give_both_or_none"))]
     if reach > groups:
-        return [("topk_group", f"{reach} of {groups} groups", f"at most {groups}")]
+        return [
+            (
+                "topk_group",
+                Message("specs.of_groups", reach=reach, groups=groups),
+                Message("common.at_most", bound=groups),
+            )
+        ]
     if top_k is not None and top_k > reach * (experts // groups):
-        message = f"{reach} groups of {experts // groups} experts hold fewer than num_experts_per_tok {top_k}"
-        return [("topk_group", message, "raise topk_group")]
+        message = Message(
+            "specs.groups_of_experts_hold_fewer_than_num_experts", reach=reach, size=experts // groups, top=top_k
+        )
+        return [("topk_group", message, Message("specs.raise_topk_group"))]
     return []

@@ -11,6 +11,7 @@ from autodeploy.specs.rl_plan import RlPlan
 from autodeploy.specs.router import RouterKind
 from autodeploy.specs.spares import SpareRow
 from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.told import Text, Told
 from autodeploy.specs.training_run import TrainingRun
 
 # Names that documents of earlier versions have, which are read without them.
@@ -150,9 +151,9 @@ class Uncertainty(Document):
 
     low_s: float
     high_s: float
-    basis: str
+    basis: Text
     nearest_record: str | None = None
-    extrapolated: tuple[str, ...] = ()
+    extrapolated: tuple[Text, ...] = ()
     parameter_log_sigma: float = 0.0
     sensitivity: dict[str, float] = {}
 
@@ -172,8 +173,8 @@ class MemoryInterval(Document):
 
     low_gib: float
     high_gib: float
-    basis: str = ""
-    extrapolated: tuple[str, ...] = ()
+    basis: Text = ""
+    extrapolated: tuple[Text, ...] = ()
 
 
 class Evidence(Document):
@@ -200,7 +201,7 @@ class Bet(Document):
 
     kind: Literal["unproven", "memory", "number"]
     name: str
-    text: str
+    text: Text
     cost_pct: float | None = None
 
 
@@ -235,10 +236,10 @@ class BoxNumber(Document):
     """
 
     name: str
-    meaning: str
+    meaning: Text
     low: float
     high: float
-    basis: str
+    basis: Text
     influence: float = 0.0
 
 
@@ -268,7 +269,7 @@ class Rescaled(Document):
     measured_step_time_s: float
     predicted_step_time_s: float
     run: str
-    source: str
+    source: Text
 
 
 class ExpertImbalance(Document):
@@ -289,7 +290,7 @@ class ExpertImbalance(Document):
     from_file: bool = False
 
 
-class Plan(Document):
+class Plan(Told):
     """One deployment plan, ready to be exported to a launch script."""
 
     @model_validator(mode="before")
@@ -350,8 +351,8 @@ class Plan(Document):
         RlPlan | None,
         Field(description="of rl_post_training: its phases", exclude_if=lambda value: value is None),
     ] = None
-    explanation: str = ""
-    assumptions: tuple[str, ...] = ()
+    explanation: Text = ""
+    assumptions: tuple[Text, ...] = ()
     provenance: Kind = "assumed"
 
 
@@ -360,7 +361,7 @@ class Optimality(Document):
 
     objective: str
     bound: float | None = None
-    relaxation: str = ""
+    relaxation: Text = ""
     gap: float | None = None
     proved: bool = False
 
@@ -393,14 +394,14 @@ class Unrestricted(Document):
 class NearestChange(Document):
     """A change of the spec that would make it fit, and what it brings."""
 
-    change: str
-    effect: str
+    change: Text
+    effect: Text
 
 
 class Infeasible(Document):
     """Why there is no plan."""
 
-    binding_rules: tuple[str, ...]
+    binding_rules: tuple[Text, ...]
     nearest: tuple[NearestChange, ...] = ()
 
 
@@ -443,7 +444,7 @@ class SolvedStrategies(Document):
     mfu: tuple[float, ...] = ()
 
 
-class PlanSet(Document):
+class PlanSet(Told):
     """The result of a search: ranked plans, how good they are proven to be and what was rejected.
 
     `optimality` and `fastest` are of the ranking by predicted times alone.
@@ -476,8 +477,8 @@ class PlanSet(Document):
         Field(description="plans with some nodes fewer, by `search.spare_nodes`", exclude_if=lambda value: not value),
     ] = ()
     features_off: Annotated[
-        dict[str, str], Field(description="features switched off in this search, each with its reason")
+        dict[str, Text], Field(description="features switched off in this search, each with its reason")
     ] = {}
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Text, ...] = ()
     infeasible: Infeasible | None = None
-    error: str | None = None
+    error: Text | None = None

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.validation import did_you_mean, field_errors
@@ -81,8 +82,8 @@ def read_preset(name: str) -> Preset:
     """
     key = name[:100].strip().lower().replace("_", "-").replace(" ", "-")
     if key not in preset_names():
-        hint = did_you_mean(key, preset_names()) or "`autodeploy models ls` lists them"
-        raise SpecError(f"there is no model preset {name[:100]!r}", path="/model", hint=hint)
+        hint = did_you_mean(key, preset_names()) or Message("specs.autodeploy_models_ls_lists_them")
+        raise SpecError(Message("specs.there_is_no_model_preset", name=repr(name[:100])), path="/model", hint=hint)
     return _read(key)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 
 
@@ -20,7 +21,7 @@ class Tolerance(Document):
     @model_validator(mode="after")
     def _one(self) -> Tolerance:
         if sum(value is not None for value in self.model_dump().values()) != 1:
-            raise ValueError("give one of points, relative_pct, at_least, at_most")
+            raise ValueError(Message("specs.give_one_of_points_relative_pct_at_least"))
         return self
 
     def holds(self, predicted: float, published: float) -> bool:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3", "longrope", "plm"]
@@ -140,14 +142,16 @@ class Recipe(Document):
     @classmethod
     def _truth_is_no_number(cls, value: Any, info: Any) -> Any:
         if isinstance(value, bool) and info.field_name not in SWITCHES:
-            raise ValueError(f"{value} is a truth value, not a number")
+            raise ValueError(Message("specs.is_truth_value_not_number", value=value))
         return value
 
     @model_validator(mode="after")
     def _frequencies_agree(self) -> Self:
         scaling = self.rope_scaling
         if scaling is not None and scaling.rope_type in {"yarn", "llama3", "linear"} and scaling.factor is None:
-            raise ValueError(f"rope_scaling of type {scaling.rope_type} needs a factor | add factor")
+            raise FieldFault(
+                Message("specs.rope_scaling_of_type_needs_factor", kind=scaling.rope_type), Message("specs.add_factor")
+            )
         return self
 
     @property

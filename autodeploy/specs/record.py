@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.model import ModelSpec
@@ -112,8 +113,12 @@ def record_of(number: int, line: str) -> Record | Unread:
         name = str(value["id"])[:MAX_NAME] if isinstance(value, dict) and value.get("id") else name
         return Record.model_validate(value)
     except json.JSONDecodeError as error:
-        return Unread(name, SpecError(f"line {number} is not JSON: {error.msg}", path=f"/{number}"))
+        return Unread(
+            name, SpecError(Message("specs.line_is_not_json", line=number, reason=error.msg), path=f"/{number}")
+        )
     except ValidationError as error:
         return Unread(name, SpecError(errors=field_errors(error, prefix=f"/{number}")))
     except (RecursionError, ValueError) as error:
-        return Unread(name, SpecError(f"line {number} can't be read: {error}", path=f"/{number}"))
+        return Unread(
+            name, SpecError(Message("specs.line_cannot_be_read", number=number, reason=str(error)), path=f"/{number}")
+        )

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.messages import Message
 from autodeploy.specs import record_words as words
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
@@ -55,7 +56,7 @@ class Diagnoses:
         if name in same:
             return same[name]
         if nearest and name in nearest:
-            self.say(path, f"{given!r} is not modelled; read as the nearest, {nearest[name]}")
+            self.say(path, Message("specs.is_not_modelled_read_as_nearest", name=repr(given), word=nearest[name]))
             return nearest[name]
         return given
 
@@ -128,9 +129,9 @@ def _types_problem(model: Mapping[str, Any]) -> str:
     """Why the layers' attention can't be told from the model's list or pattern; "" if it can."""
     types, layers = model["layer_types"], model.get("num_hidden_layers")
     if isinstance(types, str) and types.strip().lower().replace("_", " ") not in PATTERNS:
-        return f"unknown pattern {types[:60]!r}"
+        return Message("specs.unknown_pattern", name=repr(types[:60]))
     if isinstance(types, list | tuple) and len(types) != layers:
-        return f"{len(types)} entries for {layers} layers"
+        return Message("common.entries_for_layers", count=len(types), layers=layers)
     if model.get("sliding_window") is None and "sliding" in str(types):
         return "there is no sliding_window"
     return ""

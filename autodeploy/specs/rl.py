@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message, joined
+from autodeploy.messages.field_faults import FieldFault, fault_of
 from autodeploy.specs.base import Document
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
-from autodeploy.specs.validation import complaint
 from cost_models.response_lengths import Lengths, equal_lengths, histogram_lengths, lognormal_lengths
 
 Algorithm = Literal["grpo", "dapo", "ppo"]
@@ -30,7 +31,9 @@ ASSUMED_CV = 0.8  # of response lengths where only a mean is known
 def _not_above_max(mean: float | None, greatest: int | None) -> None:
     """Lengths whose mean and greatest contradict each other."""
     if mean is not None and greatest is not None and mean > greatest:
-        raise ValueError(f"the longest has {greatest} tokens, the mean {mean:g} | max is at least mean")
+        raise FieldFault(
+            Message("specs.longest_has_tokens_mean", most=greatest, mean=mean), Message("specs.max_is_at_least_mean")
+        )
 
 
 class PromptLength(Document):
@@ -48,7 +51,7 @@ class PromptLength(Document):
     @model_validator(mode="after")
     def _something_is_known(self) -> Self:
         if self.mean is None and self.max is None:
-            raise ValueError("prompts have a length | mean, max or both")
+            raise FieldFault(Message("specs.prompts_have_length"), Message("specs.mean_max_or_both"))
         return self
 
     @property
@@ -70,9 +73,14 @@ def _as_histogram(value: Any) -> Any:
     for length, share in value.items():
         text = str(length)
         if isinstance(length, bool) or not (text.isascii() and text.isdecimal() and 0 < int(text) <= 16_777_216):
-            raise ValueError(f"{text[:40]!r} is not a number of tokens | a whole number of at least 1: its share")
+            raise FieldFault(
+                Message("specs.is_not_number_of_tokens", value=repr(text[:40])),
+                Message("specs.whole_number_of_at_least_1_its_share"),
+            )
         if int(text) in found:
-            raise ValueError(f"the length {int(text)} is there twice | one share for each length")
+            raise FieldFault(
+                Message("specs.length_is_there_twice", length=int(text)), Message("specs.one_share_for_each_length")
+            )
         found[int(text)] = share
     return found
 
@@ -101,7 +109,9 @@ class ResponseLength(Document):
     @classmethod
     def _spread_around_a_mean(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and "mean" in info.data and info.data["mean"] is None:
-            raise ValueError("a spread needs the mean that it is around | add mean, or leave cv out")
+            raise FieldFault(
+                Message("specs.spread_needs_mean_that_it_is_around"), Message("specs.add_mean_or_leave_cv_out")
+            )
         return value
 
     @field_validator("histogram")
@@ -111,15 +121,20 @@ class ResponseLength(Document):
             return None
         beside = [name for name in ("mean", "max", "cv") if info.data.get(name) is not None]
         if beside:
-            raise ValueError(f"a histogram says {beside[0]} itself | leave {', '.join(beside)} out")
+            raise FieldFault(
+                Message("specs.histogram_says_itself", name=beside[0]),
+                Message("specs.leave_out", names=", ".join(beside)),
+            )
         if not any(share > 0.0 for share in value.values()):
-            raise ValueError("no length has a share above 0")
+            raise ValueError(Message("specs.no_length_has_share_above_0"))
         return value
 
     @model_validator(mode="after")
     def _something_is_known(self) -> Self:
         if self.histogram is None and self.max is None:
-            raise ValueError("responses have a greatest length | max, with mean and cv if known, or a histogram")
+            raise FieldFault(
+                Message("specs.responses_have_greatest_length"), Message("specs.max_with_mean_and_cv_if_known_or")
+            )
         return self
 
     @property
@@ -153,8 +168,9 @@ def _model_of(value: Mapping[Any, Any]) -> ModelSpec:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        what = complaint(first).removeprefix("Value error, ").partition(" | ")[0]
-        raise ValueError(f"{where}: {what} | a model, as under /model") from None
+        raise FieldFault(
+            Message("specs.at_field", field=where, message=fault_of(first)[0]), Message("specs.model_as_under_model")
+        ) from None
 
 
 def _word_or_model(word: str) -> BeforeValidator:
@@ -167,7 +183,8 @@ def _word_or_model(word: str) -> BeforeValidator:
             return load_preset(value) if isinstance(value, str) and value != word else value
         except SpecError as error:
             first = error.errors[0]
-            raise ValueError(f"{first.message} | {word}, or a model; {first.hint}".rstrip("; ")) from None
+            hint = Message("specs.word_or_model", word=word)
+            raise FieldFault(first.message, joined([hint, first.hint], "semicolon") if first.hint else hint) from None
 
     return BeforeValidator(read)
 
@@ -201,7 +218,10 @@ class RlTraining(Document):
     def _mini_batches_are_whole(cls, value: int, info: ValidationInfo) -> int:
         prompts = info.data.get("prompts_per_step")
         if prompts is not None and prompts % value:
-            raise ValueError(f"{prompts} prompts don't make {value} equal mini batches | a divisor of prompts_per_step")
+            raise FieldFault(
+                Message("specs.prompts_do_not_make_equal_mini_batches", prompts=prompts, batches=value),
+                Message("specs.divisor_of_prompts_per_step"),
+            )
         return value
 
     @field_validator("critic")
@@ -209,7 +229,9 @@ class RlTraining(Document):
     def _critic_of_ppo(cls, value: Any, info: ValidationInfo) -> Any:
         algorithm = info.data.get("algorithm")
         if value is not None and algorithm is not None and algorithm != "ppo":
-            raise ValueError(f"{algorithm} has no critic | leave it out, or algorithm: ppo")
+            raise FieldFault(
+                Message("specs.has_no_critic", algorithm=algorithm), Message("specs.leave_it_out_or_algorithm_ppo")
+            )
         return value
 
     @property
@@ -247,7 +269,10 @@ class RlStrategy(Document):
     @classmethod
     def _cards_of_their_own(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("placement") == "colocated":
-            raise ValueError("colocated, all cards generate | leave it out, or placement: separate or async")
+            raise FieldFault(
+                Message("specs.colocated_all_cards_generate"),
+                Message("specs.leave_it_out_or_placement_separate_or_async"),
+            )
         return value
 
     @field_validator("staleness")
@@ -255,7 +280,10 @@ class RlStrategy(Document):
     def _stale_only_beside_training(cls, value: int, info: ValidationInfo) -> int:
         placement = info.data.get("placement")
         if value and placement is not None and placement != "async":
-            raise ValueError(f"{placement}, generation waits for the update: staleness is 0 | or placement: async")
+            raise FieldFault(
+                Message("specs.generation_waits_for_update_staleness_is_0", placement=placement),
+                Message("specs.or_placement_async"),
+            )
         return value
 
     @field_validator("offload")
@@ -263,8 +291,11 @@ class RlStrategy(Document):
     def _offload_where_memory_is_shared(cls, value: tuple[Offload, ...], info: ValidationInfo) -> tuple[Offload, ...]:
         twice = [name for name in value if value.count(name) > 1]
         if twice:
-            raise ValueError(f"offload names {twice[0]} twice")
+            raise ValueError(Message("specs.offload_names_twice", name=twice[0]))
         placement = info.data.get("placement")
         if value and placement is not None and placement != "colocated":
-            raise ValueError(f"{placement}, trainers don't make room for generation | leave it out, or colocated")
+            raise FieldFault(
+                Message("specs.trainers_do_not_make_room_for_generation", placement=placement),
+                Message("specs.leave_it_out_or_colocated"),
+            )
         return value

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.rl import Offload, RlStrategy
 
@@ -48,7 +50,10 @@ def _adapter(axis: RlAxis) -> TypeAdapter[Any]:
 
 
 _VALUES: Final = {axis: _adapter(axis) for axis in RL_AXES if axis != "rl.offload"}
-_KINDS: Final = {"rl.generation.memory_fraction": "a share above 0, at most 1", "rl.partial_rollout": "true or false"}
+_KINDS: Final = {
+    "rl.generation.memory_fraction": Message("specs.share_above_0_at_most_1"),
+    "rl.partial_rollout": Message("specs.true_or_false"),
+}
 
 
 def offload_text(states: tuple[Offload, ...]) -> str:
@@ -70,24 +75,29 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
         where the axis has no such value.
     """
     if isinstance(value, bool) != (axis == "rl.partial_rollout"):
-        raise ValueError(f"{axis} has no value {str(value)[:40]!r} | {_KINDS.get(axis, 'a word or a whole number')}")
+        raise FieldFault(
+            Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])),
+            _KINDS.get(axis, Message("specs.word_or_whole_number")),
+        )
     if axis == "rl.offload":
         words = () if value == NOTHING_OFFLOADED else tuple(str(value).split("+"))
         known = tuple(each for each in _STATES if each in words)
         if len(known) == len(words):
             return offload_text(known)
-        hint = f"{NOTHING_OFFLOADED}, or some of {', '.join(_STATES)} with + between them"
-        raise ValueError(f"{axis} has no value {str(value)[:40]!r} | {hint}")
+        hint = Message("specs.or_some_of_with_between_them", none=NOTHING_OFFLOADED, names=", ".join(_STATES))
+        raise FieldFault(Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])), hint)
     try:
         found = _VALUES[axis].validate_python(value)
     except ValidationError as error:
         complaints = error.errors()
         choices = [str(each["ctx"]["expected"]) for each in complaints if each["type"] == "literal_error"]
-        hint = f"one of {choices[0]}" if choices else _KINDS.get(axis, "a whole number")
-        raise ValueError(f"{axis} has no value {str(value)[:40]!r} | {hint}") from None
+        hint = (
+            Message("common.one_of", names=choices[0]) if choices else _KINDS.get(axis, Message("specs.whole_number"))
+        )
+        raise FieldFault(Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])), hint) from None
     if isinstance(found, int | float | str):
         return found
-    raise ValueError(f"{axis} has no value {str(value)[:40]!r}")
+    raise ValueError(Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])))
 
 
 def value_of(strategy: RlStrategy, axis: RlAxis) -> float | str | None:

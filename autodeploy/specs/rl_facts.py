@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.specs.generation_layout import GenerationLayout
@@ -70,7 +71,9 @@ def facts_of(
     if layout.placement != "colocated":
         if layout.generation_npus is None:
             raise UnsupportedError(
-                "how many cards generate is not said", path="/strategy/rl/generation_npus", hint="give generation_npus"
+                Message("specs.how_many_cards_generate_is_not_said"),
+                path="/strategy/rl/generation_npus",
+                hint=Message("specs.give_generation_npus"),
             )
         generating = layout.generation_npus * per_card
     training = ranks if generating == ranks else ranks - generating
@@ -148,7 +151,7 @@ def on_nodes(ranks: int, ranks_per_node: int) -> tuple[int, int]:
     if ranks < ranks_per_node:
         return 1, ranks
     raise UnsupportedError(
-        f"{ranks} ranks are no whole number of nodes of {ranks_per_node}",
+        Message("common.ranks_are_no_whole_number_of_nodes_of", ranks=ranks, size=ranks_per_node),
         path="/strategy/rl/generation_npus",
-        hint=f"a multiple of {ranks_per_node} ranks",
+        hint=Message("specs.multiple_of_ranks", size=ranks_per_node),
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.told import Text
 
 Devices = Literal["all", "generation", "training"]
 
@@ -80,4 +81,4 @@ class RlPlan(Document):
     training_npus: Annotated[int, Field(description="cards that train; colocated: all")]
     tokens_per_s: RlTokensPerS
     peak_memory_gib: RlPeakMemory
-    notes: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = ()

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.generation import layout_read, profile_read
@@ -78,7 +80,10 @@ class RlRecord(Document):
             there = read.get(part) if part else read
             if isinstance(there, Mapping):
                 unknown = sorted(str(name) for name in there if name not in known)
-                found += [Diagnosis(path=f"/{part}/{name}".replace("//", "/"), text="not read") for name in unknown]
+                found += [
+                    Diagnosis(path=f"/{part}/{name}".replace("//", "/"), text=Message("specs.not_read"))
+                    for name in unknown
+                ]
                 kept = {name: each for name, each in there.items() if name in known}
                 read = {**read, part: kept} if part else kept
         return {**read, "diagnoses": (*read.get("diagnoses", ()), *found)} if found else read
@@ -86,9 +91,13 @@ class RlRecord(Document):
     @model_validator(mode="after")
     def _says_how_it_generates(self) -> RlRecord:
         if self.strategy.rl is None:
-            raise ValueError("the strategy doesn't say where and how it generates | strategy: {rl: {generation: ...}}")
+            raise FieldFault(
+                Message("common.strategy_does_not_say_where_and_how_it"), "strategy: {rl: {generation: ...}}"
+            )
         if self.measured.step_time_s is None and self.measured.tokens_per_s_per_npu is None:
-            raise ValueError("nothing of a step was measured | measured: {step_time_s: ...}, or tokens_per_s_per_npu")
+            raise FieldFault(
+                Message("specs.nothing_of_step_was_measured"), Message("specs.measured_step_time_or_tokens")
+            )
         return self
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError
+from autodeploy.messages import Message
 from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED, post_trainers
 
 if TYPE_CHECKING:
@@ -26,28 +27,34 @@ def _of_pre_training(spec: Spec) -> Iterator[FieldError]:
     target = spec.search.target
     if FRAMEWORKS[target].post_trains:
         others = [name for name, each in FRAMEWORKS.items() if not each.post_trains]
-        message = f"{target} trains by reinforcement, the spec is of {spec.training.kind}"
-        yield FieldError("/search/target", message, f"one of {', '.join(others)}")
-    hint = "leave it out, or training.kind: rl_post_training"
+        message = Message("specs.trains_by_reinforcement_spec_is_of", target=target, kind=spec.training.kind)
+        yield FieldError("/search/target", message, Message("common.one_of", names=", ".join(others)))
+    hint = Message("specs.leave_it_out_or_training_kind_rl_post")
     for field in AXES_OF:
         for axis in getattr(spec.search, field):
             if axis.startswith("rl."):
-                yield FieldError(f"/search/{field}/{axis}", f"{spec.training.kind} generates nothing", hint)
+                yield FieldError(
+                    f"/search/{field}/{axis}", Message("specs.generates_nothing", kind=spec.training.kind), hint
+                )
     if spec.strategy is not None and spec.strategy.rl is not None:
-        yield FieldError("/strategy/rl", f"{spec.training.kind} generates nothing", hint)
+        yield FieldError("/strategy/rl", Message("specs.generates_nothing", kind=spec.training.kind), hint)
 
 
 def _of_reinforcement(spec: Spec) -> Iterator[FieldError]:
     search, strategy, cards = spec.search, spec.strategy, spec.cluster.num_npus
     if search.target != UNRESTRICTED and not FRAMEWORKS[search.target].post_trains:
-        message = f"{search.target} doesn't train by reinforcement"
-        yield FieldError("/search/target", message, f"one of {', '.join((*post_trainers(), UNRESTRICTED))}")
+        message = Message("specs.does_not_train_by_reinforcement", target=search.target)
+        yield FieldError(
+            "/search/target", message, Message("common.one_of", names=", ".join((*post_trainers(), UNRESTRICTED)))
+        )
     for path, found in (("/run", spec.run), ("/training/tokens", spec.training.tokens)):
         if found is not None:
-            yield FieldError(path, "of rl_post_training one step is planned, no run of weeks", "leave it out")
+            yield FieldError(
+                path, Message("specs.of_rl_post_training_one_step_is_planned"), Message("common.leave_it_out")
+            )
     yield from _pinned(search, cards)
     if strategy is not None and strategy.rl is None:
-        message = "the strategy doesn't say where and how it generates"
+        message = Message("common.strategy_does_not_say_where_and_how_it")
         yield FieldError("/strategy/rl", message, "strategy: {rl: {placement: colocated, generation: {tp: 4, ...}}}")
     elif strategy is not None and strategy.rl is not None:
         yield from _cards_remain(strategy.rl, cards)
@@ -58,20 +65,22 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
     fixed: dict[str, Any] = {str(axis): value for axis, value in search.fix.items()}
     placement, generating = fixed.get("rl.placement"), fixed.get("rl.generation_npus")
     if fixed.get("rl.staleness") and placement not in (None, "async"):
-        message = f"{placement}, generation waits for the update: staleness is 0"
-        yield FieldError("/search/fix/rl.staleness", message, "leave it out, or rl.placement: async")
+        message = Message("specs.generation_waits_for_update_staleness_is_0", placement=placement)
+        yield FieldError("/search/fix/rl.staleness", message, Message("specs.leave_it_out_or_rl_placement_async"))
     if generating is not None and placement == "colocated":
-        message = "colocated, all cards generate"
-        yield FieldError("/search/fix/rl.generation_npus", message, "leave it out, or rl.placement: separate or async")
+        message = Message("specs.colocated_all_cards_generate")
+        yield FieldError(
+            "/search/fix/rl.generation_npus", message, Message("specs.leave_it_out_or_rl_placement_separate_or")
+        )
     if generating is not None and cards is not None and generating >= cards:
         yield _none_trains("/search/fix/rl.generation_npus", generating, cards)
     if fixed.get("rl.offload", "none") != "none" and placement in ("separate", "async"):
-        message = f"{placement}, trainers don't make room for generation"
-        yield FieldError("/search/fix/rl.offload", message, "leave it out, or rl.placement: colocated")
+        message = Message("specs.trainers_do_not_make_room_for_generation", placement=placement)
+        yield FieldError("/search/fix/rl.offload", message, Message("specs.leave_it_out_or_rl_placement_colocated"))
     trainer = FRAMEWORKS[search.target]
     if not trainer.generates_beside and placement in ("separate", "async"):
-        message = f"{trainer.title} trains and generates on the same cards"
-        yield FieldError("/search/fix/rl.placement", message, "rl.placement: colocated, or target: verl")
+        message = Message("specs.trains_and_generates_on_same_cards", title=trainer.title)
+        yield FieldError("/search/fix/rl.placement", message, Message("specs.rl_placement_colocated_or_target_verl"))
 
 
 def _cards_remain(strategy: RlStrategy, cards: int | None) -> Iterator[FieldError]:
@@ -81,5 +90,5 @@ def _cards_remain(strategy: RlStrategy, cards: int | None) -> Iterator[FieldErro
 
 
 def _none_trains(path: str, generating: int, cards: int) -> FieldError:
-    message = f"{generating} of {cards} cards generate, and none is left to train"
-    return FieldError(path, message, "fewer cards than the cluster has, or placement: colocated")
+    message = Message("specs.of_cards_generate_and_none_is_left_to", generating=generating, cards=cards)
+    return FieldError(path, message, Message("specs.fewer_cards_than_cluster_has_or_placement_colocated"))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault, fault_of
 from autodeploy.specs.base import Document
-from autodeploy.specs.validation import complaint
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -40,9 +41,12 @@ def as_imbalance(value: Any) -> Any:
         try:
             return _FACTOR.validate_python(value)
         except ValidationError as error:
-            raise ValueError(f"{complaint(error.errors()[0])} | 1 to 64, or {{value, at_ep}}") from None
+            raise FieldFault(fault_of(error.errors()[0])[0], Message("specs.n_1_to_64_or_value_at_ep")) from None
     if value.value > value.at_ep:
-        raise ValueError(f"one of {value.at_ep} ranks can't have {value.value:g} times their mean | at most at_ep")
+        raise FieldFault(
+            Message("specs.one_of_ranks_cannot_have_times_their_mean", ranks=value.at_ep, factor=value.value),
+            Message("specs.at_most_at_ep"),
+        )
     return value
 
 

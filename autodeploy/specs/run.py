@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.training import Sequences
 
@@ -37,7 +38,9 @@ class Phase(Document):
     @model_validator(mode="after")
     def _ramp_lies_inside(self) -> Self:
         if self.ramp is not None and self.ramp.tokens > self.tokens:
-            raise ValueError(f"the ramp's {self.ramp.tokens:g} tokens are more than the phase's {self.tokens:g}")
+            raise ValueError(
+                Message("specs.ramp_s_tokens_are_more_than_phase_s", ramp=self.ramp.tokens, phase=self.tokens)
+            )
         return self
 
 
@@ -104,11 +107,11 @@ class RunSpec(Document):
     @model_validator(mode="after")
     def _interval_is_given_once(self) -> Self:
         if self.npu_failure_interval_h is not None and self.failure_interval_h is not None:
-            raise ValueError("give npu_failure_interval_h or failure_interval_h, not both")
+            raise ValueError(Message("specs.give_npu_failure_interval_h_or_failure_interval"))
         if self.checkpoint == "asynchronous" and self.checkpoint_format == "torch":
-            raise ValueError("asynchronous checkpoints need checkpoint_format torch_dist")
+            raise ValueError(Message("specs.asynchronous_checkpoints_need_checkpoint_format_torch_dist"))
         if self.price_per_kwh is not None and self.npu_power_w is None:
-            raise ValueError("price_per_kwh needs npu_power_w")
+            raise ValueError(Message("specs.price_per_kwh_needs_npu_power_w"))
         return self
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_args
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
 from autodeploy.specs.rl_axes import RlAxis, rl_axis_value
 from autodeploy.specs.strategy import CpAlgo, Dispatcher, either
@@ -67,11 +69,16 @@ def _axis_value(axis: AnyAxis, value: AxisValue) -> AxisValue:
     if axis in _WORDS:
         if value in _WORDS[axis]:
             return value
-        raise ValueError(f"{axis} has no value {str(value)[:40]!r} | one of {', '.join(_WORDS[axis])}")
+        raise FieldFault(
+            Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])),
+            Message("common.one_of", names=", ".join(_WORDS[axis])),
+        )
     text = str(int(value) if isinstance(value, float) and value.is_integer() else value)
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0:
         return int(text)
-    raise ValueError(f"{axis} has no value {text[:40]!r} | a whole number from 1")
+    raise FieldFault(
+        Message("specs.has_no_value", axis=axis, value=repr(text[:40])), Message("specs.whole_number_from_1")
+    )
 
 
 RETIRED_ROBUST: Final = {"off": "neutral", "regret": "averse", "worst_time": "averse", False: "neutral", True: "averse"}
@@ -160,8 +167,8 @@ class SearchSpec(Document):
         target = info.data.get("target")
         there = [release.name for release in releases() if release.framework == target]
         if name is not None and target is not None and name not in there:
-            known = f"one of {', '.join(there)}" if there else "leave it out"
-            raise ValueError(f"{target} has no release {name!r} | {known}")
+            known = Message("common.one_of", names=", ".join(there)) if there else Message("common.leave_it_out")
+            raise FieldFault(Message("specs.has_no_release", target=target, name=repr(name)), known)
         return name
 
     def release(self, vendor: str | None, framework: str | None = None) -> Release | None:

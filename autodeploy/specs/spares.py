@@ -5,6 +5,7 @@ from __future__ import annotations
 from autodeploy.specs.base import Document
 from autodeploy.specs.comparison import CheckpointChange
 from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.told import Text
 
 
 class SparePlan(Document):
@@ -33,4 +34,4 @@ class SpareRow(Document):
     num_npus: int
     best: SparePlan | None = None
     same_layout: SparePlan | None = None
-    reason: str | None = None
+    reason: Text | None = None

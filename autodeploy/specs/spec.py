@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 
 from autodeploy.errors import FieldError, SpecError
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.doubts import Doubts
@@ -97,7 +98,7 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
         with every bad field at once: JSON pointer, message and hint.
     """
     if not isinstance(document, Mapping):
-        raise SpecError("a spec is a mapping with model, cluster and training", path="")
+        raise SpecError(Message("specs.spec_is_mapping_with_model_cluster_and_training"), path="")
     document = dict(document)
     errors: list[FieldError] = []
     if "model" in document:
@@ -124,7 +125,7 @@ def _told_of_robust(spec: Spec, document: Mapping[str, Any]) -> Spec:
     search = document.get("search")
     if not isinstance(search, Mapping) or "robust" not in search:
         return spec
-    doubt = f"search.robust is read as search.risk: {spec.search.risk}, which replaces it"
+    doubt = Message("specs.search_robust_is_read_as_search_risk_which", risk=spec.search.risk)
     return spec.model_copy(update={"doubts": (*spec.doubts, doubt)})
 
 
@@ -133,8 +134,8 @@ def _without_a_run(spec: Spec) -> list[FieldError]:
     if spec.search.objective != "time_to_train" or spec.training.tokens is not None or (spec.run and spec.run.phases):
         return []
     path, rl = "/search/objective", spec.training.rl is not None
-    hint = "step_time, or tokens_per_s_per_npu" if rl else "training.tokens, or run.phases"
-    return [FieldError(path, "the time to train needs the tokens of a run", hint)]
+    hint = Message("specs.step_time_or_tokens_per_s_per_npu") if rl else Message("specs.training_tokens_or_run_phases")
+    return [FieldError(path, Message("specs.time_to_train_needs_tokens_of_run"), hint)]
 
 
 def _without_adapters(spec: Spec) -> list[FieldError]:
@@ -144,7 +145,7 @@ def _without_adapters(spec: Spec) -> list[FieldError]:
     problem = unmodelled_with_adapters(partial(getattr, spec.model), spec.training.lora.target_modules)
     if problem is None:
         return []
-    return [FieldError("/training/lora", problem, "leave lora out: all of the model is trained")]
+    return [FieldError("/training/lora", problem, Message("specs.leave_lora_out_all_of_model_is_trained"))]
 
 
 def _without_reference(spec: Spec) -> list[FieldError]:
@@ -152,7 +153,7 @@ def _without_reference(spec: Spec) -> list[FieldError]:
     problem = unmodelled_with_reference(partial(getattr, spec.model))
     if spec.training.kind != "dpo" or problem is None:
         return []
-    return [FieldError("/training/kind", problem, "sft of that model is")]
+    return [FieldError("/training/kind", problem, Message("specs.sft_of_that_model_is"))]
 
 
 def _contradicting_phases(spec: Spec) -> list[FieldError]:
@@ -166,8 +167,8 @@ def _contradicting_phases(spec: Spec) -> list[FieldError]:
             errors.append(FieldError(f"/run/phases/{number}/ramp", fault, "start + n x increment = global_batch_size"))
     total = sum(phase.tokens for phase in spec.run.phases)
     if spec.training.tokens is not None and abs(total - spec.training.tokens) > 1e-6 * total:
-        message = f"the phases train {total:g} tokens, training.tokens says {spec.training.tokens:g}"
-        errors.append(FieldError("/run/phases", message, "leave training.tokens out"))
+        message = Message("specs.phases_train_tokens_training_tokens_says", phases=total, tokens=spec.training.tokens)
+        errors.append(FieldError("/run/phases", message, Message("specs.leave_training_tokens_out")))
     return errors
 
 
@@ -179,7 +180,9 @@ def _resolve_model(value: Any, read_hf_model: ModelReader | None) -> Any:
         value = {"hf_config": value}  # a raw config.json
     if isinstance(value, Mapping) and "hf_config" in value:
         if read_hf_model is None:
-            raise SpecError("hf_config can't be read here", path="/hf_config", hint="inline the model")
+            raise SpecError(
+                Message("specs.hf_config_cannot_be_read_here"), path="/hf_config", hint=Message("specs.inline_model")
+            )
         return read_hf_model(value)
     if isinstance(value, Mapping) and "preset" in value:
         changes = {k: v for k, v in value.items() if k != "preset"}
@@ -196,7 +199,11 @@ def _unknown_features(document: Mapping[str, Any]) -> list[FieldError]:
     asked = search.get("features") if isinstance(search, Mapping) else None
     known = [*FEATURES, *GROUPS]
     return [
-        FieldError(f"/search/features/{name}", f"unknown feature {name!r}", did_you_mean(str(name), known))
+        FieldError(
+            f"/search/features/{name}",
+            Message("specs.unknown_feature", name=repr(name)),
+            did_you_mean(str(name), known),
+        )
         for name in (asked if isinstance(asked, Mapping) else ())
         if name not in known
     ]

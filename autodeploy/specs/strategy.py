@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
 
+from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.rl import RlStrategy
 from cost_models.schedule import SCHEDULES
@@ -108,13 +109,17 @@ class Strategy(Document):
     @model_validator(mode="after")
     def _shape_matches(self) -> Self:
         if self.layers_per_stage is not None and len(self.layers_per_stage) != self.pp:
-            raise ValueError(f"layers_per_stage has {len(self.layers_per_stage)} stages, pp is {self.pp}")
+            raise ValueError(
+                Message("specs.layers_per_stage_has_stages_pp_is", count=len(self.layers_per_stage), pp=self.pp)
+            )
         for name in ("per_stage", "num_layers_per_stage"):
             rows = getattr(self.recompute, name)
             if rows is not None and len(rows) != self.pp:
-                raise ValueError(f"recompute.{name} has {len(rows)} stages, pp is {self.pp}")
+                raise ValueError(Message("specs.recompute_has_stages_pp_is", name=name, count=len(rows), pp=self.pp))
         if self.swap_per_stage is not None and len(self.swap_per_stage) != self.pp:
-            raise ValueError(f"swap_per_stage has {len(self.swap_per_stage)} stages, pp is {self.pp}")
+            raise ValueError(
+                Message("specs.swap_per_stage_has_stages_pp_is", count=len(self.swap_per_stage), pp=self.pp)
+            )
         return self
 
     def replicas(self, ranks: int) -> int:

@@ -19,13 +19,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
+from autodeploy.messages import Message
+from autodeploy.messages.field_faults import FieldFault, fault_of
 from autodeploy.specs.base import Document
 from autodeploy.specs.dpo import SEQUENCES_OF_A_PAIR, DpoSpec
 from autodeploy.specs.lora import LoraSpec
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
 from autodeploy.specs.rl import RlTraining
 from autodeploy.specs.router import Factor, RouterKind, StatedImbalance, as_imbalance, stated
-from autodeploy.specs.validation import complaint
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
@@ -48,8 +49,8 @@ def _as_batch(value: Any) -> Any:
     try:
         return {"value": _BATCH.validate_python(value, strict=not isinstance(value, float))}
     except ValidationError as error:
-        raise ValueError(
-            f"{complaint(error.errors()[0])} | a whole number of sequences, or {{value, tolerance_pct}}"
+        raise FieldFault(
+            fault_of(error.errors()[0])[0], Message("specs.whole_number_of_sequences_or_value_tolerance_pct")
         ) from None
 
 
@@ -171,9 +172,13 @@ class TrainingSpec(Document):
     def _with_its_kind(cls, value: RlTraining | None, info: ValidationInfo) -> RlTraining | None:
         kind = info.data.get("kind")
         if value is None and kind == "rl_post_training":
-            raise ValueError("rl_post_training needs what a step generates | rl: {prompts_per_step: 512, ...}")
+            raise FieldFault(
+                Message("specs.rl_post_training_needs_what_step_generates"), "rl: {prompts_per_step: 512, ...}"
+            )
         if value is not None and kind in {"pretrain", "sft", "dpo"}:
-            raise ValueError(f"{kind} generates nothing | kind: rl_post_training, or leave rl out")
+            raise FieldFault(
+                Message("specs.generates_nothing", kind=kind), Message("specs.kind_rl_post_training_or_leave_rl_out")
+            )
         return value
 
     @field_validator("lora")
@@ -181,7 +186,10 @@ class TrainingSpec(Document):
     def _of_fine_tuning(cls, value: LoraSpec | None, info: ValidationInfo) -> LoraSpec | None:
         kind = info.data.get("kind")
         if value is not None and kind not in {"sft", "dpo", None}:
-            raise ValueError(f"adapters are not modelled in {kind} | kind: sft or dpo, or leave lora out")
+            raise FieldFault(
+                Message("specs.adapters_are_not_modelled_in", kind=kind),
+                Message("specs.kind_sft_or_dpo_or_leave_lora_out"),
+            )
         return value
 
     @field_validator("dpo")
@@ -189,7 +197,7 @@ class TrainingSpec(Document):
     def _of_preferences(cls, value: DpoSpec | None, info: ValidationInfo) -> DpoSpec | None:
         kind = info.data.get("kind")
         if value is not None and kind not in {"dpo", None}:
-            raise ValueError(f"{kind} compares no pairs | kind: dpo, or leave dpo out")
+            raise FieldFault(Message("specs.compares_no_pairs", kind=kind), Message("specs.kind_dpo_or_leave_dpo_out"))
         return value
 
     @field_validator(*FROM_RL, mode="before")
@@ -203,7 +211,7 @@ class TrainingSpec(Document):
                 raise PydanticKnownError("missing")
             return value
         if value is not None:
-            raise ValueError(f"{name} follows from rl | leave it out")
+            raise FieldFault(Message("specs.follows_from_rl", field=name), Message("common.leave_it_out"))
         if rl is None:  # that it is wrong or absent is told of itself
             return 1
         return rl.longest_tokens if name == "seq_length" else rl.samples // rl.updates_per_step
@@ -214,9 +222,11 @@ class TrainingSpec(Document):
         cls, value: dict[str, float] | None, info: ValidationInfo
     ) -> dict[str, float] | None:
         if value is not None and info.data.get("kind") == "rl_post_training":
-            raise ValueError("lengths follow from rl | rl.response_length: {histogram: ...}")
+            raise FieldFault(Message("specs.lengths_follow_from_rl"), "rl.response_length: {histogram: ...}")
         if value is not None and info.data.get("kind") == "dpo":
-            raise ValueError("packed pairs are not modelled yet | leave it out: sequences are full")
+            raise FieldFault(
+                Message("specs.packed_pairs_are_not_modelled_yet"), Message("specs.leave_it_out_sequences_are_full")
+            )
         return value
 
     @model_serializer(mode="wrap")
@@ -233,9 +243,12 @@ class TrainingSpec(Document):
             return None
         bad = [length for length in value if not (length.isascii() and length.isdigit() and 0 < int(length) < 2**31)]
         if bad:
-            raise ValueError(f"{bad[0][:40]!r} is not a number of tokens | a whole number of at least 1: its share")
+            raise FieldFault(
+                Message("specs.is_not_number_of_tokens", value=repr(bad[0][:40])),
+                Message("specs.whole_number_of_at_least_1_its_share"),
+            )
         if not any(share > 0.0 for share in value.values()):
-            raise ValueError("no length has a share above 0")
+            raise ValueError(Message("specs.no_length_has_share_above_0"))
         return value
 
     @field_validator("recipe", mode="after")
@@ -251,19 +264,24 @@ class TrainingSpec(Document):
     @model_validator(mode="after")
     def _adapters_in_16_bits(self) -> Self:
         if self.lora is not None and self.precision not in {"bf16", "fp16"}:
-            raise ValueError(f"adapters beside frozen weights in {self.precision} are not modelled | precision: bf16")
+            raise FieldFault(
+                Message("specs.adapters_beside_frozen_weights_in_are_not_modelled", precision=self.precision),
+                "precision: bf16",
+            )
         return self
 
     @model_validator(mode="after")
     def _muon_of_the_whole_model(self) -> Self:
         if self.optimizer == "muon" and (self.precision != "bf16" or self.lora is not None or self.kind != "pretrain"):
-            raise ValueError("muon is modelled in pre-training of all parameters in bf16 | optimizer: adam")
+            raise FieldFault(Message("specs.muon_is_modelled_in"), "optimizer: adam")
         return self
 
     @model_validator(mode="after")
     def _pairs_in_16_bits(self) -> Self:
         if self.kind == "dpo" and self.precision not in {"bf16", "fp16"}:
-            raise ValueError(f"a reference model in {self.precision} is not modelled yet | precision: bf16")
+            raise FieldFault(
+                Message("specs.reference_model_in_is_not_modelled_yet", precision=self.precision), "precision: bf16"
+            )
         return self
 
     @model_validator(mode="after")
@@ -271,7 +289,11 @@ class TrainingSpec(Document):
         sustained, peak = self.imbalance, self.imbalance_peak
         if peak.at_ep == sustained.at_ep and peak.value < sustained.value:
             raise ValueError(
-                f"routing_imbalance_peak {peak.value} is below the sustained routing_imbalance {sustained.value}"
+                Message(
+                    "specs.routing_imbalance_peak_is_below_sustained_routing_imbalance",
+                    peak=peak.value,
+                    sustained=sustained.value,
+                )
             )
         return self
 

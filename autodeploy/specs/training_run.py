@@ -8,6 +8,7 @@ from pydantic import Field
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.told import Text
 
 
 class Prior(Document):
@@ -31,7 +32,7 @@ class RunPhase(Document):
     step_time_s: float | None = None
     days: float | None = None
     peak_memory_gib: float | None = None
-    problem: str | None = None
+    problem: Text | None = None
     strategy: Strategy | None = None
     layout_change_s: float = 0.0
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from autodeploy.errors import FieldError
+from autodeploy.messages import Message, joined
+from autodeploy.messages.field_faults import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,8 +37,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     begun = [each for each in known if len(name) >= LEAST_BEGUN and each.lower().startswith(name.lower())]
     close = list(dict.fromkeys((*begun, *get_close_matches(name, known, n=3, cutoff=0.6))))[:3]
     if close:
-        return "did you mean " + " or ".join(close) + "?"
-    return "known: " + ", ".join(known) if len(known) <= 20 else ""
+        return Message("common.did_you_mean", names=joined(close, "or"))
+    return Message("common.known", names=", ".join(known)) if len(known) <= 20 else ""
 
 
 def _fields_at(model: type[BaseModel] | None, location: tuple[int | str, ...]) -> list[str]:
@@ -61,50 +63,37 @@ def _nested_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-MOST_QUOTED = 40
-_LIMITS = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
-_LENGTHS = (("min_length", "at least"), ("max_length", "at most"))
+_LIMITS = {"ge": "at_least", "gt": "more_than", "le": "at_most", "lt": "less_than"}
+_LENGTHS = {"min_length": "at_least_long", "max_length": "at_most_long"}
 
 
 def _limits(context: Mapping[str, Any]) -> str:
     """The bound that a value broke, as a hint."""
-    words = [f"{word} {context[key]}" for key, word in _LIMITS if key in context]
-    words += [f"{word} {context[key]} entries or characters" for key, word in _LENGTHS if key in context]
-    return ", ".join(words)
+    broken = [
+        Message(f"field_fault.{word}", bound=context[key])
+        for key, word in {**_LIMITS, **_LENGTHS}.items()
+        if key in context
+    ]
+    return joined(broken) if len(broken) > 1 else broken[0] if broken else ""
 
 
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]*)?(e[-+]?[0-9]+)?")
 _QUOTED = {"int_type": _NUMBER, "float_type": _NUMBER, "bool_type": re.compile("true|false")}
-# What a value is, by the type of pydantic's complaint; the hint says what it should be.
-_FAULTS: dict[str, str] = {
-    **dict.fromkeys(("greater_than", "greater_than_equal"), "is too small"),
-    **dict.fromkeys(("less_than", "less_than_equal"), "is too big"),
-    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "is no whole number"),
-    **dict.fromkeys(("float_parsing", "float_type"), "is no number"),
-    "model_type": "is no mapping",
-    "bool_type": "is neither true nor false",
-    "literal_error": "is not known here",
-}
 
 
 def _unquoted(item: ErrorDetails) -> str:
     """What to do about a number or a truth value in quotes."""
     value = item["input"]
     if item["type"] in _QUOTED and isinstance(value, str) and _QUOTED[item["type"]].fullmatch(value.strip().lower()):
-        return "without quotes"
+        return Message("field_fault.without_quotes")
     return ""
 
 
-def _shown(value: object) -> str:
-    """A value as a complaint quotes it: whole numbers and short texts as they are, what is long cut off."""
-    text = repr(value)
-    return text if len(text) <= MOST_QUOTED else text[: MOST_QUOTED - 3] + "..."
-
-
-def complaint(item: ErrorDetails) -> str:
-    """What is wrong with a value, in words that quote it."""
-    fault = _FAULTS.get(item["type"])
-    return item["msg"] if fault is None else f"{_shown(item['input'])} {fault}"
+def _either(one: str, other: str) -> str:
+    """The choices of two branches of a union in one hint."""
+    if not (isinstance(one, Message) and isinstance(other, Message)):
+        return one or other
+    return Message("common.one_of", names=f"{one.values['names']}, {other.values['names']}")
 
 
 def field_errors(
@@ -116,24 +105,22 @@ def field_errors(
         location = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(_BRANCHES)))
         location = location[:-1] if location and location[-1] == _OF_KEY else location
         path = prefix + pointer(location)
-        message, hint = complaint(item), ""
+        message, hint = fault_of(item)
         if item["type"] == "extra_forbidden":
-            message = f"unknown key {location[-1]!r}"
+            message = Message("common.unknown_key", name=repr(location[-1]))
             hint = did_you_mean(str(location[-1]), _fields_at(model, location))
         elif item["type"] == "missing":
-            message = f"{location[-1]!r} is required"
+            message = Message("specs.is_required", name=repr(location[-1]))
         elif item["type"] == "model_type":
             keys = _fields_at(model, (*location, ""))
-            hint = f"a mapping with {', '.join(keys)}" if keys else ""
+            hint = Message("specs.mapping_with", keys=", ".join(keys)) if keys else ""
         elif item["type"] == "literal_error":
-            hint = "one of " + str(item.get("ctx", {}).get("expected", ""))
-        elif item["type"] == "value_error":
-            message, _, hint = message.removeprefix("Value error, ").partition(" | ")
-        else:
+            hint = Message("common.one_of", names=item["ctx"]["expected"])
+        elif item["type"] != "value_error":
             hint = _limits(item.get("ctx") or {}) or _unquoted(item)
         known = found.get((path, message))
         if known is not None and item["type"] == "literal_error" and known.hint != hint:
-            hint = f"{known.hint}, {hint.removeprefix('one of ')}"  # another branch of a union
+            hint = _either(known.hint, hint)  # another branch of a union
             found[path, message] = FieldError(path, message, hint)
         found.setdefault((path, message), FieldError(path, message, hint))
     return tuple(found.values())

@@ -8,9 +8,10 @@ from pydantic import Field
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import NearestChange, Plan
+from autodeploy.specs.told import Text, Told
 
 
-class WhyNot(Document):
+class WhyNot(Told):
     """The rule or the memory that rules a strategy out, or what it costs against the best plan.
 
     `broken_rules`: every rule it breaks, `rule` first. `nearest`: for an illegal strategy the nearest legal one (fewest
@@ -23,8 +24,8 @@ class WhyNot(Document):
     """
 
     rule: str | None = None
-    message: str
-    broken_rules: tuple[str, ...] = ()
+    message: Text
+    broken_rules: tuple[Text, ...] = ()
     step_time_s: float | None = None
     against_best_pct: float | None = None
     against_fastest_pct: float | None = None
@@ -52,7 +53,7 @@ class Improvement(Document):
     plan: Plan
 
 
-class ImproveReport(Document):
+class ImproveReport(Told):
     """The launch as it is, and the best single changes, the largest gain first."""
 
     plan: Plan
@@ -64,7 +65,7 @@ class ImproveReport(Document):
     best_gain_pct: Annotated[
         float | None, Field(description="of the best plan of a search with everything free; null: none fits")
     ] = None
-    broken_rules: tuple[str, ...] = ()
+    broken_rules: tuple[Text, ...] = ()
     spec: dict[str, Any]
     spec_hash: str
     engine_version: str
@@ -81,7 +82,7 @@ class CardCount(Document):
     estimated: Annotated[bool, Field(description="estimated by the sweep; false: a solved plan")] = True
 
 
-class Recommendation(Document):
+class Recommendation(Told):
     """The fewest cards that train so many tokens in so many days.
 
     `num_npus` is null where no number of cards that was looked at meets the deadline.
@@ -92,6 +93,6 @@ class Recommendation(Document):
     num_npus: int | None = None
     plan: Plan | None = None
     scaling: tuple[CardCount, ...] = ()
-    message: str
+    message: Text
     spec: dict[str, Any]
     engine_version: str

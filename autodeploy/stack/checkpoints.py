@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -86,14 +87,23 @@ def checkpoint_format(
     there = [each for each in known if not each.sharded]
     fits = [each for each in there if asked in {None, each.name}]
     if not fits:
-        hint = f"one of {', '.join(each.name for each in there)}"
-        raise SpecError(f"{release.title} saves no {asked} checkpoints", path="/run/checkpoint_format", hint=hint)
+        hint = Message("common.one_of", names=", ".join(each.name for each in there))
+        raise SpecError(
+            Message("stack.saves_no_checkpoints", release=release.title, format=asked),
+            path="/run/checkpoint_format",
+            hint=hint,
+        )
     beside = [each for each in fits if each.asynchronous] if asynchronous else fits
     if not beside:
+        key = (
+            "stack.saves_no_format_checkpoints_beside_training"
+            if asked
+            else "stack.saves_no_checkpoints_beside_training"
+        )
         raise SpecError(
-            f"{release.title} saves no {asked + ' ' if asked else ''}checkpoints beside training",
+            Message(key, release=release.title, format=asked),
             path="/run/checkpoint",
-            hint="synchronous, or another search.target_release",
+            hint=Message("stack.synchronous_or_another_search_target_release"),
         )
     return next((each for each in beside if each.default), beside[0])
 
@@ -116,9 +126,9 @@ def refuse_beside_copies(saved: CheckpointFormat | None, *, is_format_asked: boo
     """
     if saved is not None and saved.name == "torch_dist":
         raise SpecError(
-            "high availability saves torch checkpoints alone",
+            Message("stack.high_availability_saves_torch_checkpoints_alone"),
             path="/run/checkpoint_format" if is_format_asked else "/run/checkpoint",
-            hint="save torch checkpoints, synchronously",
+            hint=Message("stack.save_torch_checkpoints_synchronously"),
         )
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from autodeploy.messages import Message
+
 Values = Mapping[str, Any]
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -46,7 +48,7 @@ def _parse(text: str) -> ast.expr:
         with _PARSER:
             return ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"not an expression: {text!r}") from error
+        raise ValueError(Message("stack.not_expression", text=repr(text))) from error
 
 
 @lru_cache(maxsize=1024)
@@ -102,7 +104,7 @@ def _visit(node: ast.expr, values: Values) -> Any:
             result = np.bool_(True)
             for operator, first, second in zip(ops, terms, terms[1:], strict=False):
                 if type(operator) not in _COMPARE:
-                    raise ValueError(f"a rule can't use {type(operator).__name__}")
+                    raise ValueError(Message("stack.rule_cannot_use", name=type(operator).__name__))
                 result = np.logical_and(result, _COMPARE[type(operator)](first, second))
             return result
-    raise ValueError(f"a rule can't use {type(node).__name__}")
+    raise ValueError(Message("stack.rule_cannot_use", name=type(node).__name__))

@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from autodeploy.messages import Message
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ AREAS = (
 
 
 # Keys of a variant that hold lists.
+TEXTS = frozenset({"only_asked", "unreleased"})
 VARIANT_LISTS = ("keys", "unless", "needs", "gives_way_to", "models")
 
 
@@ -218,8 +220,14 @@ def _read(text: str) -> tuple[Feature, ...]:
 
 def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
     asked = row.pop("asked_for", None)
+    for key in TEXTS & row.keys():
+        row[key] = Message.of_record(f"feature.{name}.{key}", row[key])
+    if "model" in row:
+        row["model"] = {kind: Message.of_record(f"feature.{name}.{kind}", why) for kind, why in row["model"].items()}
+    if asked:
+        asked["text"] = Message.of_record(f"feature_rule.{asked['name']}", asked["text"])
     lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in ("vendors", "needs", "gives_way_to") if key in row}
-    launch = tuple(_variant(dict(each)) for each in row.pop("launch", ()))
+    launch = tuple(_variant(name, dict(each)) for each in row.pop("launch", ()))
     row.setdefault("mechanism", name)
     try:
         return Feature(name, area=area, **row, **lists, launch=launch, asked_for=AskedFor(**asked) if asked else None)
@@ -227,7 +235,9 @@ def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
         raise ValueError(f"feature {name}: {error}") from error
 
 
-def _variant(row: dict[str, Any]) -> Variant:
+def _variant(feature: str, row: dict[str, Any]) -> Variant:
+    if "reason" in row:
+        row["reason"] = Message.of_record(f"feature.{feature}.{row['component']}", row["reason"])
     block = row.pop("block", "")
     flags = tuple(_flag(each, block) for each in row.pop("flags", ()))
     lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in VARIANT_LISTS if key in row}

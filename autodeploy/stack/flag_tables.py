@@ -11,6 +11,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -51,18 +53,25 @@ class RegisteredFlag:
             if "$" in value:
                 continue
             if self.choices and value not in self.choices:
-                return f"{self.name} has no value {value!r}: one of {', '.join(self.choices)}"
+                return Message(
+                    "common.has_no_value_one_of", flag=self.name, value=repr(value), names=", ".join(self.choices)
+                )
             if self.type in {INT, FLOAT} and not _is_number(value, self.type):
-                return f"{self.name} takes {'a whole number' if self.type == INT else 'a number'}, not {value!r}"
+                return Message(
+                    "common.takes_not",
+                    name=self.name,
+                    kind="a whole number" if self.type == INT else "a number",
+                    value=repr(value),
+                )
         return None
 
     def _count_fault(self, count: int) -> str | None:
         if self.type == FLAG:
-            return f"{self.name} takes no value" if count else None
+            return Message("stack.takes_no_value", flag=self.name) if count else None
         if self.nargs == "?":
-            return f"{self.name} takes one value at most, not {count}" if count > 1 else None
+            return Message("stack.takes_one_value_at_most_not", flag=self.name, count=count) if count > 1 else None
         if self.nargs in _MANY:
-            return f"{self.name} takes a value" if count < _MANY[self.nargs] else None
+            return Message("stack.takes_value", flag=self.name) if count < _MANY[self.nargs] else None
         wanted = int(self.nargs or 1)
         return None if count == wanted else f"{self.name} takes {wanted} value{'s' * (wanted > 1)}, not {count}"
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ruamel.yaml import YAML
 
+from autodeploy.messages import Message
 from autodeploy.stack.expression import evaluate, names
 
 if TYPE_CHECKING:
@@ -48,7 +49,12 @@ def launch_rules(framework: str) -> tuple[LaunchRule, ...]:
     """The rules of a framework; none where it has none here."""
     text = (files("autodeploy.stack") / "launch_rules.yaml").read_text(encoding="utf-8")
     rows = YAML(typ="safe", pure=True).load(text).get(framework, ())
-    return tuple(LaunchRule(**{**row, "engines": tuple(row.get("engines", ()))}) for row in rows)
+    return tuple(_rule(framework, row) for row in rows)
+
+
+def _rule(framework: str, row: Mapping[str, Any]) -> LaunchRule:
+    text = Message.of_record(f"launch_rule.{framework}.{row['name']}", row["text"])
+    return LaunchRule(**{**row, "engines": tuple(row.get("engines", ())), "text": text})
 
 
 def broken_rules(framework: str, facts: Mapping[str, int], engine: str = "") -> list[LaunchRule]:

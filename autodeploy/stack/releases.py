@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.stack.flag_tables import RegisteredFlag, flag_table
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
@@ -146,7 +147,9 @@ def release_named(name: str) -> Release:
         return known[name]
     close = get_close_matches(name, known, n=1)
     raise SpecError(
-        f"unknown release {name[:100]!r}", path=_PATH, hint=close[0] if close else "one of " + ", ".join(known)
+        Message("stack.unknown_release", name=repr(name[:100])),
+        path=_PATH,
+        hint=close[0] if close else Message("common.one_of", names=", ".join(known)),
     )
 
 
@@ -167,15 +170,23 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
         found = release_named(name)
         if found.framework != framework or not found.runs_on(vendor):
             there = [r.name for r in releases() if r.framework == framework and r.runs_on(vendor)]
-            fault = f"release {name} is of {found.framework}" if found.framework != framework else ""
+            fault = (
+                Message("stack.release_is_of", name=name, framework=found.framework)
+                if found.framework != framework
+                else ""
+            )
             raise SpecError(
-                fault or f"release {name} does not run on chips of {vendor}",
+                fault or Message("stack.release_does_not_run_on_chips_of", name=name, vendor=vendor),
                 path=_PATH,
-                hint="one of " + ", ".join(there) if there else f"{framework} has no release",
+                hint=Message("common.one_of", names=", ".join(there))
+                if there
+                else Message("stack.has_no_release", framework=framework),
             )
         return found
     of_framework = [r for r in releases() if r.framework == framework and r.is_default and r.runs_on(vendor)]
     # A default for this vendor by name comes before one for any.
     for release in sorted(of_framework, key=lambda r: r.vendors is None):
         return release
-    raise SpecError(f"{framework} has no release for chips of {vendor}", path="/search/target")
+    raise SpecError(
+        Message("stack.has_no_release_for_chips_of", framework=framework, vendor=vendor), path="/search/target"
+    )

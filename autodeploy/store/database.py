@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session as Session  # rooms that may not import sqlalchemy take it from here
 
 from autodeploy.errors import StorageFullError
+from autodeploy.messages import Message
 from autodeploy.store.base import to_json
 from autodeploy.store.sqlite_file import make_private
 
@@ -107,7 +108,7 @@ class Database:
             if _refuses_writes(error):
                 self._note_refusal(error)
             if _is_full(error):
-                raise StorageFullError(hint="free space on the disk of the database, then try again") from error
+                raise StorageFullError(hint=Message("store.free_space_on_disk_of_database_then_try")) from error
             raise
 
     @property

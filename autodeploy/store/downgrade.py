@@ -11,6 +11,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import OperationalError
 
 from autodeploy.errors import ConflictError, NotFoundError
+from autodeploy.messages import Message
 from autodeploy.store.migrate import LOCK, alembic_config, current_revision
 from autodeploy.store.sqlite_file import copy_beside
 
@@ -92,15 +93,17 @@ def _require_behind(database: Database, revision: str) -> str:
 
     known = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
     if revision not in known:
-        raise NotFoundError(f"there is no revision {revision}", hint=", ".join(known))
+        raise NotFoundError(Message("store.there_is_no_revision", revision=revision), hint=", ".join(known))
     current = current_revision(database)
     if current not in known:
         raise ConflictError(
-            f"the database is at revision {current or 'none'}, which this program does not know",
-            hint="go back with the version of AutoDeploy that made it",
+            Message("store.database_is_at_revision_which_this_program_does", current=current or "none"),
+            hint=Message("store.go_back_with_version_of_autodeploy_that_made"),
         )
     if known.index(revision) >= known.index(current):
-        raise ConflictError(f"revision {revision} is not behind {current}, where the database is")
+        raise ConflictError(
+            Message("store.revision_is_not_behind_where_database_is", revision=revision, current=current)
+        )
     return current
 
 
@@ -126,7 +129,7 @@ def _go(connection: Connection, revision: str) -> None:
 
 
 def _in_use() -> ConflictError:
-    return ConflictError("the database is in use", hint="stop servers and workers first")
+    return ConflictError(Message("store.database_is_in_use"), hint=Message("store.stop_servers_and_workers_first"))
 
 
 def _columns(connection: Connection) -> dict[str, dict[str, str | None]]:

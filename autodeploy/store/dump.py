@@ -14,6 +14,7 @@ from sqlalchemy import insert, select, tuple_
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, StatementError
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message, joined
 from autodeploy.store.clock import utc_now
 from autodeploy.store.events import STATUS, Events
 from autodeploy.store.migrate import HEAD_REVISION
@@ -66,7 +67,9 @@ def import_lines(database: Database, lines: Iterable[dict[str, Any]]) -> dict[st
         if isinstance(error, OperationalError | InternalError | InterfaceError):
             raise  # the database, not the file
         raise SpecError(
-            f"a row cannot be stored: {error.orig or error}", path="the file", hint="export again; nothing was imported"
+            Message("store.row_cannot_be_stored", reason=error.orig or error),
+            path="the file",
+            hint=Message("store.export_again_nothing_was_imported"),
         ) from error
 
 
@@ -85,7 +88,7 @@ class _Import:
             if number == 1:
                 _check_header(line)
             elif ended:
-                raise SpecError("there is something after the end", path=f"line {number}")
+                raise SpecError(Message("store.there_is_something_after_end"), path=f"line {number}")
             elif line.get("end") is True:
                 ended = line.get("rows") == rows
             else:
@@ -97,7 +100,11 @@ class _Import:
                 batch.append(row)
                 rows += 1
         if not ended:
-            raise SpecError("the file ends early", path=f"line {number}", hint="export again; nothing was imported")
+            raise SpecError(
+                Message("store.file_ends_early"),
+                path=f"line {number}",
+                hint=Message("store.export_again_nothing_was_imported"),
+            )
         if table is not None:
             self._insert(table, batch)
         for search_id in self._interrupted:
@@ -124,27 +131,34 @@ class _Import:
 
 def _check_header(line: dict[str, Any]) -> None:
     if line.get("format") != FORMAT:
-        raise SpecError("this is no export of AutoDeploy's database", path="line 1", hint="autodeploy db export FILE")
+        raise SpecError(
+            Message("store.this_is_no_export_of_autodeploy_s_database"), path="line 1", hint="autodeploy db export FILE"
+        )
     if line.get("version") != VERSION:
         raise SpecError(
-            f"version {line.get('version')} is not known, only {VERSION}",
+            Message("store.version_is_not_known_only", version=line.get("version"), known=VERSION),
             path="line 1",
-            hint="import with the version of AutoDeploy that exported it, or a newer one",
+            hint=Message("store.import_with_version_of_autodeploy_that_exported_it"),
         )
+
+
+def _columns_at_fault(unknown: list[str], missing: list[str]) -> Message:
+    faults = [Message("store.unknown_column", name=name) for name in unknown]
+    return joined([*faults, *(Message("store.lacks_column", name=name) for name in missing)])
 
 
 def _read_row(line: dict[str, Any], number: int) -> tuple[Table, dict[str, Any]]:
     table = Base.metadata.tables.get(str(line.get("table")))
     values = line.get("row")
     if table is None or not isinstance(values, dict):
-        raise SpecError("not a row of a known table", path=f"line {number}")
+        raise SpecError(Message("store.not_row_of_known_table"), path=f"line {number}")
     unknown = sorted(set(values) - {column.name for column in table.columns})
     missing = [column.name for column in table.primary_key if column.name not in values]
     if unknown or missing:
         raise SpecError(
-            f"table {table.name}: " + ", ".join([*(f"unknown {n}" for n in unknown), *(f"no {n}" for n in missing)]),
+            Message("store.table_has", table=table.name, what=_columns_at_fault(unknown, missing)),
             path=f"line {number}",
-            hint="exports of newer versions cannot be imported",
+            hint=Message("store.exports_of_newer_versions_cannot_be_imported"),
         )
     return table, {name: _typed(table, name, value, number) for name, value in values.items()}
 
@@ -157,7 +171,9 @@ def _typed(table: Table, name: str, value: Any, number: int) -> Any:
     except (TypeError, ValueError):
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise SpecError(f"{name} is no moment with a time zone: {value!r}", path=f"line {number}")
+        raise SpecError(
+            Message("store.is_no_moment_with_time_zone", name=name, value=repr(value)), path=f"line {number}"
+        )
     return moment
 
 

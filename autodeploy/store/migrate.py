@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import inspect, text
 
 from autodeploy.errors import ConflictError
+from autodeploy.messages import Message
 from autodeploy.store.database import Database
 from autodeploy.store.sqlite_file import copy_beside
 
@@ -116,6 +117,8 @@ def require_current(database: Database) -> None:
     current = current_revision(database)
     if current != HEAD_REVISION:
         raise ConflictError(
-            f"the database is at revision {current or 'none'}, this program needs {HEAD_REVISION}",
+            Message(
+                "store.database_is_at_revision_this_program_needs", current=current or "none", needed=HEAD_REVISION
+            ),
             hint="autodeploy db upgrade",
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, literal, select, tuple_
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.store.clock import first_id_at
 from autodeploy.store.searches import by_author
 from autodeploy.store.tables import SearchRow, TagRow
@@ -60,7 +61,11 @@ def sorted_page(
             last = last.where(SearchRow.team == where.team)
         found = session.execute(last).one_or_none()
         if found is None:
-            raise SpecError("the last search of that page is gone", path="after", hint="begin at the first page again")
+            raise SpecError(
+                Message("store.last_search_of_that_page_is_gone"),
+                path="after",
+                hint=Message("store.begin_at_first_page_again"),
+            )
         value = found[0]
     rows: list[Any] = []
     if after is None or value is not None:

@@ -8,6 +8,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import StorageFullError
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +46,8 @@ def copy_beside(path: Path, revision: str) -> Path:
         unfinished.replace(copy)
     except (sqlite3.OperationalError, OSError) as error:
         raise StorageFullError(
-            f"no copy could be made beside {path}, and so nothing was changed: {error}",
-            hint="free as much space as the file has, or autodeploy db upgrade --no-copy",
+            Message("store.no_copy_could_be_made_beside_and_so", path=path, reason=error),
+            hint=Message("store.free_as_much_space_as_file_has_or"),
         ) from error
     finally:
         unfinished.unlink(missing_ok=True)

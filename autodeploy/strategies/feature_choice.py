@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, UnsupportedError
+from autodeploy.messages import Message, joined
 from autodeploy.stack.features import FEATURES, GROUPS, expand
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ def launchable_features(release: Release | None) -> frozenset[str]:
     return frozenset(name for name, each in FEATURES.items() if each.variant(release) is not None)
 
 
+def _lacking(name: str, profile: Profile) -> Message:
+    return Message.of_record(f"lacks.{profile.name}.{name}", profile.lacks[name])
+
+
 class _Chooser:
     """The switches of one search, model and chip."""
 
@@ -94,15 +99,20 @@ class _Chooser:
         errors: list[FieldError] = []
 
         def refuse(name: str, reason: str, hint: str) -> None:
-            errors.append(FieldError(f"/search/features/{self._as_asked(name)}", f"{name}: {reason}", hint))
+            said = Message("strategies.feature_and_reason", feature=name, reason=reason)
+            errors.append(FieldError(f"/search/features/{self._as_asked(name)}", said, hint))
 
         for name, feature in FEATURES.items():
             switch = asked.get(name, "auto")
             reason, always = self._why_not(feature), self._is_always_on(feature)
             if switch == "off" and always:
-                refuse(name, f"{self.search.target} always has it", "leave it at auto, or plan for another target")
+                refuse(
+                    name,
+                    Message("strategies.always_has_it", target=self.search.target),
+                    Message("strategies.leave_it_at_auto_or_plan_for_another"),
+                )
             elif switch == "off":
-                reasons[name] = "switched off"
+                reasons[name] = Message("strategies.switched_off")
             elif switch == "auto" and reason is None and feature.only_asked and not always:
                 reasons[name] = feature.only_asked
             elif reason is None:
@@ -115,16 +125,16 @@ class _Chooser:
             needed = next((each for each in self._needs(feature) if name in on and each not in on), None)
             if needed is None:
                 continue
-            reasons[name] = f"it needs {needed}"
+            reasons[name] = Message("strategies.it_needs", feature=needed)
             if asked.get(name) == "on":
-                refuse(name, reasons[name], f"switch {needed} on, or leave it at auto")
+                refuse(name, reasons[name], Message("strategies.switch_on_or_leave_it_at_auto", feature=needed))
             on.discard(name)
         for second, feature in FEATURES.items():
             for first in self._rivals(feature):
                 if first in on and second in on:
                     loser = first if asked.get(second) == "on" and asked.get(first) != "on" else second
                     on.discard(loser)
-                    reasons[loser] = f"excluded by {second if loser == first else first}"
+                    reasons[loser] = Message("strategies.excluded_by", feature=second if loser == first else first)
         return frozenset(on), reasons, errors
 
     def _alternatives(self, on: frozenset[str]) -> tuple[frozenset[str], ...]:
@@ -169,20 +179,24 @@ class _Chooser:
         return variant is not None and variant.always
 
     def _hint(self, feature: Feature) -> str:
-        return "leave it at auto" if self._is_launchable(feature) else "search.target any plans with it"
+        return (
+            Message("strategies.leave_it_at_auto")
+            if self._is_launchable(feature)
+            else Message("strategies.search_target_any_plans_with_it")
+        )
 
     def _why_not(self, feature: Feature) -> str | None:
         """Why a feature can't be on, or None."""
         search, profile = self.search, self.profile
         if not self._is_launchable(feature):
-            return f"{search.target} can't launch it"
+            return Message("strategies.cannot_launch_it", target=search.target)
         if _RANK[feature.numerics] > _RANK[search.numerics]:
-            return f"its numerics are {feature.numerics}, the spec allows {search.numerics}"
+            return Message("strategies.its_numerics_are_spec_allows", one=feature.numerics, other=search.numerics)
         if search.deterministic_training and not feature.deterministic:
-            return "it changes the order of sums from run to run"
+            return Message("strategies.it_changes_order_of_sums_from_run_to")
         if feature.vendors and profile.vendor not in feature.vendors:
-            makers = " and ".join(_MAKERS.get(vendor, vendor) for vendor in feature.vendors)
-            return f"it is a feature of {makers} software"
-        lacking = next((profile.lacks[n] for n in (feature.name, feature.mechanism) if n in profile.lacks), None)
+            makers = joined([_MAKERS.get(vendor, vendor) for vendor in feature.vendors], "and")
+            return Message("strategies.it_is_feature_of_software", makers=makers)
+        lacking = next((_lacking(n, profile) for n in (feature.name, feature.mechanism) if n in profile.lacks), None)
         unfit = (reason for kind, reason in feature.model.items() if not _KINDS[kind](self.model))
         return lacking or next(unfit, None)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autodeploy.messages import Message, joined
 from autodeploy.strategies.candidates import CHOICES
 
 if TYPE_CHECKING:
@@ -64,14 +65,14 @@ def decode(axis: str, value: int) -> int | str:
 
 def pin_text(search: SearchSpec, axis: str) -> str:
     """What the spec says of an axis: `search.fix.tp: 3`."""
-    parts = []
+    parts: list[str] = []
     for field in ("fix", "allow", "forbid"):
         said = getattr(search, field)
         if axis in said:
             value = said[axis]
             shown = str(value) if not isinstance(value, tuple) else f"[{', '.join(map(str, value))}]"
-            parts.append(f"search.{field}.{axis}: {shown}")
-    return "; ".join(parts)
+            parts.append(Message("strategies.search_pin", field=field, axis=axis, value=shown))
+    return parts[0] if len(parts) == 1 else joined(parts, "semicolon")
 
 
 def allowed_values(search: SearchSpec, axis: str, values: Sequence[int]) -> list[int]:

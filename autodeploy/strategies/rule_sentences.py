@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import string
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.messages import Message, Section
+from autodeploy.messages.catalogue import catalogue
 from autodeploy.specs.check import BrokenRule
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES
 from autodeploy.strategies.rules import WORDS
 from autodeploy.strategies.schedule_columns import LAUNCHED
-from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,11 +23,14 @@ OF_REPLICAS = frozenset({"dp", "micro_batches"})
 CHOICES = {"schedule": SCHEDULES, "moe_dispatcher": DISPATCHERS, "cp_algo": CP_ALGOS}
 
 
-@cache
-def sentences() -> dict[str, str]:
-    """Rule -> the sentence that says what is wrong."""
-    text = files("autodeploy.strategies").joinpath("rule_sentences.yaml").read_text(encoding="utf-8")
-    return dict(load_shipped_yaml(text))
+_SENTENCE = Section("broken_rule")
+
+
+def _blanks(rule: str) -> tuple[str, ...]:
+    """What the sentence of a rule reads; empty without one."""
+    if rule not in _SENTENCE:
+        return ()
+    return tuple(name for _, name, *_ in string.Formatter().parse(catalogue("en")[f"broken_rule.{rule}"]) if name)
 
 
 def told(broken: Sequence[Rule], values: Mapping[str, Any]) -> tuple[BrokenRule, ...]:
@@ -45,25 +47,24 @@ def sentence_of(rule: Rule, values: Mapping[str, Any]) -> BrokenRule:
     """The rule as the one candidate of `values` breaks it."""
     read = {name: _plain(name, values[name]) for name in sorted(rule.names() - {*WORDS, LAUNCHED})}
     numbers = {name: value for name, value in read.items() if value is not False}
-    template = sentences().get(rule.name)
-    if template is not None:
-        blanks = {name: _plain(name, values[name]) for _, name, *_ in string.Formatter().parse(template) if name}
-        return BrokenRule(rule=rule.name, text=template.format_map(blanks), values=blanks | numbers)
+    if rule.name in _SENTENCE:
+        blanks = {name: _plain(name, values[name]) for name in _blanks(rule.name)}
+        return BrokenRule(rule=rule.name, text=Message(f"broken_rule.{rule.name}", **blanks), values=blanks | numbers)
     told = ", ".join(f"{name} {value}" for name, value in numbers.items() if value is not True)
-    return BrokenRule(rule=rule.name, text=f"{rule.text} ({told})" if told else rule.text, values=numbers)
+    text = Message("common.text_and_numbers", text=rule.text, numbers=told) if told else rule.text
+    return BrokenRule(rule=rule.name, text=text, values=numbers)
 
 
 def where_known(rule: str, text: str, known: Mapping[str, Any]) -> str:
     """The sentence of a rule where `known`, axes by name and facts, fills all of its blanks; else its text with those
     that are known.
     """
-    template = sentences().get(rule, "")
-    blanks = [name for _, name, *_ in string.Formatter().parse(template) if name]
+    blanks = _blanks(rule)
     values = {name: _plain(name, known[name]) for name in blanks if known.get(name) is not None}
     if blanks and len(values) == len(set(blanks)):
-        return template.format_map(values)
+        return Message(f"broken_rule.{rule}", **values)
     numbers = ", ".join(f"{name} {value}" for name, value in values.items())
-    return f"{text} ({numbers})" if numbers else text
+    return Message("common.text_and_numbers", text=text, numbers=numbers) if numbers else text
 
 
 def _plain(name: str, value: Any) -> bool | int | float | str:

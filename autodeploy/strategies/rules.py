@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.messages import Message
 from autodeploy.stack.expression import conjuncts, evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
@@ -99,7 +100,13 @@ def load_rules() -> tuple[Rule, ...]:
 @lru_cache(maxsize=8)
 def _all_rules(asked: tuple[tuple[str, AskedFor], ...]) -> tuple[Rule, ...]:
     rows = read_rules()["rules"]
-    return (*(Rule(**{**row, "targets": tuple(row["targets"])}) for row in rows), *_asked_rules(asked))
+    return (*map(_rule, rows), *_asked_rules(asked))
+
+
+def _rule(row: Mapping[str, Any]) -> Rule:
+    return Rule(
+        **{**row, "targets": tuple(row["targets"]), "text": Message.of_record(f"rule.{row['name']}", row["text"])}
+    )
 
 
 def _asked_rules(asked: tuple[tuple[str, AskedFor], ...]) -> Iterator[Rule]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, UnsupportedError
+from autodeploy.messages import Message
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ def refuse_unmodelled(spec: Spec) -> None:
         (
             "/training/kind",
             training.kind not in {"pretrain", "sft", "dpo"},
-            f"this question about {training.kind}",
-            "plan, estimate and check read such specs",
+            Message("strategies.this_question_about", kind=training.kind),
+            Message("strategies.plan_estimate_and_check_read_such_specs"),
         ),
     ]
     for field in ("fix", "allow"):
@@ -36,10 +37,14 @@ def refuse_unmodelled(spec: Spec) -> None:
             (
                 f"/search/{field}/schedule",
                 bool(unknown),
-                f"a search over {', '.join(map(str, unknown))}",
-                "dualpipev needs no second copy of the parameters; `estimate` predicts dualpipe",
+                Message("strategies.search_over", names=", ".join(map(str, unknown))),
+                Message("strategies.dualpipev_needs_no_second_copy_of_parameters_estimate"),
             )
         )
-    errors = [FieldError(path, f"{what} is not modelled yet", hint) for path, asked, what, hint in found if asked]
+    errors = [
+        FieldError(path, Message("common.is_not_modelled_yet", what=what), hint)
+        for path, asked, what, hint in found
+        if asked
+    ]
     if errors:
         raise UnsupportedError(errors=tuple(errors))

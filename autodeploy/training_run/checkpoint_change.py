@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from autodeploy.specs.comparison import CheckpointChange
 from autodeploy.specs.run import RunSpec
 from autodeploy.stack.checkpoints import checkpoint_formats, conversion_commands
@@ -55,7 +56,7 @@ def checkpoint_change(before: Launched, after: Launched) -> CheckpointChange:
 def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str, ...]]:
     """How, why, the format, and the commands of a conversion."""
     if _shape(before.spec) != _shape(after.spec):
-        return "impossible", "the models differ", "", ()
+        return "impossible", Message("training_run.models_differ"), "", ()
     release = after.spec.search.release(after.vendor)
     old = before.spec.search.release(before.vendor)
     fsdp = before.plan.strategy.fsdp, after.plan.strategy.fsdp
@@ -64,29 +65,49 @@ def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str
     except SpecError as error:
         return "impossible", error.errors[0].message, "", ()
     if release is None or old is None or saved is None:
-        return "unknown", "nothing is known of the checkpoints of the target", "", ()
+        return "unknown", Message("training_run.nothing_is_known_of_checkpoints_of_target"), "", ()
     if release.framework != old.framework:
-        return "unknown", "nothing is known of checkpoints between these frameworks", saved.name, ()
+        return (
+            "unknown",
+            Message("training_run.nothing_is_known_of_checkpoints_between_these_frameworks"),
+            saved.name,
+            (),
+        )
     if fsdp != (saved.sharded, saved.sharded):
-        return "unknown", "nothing is known of checkpoints of sharded parameters in this release", saved.name, ()
+        return "unknown", Message("training_run.nothing_is_known_of_checkpoints_of_sharded_parameters"), saved.name, ()
     strategy = after.plan.strategy
     commands = conversion_commands(release, tp=strategy.tp, pp=strategy.pp, ep=strategy.ep, etp=strategy.etp or 1)
     there = next((each for each in checkpoint_formats(release) if each.name == saved.name), None)
     if there is None:
-        return "impossible", f"{release.title} loads no {saved.name} checkpoints", saved.name, ()
+        return (
+            "impossible",
+            Message("training_run.loads_no_checkpoints", release=release.title, format=saved.name),
+            saved.name,
+            (),
+        )
     same, alike = _layout(before.plan) == _layout(after.plan), _optimizer(before.plan) == _optimizer(after.plan)
     if not same and there.weights != "any":
         if not commands:
-            return "impossible", "the format is loaded into the layout that it was saved from", saved.name, ()
-        return "weights_converted", "the format is loaded into the layout that it was saved from", saved.name, commands
+            return "impossible", Message("training_run.format_is_loaded_into_layout_that_it_was"), saved.name, ()
+        return (
+            "weights_converted",
+            Message("training_run.format_is_loaded_into_layout_that_it_was"),
+            saved.name,
+            commands,
+        )
     if not alike:
-        return "weights_resharded", "the optimizers keep their states in other formats", saved.name, ()
+        return (
+            "weights_resharded",
+            Message("training_run.optimizers_keep_their_states_in_other_formats"),
+            saved.name,
+            (),
+        )
     if same:
-        return "loaded", "only the number of replicas may differ", saved.name, ()
+        return "loaded", Message("training_run.only_number_of_replicas_may_differ"), saved.name, ()
     if there.optimizer != "any":
-        reason = "states of a distributed optimizer are saved for the layout that they are of"
+        reason = Message("training_run.states_of_distributed_optimizer_are_saved_for_layout")
         return "weights_resharded", reason, saved.name, ()
-    return "resharded", "the format is loaded into any layout", saved.name, ()
+    return "resharded", Message("training_run.format_is_loaded_into_any_layout"), saved.name, ()
 
 
 def _shape(spec: Spec) -> dict[str, Any]:

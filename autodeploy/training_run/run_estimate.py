@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from autodeploy.messages import Message
 from autodeploy.specs.run import RunSpec
 from autodeploy.specs.training_run import RunPhase, TrainingRun
 from autodeploy.training_run.checkpoints import read_bytes, saved_bytes
@@ -156,7 +157,9 @@ def _phase(spec: Spec, phase: PhaseStretches, plan: Plan, step_of: StepOf, *, ow
         same = same and stretch.global_batch == spec.training.global_batch_size.value
         batch = plan.micro_batches * share if same else stretch.global_batch // share * share
         if batch == 0:
-            problem = f"a batch of {stretch.global_batch} is below {share}, one micro batch for each replica"
+            problem = Message(
+                "training_run.batch_of_is_below_one_micro_batch_for", batch=stretch.global_batch, least=share
+            )
             break
         step = Step(plan.step_time_s, plan.peak_memory_gib) if same else step_of(plan, phase.seq_length, batch)
         peak_gib = max(peak_gib, step.peak_memory_gib)
@@ -165,7 +168,7 @@ def _phase(spec: Spec, phase: PhaseStretches, plan: Plan, step_of: StepOf, *, ow
         steps, seconds = steps + count, seconds + count * step.step_time_s
         problem = step.problem
         if problem is None and step.peak_memory_gib > plan.memory_limit_gib * (1.0 + MIB_TOLERANCE):
-            problem = f"needs {step.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB"
+            problem = Message("training_run.needs_of_gib", needed=step.peak_memory_gib, limit=plan.memory_limit_gib)
         if problem is not None:
             break
     fits = problem is None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.messages import Message
 from autodeploy.specs.clusters import ClusterAnswer, ClusterComparison, ClusterPoint
 from autodeploy.what_if.recommend import DAY_S, recommend_with_plans
 
@@ -107,11 +108,16 @@ def side_by_side(answers: Sequence[ClusterAnswer], days: float) -> ClusterCompar
     cheapest = min(in_time)[2] if in_time else None
     best = None if cheapest is None else marked[cheapest].cheapest
     if cheapest is None or best is None:
-        message = f"none of the clusters meets {days:g} days with the cards that were looked at"
+        message = Message("what_if.none_of_clusters_meets_days_with_cards_that", days=days)
     else:
         title = _title(marked[cheapest].offer)
-        message = (
-            f"cheapest in {days:g} days: {best.num_npus:,} cards of {title}, {best.days:.1f} days, {best.cost:,.0f}"
+        message = Message(
+            "what_if.cheapest_in_days_cards_of_days",
+            limit=days,
+            cards=best.num_npus,
+            cluster=title,
+            days=best.days,
+            cost=best.cost,
         )
     return ClusterComparison(
         days=days,

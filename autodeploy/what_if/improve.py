@@ -9,6 +9,7 @@ from autodeploy.checks.planning import best_of_short_search
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.exporters.flag_changes import flag_changes
+from autodeploy.messages import Message
 from autodeploy.specs.rl_axes import RL_AXES, value_of
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.specs.what_if import Improvement, ImproveReport
@@ -55,7 +56,9 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     """
     spec = launch.spec
     if spec.strategy is None:
-        raise SpecError("there is no strategy to improve", path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+        raise SpecError(
+            Message("what_if.there_is_no_strategy_to_improve"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
+        )
     plan = planner.estimate(spec, features=launch.features)
     rules = planner.launch_rules(spec, features=launch.features)
     on = launch.features if launch.features is not None else frozenset(spec.strategy.features) or rules.features

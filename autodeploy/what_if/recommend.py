@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.messages import Message
 from autodeploy.ranking.measured_speed import level_of
 from autodeploy.ranking.rescaled_plan import at_level
 from autodeploy.specs.cluster import MAX_NPUS
@@ -66,21 +67,33 @@ def recommend_with_plans(
     """
     tokens = spec.training.tokens if tokens is None else tokens
     if tokens is None:
-        raise SpecError("how many tokens are to be trained?", path="/training/tokens", hint="tokens: 13e12")
+        raise SpecError(
+            Message("what_if.how_many_tokens_are_to_be_trained"), path="/training/tokens", hint="tokens: 13e12"
+        )
     spec = spec.model_copy(update={"training": spec.training.model_copy(update={"tokens": tokens}), "strategy": None})
     table = _Table(spec, planner, tokens / (days * DAY_S))
     limit = min(MAX_NPUS, MAX_CARDS_FACTOR * _cards(spec)) if max_npus is None else max_npus
     counts = list(card_counts(_node(spec), limit))
     if not counts:
-        raise SpecError(f"{limit} cards are less than a node", path="/max_npus", hint=f"at least {_node(spec)}")
+        raise SpecError(
+            Message("what_if.cards_are_less_than_node", count=limit),
+            path="/max_npus",
+            hint=Message("what_if.at_least", bound=_node(spec)),
+        )
     chosen = _settle(table, counts)
     for factor in beside:
         wanted = factor * (counts[-1] if chosen is None else chosen)
         table.meets(_nearest(counts, wanted))
     if chosen is None:
-        message = f"no more than {counts[-1]:,} cards were looked at, and none of the counts meets {days:g} days"
+        message = Message("what_if.no_more_than_cards_were_looked_at_and", cards=counts[-1], days=days)
     else:
-        message = f"{chosen:,} cards train {tokens:.4g} tokens in {table.days_of(chosen, tokens):.1f} of {days:g} days"
+        message = Message(
+            "what_if.cards_train_tokens_in_of_days",
+            cards=chosen,
+            tokens=tokens,
+            days=table.days_of(chosen, tokens),
+            limit=days,
+        )
     answer = Recommendation(
         tokens=tokens,
         days=days,

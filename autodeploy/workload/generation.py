@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.messages import Message
 from autodeploy.workload.attention_types import shape_of, unmeasured_types
 from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table
 from autodeploy.workload.operators import MATRIX_KINDS, OperatorFeatures, Sharding
@@ -81,7 +82,9 @@ def rank_work(model: ModelSpec, tp: int, dp: int, ep: int, *, weight_bytes: floa
     weight_bytes : of an element of a linear layer's weight: 2, in 8-bit formats 1.
     """
     for name in sorted(unmeasured_types(model)):
-        raise UnsupportedError(f"generation with {name.replace('_', ' ')} can't be planned yet", path="/model")
+        raise UnsupportedError(
+            Message("common.generation_with_cannot_be_planned_yet", engine=name.replace("_", " ")), path="/model"
+        )
     shard, layers = sharding(tp, ep), layer_kinds(model)
     products: list[Product] = []
     caches: list[Cache] = []

@@ -10,9 +10,9 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.messages import in_language
 from autodeploy.planner import plan, reestimate
 from autodeploy.planner.time_to_train import WAYS, days_of
-from autodeploy.reports.translation import translated
 from autodeploy.specs.planset import Timing
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_every_recovery_is_there_to_compare() -> None:
     assert [each.rank for each in found.plans] == [1, 2, 3]
     said = [note for note in found.warnings if note.startswith("recovery ")]
     assert len(said) == 2
-    assert all(translated(note, "zh") != note for note in said)
+    assert all(in_language(note, "zh") != note for note in said)
 
 
 def test_plans_are_those_of_the_spec_that_was_asked() -> None:

@@ -11,7 +11,7 @@ from api.ui.views import pasted_document
 from autodeploy.errors import SpecError
 from autodeploy.importers.amounts import card_count, token_amount, whole_amount
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 
 
 def spec_of(cluster: dict[str, Any] | None = None, **training: Any) -> Any:
@@ -112,7 +112,7 @@ def test_a_pasted_file_is_told_of_the_fields_beside_it(beside: dict[str, str], p
     (error,) = caught.value.errors
     assert error.path == path
     assert "--" not in error.hint
-    assert hint in translated(error.hint, "zh")
+    assert hint in in_language(error.hint, "zh")
 
 
 def test_nodes_of_a_pasted_spec_hold_on_the_chosen_cluster() -> None:

@@ -19,9 +19,9 @@ from autodeploy.cli.progress import progress_text
 from autodeploy.cli.recommend import recommendation_text
 from autodeploy.cli.runs import outcome_text
 from autodeploy.importers.import_document import import_file
+from autodeploy.messages import in_language
 from autodeploy.planner import Progress
 from autodeploy.reports.check_texts import change_name
-from autodeploy.reports.translation import translated
 from autodeploy.reports.wording import width
 from autodeploy.specs.ablation import AblationReport, AblationRow
 from autodeploy.specs.what_if import CardCount, Recommendation
@@ -184,7 +184,7 @@ def test_every_note_of_an_import_is_in_chinese(name: str) -> None:
     notes = [*diagnostics.taken, *diagnostics.defaulted, *diagnostics.ignored, *diagnostics.contradicted]
     reasons = {note.reason for note in notes if " " in note.reason}
     assert len(reasons) > 5
-    assert [reason for reason in sorted(reasons) if not CHINESE.search(translated(reason, "zh"))] == []
+    assert [reason for reason in sorted(reasons) if not CHINESE.search(in_language(reason, "zh"))] == []
     text = diagnostics_text(diagnostics, "zh")
     assert "已忽略" in text
     assert max(map(width, text.splitlines())) <= 100

@@ -1,4 +1,4 @@
-"""Every mistake that people are told of, and every note of importers and exporters, has its Chinese."""
+"""Every mistake that people are told of, and every note of importers and exporters, is a message of the catalogue."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ import pytest
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.exporters.registry import FORMATS, export, formats_of
 from autodeploy.importers.documents import load_yaml
-from autodeploy.reports.translation import translated
+from autodeploy.importers.flag_effects import flag_effects
+from autodeploy.importers.key_effects import key_effects
+from autodeploy.importers.override_reader import override_effects
+from autodeploy.messages import Message, in_language
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.launch_rules import launch_rules
+from autodeploy.strategies.feature_choice import choose_features
 from hardware_profiles import list_profiles, load_profile
 from hardware_profiles.yaml_faults import _FAULTS
 from tests import factories
@@ -31,16 +35,8 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 ERRORS = frozenset(
     {
         *("SpecError", "UnsupportedError", "ProfileError", "NotFoundError", "ConflictError", "AccessError"),
-        *(
-            "UnknownCallerError",
-            "LimitError",
-            "OverloadError",
-            "StorageFullError",
-            "AutoDeployError",
-            "ExpressionError",
-            "InfeasibleRlError",
-        ),
-        *("FieldError", "FieldProblem", "Finding"),
+        *("UnknownCallerError", "LimitError", "OverloadError", "StorageFullError", "AutoDeployError"),
+        *("ExpressionError", "InfeasibleRlError", "FieldError", "FieldProblem", "FieldFault", "Finding"),
     }
 )
 # How importers and exporters say what they noted: the last argument is the reason.
@@ -51,19 +47,32 @@ EXAMPLE = re.compile(
     r"autodeploy [a-z ]+(SPEC|FILE|examples/).*|autodeploy (doctor|keys ls|db upgrade)|"
     r"--\S+( [A-Z]\S*)?|[\w./-]*[:,=][^ ]\S*|"
     r"(tokens|strategy|run_mode|hf_config|step_time_s|start|file|pp_interleave_num|seq_length)\b[:, +].*|[{\[\"].*|"
-    r"12h, .*|DeepSeek-V3: .*|[0-9 .{}*,:]+"
+    r"12h, .*|DeepSeek-V3: .*|[0-9 .{}*,:]+|Authorization: Bearer .*|(rl|precision|rl\.\w+): .*|2 to 12|12 to 12|"
+    r"1 to 12|1\.0 or 1\.2|2 to 200,000|sqlite:/.*|GET /v1/.*"
+)
+# Said to engineers of the program, not to its users: records that ship with it, and broken promises inside.
+INSIDE = frozenset(
+    {
+        "features.py",
+        "frameworks.py",
+        "schedules.py",
+        "script_template.py",
+        "sweep.py",
+        "base.py",
+        "connections.py",
+        "unmeasured.py",
+        "step.py",
+    }
 )
 
 
 def literal(node: ast.expr) -> str | None:
-    """A text, or an f-string with `12` in its blanks and a sentence in one after a colon at its end."""
+    """A text, or an f-string with `12` in its blanks."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if not isinstance(node, ast.JoinedStr):
         return None
-    text = "".join(str(part.value) if isinstance(part, ast.Constant) else "12" for part in node.values)
-    text = re.sub(r": 12$", ": the number is too large", text)
-    return re.sub(r"^12(?=[a-z])", "", text)  # a place before the sentence
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "12" for part in node.values)
 
 
 def said_in(tree: ast.AST) -> Iterator[str]:
@@ -73,7 +82,7 @@ def said_in(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             if name in ERRORS:
-                found = [*node.args[1:], *node.args[:1]] if name in {"FieldError", "FieldProblem"} else list(node.args)
+                found = list(node.args)
             elif name == "bad_line":
                 found = node.args[1:]
             elif name in NOTES:
@@ -85,19 +94,9 @@ def said_in(tree: ast.AST) -> Iterator[str]:
 
 
 def modules() -> list[Path]:
-    rooms = (
-        "importers",
-        "specs",
-        "services",
-        "store",
-        "exporters",
-        "checks",
-        "what_if",
-        "cli",
-        "strategies",
-        "post_training",
-    )
-    folders = [ROOT / "autodeploy" / room for room in rooms] + [ROOT / "hardware_profiles"]
+    rooms = ("importers", "specs", "services", "store", "exporters", "checks", "what_if", "cli", "strategies", "stack")
+    rooms += ("post_training", "rl_planning", "ranking", "planner", "calibration", "jobs", "evaluation", "solver")
+    folders = [ROOT / "autodeploy" / room for room in rooms] + [ROOT / "hardware_profiles", ROOT / "api"]
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
@@ -107,22 +106,23 @@ def is_words(text: str) -> bool:
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_message_of_a_module_has_its_chinese(path: Path) -> None:
+def test_a_module_says_nothing_but_messages(path: Path) -> None:
     said = {text for text in said_in(ast.parse(path.read_text(encoding="utf-8"))) if is_words(text)}
-    assert [text for text in sorted(said) if not CHINESE.search(translated(text, "zh"))] == []
+    assert path.name in INSIDE or said == set()
 
 
-def test_the_messages_are_found() -> None:
-    said = {text for path in modules() for text in said_in(ast.parse(path.read_text(encoding="utf-8")))}
-    assert {"no measured shape", "no line with 12", "the file does not name the chips it is for"} <= said
-    assert sum(map(is_words, said)) > 300
+def test_a_sentence_in_the_code_is_found() -> None:
+    module = 'raise SpecError(f"no line with {number}", path="/x", hint="give the file of a run")'
+    assert {text for text in said_in(ast.parse(module)) if is_words(text)} == {
+        "no line with 12",
+        "give the file of a run",
+    }
 
 
-@pytest.mark.parametrize("words", sorted({words for _, words in _FAULTS}))
-def test_every_fault_of_a_yaml_text_has_its_chinese(words: str) -> None:
-    said = words.replace("{sign}", "']'").replace("{key}", "tp").replace("{depth}", "20")
-    assert "{" not in said
-    assert CHINESE.search(translated(f"spec.yaml: line 3, column 2: {said}", "zh")), said
+@pytest.mark.parametrize("key", sorted({key for _, key in _FAULTS}))
+def test_every_fault_of_a_yaml_text_has_its_chinese(key: str) -> None:
+    said = Message(key, sign="']'", key="tp", depth="20")
+    assert CHINESE.search(in_language(Message("common.line_column", line=3, column=2, message=said), "zh"))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_broken_yaml_text_is_refused_in_plain_words_with_its_place(text: str, 
     with pytest.raises(SpecError) as caught:
         load_yaml(text)
     assert str(caught.value) == told
-    assert CHINESE.search(translated(told, "zh"))
+    assert CHINESE.search(in_language(str(caught.value), "zh"))
 
 
 def test_every_note_of_an_exported_plan_has_its_chinese() -> None:
@@ -168,10 +168,7 @@ def test_every_note_of_an_exported_plan_has_its_chinese() -> None:
         said |= set(export(plan_set, changed, to).notes)
     assert len(said) > 15
     assert any("has no flag: it" in text for text in said)
-    assert [text for text in sorted(said) if not CHINESE.search(translated(text, "zh"))] == []
-    reasons = {feature.unreleased for feature in FEATURES.values()}
-    reasons |= {variant.reason for feature in FEATURES.values() for variant in feature.launch}
-    assert [text for text in sorted(reasons - {""}) if not CHINESE.search(translated(text, "zh"))] == []
+    assert [text for text in sorted(said) if not CHINESE.search(in_language(text, "zh"))] == []
 
 
 @pytest.mark.parametrize("target", ["verl", "mindspeed-rl"])
@@ -185,19 +182,32 @@ def test_every_note_of_an_exported_post_training_has_its_chinese(target: str) ->
                 with contextlib.suppress(UnsupportedError):
                     said |= set(export(plan_set, plan, target).notes)
     assert len(said) > 4
-    assert [text for text in sorted(said) if not CHINESE.search(translated(text, "zh"))] == []
+    assert [text for text in sorted(said) if not CHINESE.search(in_language(text, "zh"))] == []
 
 
 @pytest.mark.parametrize("framework", ["verl", "mindspeed-rl"])
 def test_every_rule_of_a_launch_has_its_chinese(framework: str) -> None:
-    texts = [f"{framework} can't launch this plan: {rule.text}" for rule in launch_rules(framework)]
+    texts = [rule.text for rule in launch_rules(framework)]
     assert len(texts) > 5
-    assert [text for text in texts if not CHINESE.search(translated(text, "zh").partition("：")[2])] == []
+    assert [text for text in texts if not CHINESE.search(in_language(text, "zh"))] == []
 
 
 def test_what_records_of_features_say_has_its_chinese() -> None:
     said = {reason for feature in FEATURES.values() for reason in (*feature.model.values(), feature.only_asked)}
+    said |= {feature.unreleased for feature in FEATURES.values()}
+    said |= {variant.reason for feature in FEATURES.values() for variant in feature.launch}
     said |= {feature.asked_for.text for feature in FEATURES.values() if feature.asked_for is not None}
-    said |= {reason for name in list_profiles() for reason in load_profile(name).lacks.values()}
     assert len(said) > 20
-    assert [text for text in sorted(said - {""}) if not CHINESE.search(translated(text, "zh"))] == []
+    assert [text for text in sorted(said - {""}) if not CHINESE.search(in_language(text, "zh"))] == []
+
+
+@pytest.mark.parametrize("profile", list_profiles())
+def test_why_a_chip_has_no_feature_has_its_chinese(profile: str) -> None:
+    spec = factories.spec()
+    reasons = choose_features(spec.search, spec.model, load_profile(profile), adapters=False).off_reasons
+    assert [text for text in sorted(set(reasons.values())) if not CHINESE.search(in_language(text, "zh"))] == []
+
+
+def test_what_flags_do_has_its_chinese() -> None:
+    effects = (*flag_effects().values(), *key_effects().values(), *override_effects().values())
+    assert [e.reason for e in effects if not CHINESE.search(in_language(e.reason, "zh"))] == []

@@ -17,7 +17,7 @@ from autodeploy.importers.import_document import import_document
 from autodeploy.importers.key_effects import key_effect
 from autodeploy.importers.mindformers_yaml import REASONS
 from autodeploy.importers.unmodelled_flags import unmodelled_reason
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 from autodeploy.stack.flag_tables import flag_table
 from autodeploy.stack.releases import releases
 
@@ -87,7 +87,7 @@ def test_a_harmless_value_changes_nothing_and_another_one_is_told() -> None:
     ]
     assert len(told) == 2
     assert "gradients are predicted and reduced in FP32" in told[0]
-    assert all("会改变结果且未建模" in translated(text, "zh") for text in told)
+    assert all("会改变结果且未建模" in in_language(text, "zh") for text in told)
 
 
 def test_a_flag_that_nobody_knows_is_told() -> None:
@@ -129,7 +129,7 @@ def test_keys_that_change_the_result_are_told_and_others_are_not() -> None:
     assert "doubts" not in import_document(MINDFORMERS, "a.yaml").document
     muon = import_document(MINDFORMERS.replace("AdamW", "Muon").replace("False", "True"), "a.yaml").document["doubts"]
     assert len(muon) == 2
-    assert all("会改变结果且未建模" in translated(text, "zh") for text in muon)
+    assert all("会改变结果且未建模" in in_language(text, "zh") for text in muon)
     patterns = MINDFORMERS + "recompute_config: {select_recompute: {'feed_forward.mul': True}}\n"
     (doubt,) = import_document(patterns, "a.yaml").document["doubts"]
     assert "patterns of operators are not modelled" in doubt

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 from autodeploy.specs.fresh_overlay import changed, fresh_overlay_warning
 from tests import factories
 
@@ -25,8 +25,8 @@ def test_who_and_when_is_said_in_both_languages(by: str, said: str) -> None:
     found = warning(changed({"profile": "cloudmatrix-384"}, by, THEN))
     assert found is not None
     assert f"last on 2026-11-20 12:00 UTC {said}:" in found
-    assert "2026-11-20 12:00 UTC" in translated(found, "zh")
-    assert "measured" not in translated(found, "zh")
+    assert "2026-11-20 12:00 UTC" in in_language(found, "zh")
+    assert "measured" not in in_language(found, "zh")
 
 
 @pytest.mark.parametrize(("age", "is_fresh"), [(timedelta(days=7), True), (timedelta(days=7, seconds=1), False)])

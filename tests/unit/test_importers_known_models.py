@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_document
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 
 if TYPE_CHECKING:
     from autodeploy.importers.imported import Imported
@@ -108,7 +108,7 @@ def test_layers_of_the_named_series_lend_at_another_depth_and_it_is_told() -> No
     assert (found["model"]["vocab_size"], found["model"]["name"]) == (32_000, "pretrain_llama2_80b")
     (doubt,) = found["doubts"]
     assert doubt == "/model/vocab_size = 32000: the script has none: that of Llama-2 70B, whose layers are as wide"
-    assert "取各层宽度相同的 Llama-2 70B 的值" in translated(doubt, "zh")
+    assert "取各层宽度相同的 Llama-2 70B 的值" in in_language(doubt, "zh")
     with pytest.raises(SpecError, match="no vocabulary size"):
         read(f"{deeper} --num-experts 8 --moe-router-topk 2", "pretrain_llama2_moe.sh")
 
@@ -144,4 +144,4 @@ def test_gated_activations_have_three_matrices_of_the_width_that_stands_there(fl
 
 def test_what_is_lent_is_told_in_chinese() -> None:
     (doubt,) = read(LLAMA, "pretrain_llama2_7b.sh").document["doubts"]
-    assert translated(doubt, "zh") == "/model/vocab_size = 32000：脚本中没有：取形状相同的 Llama-2 7B 的值"
+    assert in_language(doubt, "zh") == "/model/vocab_size = 32000：脚本中没有：取形状相同的 Llama-2 7B 的值"

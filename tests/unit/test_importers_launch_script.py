@@ -13,7 +13,7 @@ from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.flag_effects import flag_effects
 from autodeploy.importers.import_document import import_document, import_file
 from autodeploy.importers.launch_script import read_launch_script
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 FILES = Path(__file__).parent.parent / "launch_files"
@@ -256,11 +256,11 @@ def test_flags_that_change_the_result_and_are_not_modelled_are_a_class_of_their_
         "--rampup-batch-size",
     ]
     assert "line 1: --optimizer sgd: states and time" in found.doubts[0]
-    assert all(CHINESE.search(translated(doubt, "zh")) for doubt in found.doubts)
+    assert all(CHINESE.search(in_language(doubt, "zh")) for doubt in found.doubts)
     for name in ("adam", "muon"):
         assert not import_document(f"{text}{rest}--optimizer {name}", "a.sh").diagnostics.unmodelled
     assert all(
-        CHINESE.search(translated(reason, "zh")) for reason in {effect.reason for effect in flag_effects().values()}
+        CHINESE.search(in_language(reason, "zh")) for reason in {effect.reason for effect in flag_effects().values()}
     )
 
 
@@ -313,7 +313,7 @@ def test_a_variable_for_flags_that_nothing_sets_is_empty_and_told(written):
     assert (found["model"]["num_experts_per_tok"], found["model"]["hidden_act"]) == (2, "silu")
     (doubt,) = found["doubts"]
     assert doubt == "$MEM_ARGS is set nowhere in the script: read as empty"
-    assert translated(doubt, "zh") == "脚本中未设置 $MEM_ARGS：按空值读取"
+    assert in_language(doubt, "zh") == "脚本中未设置 $MEM_ARGS：按空值读取"
 
 
 def test_a_variable_for_flags_is_set_from_outside():
@@ -354,7 +354,7 @@ def test_a_block_of_swapped_layers_is_told():
     given = f"{SHAPE} {REST} --pipeline-model-parallel-size 2 --swap-attention --recompute-num-layers 1"
     (doubt,) = import_document(script(flags=f"{given} --recompute-method block"), "a.sh").document["doubts"]
     assert "attention is predicted as swapped in every layer, not in these alone" in doubt
-    assert "按每一层都交换注意力预测" in translated(doubt, "zh")
+    assert "按每一层都交换注意力预测" in in_language(doubt, "zh")
 
 
 def test_a_count_of_layers_alone_recomputes_nothing():

@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.importers.import_document import import_document
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 
 FLAGS = (
     "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000 "
@@ -33,7 +33,7 @@ def test_a_launch_for_the_next_chip_is_refused_by_name(text: str, filename: str 
         import_document(text, filename)
     (error,) = caught.value.errors
     assert error.path == "/cluster"
-    assert "面向昇腾 950 的启动" in translated(error.message, "zh")
+    assert "面向昇腾 950 的启动" in in_language(error.message, "zh")
 
 
 @pytest.mark.parametrize("filename", ["pretrain_small_A3_ptd.sh", "pretrain_phi35_A50.sh", "llama5.sh", "a5x.sh"])

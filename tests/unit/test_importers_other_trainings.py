@@ -9,7 +9,7 @@ import pytest
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.importers.import_document import import_document
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 
 FLAGS = (
     "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000 "
@@ -38,7 +38,7 @@ def test_launches_that_train_otherwise(program: str, flags: str, named: str) -> 
     (error,) = caught.value.errors
     assert error.path == "/training/kind"
     assert error.hint == "give the launch of a pre-training of all parameters"
-    assert "尚不能规划" in translated(error.message, "zh")
+    assert "尚不能规划" in in_language(error.message, "zh")
 
 
 @pytest.mark.parametrize("program", ["inference.py", "evaluation.py", "tools/run_text_generation_server.py"])

@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.import_document import import_document
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 
 FLAGS = (
     "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000 --swiglu --bf16 "
@@ -55,7 +55,7 @@ def test_adapters_beside_other_matrices_are_refused_with_their_place() -> None:
         SpecError, match=r"line 1, column .*: adapters beside word_embeddings are not modelled"
     ) as caught:
         training("--lora-target-modules linear_qkv word_embeddings")
-    assert "尚未建模" in translated(caught.value.errors[0].message, "zh")
+    assert "尚未建模" in in_language(caught.value.errors[0].message, "zh")
 
 
 def test_packed_documents_with_their_lengths_are_modelled() -> None:

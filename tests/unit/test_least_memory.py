@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.messages import in_language
 from autodeploy.planner import Progress, plan, reestimate
 from autodeploy.reports.plan_report import render_plan_set
-from autodeploy.reports.translation import translated
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def test_its_words_speak_of_memory_in_both_languages() -> None:
     found = planned()
     assert "GiB of peak memory" in found.plans[0].explanation
     for each in found.plans:
-        assert translated(each.explanation, "zh") != each.explanation
+        assert in_language(each.explanation, "zh") != each.explanation
     alone = planned(tp=2, pp=4, vpp=1, micro_batch_size=1).plans[0]
     assert alone.explanation.startswith("its memory goes to ")
-    assert "内存" in translated(alone.explanation, "zh")
+    assert "内存" in in_language(alone.explanation, "zh")
     assert "peak_memory" not in render_plan_set(found)

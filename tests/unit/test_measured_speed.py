@@ -12,12 +12,12 @@ from autodeploy import calibration, planner
 from autodeploy.checks import Launch, check, launch_of
 from autodeploy.cli.improve import improve_text
 from autodeploy.importers.import_document import import_file
+from autodeploy.messages import in_language
 from autodeploy.ranking.measured_speed import MEASURED, level_of, measured_ratio, work_of
 from autodeploy.ranking.rescaled_plan import rescaled, slower_than_measured
 from autodeploy.reports.check_report import render_check
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.reports.plan_report import render_plan, render_plan_set
-from autodeploy.reports.translation import translated
 from autodeploy.scaling import scaling
 from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
 from autodeploy.specs.measured_run import MeasuredRun
@@ -191,7 +191,7 @@ def test_a_best_plan_that_is_slower_than_the_measured_run_is_told() -> None:
     slow = factories.plan(1)
     (told,) = slower_than_measured([slow], FOUND)
     assert told.startswith("the measured run R1 took 10 s a step, less than the ")
-    assert translated(told, "zh").startswith("实测 R1")
+    assert in_language(told, "zh").startswith("实测 R1")
     assert slower_than_measured([slow], FOUND.model_copy(update={"measured_step_time_s": slow.step_time_s})) == ()
     assert slower_than_measured([], FOUND) == ()
     assert slower_than_measured([slow], None) == ()

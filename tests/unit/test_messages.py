@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import copy
+import json
+import pickle
 import re
 import string
 from pathlib import Path
@@ -10,8 +13,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.messages import LANGUAGES, Section, text_of
+from autodeploy.calibration.parameters import _COMMON, PARAMETERS, meaning_of
+from autodeploy.calibration.uncertain_numbers import prior_widths
+from autodeploy.checks.flag_rules import flag_rules
+from autodeploy.importers.flag_effects import flag_effects
+from autodeploy.importers.key_effects import key_effects
+from autodeploy.importers.override_reader import override_effects
+from autodeploy.messages import LANGUAGES, Message, Section, in_language, joined, keyed, read_keyed, text_of
 from autodeploy.messages.catalogue import catalogue
+from autodeploy.stack.features import FEATURES
+from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.stack.launch_rules import launch_rules
+from autodeploy.strategies.rules import load_rules
+from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +33,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Functions that say a text of a section, by how modules call them.
+# Sections whose keys are names of rules, parts, fields and types of errors.
+BY_NAME = frozenset({"broken_rule", "part_in_words", "pydantic", "field_fault", "json", "os", "list", "shape_reason"})
+# Sections of records' texts: their English stands with the records.
+RECORDS = frozenset(
+    {
+        *("rule", "flag_rule", "launch_rule", "feature", "feature_rule", "lacks", "uncertain_number"),
+        *("flag_effect", "unmodelled_flag", "key_effect", "unmodelled_key", "verl_effect"),
+    }
+)
 SECTIONS = {"say": "report", "command_text": "command", "part_name": "part"}
 PLURAL = re.compile(r"_(one|other)$")
 
@@ -28,12 +51,16 @@ def blanks(text: str) -> set[str]:
 
 
 def keys(lang: str) -> set[str]:
-    """Keys without the endings of plural forms."""
-    return {PLURAL.sub("", key) for key in catalogue(lang)}  # type: ignore[arg-type]
+    """Keys without the endings of plural forms and without texts of records."""
+    return {PLURAL.sub("", key) for key in catalogue(lang) if section(key) not in RECORDS}  # type: ignore[arg-type]
+
+
+def section(key: str) -> str:
+    return key.partition(".")[0]
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
-    for room in ("autodeploy", "api"):
+    for room in ("autodeploy", "api", "hardware_profiles"):
         for path in sorted((ROOT / room).rglob("*.py")):
             yield path, ast.parse(path.read_text(encoding="utf-8"))
 
@@ -53,7 +80,8 @@ def test_every_text_fills_the_same_blanks_in_both_languages() -> None:
     wrong = [
         key
         for key, text in chinese.items()
-        if blanks(text) != blanks(english.get(key) or english[PLURAL.sub("_other", key)])
+        if section(key) not in RECORDS
+        and blanks(text) != blanks(english.get(key) or english[PLURAL.sub("_other", key)])
     ]
     assert wrong == []
 
@@ -80,15 +108,18 @@ def said() -> Iterator[tuple[str, str]]:
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             name = node.func.id
-            section = _section(name, path)
+            scope = _section(name, path)
             literals = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-            if section and literals:
-                yield f"{section}.{literals[0]}", f"{path.relative_to(ROOT)}:{node.lineno}"
+            place = f"{path.relative_to(ROOT)}:{node.lineno}"
+            if name == "Message" and literals:
+                yield literals[0], place
+            elif scope and literals:
+                yield f"{scope}.{literals[0]}", place
 
 
 def test_every_key_that_is_said_is_in_the_catalogue() -> None:
     found = dict(said())
-    assert len(found) > 200
+    assert len(found) > 1200
     assert {key: place for key, place in found.items() if key not in keys("en")} == {}
 
 
@@ -111,7 +142,10 @@ def test_every_text_is_said_somewhere() -> None:
     dead = [
         key
         for key in sorted(keys("en"))
-        if (last := key.rsplit(".", 1)[-1]) not in known and not last.startswith(begins) and not last.endswith(ends)
+        if section(key) not in BY_NAME
+        and (last := key.rsplit(".", 1)[-1]) not in known
+        and not last.startswith(begins)
+        and not last.endswith(ends)
     ]
     assert dead == []
 
@@ -129,3 +163,56 @@ def test_a_section_says_its_texts_alone() -> None:
     assert say("zh", "best") == "推荐"
     with pytest.raises(KeyError):
         say("en", "no such text")
+
+
+def test_every_text_of_a_record_is_of_one_that_is_there() -> None:
+    records = set(record_texts())
+    assert {key for key in catalogue("zh") if section(key) in RECORDS} - records == set()
+    assert {key for key in records if key not in catalogue("zh")} == set()
+
+
+def test_blanks_of_a_records_text_are_those_of_its_english() -> None:
+    english, chinese = record_texts(), catalogue("zh")
+    assert {key for key, text in english.items() if blanks(text) != blanks(chinese[key])} == set()
+
+
+def record_texts() -> dict[str, str]:
+    """The English of every record by its key."""
+    rules = {f"flag_rule.{rule.name}": rule.text for rule in flag_rules()}
+    said: list[str] = [rule.text for rule in load_rules()]
+    said += [rule.text for name in FRAMEWORKS for rule in launch_rules(name)]
+    for feature in FEATURES.values():
+        said += [*feature.model.values(), feature.only_asked, feature.unreleased, *(v.reason for v in feature.launch)]
+    said += [e.reason for effects in (flag_effects(), key_effects(), override_effects()) for e in effects.values()]
+    said += [parameter.meaning for group in (_COMMON, *PARAMETERS.values()) for parameter in group]
+    said += [meaning_of(f"prior.{row['name']}", row) for row in prior_widths()]
+    lacks = {f"lacks.{p}.{name}": text for p in list_profiles() for name, text in load_profile(p).lacks.items()}
+    told = {text.key: str(text) for text in said if isinstance(text, Message) and section(text.key) in RECORDS}
+    return rules | lacks | told
+
+
+def test_a_message_is_said_in_both_languages_and_read_back() -> None:
+    inner = Message("report.failures", count=2)
+    message = Message("common.place", place="spec.yaml", message=joined([inner, Message("report.best")], "and"))
+    assert message == "spec.yaml: 2 failures and RECOMMENDED"
+    assert in_language(message, "zh") == "spec.yaml：2 次故障、推荐"
+    again = read_keyed(json.loads(json.dumps(keyed(message))), message)
+    assert in_language(again, "zh") == in_language(message, "zh")
+    assert pickle.loads(pickle.dumps(message)).values == message.values
+    assert copy.deepcopy(message).key == message.key
+
+
+def test_a_table_that_says_something_else_is_not_believed() -> None:
+    document = keyed(Message("report.failures", count=2))
+    with pytest.raises(ValueError, match="does not say that"):
+        read_keyed(document, "3 failures")
+    with pytest.raises(KeyError):
+        read_keyed({"key": "report.failures", "values": {}}, "2 failures")
+
+
+def test_a_records_text_keeps_its_english() -> None:
+    message = Message.of_record("rule.world_divides", "the ranks are {n}", n=8)
+    assert message == "the ranks are 8"
+    assert keyed(message)["english"] == "the ranks are 8"
+    assert in_language(Message.of_record("rule.of_mine", "my rule"), "zh") == "my rule"
+    assert CHINESE.search(in_language(load_rules()[0].text, "zh"))

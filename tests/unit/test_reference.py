@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.messages import in_language
 from autodeploy.planner import launch_rules, plan, prepare
 from autodeploy.ranking.moved_strategy import moved
 from autodeploy.ranking.reference import PLAIN, PUBLIC_RECIPE, YOUR_SCRIPT, reference_plan
-from autodeploy.reports.translation import translated
 from autodeploy.specs.strategy import Recompute, Strategy
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_a_search_has_it_beside_its_plans() -> None:
 
 @pytest.mark.parametrize("cards", [256, 192])
 def test_where_it_is_from_is_said_in_chinese(cards: int) -> None:
-    said = translated(of_deepseek(cards, 3840).explanation, "zh")
+    said = in_language(of_deepseek(cards, 3840).explanation, "zh")
     assert said.startswith("MindSpeed-LLM针对 256 卡")
 
 

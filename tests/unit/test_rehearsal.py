@@ -15,11 +15,11 @@ from autodeploy.exporters import export
 from autodeploy.exporters.artefact import with_remarks
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.launch_script import read_launch_script
+from autodeploy.messages import in_language
 from autodeploy.rehearsal import rehearse
 from autodeploy.rehearsal.kept_layers import kept_layers, model_of_layers
 from autodeploy.rehearsal.rehearse import smaller_than
 from autodeploy.reports.rehearsal import rehearsal_lines
-from autodeploy.reports.translation import translated
 from autodeploy.specs.check import CheckLimits
 from autodeploy.specs.spec import Spec
 from autodeploy.workload.layers import layer_kinds, layer_table
@@ -141,7 +141,7 @@ def test_the_script_starts_the_rehearsal(name):
     assert read_back.step_time_s == pytest.approx(found.plan.step_time_s, rel=1e-3)
     assert read_back.peak_memory_gib == pytest.approx(found.plan.peak_memory_gib, rel=1e-3)
     for remark in remarks:
-        assert translated(remark, "zh") != remark
+        assert in_language(remark, "zh") != remark
     script = read_launch_script(told.text)
     assert judge_script(script, "mindspeed-llm", "huawei", script.ranks, CheckLimits(), None).broken == ()
 

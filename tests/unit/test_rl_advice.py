@@ -11,12 +11,12 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.messages import in_language
 from autodeploy.planner import plan, why_not
 from autodeploy.post_training import overheads_of
 from autodeploy.post_training.evidence import GENERATION_AXES, evidence_of_generation
 from autodeploy.ranking.regret_order import regret_order
 from autodeploy.reports.evidence import evidence_line
-from autodeploy.reports.translation import translated
 from autodeploy.rl_planning.advice import advise
 from autodeploy.rl_planning.search import RlSearch
 from autodeploy.rl_planning.why_not import asked_axes
@@ -166,7 +166,7 @@ def test_another_placement_costs_what_the_best_plan_with_it_does() -> None:
         assert answer.completed.strategy.rl.placement == placement
         assert answer.against_fastest_pct is not None
         assert answer.against_fastest_pct >= -1e-6
-        assert re.search(r"[\u4e00-\u9fff]", translated(answer.message, "zh"))
+        assert re.search(r"[\u4e00-\u9fff]", in_language(answer.message, "zh"))
 
 
 def test_what_leaves_nothing_is_named_with_the_nearest() -> None:

@@ -11,9 +11,9 @@ import pytest
 from autodeploy.errors import SpecError
 from autodeploy.exporters import export
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.messages import in_language
 from autodeploy.planner import check_space, estimate, plan, reestimate, search_size, timeline
 from autodeploy.reports.rows import columns, plan_rows
-from autodeploy.reports.translation import translated
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Timing
 from autodeploy.specs.rl_axes import RL_AXES, value_of
 
@@ -148,9 +148,9 @@ def test_a_step_that_no_launch_can_deal_is_refused_by_the_rule() -> None:
     assert list(result.counts.rejected) == ["prompts_divide_over_nodes"]
     assert any("MindSpeed-RL can't launch this plan: the prompts" in rule for rule in result.infeasible.binding_rules)
     assert [change.change for change in result.infeasible.nearest] == ["prompts_per_step 48 or 50"]
-    assert "或" in translated("prompts_per_step 48 or 50", "zh")
+    assert "或" in in_language("prompts_per_step 48 or 50", "zh")
     assert launched("mindspeed-rl", prompts_per_step=48).plans
-    assert all(re.search(r"[\u4e00-\u9fff]", translated(rule, "zh")) for rule in result.infeasible.binding_rules)
+    assert all(re.search(r"[\u4e00-\u9fff]", in_language(rule, "zh")) for rule in result.infeasible.binding_rules)
 
 
 def test_a_plan_has_the_overheads_of_its_target() -> None:
@@ -280,4 +280,4 @@ def test_everything_said_has_its_chinese() -> None:
     result = planned()
     said = [*result.warnings, result.optimality.relaxation, result.plans[0].uncertainty.basis]
     said += [each.explanation for each in result.plans]
-    assert [text for text in said if not re.search(r"[\u4e00-\u9fff]", translated(text, "zh"))] == []
+    assert [text for text in said if not re.search(r"[\u4e00-\u9fff]", in_language(text, "zh"))] == []

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from autodeploy.errors import SpecError
+from autodeploy.messages import in_language
 from autodeploy.planner import plan
-from autodeploy.reports.translation import translated
 from tests.unit.test_rl_planning import QUICK, spec_of
 
 SEPARATE: dict[str, Any] = {**QUICK, "rl.placement": "separate"}
@@ -78,7 +78,7 @@ def test_what_fits_nowhere_names_rule_and_nearest_change(changes: Any, rule: str
     assert any(each.startswith(rule) for each in result.infeasible.binding_rules)
     assert any(near in each.change for each in result.infeasible.nearest)
     for said in (*result.infeasible.binding_rules, *(each.change for each in result.infeasible.nearest)):
-        assert translated(said, "zh") != said or LATIN.match(said) is not None
+        assert in_language(said, "zh") != said or LATIN.match(said) is not None
 
 
 def test_the_nearest_cards_are_a_plan() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.rl_axes import RL_AXES, value_of
 from autodeploy.specs.spec import Spec, parse_spec, spec_hash
@@ -38,7 +38,7 @@ def refused(**changes: Any) -> dict[str, tuple[str, str]]:
     with pytest.raises(SpecError) as caught:
         read_spec_document(document(**changes))
     assert all(
-        any("\u4e00" <= sign <= "\u9fff" for sign in translated(error.message, "zh")) for error in caught.value.errors
+        any("\u4e00" <= sign <= "\u9fff" for sign in in_language(error.message, "zh")) for error in caught.value.errors
     )
     return {error.path: (error.message, error.hint) for error in caught.value.errors}
 

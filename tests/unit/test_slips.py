@@ -9,7 +9,7 @@ import pytest
 from autodeploy.errors import SpecError
 from autodeploy.importers.slips import slips
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.reports.translation import translated
+from autodeploy.messages import in_language
 
 
 def document(cluster: dict[str, Any] | None = None, **training: Any) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def test_a_batch_in_tokens() -> None:
     (said,) = told(document(global_batch_size=4_194_304))
     assert "4,194,304 sequences is 1.72e+10 tokens a step" in said
     assert said.endswith("write 1,024")
-    assert "1,024" in translated(said, "zh")
-    assert translated(said, "zh") != said
+    assert "1,024" in in_language(said, "zh")
+    assert in_language(said, "zh") != said
 
 
 def test_a_step_longer_than_the_run_is_refused() -> None:
@@ -68,17 +68,17 @@ def test_a_step_longer_than_the_run_is_refused() -> None:
 def test_part_of_a_node() -> None:
     (said,) = told(document({"num_npus": 1004}))
     assert said == "1,004 cards are no whole nodes of 8: whole nodes are 1,000 or 1,008 cards"
-    assert translated(said, "zh") != said
+    assert in_language(said, "zh") != said
 
 
 def test_dies_counted_as_cards() -> None:
     given = document({"profile": "cloudmatrix-384", "num_npus": 768})
     (said,) = told(given)
     assert said == "768 cards are 2 supernodes: where the 768 dies of one were meant, write 384"
-    assert translated(said, "zh") != said
+    assert in_language(said, "zh") != said
     given = document({"profile": "cloudmatrix-384", "num_npus": 256})
     given["strategy"] = {"tp": 8, "pp": 4, "dp": 8}
     (said,) = told(given)
     assert said.startswith("the strategy has 256 ranks, but 256 cards have 2 dies each")
-    assert translated(said, "zh") != said
+    assert in_language(said, "zh") != said
     assert [slip.path for slip in slips(read_spec_document(given))] == ["/cluster/num_npus"]

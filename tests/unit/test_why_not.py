@@ -9,10 +9,10 @@ import pytest
 
 from autodeploy.cli.why_not import answer_text
 from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.messages import in_language
 from autodeploy.planner import plan, why_not
 from autodeploy.ranking.partly_given import is_whole
 from autodeploy.ranking.plans import Identity
-from autodeploy.reports.translation import translated
 from autodeploy.specs.planset import Fastest, RiskRanking
 from autodeploy.specs.strategy import Strategy
 
@@ -201,4 +201,4 @@ def test_what_is_illegal_is_told_with_its_numbers_and_without_places_in_a_source
         assert answer.rule is not None
         assert "parallel_state" not in answer.message
         assert "(MG" not in answer.message
-        assert "do not" not in translated(answer.message, "zh")
+        assert "do not" not in in_language(answer.message, "zh")

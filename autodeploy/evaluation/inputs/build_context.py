@@ -10,6 +10,7 @@ from autodeploy.evaluation.inputs.context import Context
 from autodeploy.evaluation.inputs.expert_balance import Levelling, Loads, family_of
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.evaluation.inputs.sample_balance import packs_of
+from autodeploy.messages import Message
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
 from autodeploy.specs.router import router_of
@@ -101,7 +102,10 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
         else int(cluster.num_npus or 0)
     )
     if total <= cluster.spare_npus:
-        raise SpecError(f"spare_npus {cluster.spare_npus} leaves no card of {total}", path="/cluster/spare_npus")
+        raise SpecError(
+            Message("evaluation.spare_npus_leaves_no_card_of", spare=cluster.spare_npus, all=total),
+            path="/cluster/spare_npus",
+        )
     return total - cluster.spare_npus
 
 
@@ -188,7 +192,8 @@ def loads_of(model: ModelSpec, training: TrainingSpec, features: frozenset[str])
     if experts % columns if file.of_ranks else experts != columns:
         what = "ranks" if file.of_ranks else "experts"
         raise SpecError(
-            f"the loads are of {columns} {what}, the model has {experts} routed experts", path=LOAD_FILE_FIELD
+            Message("evaluation.loads_are_of_model_has_routed_experts", columns=columns, what=what, experts=experts),
+            path=LOAD_FILE_FIELD,
         )
     return replace(loads, series=file.series, of_ranks=file.of_ranks)
 
@@ -256,11 +261,11 @@ def spec_context(
     model, cluster, training = spec.model, spec.cluster, spec.training
     features = features | {"muon"} if training.optimizer == "muon" else features - {"muon"}
     if training.kind == "dpo" and "fsdp" in mechanisms(features):
-        message = "a reference model beside sharded parameters (fsdp) is not modelled yet"
-        raise UnsupportedError(message, path="/training/kind", hint="leave fsdp off")
+        message = Message("evaluation.reference_model_beside_sharded_parameters_fsdp_is_not")
+        raise UnsupportedError(message, path="/training/kind", hint=Message("evaluation.leave_fsdp_off"))
     if training.lora is not None and "fsdp" in mechanisms(features):
-        message = "adapters beside a frozen model that is sharded (fsdp) are not modelled yet"
-        raise UnsupportedError(message, path="/training/lora", hint="leave fsdp off")
+        message = Message("evaluation.adapters_beside_frozen_model_that_is_sharded_fsdp")
+        raise UnsupportedError(message, path="/training/lora", hint=Message("evaluation.leave_fsdp_off"))
     device = _device_with_peak(profile, cluster, training.precision)
     cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
     topology = topology_of(profile, cluster, cards)
@@ -352,7 +357,11 @@ def _device_with_peak(profile: Profile, cluster: ClusterSpec, precision: str) ->
     device = device_of(profile, cluster)
     if precision not in device.peak_flops:
         known = ", ".join(device.peak_flops)
-        raise SpecError(f"{device.name} has no {precision} peak", path="/training/precision", hint=f"one of {known}")
+        raise SpecError(
+            Message("evaluation.has_no_peak", device=device.name, precision=precision),
+            path="/training/precision",
+            hint=Message("common.one_of", names=known),
+        )
     return device
 
 

@@ -18,6 +18,7 @@ from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
 from autodeploy.evaluation.steps.recomputed_by_operator import refuse_beside, refuse_unknown
+from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.facts import placed_facts
@@ -50,9 +51,9 @@ def candidate_of(
     dp = max(1, world // (tp * pp * cp))
     if possible and strategy.dp is not None and strategy.dp != dp:
         raise SpecError(
-            f"dp {strategy.dp} is not the {world} ranks over tp x pp x cp = {dp}",
+            Message("evaluation.dp_is_not_ranks_over_tp_x_pp", dp=strategy.dp, world=world, rest=dp),
             path="/strategy/dp",
-            hint="leave dp out: it follows",
+            hint=Message("evaluation.leave_dp_out_it_follows"),
         )
     etp = strategy.etp if strategy.etp is not None else (tp if vendor == "huawei" else 1)
     algo = strategy.cp_algo or "ring"
@@ -63,7 +64,11 @@ def candidate_of(
         schedule = kind.other_chunks
     micro_batches = -(-global_batch // (strategy.micro_batch_size * dp))
     if possible and (problem := schedule_problem(schedule, pp, vpp, micro_batches)):
-        raise SpecError(problem, path="/strategy/schedule", hint="1f1b, interleaved or adaptive_pipe take any number")
+        raise SpecError(
+            problem,
+            path="/strategy/schedule",
+            hint=Message("evaluation.n_1f1b_interleaved_or_adaptive_pipe_take_any_number"),
+        )
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if "hierarchical_a2a" in strategy.features and strategy.moe_dispatcher is None:
         dispatcher = "hierarchical"
@@ -110,33 +115,35 @@ def refuse_fractions(candidate: Candidates, context: Context) -> None:
         ranks *= degree
         if world % ranks:
             raise SpecError(
-                f"tp x pp x cp = {tp * pp * cp} does not divide the {world} ranks",
+                Message("evaluation.tp_x_pp_x_cp_does_not_divide", degrees=tp * pp * cp, ranks=world),
                 path=f"/strategy/{axis}",
-                hint=f"degrees whose product divides {world}, or cards that it divides",
+                hint=Message("evaluation.degrees_whose_product_divides_or_cards_that_it", ranks=world),
             )
     ulysses = int(candidate.ulysses[0])
     if cp % ulysses:
         raise SpecError(
-            f"a Ulysses degree of {ulysses} does not divide cp {cp}",
+            Message("evaluation.ulysses_degree_of_does_not_divide_cp", ulysses=ulysses, cp=cp),
             path="/strategy/ulysses_degree",
-            hint="a divisor of cp",
+            hint=Message("evaluation.divisor_of_cp"),
         )
     if experts and experts % ep:
         raise SpecError(
-            f"ep {ep} does not divide the {experts} routed experts", path="/strategy/ep", hint="a divisor of them"
+            Message("evaluation.ep_does_not_divide_routed_experts", ep=ep, experts=experts),
+            path="/strategy/ep",
+            hint=Message("evaluation.divisor_of_them"),
         )
     stage, copies = tp * cp * dp, int(candidate.dp_replicate[0])
     if cp * dp % copies or (experts and stage // (etp * ep) % copies):
         raise SpecError(
-            f"dp_replicate {copies} does not divide the ranks that share parameters",
+            Message("evaluation.dp_replicate_does_not_divide_ranks_that_share", copies=copies),
             path="/strategy/dp_replicate",
-            hint="a divisor of dp x cp, and of the ranks that hold the same experts",
+            hint=Message("evaluation.divisor_of_dp_x_cp_and_of_ranks"),
         )
     if experts and stage % (etp * ep):
         raise SpecError(
-            f"etp x ep = {etp * ep} does not divide the {stage} ranks of a stage",
+            Message("evaluation.etp_x_ep_does_not_divide_ranks_of", experts=etp * ep, ranks=stage),
             path="/strategy/ep",
-            hint="ep and etp of which a whole number is tp x cp x dp",
+            hint=Message("evaluation.ep_and_etp_of_which_whole_number_is"),
         )
 
 
@@ -159,9 +166,11 @@ def chunks_of(strategy: Strategy, *, possible: bool = True) -> int:
         if not possible:
             return strategy.vpp
         raise SpecError(
-            f"{kind.name} has {chunks_in_words(kind)} a stage, not {strategy.vpp}",
+            Message(
+                "evaluation.schedule_has_chunks_not", schedule=kind.name, chunks=chunks_in_words(kind), vpp=strategy.vpp
+            ),
             path="/strategy/vpp",
-            hint="leave it out",
+            hint=Message("common.leave_it_out"),
         )
     return kind.chunks
 
@@ -176,13 +185,13 @@ def layout_of(strategy: Strategy, counts: tuple[int, ...]) -> Layout:
         copies = {tuple(int(per_chunk[place]) for place in places) for places in model_parts(kind, pp, vpp)}
         if any(len(set(sizes)) > 1 for sizes in copies):
             raise SpecError(
-                "both devices that hold the same part of the model must hold as many layers of it",
+                Message("evaluation.both_devices_that_hold_same_part_of_model"),
                 path="/strategy/layers_per_stage",
             )
         total = int(per_chunk.sum()) // parameter_copies(kind)
         if total != sum(counts):
             raise SpecError(
-                f"layers_per_stage adds up to {total}, the model has {sum(counts)} layers",
+                Message("evaluation.layers_per_stage_adds_up_to_model_has", total=total, layers=sum(counts)),
                 path="/strategy/layers_per_stage",
             )
     layers = template_layers(counts, pp, vpp, per_chunk, kind)
@@ -202,7 +211,10 @@ def _per_chunk(given: tuple[int, ...] | tuple[tuple[int, ...], ...], kind: str, 
             base, rest = divmod(stage, vpp)
             row = tuple(base + (1 if c < rest else 0) for c in range(vpp))
         if len(row) != vpp:
-            raise SpecError(f"a stage lists {len(row)} chunks, vpp is {vpp}", path="/strategy/layers_per_stage")
+            raise SpecError(
+                Message("evaluation.stage_lists_chunks_vpp_is", count=len(row), vpp=vpp),
+                path="/strategy/layers_per_stage",
+            )
         rows.append(row)
     return np.asarray(rows, dtype=np.int64).reshape(pp, vpp)
 
@@ -220,7 +232,9 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
         for name in sorted({name for stage in recompute.per_stage for name in stage}):
             if ChoiceKey.of(name).name not in CHOICES:
                 raise SpecError(
-                    f"unknown recompute module {name!r}", path="/strategy/recompute/per_stage", hint=", ".join(CHOICES)
+                    Message("evaluation.unknown_recompute_module", name=repr(name)),
+                    path="/strategy/recompute/per_stage",
+                    hint=", ".join(CHOICES),
                 )
             counts = np.asarray([stage.get(name, 0) for stage in recompute.per_stage], dtype=np.int64)
             applied[ChoiceKey.of(name)] = np.minimum(counts, stage_layers)
@@ -232,12 +246,17 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
         for name in sorted({name for stage in strategy.swap_per_stage for name in stage}):
             module = ChoiceKey.of(name)
             if module.name not in SWAP_NAMES:
-                raise UnsupportedError(f"swapping {module.name!r} is not modelled", path="/strategy/swap_per_stage")
+                raise UnsupportedError(
+                    Message("evaluation.swapping_is_not_modelled", name=repr(module.name)),
+                    path="/strategy/swap_per_stage",
+                )
             counts = np.asarray([stage.get(name, 0) for stage in strategy.swap_per_stage], dtype=np.int64)
             applied[module._replace(name=SWAP_NAMES[module.name])] = np.minimum(counts, stage_layers)
     for name in () if strategy.swap_per_stage is not None else strategy.swap:
         if name not in SWAP_NAMES:
-            raise UnsupportedError(f"swapping {name!r} is not modelled", path="/strategy/swap")
+            raise UnsupportedError(
+                Message("evaluation.swapping_is_not_modelled", name=repr(name)), path="/strategy/swap"
+            )
         applied[ChoiceKey(SWAP_NAMES[name])] = stage_layers
     refuse_beside(applied, stage_layers)
     return applied
@@ -298,13 +317,15 @@ def judged_candidate(context: Context, strategy: Strategy) -> Candidates:
     used = strategy.tp * strategy.pp * strategy.cp
     if used > context.world:
         raise SpecError(
-            f"tp x pp x cp = {used} ranks, the cluster has {context.world}", path="/strategy", hint="lower a degree"
+            Message("evaluation.tp_x_pp_x_cp_ranks_cluster_has", used=used, world=context.world),
+            path="/strategy",
+            hint=Message("evaluation.lower_degree"),
         )
     if context.fsdp and kinds.schedule(strategy.schedule).pairs:
         raise SpecError(
-            f"{strategy.schedule} has no place to gather sharded parameters layer by layer",
+            Message("evaluation.has_no_place_to_gather_sharded_parameters_layer", schedule=strategy.schedule),
             path="/strategy/fsdp",
-            hint="1f1b or interleaved takes them",
+            hint=Message("evaluation.n_1f1b_or_interleaved_takes_them"),
         )
     return as_candidate(context, strategy, possible=True)
 

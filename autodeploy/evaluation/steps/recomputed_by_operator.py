@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message
 from autodeploy.workload.memory_choices import compete
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ def refuse_beside(applied: Mapping[ChoiceKey, Ints], stage_layers: Ints) -> None
     for key, counts in applied.items():
         if key.name != BY_OPERATOR and compete(key.name, BY_OPERATOR) and np.any(counted + counts > stage_layers):
             raise SpecError(
-                f"by_operator decides about every operator of a layer: {key.name} can't go with it",
+                Message("evaluation.by_operator_decides_about_every_operator", name=key.name),
                 path=PATH,
-                hint="name no other module for these layers",
+                hint=Message("evaluation.name_no_other_module"),
             )
 
 
@@ -53,7 +54,7 @@ def refuse_unknown(layout: Layout, classes: StepClasses) -> None:
     """
     if BY_OPERATOR in layout.chosen and not any(BY_OPERATOR in each.cost.choices for each in classes.layers):
         raise UnsupportedError(
-            "recomputation by_operator is modelled of dense layers with grouped-query attention under torch_fsdp2",
+            Message("evaluation.by_operator_is_modelled_of"),
             path=PATH,
-            hint="full recomputes whole layers",
+            hint=Message("evaluation.full_recomputes_whole_layers"),
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from autodeploy.messages import Message
 from autodeploy.solver.bounds.paths import pair_overlap_bounds
 from autodeploy.solver.bounds.stage_bound import Batch, least_bound_s, most_layers
 from autodeploy.solver.inner.layer_choices import COSTS_OF_PARTS, Choices, Part, choices_of, prices
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints, LayerClass
 
 
-RELAXATION: Final = "each stage alone with its cheapest layers: its work and ramp, memory by the best option"
+RELAXATION: Final = Message("solver.each_stage_alone_with_its_cheapest_layers_its")
 
 
 def relax_bound(problem: InnerProblem) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from ortools.sat.python import cp_model
 
+from autodeploy.messages import Message
 from autodeploy.solver.cp_sat.model import new_solver
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, HYBRID_DEGREES, Candidates
 from autodeploy.strategies.knobs import KNOBS, Knob, allowed_values, log2_ratio, pin_text
@@ -136,7 +137,7 @@ class LegalityModel:
         """Every combination of the values of a few axes [rows, names]."""
         sizes = [len(self.domains[name]) for name in names]
         if int(np.prod(sizes, dtype=np.int64)) > MOST_ROWS:
-            raise ValueError(f"a rule over {', '.join(names)} has too many combinations: name fewer axes in it")
+            raise ValueError(Message("solver.rule_has_too_many_combinations", names=", ".join(names)))
         grid = np.meshgrid(*[np.asarray(self.domains[n], dtype=np.int64) for n in names], indexing="ij")
         return np.stack([g.ravel() for g in grid], axis=1) if names else np.zeros((1, 0), dtype=np.int64)
 

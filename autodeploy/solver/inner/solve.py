@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.evaluation.stages.inner_problem import chunk_times, stage_bytes
+from autodeploy.messages import Message
 from autodeploy.solver.bounds.paths import path_key
 from autodeploy.solver.bounds.problem_bound import RELAXATION, relax_bound, room_for_layers
 from autodeploy.solver.effort import DEFAULT, Effort
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from cost_models.schedule import SchedulePath
 
 
-CUTS: Final = "one column a stage under the longest paths of the schedule"
-COUNTS: Final = "layer counts under the longest paths of the schedule, without the time of memory options"
+CUTS: Final = Message("solver.one_column_stage_under_longest_paths_of_schedule")
+COUNTS: Final = Message("solver.layer_counts_under_longest_paths_of_schedule_without")
 
 
 @dataclass(eq=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from autodeploy.messages import Message
 from autodeploy.solver.bounds.outer_bound import shapes_of
 from autodeploy.solver.bounds.path_bound import PER_SECOND
 from autodeploy.solver.outer.candidate import CandidatePlans, CandidateSolver
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RELAXATIONS = (
-    "the sweep's closed form: work and memory shared evenly by the stages",
-    "every stage alone, with the memory it must save",
-    "layers in fractions under paths of the schedule, with the memory that stages must save",
-    "the candidate's own problem",
+    Message("solver.sweep_s_closed_form_work_and_memory_shared"),
+    Message("solver.every_stage_alone_with_memory_it_must_save"),
+    Message("solver.layers_in_fractions_under_paths_of_schedule_with"),
+    Message("solver.candidate_s_own_problem"),
 )
 """What a bound can rest on, in the order in which it is raised."""
 _, STAGES, PATHS, SOLVED = range(4)

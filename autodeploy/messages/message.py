@@ -1,0 +1,121 @@
+"""A sentence that knows its key and its values, so that it can be said in any language."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.messages.catalogue import is_text, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from autodeploy.messages.catalogue import Language
+
+PLAIN = (str, bool, int, float)
+KEY, VALUES, ENGLISH = "key", "values", "english"
+
+
+class Message(str):
+    """The text of a key in English, filled with values: plain ones, or messages themselves.
+
+    A text like any other for code that stores or prints it; `in_language` says it in another language, `keyed` writes
+    it as a document. What is made of it by `+`, formatting or slicing is plain text again.
+    """
+
+    __slots__ = ("key", "values")
+    key: str
+    values: Mapping[str, Any]
+
+    def __new__(cls, key: str, /, **values: Any) -> Message:
+        """Raises KeyError when the catalogue has no such key, or a blank has no value."""
+        kept = {name: _plain(value) for name, value in values.items()}
+        message = super().__new__(cls, _filled("en", key, kept))
+        message.key, message.values = key, kept
+        return message
+
+    @classmethod
+    def of_record(cls, key: str, english: str, /, **values: Any) -> Message:
+        """The text of a record of data, such as a rule: English by the record, others by the key."""
+        return _made(english.format_map(values) if values else english, key, {n: _plain(v) for n, v in values.items()})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are messages too."""
+        return _made, (str.__str__(self), self.key, self.values)
+
+
+def _made(text: str, key: str, values: Mapping[str, Any]) -> Message:
+    message = str.__new__(Message, text)
+    message.key, message.values = key, values
+    return message
+
+
+def joined(parts: Iterable[str], separator: str = "comma") -> Message:
+    """A list in words; `separator` is comma, semicolon, and, or."""
+    return Message(f"list.{separator}", parts=tuple(parts))
+
+
+def in_language(text: str, lang: Language) -> str:
+    """A message in that language; plain text, and what the language has no text for, as it is."""
+    if not isinstance(text, Message) or lang == "en":
+        return str.__str__(text)
+    try:
+        return _filled(lang, text.key, text.values)
+    except KeyError:
+        return str.__str__(text)
+
+
+def keyed(message: Message) -> dict[str, Any]:
+    """The message as a document: key, values, the English of a record's text; messages among the values likewise."""
+    document = {KEY: message.key, VALUES: {name: _document(value) for name, value in message.values.items()}}
+    return document if is_text("en", message.key) else document | {ENGLISH: str.__str__(message)}
+
+
+def read_keyed(document: Mapping[str, Any], english: str) -> Message:
+    """The message of a document that `keyed` wrote, if it says that English.
+
+    Raises
+    ------
+    KeyError
+        when this release has no such key, or the document lacks a value.
+    ValueError
+        when it says something else.
+    """
+    key, values = document[KEY], {name: _value(value) for name, value in document[VALUES].items()}
+    if is_text("en", key) and Message(key, **values) != english:
+        raise ValueError(f"{key} does not say that")
+    return _made(english, key, values)
+
+
+def _plain(value: Any) -> Any:
+    """What a document can hold: numpy's scalars as Python's, paths and other objects as text."""
+    if type(value) in {tuple, list}:
+        return tuple(_plain(each) for each in value)
+    if hasattr(value, "item"):
+        value = value.item()
+    return value if isinstance(value, PLAIN) else str(value)
+
+
+def _filled(lang: Language, key: str, values: Mapping[str, Any]) -> str:
+    said = {name: in_language(value, lang) if isinstance(value, str) else value for name, value in values.items()}
+    if key.startswith("list."):
+        return text_of(lang, key).join(in_language(part, lang) for part in values["parts"])
+    return text_of(lang, key, **said)
+
+
+def _document(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_document(each) for each in value]
+    return keyed(value) if isinstance(value, Message) else value
+
+
+def _nested(document: Mapping[str, Any]) -> Message:
+    values = {name: _value(value) for name, value in document[VALUES].items()}
+    if is_text("en", document[KEY]):
+        return Message(document[KEY], **values)
+    return _made(document[ENGLISH], document[KEY], values)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(each) for each in value)
+    return _nested(value) if isinstance(value, dict) else value

@@ -1,0 +1,99 @@
+"""Sentences in documents: English text in the field, key and values in a table beside it."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, SerializationInfo, WrapValidator, model_serializer, model_validator
+
+from autodeploy.messages import Message, keyed, read_keyed
+from autodeploy.specs.base import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pydantic import ModelWrapValidatorHandler, SerializerFunctionWrapHandler, ValidatorFunctionWrapHandler
+
+TABLE = "messages"
+_reading: ContextVar[Mapping[str, Any] | None] = ContextVar("messages_of_the_document", default=None)
+
+
+def _kept(value: Any, handler: ValidatorFunctionWrapHandler) -> str:
+    text: str = handler(value)
+    if isinstance(value, Message):
+        return value
+    document = (_reading.get() or {}).get(text)
+    return text if document is None else _read(document, text)
+
+
+Text = Annotated[str, WrapValidator(_kept)]
+"""A sentence. One that was a message stays one, and is again when a document with its table is read."""
+
+
+def _read(document: Any, text: str) -> str:
+    """The message of a document, if it says that text in this release."""
+    try:
+        return read_keyed(document, text)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return text
+
+
+class KeyedText(Document):
+    """What a sentence is made of: its key in the catalogues, and the values that fill it."""
+
+    key: str
+    values: dict[str, Any] = {}
+    english: Annotated[str | None, Field(description="of a record's text: no catalogue of English has it")] = None
+
+
+class Told(Document):
+    """A document that says sentences to people.
+
+    `messages` is made when the document is written, and is empty otherwise.
+    """
+
+    messages: Annotated[
+        dict[str, KeyedText],
+        Field(description="key and values of sentences in this document, by their English text"),
+    ] = {}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_its_table(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(data, dict) or not isinstance(data.get(TABLE), dict):
+            return handler(data)
+        token = _reading.set({**(_reading.get() or {}), **data[TABLE]})
+        try:
+            return handler({name: value for name, value in data.items() if name != TABLE})
+        finally:
+            _reading.reset(token)
+
+    # No type of what it returns: the schema of the document would be that type.
+    @model_serializer(mode="wrap")
+    def _with_messages(self, handler: SerializerFunctionWrapHandler, info: SerializationInfo):  # type: ignore[no-untyped-def]
+        document = handler(self)
+        left_out = (info.include is not None and TABLE not in info.include) or TABLE in (info.exclude or ())
+        said = {} if left_out else {str(message): keyed(message) for message in _messages(self)}
+        document.pop(TABLE, None)
+        return document | {TABLE: dict(sorted(said.items()))} if said else document
+
+
+def _messages(value: Any) -> Iterator[Message]:
+    """Messages of a document, without those of documents in it that have a table themselves."""
+    if isinstance(value, Message):
+        yield value
+    elif isinstance(value, Document):
+        for name in type(value).model_fields:
+            each = getattr(value, name)
+            if not isinstance(each, Told):
+                yield from _messages(each)
+    elif isinstance(value, tuple | list):
+        if value and isinstance(value[0], str | Document | tuple | list | dict):
+            for each in value:
+                if not isinstance(each, Told):
+                    yield from _messages(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            if not isinstance(each, Told):
+                yield from _messages(each)
