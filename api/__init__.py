@@ -1,1 +1,1 @@
-"""The HTTP rim: application factory, routes by resource, problems and pages."""
+"""The HTTP API: application factory, routes by resource, problem documents and web pages."""

@@ -1,4 +1,4 @@
-"""The engine as a library: what the command line does, in this process and without a database."""
+"""The engine as a library: plan, estimate and check in this process, without a database."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def plan(
     Parameters
     ----------
     spec : a `Spec`, a document as `dict`, or the path of a YAML or JSON file.
-    progress : called as the search goes, with its incumbent and bound.
-    should_cancel : asked often; the search ends with what it has once this is true.
+    progress : called during the search with its incumbent and bound.
+    should_cancel : polled during the search, which returns what it has once this is true.
 
     Raises
     ------
     autodeploy.SpecError
-        with every bad field. A spec that no plan fits is a result: `status` is `infeasible`, `binding_rules` says why.
+        with every invalid field. An infeasible spec is a result: `status` is `infeasible`, with `binding_rules`.
     """
     return planner.plan(spec_of(spec), progress=progress, should_cancel=should_cancel)
 
@@ -53,7 +53,7 @@ def estimate(spec: SpecSource) -> Plan:
     Raises
     ------
     autodeploy.SpecError
-        with every bad field, or if the strategy breaks a rule of its framework.
+        with every invalid field, or if the strategy violates a rule of its framework.
     """
     return planner.estimate(spec_of(spec))
 
@@ -67,18 +67,18 @@ def check(
     device: str | None = None,
     num_npus: int | None = None,
 ) -> CheckReport:
-    """Hold a launch against the rules of its framework, predict it, and hold limits against the prediction.
+    """Check a launch against the rules of its framework, predict it, and check the prediction against limits.
 
     Parameters
     ----------
-    launch : a spec with a strategy, or the path of one, of a launch script (never run) or of a framework's YAML.
+    launch : a spec with a strategy, or the path of one, of a launch script (never executed) or of a framework's YAML.
     variables : shell variables that a script expects.
-    cluster, device, num_npus : where a script names no chip or number of cards.
+    cluster, device, num_npus : for scripts that do not name chips or number of cards.
 
     Raises
     ------
     autodeploy.SpecError
-        with line and column, or with every bad or missing field.
+        with line and column, or with every invalid or missing field.
     """
     if isinstance(launch, str | Path):
         imported = import_file(Path(launch), variables=variables)
@@ -90,12 +90,12 @@ def check(
 
 
 def spec_of(source: SpecSource) -> Spec:
-    """The validated spec of a document or a file; a `Spec` is itself.
+    """The validated spec of a document or a file; a `Spec` is returned unchanged.
 
     Raises
     ------
     autodeploy.SpecError
-        with every bad field: `error.errors` has pointer, message and hint of each.
+        with every invalid field: `error.errors` has pointer, message and hint of each.
     """
     if isinstance(source, Spec):
         return source

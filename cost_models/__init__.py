@@ -1,4 +1,4 @@
-"""Pure numpy formulas of time and memory: numbers in, numbers out.
+"""Formulas of time and memory on numpy arrays: numbers in, numbers out.
 
 Parameters
 ----------

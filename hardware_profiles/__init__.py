@@ -1,4 +1,4 @@
-"""Hardware profiles: one YAML document a system, its schema, its loader, and where communication groups land."""
+"""Hardware profiles: one YAML document per system, schema, loader, and placement of communication groups."""
 
 from hardware_profiles.changes import apply_overlay, apply_overrides
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm

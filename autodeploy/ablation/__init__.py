@@ -1,1 +1,1 @@
-"""What each feature buys: features of a strategy switched one at a time, and the published effects reproduced."""
+"""Ablation: the contribution of each feature of a strategy, and published effects reproduced."""

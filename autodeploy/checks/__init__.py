@@ -1,4 +1,4 @@
-"""Whether a launch is a good one: limits held against a prediction. Pure functions of a spec and the planner."""
+"""Checks of a launch: its prediction against limits. Pure functions of a spec and the planner."""
 
 from autodeploy.checks.baseline import Baseline
 from autodeploy.checks.check import check

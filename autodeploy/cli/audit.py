@@ -75,7 +75,7 @@ def prune(
     older_than: Annotated[str, typer.Option(help="age of the entries that go: hours (12h), days (90d), weeks (52w)")],
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Delete entries of that age."""
+    """Delete entries older than the given age."""
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import tell
     from autodeploy.services.audit import AuditLog

@@ -50,7 +50,7 @@ def calibrate(
     ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Fit a handful of efficiencies with physical meaning; the overlay says what to and how well."""
+    """Fit a few physically meaningful efficiencies; the overlay records the values and the goodness of fit."""
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
 

@@ -74,7 +74,7 @@ def check(
 ) -> None:
     """Gate a launch: can it start, will it fit, how far is it from the best plan, is it slower than a baseline?
 
-    Exit codes: 0 passed, 1 a gate failed, 2 the file or an option is wrong. Scripts are read, never run.
+    Exit codes: 0 passed, 1 a gate failed, 2 invalid file or option. Scripts are parsed, never executed.
     """
     from autodeploy.checks.legality import refuse_unknown_rules
     from autodeploy.cli.output import write_report

@@ -46,7 +46,7 @@ def import_files(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Write a spec's cluster with what was measured as its overlay; say where the files and the profile disagree."""
+    """Write a spec's cluster with the measurements as its overlay; report where files and profile disagree."""
     from autodeploy.cli.output import tell, write_report, yaml_text
     from autodeploy.importers.cluster_file import read_cluster_file
     from autodeploy.services.cluster_import import import_cluster
@@ -74,7 +74,7 @@ def export_overlay(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Write a cluster's overlay for others: numbers, author and releases, without models and runs."""
+    """Write a cluster's overlay for sharing: numbers, author and releases, without models and runs."""
     from autodeploy.cli.output import write_report
     from autodeploy.services.overlay_export import exported_overlay
     from autodeploy.services.session import open_services

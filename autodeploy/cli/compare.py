@@ -36,7 +36,7 @@ def compare(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Show in what two to five plans differ."""
+    """Show the differences between two to five plans."""
     from autodeploy.cli.check import baseline_document
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError

@@ -34,7 +34,7 @@ def upgrade(
     ] = False,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Bring the database to this version's tables; nothing happens when it is there already."""
+    """Migrate the database to this version; does nothing if it is up to date."""
     from autodeploy.cli.output import tell
     from autodeploy.settings import load_settings
     from autodeploy.store.database import Database
@@ -56,7 +56,7 @@ def downgrade(
     yes: Annotated[bool, typer.Option("--yes", help="also where data is lost")] = False,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Take the database back to an older version's tables, servers and workers being stopped."""
+    """Downgrade the database to an older revision. Stop servers and workers first."""
     from autodeploy.cli.output import tell
     from autodeploy.errors import ConflictError
     from autodeploy.settings import load_settings
@@ -85,7 +85,7 @@ def prune(
     keep_tagged: Annotated[bool, typer.Option("--keep-tagged", help="keep searches that have a tag")] = False,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Delete finished searches of that age with their plans."""
+    """Delete finished searches older than the given age, with their plans."""
     from autodeploy.cli.output import tell
     from autodeploy.store.clock import utc_now
     from autodeploy.store.retention import prune as prune_searches
@@ -101,7 +101,7 @@ def export_file(
     file: Annotated[Path, typer.Argument(help="JSON lines; replaced whole or not at all")],
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Write everything that is stored to a file, while the service may go on."""
+    """Write all stored data to a file; the service can keep running."""
     from autodeploy.cli.output import replacing, tell
     from autodeploy.store.dump import export_lines
 
@@ -117,7 +117,7 @@ def export_file(
 def import_file(
     file: Annotated[Path, typer.Argument(help="made by `autodeploy db export`")], lang: Lang = LanguageOption.EN
 ) -> None:
-    """Add what an exported file has and this database has not; a second time nothing happens."""
+    """Import what an exported file has and this database lacks; importing twice has no effect."""
     from autodeploy.cli.output import tell
     from autodeploy.store.dump import import_lines
 

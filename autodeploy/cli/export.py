@@ -33,7 +33,7 @@ def export(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Write a plan as something another program reads. Documents for people are in the language of `--lang`."""
+    """Export a plan to another format. Reports are in the language of `--lang`."""
     from autodeploy.cli.output import tell, write_report
     from autodeploy.messages import in_language
 

@@ -34,7 +34,7 @@ def improve(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Name the three changes of a launch that gain most, and the best that keep its checkpoints' layout."""
+    """Find the three most profitable changes of a launch, and the best that keep its checkpoints loadable."""
     from autodeploy.cli.output import write_report
 
     asked = LaunchOptions(file, settings, cluster, device, num_npus)

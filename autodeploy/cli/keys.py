@@ -46,7 +46,7 @@ def create(
     ] = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Make an API key and print it: it is shown this once, only its hash is stored."""
+    """Create an API key and print it once; only its hash is stored."""
     from autodeploy.cli.audit import note_here
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import tell, write_report
@@ -99,7 +99,7 @@ def revoke(
     key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="as `keys ls` shows it, key_...")],
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """End a key at once and for good; its searches stay."""
+    """Revoke a key immediately and permanently; its searches are kept."""
     from autodeploy.cli.audit import note_here
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import tell

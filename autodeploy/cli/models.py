@@ -38,7 +38,7 @@ def show(
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Show a model as it stands in a spec, with its parameter counts and sources."""
+    """Show a model in the form used by specs, with its parameter counts and sources."""
     from autodeploy.cli.output import json_text, write_report, yaml_text
     from autodeploy.reports.command_texts import command_text
     from autodeploy.specs.presets import read_preset

@@ -57,7 +57,7 @@ def plan(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Find the best deployment plans for a spec. Exit code 3: nothing fits."""
+    """Find the best plans for a spec. Exit code 3: nothing fits."""
     spec = _with_top(read_spec(spec_file), top)
     if spare_table:
         spec = _with_spares(spec)
@@ -79,7 +79,7 @@ def estimate(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Predict time and memory of the one strategy in the spec. Exit code 3: it does not fit."""
+    """Predict time and memory of the strategy in the spec. Exit code 3: it does not fit."""
     from autodeploy.cli.output import write_report, write_text_report
     from autodeploy.errors import SpecError
     from autodeploy.reports.plan_report import render_plan

@@ -32,7 +32,7 @@ def probe(
     ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="ranks that will run it, if fewer")] = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Write one self-contained script that measures what this spec's best plans compute and send."""
+    """Write a self-contained script that benchmarks the operators and messages of this spec's best plans."""
     from autodeploy.cli.output import tell, write_report
     from autodeploy.probe.script import request_of, script_of
 

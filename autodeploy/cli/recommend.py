@@ -57,7 +57,7 @@ def recommend(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Find the fewest cards that train so many tokens in so many days. Exit code 3: none do."""
+    """Find the smallest number of cards that trains the tokens within the days. Exit code 3: none does."""
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
 

@@ -88,7 +88,7 @@ def list_all(
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """List measured runs, newest first, each beside its prediction."""
+    """List measured runs, newest first, with their predictions."""
     from autodeploy.cli.output import json_text, table_text, write_report
     from autodeploy.reports.command_texts import command_text
 
@@ -118,7 +118,7 @@ def remove(
     server: Server = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Delete a run; its cluster's overlay is fitted to those that are left."""
+    """Delete a run and refit its cluster's overlay to the remaining ones."""
     from autodeploy.cli.output import tell
 
     if server is None:

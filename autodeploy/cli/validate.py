@@ -39,7 +39,7 @@ def validate(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Predict every measured run and say how far off the prediction is."""
+    """Predict every measured run and report the errors."""
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
     from autodeploy.specs.generation import GenerationRecord

@@ -34,7 +34,7 @@ def why_not(
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Name the rule or bound that rejects a strategy, or what the best plan with its axes would cost."""
+    """Explain why a strategy was not chosen: the rule or bound, or the cost of the best plan with its axes."""
     from autodeploy.cli.output import write_report
 
     answer = _here(subject, strategy) if server is None else _there(server, subject, strategy)

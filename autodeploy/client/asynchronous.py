@@ -84,12 +84,12 @@ class AsyncClient:
     async def submit(
         self, spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True
     ) -> Search:
-        """Submits a spec; `reuse` allows the answer of an equal search that was planned before."""
+        """Submits a spec; `reuse` permits the stored result of an equal search."""
         call = calls.submit(spec, wait_s=wait_s, idempotency_key=idempotency_key, reuse=reuse)
         return await _transport.send_async(self._http, call)
 
     async def get(self, search_id: str) -> Search:
-        """One search as it is now."""
+        """The current state of a search."""
         return await _transport.send_async(self._http, calls.get(search_id))
 
     async def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchPage:
@@ -102,7 +102,7 @@ class AsyncClient:
         return await _transport.send_async(self._http, calls.annotate(search_id, tags=wanted, note=note))
 
     async def cancel(self, search_id: str) -> Search:
-        """Asks a search to stop."""
+        """Cancels a search."""
         return await _transport.send_async(self._http, calls.cancel(search_id))
 
     async def delete(self, search_id: str) -> None:
@@ -120,11 +120,11 @@ class AsyncClient:
     async def add_run(
         self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None
     ) -> dict[str, Any]:
-        """Says what was measured when a plan, or its rehearsal on so many nodes, ran: figures, or `file` with a log."""
+        """Reports a measured run of a plan or of its rehearsal: numbers, or `file` with a log."""
         return await _transport.send_async(self._http, calls.add_run(plan_id, document, rehearse))
 
     async def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> dict[str, Any]:
-        """The ledger, newest first. Filters: plan_id, cluster."""
+        """Measured runs, newest first. Filters: plan_id, cluster."""
         return await _transport.send_async(self._http, calls.runs(filters, limit=limit, after=after))
 
     async def delete_run(self, run_id: str) -> None:
@@ -132,23 +132,23 @@ class AsyncClient:
         await _transport.send_async(self._http, calls.delete_run(run_id))
 
     async def operators(self, plan_id: str) -> OperatorReport:
-        """Where the time of a stored plan goes, down to the operators of each kind of layer."""
+        """Time breakdown of a stored plan, down to the operators of each kind of layer."""
         return await _transport.send_async(self._http, calls.operators(plan_id))
 
     async def estimate(self, spec: SpecLike) -> Plan:
-        """Predicts the one strategy in the spec."""
+        """Predicts the strategy in the spec."""
         return await _transport.send_async(self._http, calls.estimate(spec))
 
     async def check(self, request: Mapping[str, Any]) -> CheckReport:
-        """Holds a launch against limits: the fields of `POST /v1/checks`."""
+        """Checks a launch against limits: the fields of `POST /v1/checks`."""
         return await _transport.send_async(self._http, calls.check(request))
 
     async def compare(self, plans: Sequence[str | Mapping[str, Any]]) -> Comparison:
-        """What differs between plans: ids of stored plans, or PlanSets, whose best plan is taken."""
+        """Differences between plans: ids of stored plans, or PlanSets, represented by their best plan."""
         return await _transport.send_async(self._http, calls.compare(plans))
 
     async def why_not(self, request: Mapping[str, Any]) -> WhyNot:
-        """What speaks against a strategy, or the best plan with a few axes: the fields of `POST /v1/why-not`."""
+        """Why a strategy was not chosen, or the best plan with given axes: the fields of `POST /v1/why-not`."""
         return await _transport.send_async(self._http, calls.why_not(request))
 
     async def improve(self, request: Mapping[str, Any]) -> ImproveReport:
@@ -156,15 +156,15 @@ class AsyncClient:
         return await _transport.send_async(self._http, calls.improve(request))
 
     async def recommend(self, request: Mapping[str, Any]) -> Recommendation:
-        """The fewest cards for a deadline: the fields of `POST /v1/recommend`."""
+        """The smallest number of cards for a deadline: the fields of `POST /v1/recommend`."""
         return await _transport.send_async(self._http, calls.recommend(request))
 
     async def compare_clusters(self, request: Mapping[str, Any]) -> ClusterComparison:
-        """What a deadline costs on several clusters: the fields of `POST /v1/compare-clusters`."""
+        """The cost of a deadline on several clusters: the fields of `POST /v1/compare-clusters`."""
         return await _transport.send_async(self._http, calls.compare_clusters(request))
 
     async def events(self, search_id: str, *, after: int = 0) -> AsyncIterator[Event]:
-        """What happens to a search, until it is finished; a lost connection is taken up where it broke."""
+        """Events of a search until it is finished; resumes after a lost connection."""
         failures = 0
         while True:
             try:

@@ -29,7 +29,7 @@ RECONNECT_PAUSE_S = 0.5
 
 
 class Client:
-    """Talks to a running service. Use it in a `with` block, or call `close`.
+    """Client of a running service. Use it in a `with` block, or call `close`.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Client:
         return search
 
     def _listen(self, search_id: str, end_s: float) -> None:
-        """Returns after the last event, at the end of the time, or when events do not come through."""
+        """Returns after the last event, at the time limit, or when the event stream fails."""
         silence_s = min(_transport.WAIT_SILENCE_S, end_s - time.monotonic())
         stream = _transport.stream(self._http, search_id, 0, silence_s=silence_s)
         with suppress(ServiceError), closing(stream) as events:
@@ -104,12 +104,12 @@ class Client:
     def submit(
         self, spec: SpecLike, *, wait_s: float = 0.0, idempotency_key: str | None = None, reuse: bool = True
     ) -> Search:
-        """Submits a spec; `reuse` allows the answer of an equal search that was planned before."""
+        """Submits a spec; `reuse` permits the stored result of an equal search."""
         call = calls.submit(spec, wait_s=wait_s, idempotency_key=idempotency_key, reuse=reuse)
         return _transport.send(self._http, call)
 
     def get(self, search_id: str) -> Search:
-        """One search as it is now."""
+        """The current state of a search."""
         return _transport.send(self._http, calls.get(search_id))
 
     def list(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> SearchPage:
@@ -122,7 +122,7 @@ class Client:
         return _transport.send(self._http, calls.annotate(search_id, tags=wanted, note=note))
 
     def cancel(self, search_id: str) -> Search:
-        """Asks a search to stop."""
+        """Cancels a search."""
         return _transport.send(self._http, calls.cancel(search_id))
 
     def delete(self, search_id: str) -> None:
@@ -138,11 +138,11 @@ class Client:
         return _transport.send(self._http, calls.export(plan_id, to, lang, rehearse))
 
     def add_run(self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None) -> dict[str, Any]:
-        """Says what was measured when a plan, or its rehearsal on so many nodes, ran: figures, or `file` with a log."""
+        """Reports a measured run of a plan or of its rehearsal: numbers, or `file` with a log."""
         return _transport.send(self._http, calls.add_run(plan_id, document, rehearse))
 
     def runs(self, *, limit: int = 20, after: str | None = None, **filters: str | None) -> dict[str, Any]:
-        """The ledger, newest first. Filters: plan_id, cluster."""
+        """Measured runs, newest first. Filters: plan_id, cluster."""
         return _transport.send(self._http, calls.runs(filters, limit=limit, after=after))
 
     def delete_run(self, run_id: str) -> None:
@@ -150,23 +150,23 @@ class Client:
         _transport.send(self._http, calls.delete_run(run_id))
 
     def operators(self, plan_id: str) -> OperatorReport:
-        """Where the time of a stored plan goes, down to the operators of each kind of layer."""
+        """Time breakdown of a stored plan, down to the operators of each kind of layer."""
         return _transport.send(self._http, calls.operators(plan_id))
 
     def estimate(self, spec: SpecLike) -> Plan:
-        """Predicts the one strategy in the spec."""
+        """Predicts the strategy in the spec."""
         return _transport.send(self._http, calls.estimate(spec))
 
     def check(self, request: Mapping[str, Any]) -> CheckReport:
-        """Holds a launch against limits: the fields of `POST /v1/checks`."""
+        """Checks a launch against limits: the fields of `POST /v1/checks`."""
         return _transport.send(self._http, calls.check(request))
 
     def compare(self, plans: Sequence[str | Mapping[str, Any]]) -> Comparison:
-        """What differs between plans: ids of stored plans, or PlanSets, whose best plan is taken."""
+        """Differences between plans: ids of stored plans, or PlanSets, represented by their best plan."""
         return _transport.send(self._http, calls.compare(plans))
 
     def why_not(self, request: Mapping[str, Any]) -> WhyNot:
-        """What speaks against a strategy, or the best plan with a few axes: the fields of `POST /v1/why-not`."""
+        """Why a strategy was not chosen, or the best plan with given axes: the fields of `POST /v1/why-not`."""
         return _transport.send(self._http, calls.why_not(request))
 
     def improve(self, request: Mapping[str, Any]) -> ImproveReport:
@@ -174,15 +174,15 @@ class Client:
         return _transport.send(self._http, calls.improve(request))
 
     def recommend(self, request: Mapping[str, Any]) -> Recommendation:
-        """The fewest cards for a deadline: the fields of `POST /v1/recommend`."""
+        """The smallest number of cards for a deadline: the fields of `POST /v1/recommend`."""
         return _transport.send(self._http, calls.recommend(request))
 
     def compare_clusters(self, request: Mapping[str, Any]) -> ClusterComparison:
-        """What a deadline costs on several clusters: the fields of `POST /v1/compare-clusters`."""
+        """The cost of a deadline on several clusters: the fields of `POST /v1/compare-clusters`."""
         return _transport.send(self._http, calls.compare_clusters(request))
 
     def events(self, search_id: str, *, after: int = 0) -> Iterator[Event]:
-        """What happens to a search, until it is finished; a lost connection is taken up where it broke."""
+        """Events of a search until it is finished; resumes after a lost connection."""
         failures = 0
         while True:
             try:

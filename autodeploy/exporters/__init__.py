@@ -1,4 +1,4 @@
-"""Plans as files that something else reads: launch scripts, tables, documents. One module a format, one registry."""
+"""Export of plans: launch scripts, tables, documents. One module per format, one registry."""
 
 from autodeploy.exporters.artefact import Artefact
 from autodeploy.exporters.registry import FORMATS, export

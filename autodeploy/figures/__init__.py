@@ -1,4 +1,4 @@
-"""Pictures of plans: pure functions from plans to plotly figures, for the pages and the HTML reports."""
+"""Charts of plans: pure functions from plans to plotly figures, for the pages and the HTML reports."""
 
 from autodeploy.figures import labels
 from autodeploy.figures.days_and_cost import days_and_cost

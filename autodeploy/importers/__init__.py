@@ -1,1 +1,1 @@
-"""Reads other tools' files into specs and plans, one file a format."""
+"""Import of other tools' files as specs and plans, one module per format."""

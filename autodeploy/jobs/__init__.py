@@ -1,1 +1,1 @@
-"""Running searches: the runners, and what one run does."""
+"""Execution of searches: job runners and the work of one run."""

@@ -1,4 +1,4 @@
-"""plan(spec) -> PlanSet, and what else is asked of a spec. Pure: no database, no HTTP."""
+"""plan(spec) -> PlanSet, predictions and why-not. Pure: no database, no HTTP."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A kit to measure one's own machines: a self-contained script, and the profile's numbers fitted to its file."""
+"""Benchmarks of the user's machines: a self-contained script, and the fit of profile numbers to its results."""

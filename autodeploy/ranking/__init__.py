@@ -1,1 +1,1 @@
-"""Orders evaluated plans, finds ties and the Pareto front, and explains."""
+"""Ranking of evaluated plans: order, ties, Pareto front, intervals and explanations."""

@@ -1,4 +1,4 @@
-"""Rehearsals: a plan on few cards, with a rank's work as in the plan, to be launched and measured first."""
+"""Rehearsals: a plan scaled down to a few nodes with the work per rank unchanged, to be launched and measured first."""
 
 from autodeploy.rehearsal.rehearse import Rehearsal, rehearse
 from autodeploy.rehearsal.shape import Shape, rehearsal_of

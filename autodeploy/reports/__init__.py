@@ -1,1 +1,1 @@
-"""What people read of a PlanSet: text, rows and Markdown, in English and Chinese. Pure functions of specs and plans."""
+"""Reports of a PlanSet: text, tables and Markdown, in English and Chinese. Pure functions of specs and plans."""

@@ -1,1 +1,1 @@
-"""Post-training by reinforcement learning, planned: layouts of update and generation, and where both run."""
+"""Planning of post-training by reinforcement learning: layouts of update and generation, and their placement."""

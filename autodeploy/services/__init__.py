@@ -1,4 +1,4 @@
-"""The transaction boundary: what the command line, the API and the pages ask for."""
+"""Services: the transaction boundary below the command line, the API and the pages."""
 
 from autodeploy.services.access import ANYONE, AccessService, KeyView, Principal, Scope
 from autodeploy.services.run_views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView

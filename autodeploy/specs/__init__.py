@@ -1,1 +1,1 @@
-"""What users send: models, clusters, training runs and their documents."""
+"""Documents: specs of models, clusters and training runs, strategies, plans, records and answers."""

@@ -1,1 +1,1 @@
-"""The run of weeks that a plan is for: phases, failures, checkpoints, price and power."""
+"""The whole training run of a plan: phases, failures, checkpoints, price and power."""

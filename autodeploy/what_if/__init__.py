@@ -1,4 +1,4 @@
-"""What would be otherwise: the best changes of a launch, the cards of a deadline, other clusters. Pure functions."""
+"""What-if questions: improvements of a launch, cards for a deadline, other clusters. Pure functions."""
 
 from autodeploy.what_if.clusters import on_offer, points_on, side_by_side
 from autodeploy.what_if.improve import improve
