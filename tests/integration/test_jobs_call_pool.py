@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -54,6 +55,7 @@ def pool():
 def test_answers_and_errors_come_back(pool):
     assert pool.call(double, 21) == 42
     assert pool.call(os.getpid) != os.getpid()
+    assert pool.call(gc.get_freeze_count) > 10_000, "imported modules are out of the collector's sight"
     with pytest.raises(SpecError) as caught:
         pool.call(refuse)
     assert [(e.path, e.hint) for e in caught.value.errors] == [("/strategy/tp", "another")]

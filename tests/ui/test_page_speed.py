@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COLD_S = 2.5
 WARM_S = 1.5
 MOST_BYTES = 60 * 1024
-TRIES = 3  # other tests may have the machine
+TRIES = 5  # other tests may have the machine
 PAGES = (
     "/",
     "/new",
