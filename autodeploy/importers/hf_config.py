@@ -357,6 +357,8 @@ def _read_layers(reader: Reader) -> dict[str, Any]:
     if tied is None:
         tied = reader.architecture.tied_by_default
         reader.log.default("tie_word_embeddings", tied, Message("importers.architecture_s_default"))
+        if not reader.architecture.known:  # transformers ties where neither the file nor the architecture says
+            reader.log.doubt("/model/tie_word_embeddings", tied, Message("importers.unknown_whether_ends_are_tied"))
     fields["tie_word_embeddings"] = tied
     fields["hidden_act"] = _activation(reader)
     types = read_attention_types(reader, layers or 0)

@@ -439,3 +439,12 @@ def test_an_unknown_architecture_may_say_how_it_routes_and_what_is_off() -> None
     assert (
         model_of(LLAMA | {"architectures": ["SomeForCausalLM"]} | harmless).hidden_size == model_of(LLAMA).hidden_size
     )
+
+
+@pytest.mark.parametrize(("said", "told"), [({}, True), ({"tie_word_embeddings": True}, False)])
+def test_an_unknown_architecture_that_does_not_say_whether_its_ends_are_tied_is_a_doubt(
+    said: dict[str, bool], told: bool
+) -> None:
+    config = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"}
+    _, notes = read_hf_config(config | {"architectures": ["CohereForCausalLM"], "model_type": "cohere"} | said)
+    assert any("the head is the embedding" in each for each in notes.assumptions) is told
