@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.errors import UnsupportedError
+from autodeploy.importers.torchtitan_stages import read_stages
 from autodeploy.messages import Message
 from autodeploy.specs.torchtitan_models import CONVERTERS, ROTARY, SPARSE
 
@@ -30,24 +30,19 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str
 
     Raises
     ------
+    SpecError
+        where stages can't hold the layers.
     UnsupportedError
-        for pipelines.
+        for schedules that are not modelled.
     """
     moe = "n_routed_experts" in model
     degree = _degrees(reader)
-    if degree["pp"] > 1:
-        raise UnsupportedError(
-            Message("importers.pipelines_of_torchtitan_cannot_be_planned_yet"),
-            path="/parallelism/pipeline_parallel_degree",
-            hint=Message("importers.set_it_to_1"),
-        )
-    batch = reader.number("/strategy/micro_batch_size", "training.local_batch_size", least=1)
-    if batch is None:
-        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.torchtitan_s_default"))
+    stages = read_stages(reader, degree["pp"], int(model["num_hidden_layers"]))
     strategy: dict[str, Any] = {
+        **(stages if degree["pp"] > 1 else {}),
         "tp": degree["tp"],
         "cp": degree["cp"],
-        "micro_batch_size": batch or BATCH,
+        "micro_batch_size": _micro_batch(reader, degree["pp"]),
         "fsdp": True,
         "distributed_optimizer": True,
         "sequence_parallel": degree["tp"] > 1,
@@ -62,8 +57,26 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str
     dense = not moe and "kv_lora_rank" not in model
     strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]), by_operator=dense)
     shards = degree["shard"]
-    ranks = None if shards is None else shards * degree["replicate"] * degree["tp"] * degree["cp"]
+    ranks = None if shards is None else shards * degree["replicate"] * degree["tp"] * degree["cp"] * degree["pp"]
     return strategy | {"features": sorted(features)}, ranks
+
+
+def _micro_batch(reader: KeyReader, stages: int) -> int:
+    """Sequences of a micro batch: what a rank takes at once, under a pipeline a part of it."""
+    batch = reader.number("/strategy/micro_batch_size", "training.local_batch_size", least=1)
+    if batch is None:
+        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.torchtitan_s_default"))
+    batch = batch or BATCH
+    if stages == 1:
+        return batch
+    size = reader.number("/strategy/micro_batch_size", "parallelism.pipeline_parallel_microbatch_size", least=1) or 1
+    if batch % size:
+        reader.fail(
+            "training.local_batch_size",
+            Message("importers.batch_is_no_multiple_of_micro_batches", batch=batch, size=size),
+            Message("importers.multiple_of_size", size=size),
+        )
+    return size
 
 
 def _degrees(reader: KeyReader) -> dict[str, Any]:

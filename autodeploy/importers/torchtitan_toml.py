@@ -15,7 +15,7 @@ from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.rl_common import model_of
-from autodeploy.importers.torchtitan_strategy import read_strategy
+from autodeploy.importers.torchtitan_strategy import BATCH, read_strategy
 from autodeploy.messages import Message
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.torchtitan_models import preset_of_flavor, torchtitan_models
@@ -109,7 +109,7 @@ def import_torchtitan(
     SpecError
         with the JSON pointer of every key that can't be read.
     UnsupportedError
-        for pipelines, formats of 8 bits and models of which no layer is modelled.
+        for formats of 8 bits, schedules and models of which no layer is modelled.
     """
     reader = KeyReader(document)
     _refuse_formats(reader)
@@ -178,9 +178,15 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         reader.log.default("/training/seq_length", DEFAULTS["seq_len"], Message("importers.torchtitan_s_default"))
     field, path = "/training/global_batch_size", "training.global_batch_size"
     batch = None if reader.raw(path) in (None, -1) else reader.number(field, path, least=1)
+    local = reader.raw("training.local_batch_size") or BATCH
+    cut = int(strategy["tp"]) * int(strategy["cp"]) * int(strategy.get("pp", 1))
+    replicas = 0 if ranks is None else ranks // cut
     if batch is None and ranks is not None:
-        batch = int(strategy["micro_batch_size"]) * ranks // (int(strategy["tp"]) * int(strategy["cp"]))
+        batch = local * replicas
         reader.log.default(field, batch, Message("importers.local_batch_size_on_every_replica"))
+    elif strategy.get("pp", 1) > 1 and batch is not None and replicas and batch > local * replicas:
+        reason = Message("importers.pipeline_fills_once_for_every_local_batch")
+        reader.log.unmodelled("/training/global_batch_size", batch, reason)
     elif batch is None:
         reader.log.doubt(field, "open", Message("importers.file_has_neither_batch_nor_number_of_ranks"))
     found: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}

@@ -107,7 +107,10 @@ def test_what_is_not_modelled_is_told(before: str, after: str, told: str) -> Non
         ('name = "qwen3"', 'name = "deepseek_v4"', "/model/name", "compressed attention"),
         ('flavor = "30B-A3B"', 'flavor = "debugmodel"', "/model/flavor", "no preset has the shape"),
         ('"npu_gmm"', '"quantize.linear.mx"', "/model/converters", "Ascend 950"),
-        ("tensor_parallel_degree = 2", "pipeline_parallel_degree = 2", "/parallelism/pipeline_parallel_degree", "pipe"),
+        (
+            *("tensor_parallel_degree = 2", "pipeline_parallel_degree = 2"),
+            *("/parallelism/pipeline_parallel_degree", "no pipeline for qwen3"),
+        ),
         ('name = "AdamW"', 'name = "Muon"', "/optimizer/name", "not modelled yet"),
         ("seq_len = 4096", 'seq_len = 4096\ndtype = "bfloat16"', "/training/dtype", "BF16 alone"),
         ("seq_len = 4096", "seq_len = 0", "/training/seq_len", "whole number"),
@@ -124,6 +127,59 @@ def test_what_is_no_toml_or_no_configuration_says_so() -> None:
         import_document("[model\n", "run.toml")
     with pytest.raises(SpecError, match="no configuration of torchtitan"):
         import_document("[project]\nname = 'x'\n", "pyproject.toml")
+
+
+LLAMA = (
+    *(('name = "qwen3"', 'name = "llama3"'), ('flavor = "30B-A3B"', 'flavor = "8B"')),
+    *(('"npu_gmm", ', ""), ("expert_parallel_degree = 8\nexpert_tensor", "# expert_tensor")),
+)
+
+
+def piped(text: str) -> tuple[tuple[str, str], ...]:
+    return (*LLAMA, ("tensor_parallel_degree = 2", f"tensor_parallel_degree = 2\n{text}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule", "layers"),
+    [
+        # 32 layers and one each for embedding and head: 34 = 9 + 9 + 8 + 8.
+        ("pipeline_parallel_degree = 4", "1f1b", [[8], [9], [8], [7]]),
+        (
+            'pipeline_parallel_degree = 2\npipeline_parallel_schedule = "Interleaved1F1B"',
+            *("interleaved", [[8, 8], [9, 7]]),
+        ),
+        (
+            "pipeline_parallel_degree = 2\npipeline_parallel_first_stage_less_layers = 0\n"
+            "pipeline_parallel_last_stage_less_layers = 2\npipeline_parallel_layers_per_stage = 17",
+            *("1f1b", [[17], [15]]),
+        ),
+    ],
+)
+def test_stages_are_read_as_torchtitan_spreads_layers(text: str, schedule: str, layers: list[list[int]]) -> None:
+    found = read(*piped(text), ("local_batch_size = 2", "local_batch_size = 16"))
+    strategy = found.document["strategy"]
+    assert (strategy["schedule"], strategy["layers_per_stage"], strategy["micro_batch_size"]) == (schedule, layers, 1)
+    assert found.ranks == 2 * 16 * 2 * strategy["pp"]
+    assert estimate(found.spec("ascend-800t-a2")).breakdown.pipeline_bubble_s > 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "told"),
+    [
+        ('pipeline_parallel_schedule = "ZBVZeroBubble"', "/parallelism/pipeline_parallel_schedule", "ZBV"),
+        ("pipeline_parallel_layers_per_stage = 12", "/parallelism/pipeline_parallel_layers_per_stage", "no pipeline"),
+        ("pipeline_parallel_layers_per_stage = 9", "/parallelism/pipeline_parallel_schedule", "2 parts a stage"),
+        ("pipeline_parallel_microbatch_size = 3", "/training/local_batch_size", "no multiple"),
+        (
+            'module_fqns_per_model_part = [["layers.0"], ["norm"]]',
+            *("/parallelism/pipeline_parallel_layers_per_stage", "1 layers"),
+        ),
+    ],
+)
+def test_stages_that_are_none_are_refused(text: str, path: str, told: str) -> None:
+    with pytest.raises(SpecError, match=told) as caught:
+        read(*piped(f"pipeline_parallel_degree = 2\n{text}"))
+    assert caught.value.errors[0].path == path
 
 
 def test_recomputation_by_operator_is_read_and_written() -> None:
