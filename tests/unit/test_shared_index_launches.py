@@ -54,8 +54,11 @@ def test_a_launch_says_which_layers_have_an_indexer_and_is_read_back() -> None:
 
 
 def test_a_stage_that_begins_inside_a_group_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="begins with layer 12"):
+    with pytest.raises(UnsupportedError, match="begins with layer 12") as caught:
         export(*placed((11, 11, 8, 8, 8, 12, 12, 8)), "mindspeed-llm")
+    nearest = str(caught.value.errors[0].hint).rpartition(" ")[2]
+    assert nearest == "10,12,8,8,8,12,12,8"
+    assert export(*placed(tuple(map(int, nearest.split(",")))), "mindspeed-llm").text
 
 
 def test_releases_without_the_flag_refuse_it_by_name() -> None:
