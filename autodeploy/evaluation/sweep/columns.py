@@ -67,8 +67,10 @@ class UnitColumns:
     def of(cls, steps: Sequence[StepClass]) -> UnitColumns:
         """Of some classes together, each once."""
         total = mean_of([(cls._of_one(step), 1.0) for step in steps])
-        total = each_array(total, lambda values: values if values.any() else np.zeros(1))
-        return replace(total, parts={name: seconds for name, seconds in total.parts.items() if seconds.any()})
+        total = each_array(total, lambda values: values if values[0] or values.any() else np.zeros(1))
+        return replace(
+            total, parts={name: seconds for name, seconds in total.parts.items() if len(seconds) > 1 or seconds[0]}
+        )
 
     @classmethod
     def _of_one(cls, step: StepClass) -> UnitColumns:
@@ -125,11 +127,11 @@ class PairColumns:
 class ModeColumns:
     """Under one mode of the optimizer's states [n], of what they take an even share over the stages.
 
-    rates [n, RATES x 2] : what a dense and an expert parameter take. tail_s : of the whole model after the pipeline.
+    rates : what a dense and an expert parameter take, for each of RATES in turn. tail_s : of the whole model after the pipeline.
     total_bytes, folded_bytes : of its states, and where its ends meet.
     """
 
-    rates: Floats
+    rates: tuple[Floats, ...]
     tail_s: Floats
     total_bytes: Floats
     folded_bytes: Floats
@@ -291,10 +293,8 @@ def _of_modes(costs: PlacedCosts, modes: Sequence[Rates], holders: Ints, pp: Flo
     synchronised_s, of_modes = summed("exposed_dp_s") + summed("migration_s") + summed("update_s"), []
     for rates in modes:
         columns = np.broadcast_arrays(*(getattr(rate, name) for name in RATES for rate in rates))
-        table = np.stack(columns, axis=-1).take(holders, axis=0)
-        update, swap, states = table.T.reshape(len(RATES), 2, -1)
-        after = update + swap
-        tail = synchronised_s + inner[0] * after[0] + inner[1] * after[1]
-        each = (dense * states[0] + expert * states[1] + frozen for dense, expert, frozen in ends)
-        of_modes.append(ModeColumns(table, tail / pp, *(total / pp for total in each)))
+        update, others_update, swap, others_swap, states, others_states = taken = [c.take(holders) for c in columns]
+        tail = synchronised_s + inner[0] * (update + swap) + inner[1] * (others_update + others_swap)
+        each = (dense * states + expert * others_states + frozen for dense, expert, frozen in ends)
+        of_modes.append(ModeColumns(tuple(taken), tail / pp, *(total / pp for total in each)))
     return tuple(of_modes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial, reduce
-from operator import attrgetter
+from operator import attrgetter, iadd
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -207,7 +207,7 @@ class _Batch:
         parts = {"exposed_pp_s": 2.0 * micro_batches * blocking, "recompute_s": np.zeros(1)}
         for name in PHASE_PARTS:
             seconds = [count * unit.parts[name] for count, unit in held if name in unit.parts]
-            parts[name] = reduce(np.add, seconds) if seconds else np.zeros(len(at))
+            parts[name] = reduce(iadd, seconds) if seconds else np.zeros(len(at))
         if self.kind.pairs:
             sizes = shapes.pp, np.array(self.vpp), micro_batches, shapes.group_size
             count = fused_pairs(self.kind.name, paced.stage, *sizes)

@@ -40,21 +40,22 @@ OVERFLOWS: Final = 1e3
 
 
 @compiled
-def worst_stages(stages: tuple[Floats, ...], rates: Floats) -> Floats:
+def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...]) -> Floats:
     """Of runs the class of stages with the longest tail, and the most bytes on any class of stages [7, n].
 
-    stages : as of `Runs`. rates [n, 6] : RATES of a dense and of an expert parameter.
+    stages : as of `Runs`. rates : as of `ModeColumns`.
     Found: the tail, and of it synchronising, updating, swapping and moving [s]; the bytes of both kinds.
     """
     synchronised, moving, updating, dense, expert, plain, lean = stages
-    found = np.empty((7, len(rates)))
-    for row in range(len(rates)):
+    update_s, others_update_s, swap_s, others_swap_s, state_bytes, others_bytes = rates
+    found = np.empty((7, len(update_s)))
+    for row in range(len(update_s)):
         longest, slowest, most, most_lean = -np.inf, 0, 0.0, 0.0
         for stage in (FIRST, MIDDLE, LAST):
             some, others = dense[stage, row], expert[stage, row]
-            update = updating[stage, row] + some * rates[row, 0] + others * rates[row, 1]
-            swap = some * rates[row, 2] + others * rates[row, 3]
-            states = some * rates[row, 4] + others * rates[row, 5]
+            update = updating[stage, row] + some * update_s[row] + others * others_update_s[row]
+            swap = some * swap_s[row] + others * others_swap_s[row]
+            states = some * state_bytes[row] + others * others_bytes[row]
             total = synchronised[stage, row] + moving[stage, row] + update + swap
             if total > longest:
                 longest, slowest = total, stage
@@ -99,7 +100,8 @@ def repaired_s(
 
 BLOCK: Final = 16_384
 """Runs whose columns stay in the cache together."""
-TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s", "template_fits")
+FITS = "template_fits"
+TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s", FITS)
 PARTS_OF_MODES = TAIL_PARTS
 PARTS_OF_RUNS = (
     *(name for name in PHASE_PARTS if name not in PARTS_OF_MODES),
@@ -189,13 +191,13 @@ def sweep_tree(
     SearchCancelled
         when should_cancel, which is polled between blocks, says so.
     """
-    columns = _empty((*TOTALS, *(PARTS_OF_MODES if parts else ())), len(tree))
+    columns: dict[str, Any] = {FITS: np.empty(len(tree), dtype=np.bool_)}
+    columns |= _empty((*TOTALS[:-1], *(PARTS_OF_MODES if parts else ())), len(tree))
     of_runs = _empty(PARTS_OF_RUNS if parts else (), tree.runs)
     if len(tree):
         of_cuts = fastest_costs(context, tree.cuts, one_machine=True)[0] if costs is None else costs
         _fill(columns, of_runs, tree, context, of_cuts, should_cancel)
     totals: dict[str, Any] = {name: columns.pop(name) for name in TOTALS}
-    totals["template_fits"] = totals["template_fits"] > 0.0
     return Sweep(**totals, parts=Parts(tree, of_runs, columns))
 
 
@@ -205,7 +207,7 @@ def _empty(names: Sequence[str], n: int) -> dict[str, Floats]:
 
 
 def _fill(
-    columns: dict[str, Floats],
+    columns: dict[str, Any],
     of_runs: dict[str, Floats],
     tree: CandidateTree,
     context: Context,
@@ -258,7 +260,7 @@ def _under(
         "repaired_s": repaired_s(
             step, (plain, lean, least), room, runs.saved_bytes, runs.recompute_s, context.framework.uniform_options
         ),
-        "template_fits": lean <= room,
+        FITS: lean <= room,
         **{
             name: runs.parts.get(name, 0.0) + seconds
             for name, seconds in zip(TAIL_PARTS if runs.parts else (), tails, strict=False)
