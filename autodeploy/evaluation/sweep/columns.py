@@ -68,9 +68,8 @@ class UnitColumns:
         """Of some classes together, each once."""
         total = mean_of([(cls._of_one(step), 1.0) for step in steps])
         total = each_array(total, lambda values: values if values[0] or values.any() else np.zeros(1))
-        return replace(
-            total, parts={name: seconds for name, seconds in total.parts.items() if len(seconds) > 1 or seconds[0]}
-        )
+        parts = {name: seconds for name, seconds in total.parts.items() if len(seconds) > 1 or seconds[0]}
+        return replace(total, parts=parts)
 
     @classmethod
     def _of_one(cls, step: StepClass) -> UnitColumns:
@@ -127,8 +126,8 @@ class PairColumns:
 class ModeColumns:
     """Under one mode of the optimizer's states [n], of what they take an even share over the stages.
 
-    rates : what a dense and an expert parameter take, for each of RATES in turn. tail_s : of the whole model after the pipeline.
-    total_bytes, folded_bytes : of its states, and where its ends meet.
+    rates : what a dense and an expert parameter take, for each of RATES in turn. tail_s : of the whole model after the
+    pipeline. total_bytes, folded_bytes : of its states, and where its ends meet.
     """
 
     rates: tuple[Floats, ...]

@@ -262,7 +262,7 @@ def _under(
         ),
         FITS: lean <= room,
         **{
-            name: runs.parts.get(name, 0.0) + seconds
+            name: runs.parts[name] + seconds if name in runs.parts else seconds
             for name, seconds in zip(TAIL_PARTS if runs.parts else (), tails, strict=False)
         },
     }
