@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from autodeploy.cli.loudness import loudness
 from autodeploy.errors import SpecError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, in_plain_text
 from autodeploy.messages.foreign_faults import os_fault
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def yaml_text(document: Any) -> str:
     writer.sort_base_mapping_type_on_output = False
     writer.width = WIDTH
     stream = io.StringIO()
-    writer.dump(document, stream)
+    writer.dump(in_plain_text(document), stream)
     return stream.getvalue()
 
 

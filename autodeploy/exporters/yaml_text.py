@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.messages import in_plain_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -20,7 +22,7 @@ def yaml_text(document: Any, comments: Iterable[str] = ()) -> str:
     writer.indent(mapping=2, sequence=4, offset=2)
     stream = io.StringIO()
     stream.writelines(f"# {' '.join(line.split())}\n" for line in comments)
-    writer.dump(_flowing(document), stream)
+    writer.dump(_flowing(in_plain_text(document)), stream)
     return stream.getvalue()
 
 

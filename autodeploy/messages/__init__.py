@@ -1,7 +1,7 @@
 """Everything that people read, by key: one catalogue a language."""
 
 from autodeploy.messages.catalogue import LANGUAGES, Language, Section, section_texts, text_of
-from autodeploy.messages.message import Message, in_language, joined, keyed, read_keyed
+from autodeploy.messages.message import Message, in_language, in_plain_text, joined, keyed, read_keyed
 
 __all__ = [
     "LANGUAGES",
@@ -9,6 +9,7 @@ __all__ = [
     "Message",
     "Section",
     "in_language",
+    "in_plain_text",
     "joined",
     "keyed",
     "read_keyed",

@@ -119,3 +119,12 @@ def _value(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_value(each) for each in value)
     return _nested(value) if isinstance(value, dict) else value
+
+
+def in_plain_text(document: Any) -> Any:
+    """A document without messages, for writers that know plain text alone: their English stands in their place."""
+    if isinstance(document, dict):
+        return {in_plain_text(name): in_plain_text(value) for name, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [in_plain_text(each) for each in document]
+    return str.__str__(document) if isinstance(document, Message) else document

@@ -16,10 +16,22 @@ import pytest
 from autodeploy.calibration.parameters import _COMMON, PARAMETERS, meaning_of
 from autodeploy.calibration.uncertain_numbers import prior_widths
 from autodeploy.checks.flag_rules import flag_rules
+from autodeploy.cli import output
+from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.importers.flag_effects import flag_effects
 from autodeploy.importers.key_effects import key_effects
 from autodeploy.importers.override_reader import override_effects
-from autodeploy.messages import LANGUAGES, Message, Section, in_language, joined, keyed, read_keyed, text_of
+from autodeploy.messages import (
+    LANGUAGES,
+    Message,
+    Section,
+    in_language,
+    in_plain_text,
+    joined,
+    keyed,
+    read_keyed,
+    text_of,
+)
 from autodeploy.messages.catalogue import catalogue
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS
@@ -216,3 +228,12 @@ def test_a_records_text_keeps_its_english() -> None:
     assert keyed(message)["english"] == "the ranks are 8"
     assert in_language(Message.of_record("rule.of_mine", "my rule"), "zh") == "my rule"
     assert CHINESE.search(in_language(load_rules()[0].text, "zh"))
+
+
+def test_a_document_for_writers_of_plain_text_says_messages_in_english() -> None:
+    message = Message("importers.architecture_s_default")
+    found = in_plain_text({"doubts": [message], "nested": {"said": (message, 1)}})
+    assert found == {"doubts": [str(message)], "nested": {"said": [str(message), 1]}}
+    assert type(found["doubts"][0]) is str
+    assert str(message) in output.yaml_text({"doubts": [message]})
+    assert str(message) in yaml_text({"doubts": [message]})
