@@ -149,10 +149,7 @@ def yaml_text(document: Any) -> str:
 
     from ruamel.yaml import YAML
 
-    from autodeploy.messages.message import Message
-
     writer: Any = YAML(typ="safe", pure=True)
-    writer.representer.add_representer(Message, lambda made, text: made.represent_str(str.__str__(text)))
     writer.default_flow_style = False
     writer.sort_base_mapping_type_on_output = False
     writer.width = WIDTH

@@ -30,9 +30,6 @@ def _flowing(value: Any) -> Any:
     from ruamel.yaml.comments import CommentedSeq
     from ruamel.yaml.scalarstring import LiteralScalarString
 
-    from autodeploy.messages.message import Message
-
-    value = str.__str__(value) if isinstance(value, Message) else value
     if isinstance(value, str) and "\n" in value:
         return LiteralScalarString(value)
     if isinstance(value, dict):
