@@ -20,6 +20,7 @@ from autodeploy.cli.recommend import recommendation_text
 from autodeploy.cli.runs import outcome_text
 from autodeploy.importers.import_document import import_file
 from autodeploy.messages import in_language
+from autodeploy.messages.message import Message
 from autodeploy.planner import Progress
 from autodeploy.reports.check_texts import change_name
 from autodeploy.reports.wording import width
@@ -150,7 +151,7 @@ def test_reports_of_the_other_commands_are_in_chinese() -> None:
         num_npus=64,
         plan=plan,
         scaling=(CardCount(num_npus=64, tokens_per_s=1e6, efficiency=1.0, days=11.6),),
-        message="64 cards train 1e+12 tokens in 11.6 of 30 days",
+        message=Message("what_if.cards_train_tokens_in_of_days", cards=64, tokens=1e12, days=11.6, limit=30.0),
         spec={},
         engine_version="1",
     )
@@ -209,6 +210,6 @@ def test_a_plan_of_an_unknown_architecture_says_so(chinese: Any, tmp_path: Path)
     path.write_text(json.dumps(spec))
     _, _, told = chinese("estimate", str(path))
     assert "请核对：未知架构 NewForCausalLM；按 Llama 的键读取：请检查结果" in told
-    assert "请核对：/d_model = 2048，但 /hidden_size 为 1024" in told
+    assert "请核对：/d_model = 2048：/hidden_size 为 1024" in told
     assert "请核对：未知的键，请确认它们不改变模型形状：some_new_key" in told
     assert "to be checked: architecture NewForCausalLM is unknown" in chinese("estimate", str(path), "--lang", "en")[2]
