@@ -28,7 +28,7 @@ from autodeploy.errors import (
     UnknownCallerError,
     UnsupportedError,
 )
-from autodeploy.messages import Message, in_language, keyed
+from autodeploy.messages import Message, Section, in_language, keyed
 from autodeploy.messages.field_faults import bare_fault_of
 from autodeploy.messages.message import ENGLISH
 from autodeploy.specs.validation import pointer
@@ -54,21 +54,7 @@ _STATUS_OF: tuple[tuple[type[AutoDeployError], int, str], ...] = (
     (OverloadError, 503, "overloaded"),
     (StorageFullError, 507, "storage-full"),
 )
-_TITLES = {
-    "unsupported": "This is not modelled",
-    "invalid-profile": "The hardware profile cannot be used",
-    "invalid-spec": "The document is not valid",
-    "invalid-request": "The request is not valid",
-    "not-found": "There is nothing under this address",
-    "conflict": "The state of the resource does not allow this",
-    "unauthorized": "An API key is needed",
-    "forbidden": "This is not allowed",
-    "limit-reached": "The key allows no more at once",
-    "overloaded": "There is no time for this now",
-    "storage-full": "The disk of the database is full",
-    "unavailable": "The database does not answer",
-    "internal": "The server failed",
-}
+_title = Section("problem")
 _SLUGS = {404: "not-found", 409: "conflict", 403: "forbidden", 413: "content-too-large"}
 
 # What these answers have to say besides (RFC 9110, section 11.6.1; RFC 6585, section 4).
@@ -119,7 +105,7 @@ def problem_response(
 ) -> JSONResponse:
     """A problem document about this request, `detail` and `hint` in the language that it asks for."""
     lang = language_of(request)
-    title = _TITLES.get(slug) or http.HTTPStatus(status).phrase
+    title = _title(lang, slug) if slug in _title else http.HTTPStatus(status).phrase
     problem = Problem(
         type=TYPE_PREFIX + slug,
         title=title,
@@ -208,7 +194,7 @@ def on_database_error(request: Request, error: Exception) -> JSONResponse:
     log.warning("the database does not answer: %s", error)
     hint = Message("api.try_again_readyz")
     return problem_response(
-        request, 503, "unavailable", _TITLES["unavailable"], hint=hint, headers={"Retry-After": "2"}
+        request, 503, "unavailable", Message("problem.unavailable"), hint=hint, headers={"Retry-After": "2"}
     )
 
 

@@ -44,9 +44,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
-# Functions that say a text of a section, by how modules call them.
 # Sections whose keys are names of rules, parts, fields and types of errors.
-BY_NAME = frozenset({"broken_rule", "part_in_words", "pydantic", "field_fault", "json", "os", "list", "shape_reason"})
+BY_NAME = frozenset(
+    {"broken_rule", "part_in_words", "pydantic", "field_fault", "json", "os", "list", "shape_reason", "problem"}
+)
 # Sections of records' texts: their English stands with the records.
 RECORDS = frozenset(
     {
@@ -54,6 +55,7 @@ RECORDS = frozenset(
         *("flag_effect", "unmodelled_flag", "key_effect", "unmodelled_key", "verl_effect"),
     }
 )
+# Functions that say a text of a section, by how modules call them.
 SECTIONS = {"say": "report", "command_text": "command", "part_name": "part"}
 PLURAL = re.compile(r"_(one|other)$")
 
