@@ -103,4 +103,4 @@ def _refuse_unstorable(value: Any) -> None:
             if "\0" in item or any(0xD800 <= ord(character) <= 0xDFFF for character in item):
                 raise MalformedBody(Message("api.text_with_nul_character_or_half_surrogate_pair"))
         elif isinstance(item, int | float) and not abs(item) < 1e300:
-            raise MalformedBody(Message("api.number_of", size="such a size" if item == item else "no size"))
+            raise MalformedBody(Message("api.number_of_such_a_size" if item == item else "api.number_of_no_size"))

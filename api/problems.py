@@ -176,7 +176,7 @@ def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     status = error.status_code
     slug = _SLUGS.get(status) or http.HTTPStatus(status).phrase.lower().replace(" ", "-")
     headers = {"Allow": ", ".join(_methods(request))} if status == 405 else error.headers
-    return problem_response(request, status, slug, str(error.detail), headers=headers)
+    return problem_response(request, status, slug, error.detail, headers=headers)
 
 
 def _methods(request: Request) -> list[str]:
