@@ -1,4 +1,4 @@
-"""Losses, plans that none beats and what plans rest on, on the pages of a search and of a plan."""
+"""Losses, Pareto-optimal plans and what plans rest on, on the pages of a search and of a plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPEC: dict[str, Any] = {
     },
 }
 WORDS = {
-    "en": ("What is lost", "operators below peak", "that none beats"),
+    "en": ("What is lost", "operators below peak", "Pareto-optimal"),
     "zh": ("损失构成", "算子未达峰值", "互不支配"),
 }
 # What stands on the page of a search and on that of its second plan, by language.

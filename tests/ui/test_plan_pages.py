@@ -228,7 +228,7 @@ def test_why_not_and_ablation_answer_without_scripts(chromium_browser: Browser, 
         expect(page.get_by_role("alert")).to_contain_text("AXIS=VALUE")
         assert "422" in visitor.faults.pop()
         page.goto(f"{planned.url}/plans/{planned.stored['plan1']}?lang=en")
-        page.get_by_role("button", name="Work it out").click()
+        page.get_by_role("button", name="Run ablation").click()
         rows = page.locator("section", has=page.locator("#ablation")).locator("tbody tr")
         expect(rows.first).to_contain_text("all off")
         assert rows.count() > 4

@@ -334,7 +334,7 @@ def test_progress_in_one_line():
     progress = Progress(
         "incumbent", "", enumerated=1000, rejected=10, solved=3, incumbent_s=61.25, gap=0.125, elapsed_s=2.0
     )
-    assert progress_text(progress) == "  2.0 s  1,000 strategies, 10 illegal, 3 solved, best 61.25 s, gap 12.5 %"
+    assert progress_text(progress) == "  2.0 s  1,000 strategies, 10 invalid, 3 optimised, best 61.25 s, gap 12.5 %"
 
 
 def test_the_first_interrupt_asks_the_search_to_stop(capsys):

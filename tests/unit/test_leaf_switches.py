@@ -151,7 +151,7 @@ def test_every_plan_pays_for_leaf_switches_that_are_narrower_above() -> None:
 @pytest.mark.parametrize(
     ("changes", "path", "told"),
     [
-        ({"leaf": 2}, "/cluster/leaf", "2 is no mapping"),
+        ({"leaf": 2}, "/cluster/leaf", "2 is not a mapping"),
         ({"leaf": {"nodes": 0, "oversubscription": 2}}, "/cluster/leaf/nodes", "too small"),
         ({"leaf": {"nodes": 4, "oversubscription": 0.5}}, "/cluster/leaf/oversubscription", "too small"),
         ({"leaf": {"nodes": 4, "oversubscription": 2, "spines": 2}}, "/cluster/leaf/spines", ""),

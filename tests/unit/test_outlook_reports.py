@@ -1,4 +1,4 @@
-"""Losses and plans that none beats, in the text and Markdown reports of both languages."""
+"""Losses and Pareto-optimal plans, in the text and Markdown reports of both languages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from autodeploy.exporters.html_report import render_html
+from autodeploy.messages import Message
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.reports.markdown import render_markdown
@@ -46,7 +47,7 @@ def test_what_none_beats_is_named() -> None:
     found = plan_set()
     line = pareto_line(found, "en")
     assert line is not None
-    assert line.startswith("3 plans that none beats")
+    assert line.startswith("3 Pareto-optimal plans")
     assert "#1 " in line
     assert "50.0 GiB 384 cards" in line
     assert "60.0 GiB 352 cards" in line
@@ -55,7 +56,7 @@ def test_what_none_beats_is_named() -> None:
     assert f"TP{third.strategy.tp} PP{third.strategy.pp}" in line
     many = pareto_line(found.model_copy(update={"pareto": found.pareto * 3}), "en")
     assert many is not None
-    assert many.startswith("9 plans that none beats in time, memory and cards at once, 4 of them: ")
+    assert many.startswith("9 Pareto-optimal plans (time, memory, cards), 4 of them: ")
     assert many.count(";") == 3, "as many as it says"
     alone = found.model_copy(update={"pareto": found.pareto[:1]})
     assert pareto_line(alone, "en") is None
@@ -84,7 +85,8 @@ def test_reports_hold_all_of_it(lang: Any) -> None:
 )
 def test_features_that_no_plan_may_use_are_listed_by_their_reasons(lang: Any, said: list[str]) -> None:
     """In Markdown and in the HTML report; the terminal's table has no room for them."""
-    off = {"coc": "the model has no experts", "ring": "switched off", "mc2": "the model has no experts"}
+    no_experts = Message.of_record("feature.hierarchical_a2a.moe", "the model has no experts")
+    off = {"coc": no_experts, "ring": Message("strategies.switched_off"), "mc2": no_experts}
     found = plan_set().model_copy(update={"features_off": off})
     assert off_lines(found, lang) == said
     for text in (render_markdown(found, lang), render_html(found, lang)):

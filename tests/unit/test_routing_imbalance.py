@@ -47,7 +47,7 @@ def test_a_number_is_of_32_ranks_and_a_mapping_of_its_own() -> None:
     ("given", "message"),
     [
         (0.5, "0.5 is too small"),
-        ("much", "'much' is no number"),
+        ("much", "'much' is not a number"),
         ({"value": 9.0, "at_ep": 8}, "one of 8 ranks can't have 9 times their mean"),
         ({"value": 1.2}, "'at_ep' is required"),
     ],
