@@ -3,7 +3,7 @@
 
 PYTHON  ?= python3
 # One more than two cores: tests of services wait for clocks and processes.
-WORKERS ?= 3
+WORKERS ?= 2
 EXAMPLE ?= examples/deepseek_v3_cloudmatrix_384.yaml
 UV      ?= uv
 
@@ -73,6 +73,7 @@ coverage: $(STAMP) ## Run the tests in one process, list what none reaches; TEST
 
 bench: $(STAMP) ## Run the benchmarks, alone on the machine
 	@$(BIN)/python -m tests.benchmarks
+	@AUTODEPLOY_TIMED=1 $(BIN)/python -m pytest -q tests/ui/test_page_speed.py
 
 # With torch, in an environment of its own inside the first: nothing else needs it. TORCH_PYTHON= names another.
 TORCH_PYTHON ?= $(VENV)/probe/bin/python

@@ -35,7 +35,7 @@ SECTIONS = {
     ),
     "strategy": ("checks", "exporters", "flag_rule", "rehearsal"),
     "file": ("importers", "json", "os", "profiles"),
-    "service": ("services", "store", "jobs", "settings"),
+    "service": ("services", "store", "jobs", "settings", "api", "common"),
 }
 WITH_BODY = tuple(SECTIONS)
 # Of operations that take what this service gave: a document inside is read by its own schema, of `GET /v1/schemas`.

@@ -12,6 +12,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.generation import ServedMeasured
 from autodeploy.specs.generation_layout import EngineMode
+from autodeploy.specs.told import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,9 +53,9 @@ class ServedRow(Document):
     predicted: ServedPredicted | None = None
     error: ServedErrors = ServedErrors()
     parts: dict[str, float] = Field(default_factory=dict)
-    diagnoses: Annotated[tuple[str, ...], Field(description="what was read otherwise than it was written")] = ()
-    warnings: tuple[str, ...] = ()
-    skipped: str | None = None
+    diagnoses: Annotated[tuple[Text, ...], Field(description="what was read otherwise than it was written")] = ()
+    warnings: tuple[Text, ...] = ()
+    skipped: Text | None = None
 
     @property
     def speed_error(self) -> float | None:

@@ -9,6 +9,7 @@ from pydantic import Field
 from autodeploy.specs.base import Document
 from autodeploy.specs.generation_layout import EngineMode
 from autodeploy.specs.rl_record import RlMeasured
+from autodeploy.specs.told import Text
 
 
 class RlPredicted(Document):
@@ -45,6 +46,6 @@ class RlRow(Document):
     predicted: RlPredicted | None = None
     error: RlErrors = RlErrors()
     parts: dict[str, float] = Field(default_factory=dict)
-    diagnoses: Annotated[tuple[str, ...], Field(description="what was read otherwise than it was written")] = ()
-    warnings: tuple[str, ...] = ()
-    skipped: str | None = None
+    diagnoses: Annotated[tuple[Text, ...], Field(description="what was read otherwise than it was written")] = ()
+    warnings: tuple[Text, ...] = ()
+    skipped: Text | None = None

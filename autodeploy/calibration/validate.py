@@ -19,6 +19,7 @@ from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import MemoryInterval
 from autodeploy.specs.record import Measured, Record, Unread
+from autodeploy.specs.told import Text
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.rules import broken_rules
 from cost_models.hbm import GIB
@@ -61,9 +62,9 @@ class Row(Document):
     parts: dict[str, float] = Field(default_factory=dict)
     counts_for_time: bool = True
     fits: bool | None = None
-    diagnoses: Annotated[tuple[str, ...], Field(description="what was read otherwise than it was written")] = ()
-    warnings: tuple[str, ...] = ()
-    skipped: str | None = None
+    diagnoses: Annotated[tuple[Text, ...], Field(description="what was read otherwise than it was written")] = ()
+    warnings: tuple[Text, ...] = ()
+    skipped: Text | None = None
 
 
 class Statistics(Document):

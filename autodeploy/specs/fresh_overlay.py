@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.messages import Message
+
 if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
@@ -31,9 +33,10 @@ def fresh_overlay_warning(spec: Spec, now: datetime) -> str | None:
     if moment.tzinfo is None or now - moment > FRESH:
         return None
     by = str(report.get("changed_by") or "")[:100]
-    who = f"by key {by}" if by else "without an API key"
-    when = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-    return (
-        f"measured runs changed what is predicted for cluster {spec.cluster.ledger_name}, last on {when} {who}: "
-        "`cluster.overlay: none` plans without them"
-    )
+    said = {
+        "cluster": spec.cluster.ledger_name,
+        "when": f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+    }
+    if not by:
+        return Message("specs.measured_runs_changed_predictions", **said)
+    return Message("specs.measured_runs_changed_predictions_by_key", **said, key=by)

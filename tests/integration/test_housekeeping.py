@@ -101,7 +101,7 @@ def test_one_of_many_does_it(database, database_url):
 def test_a_server_does_it_while_it_runs_and_stops_at_once(database, database_url, monkeypatch):
     monkeypatch.setattr(housekeeping, "FIRST_S", 0.1)
     monkeypatch.setattr(housekeeping, "EVERY_S", 0.1)
-    monkeypatch.setattr(housekeeping, "BATCH", 2)
+    monkeypatch.setattr(housekeeping, "DELETED_AT_ONCE", 2)
     fill(database, {f"{number}": 100 for number in range(5)})
     with open_services(quick_settings(database_url, keep_days=90), with_runner=True, planner=QUICK):
         eventually(lambda: stored(database) == [])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autodeploy.errors import OverloadError
+from autodeploy.messages import Message
 from tests.support import plain_http
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def test_a_busy_server_says_so_on_a_page(site: Site, monkeypatch: pytest.MonkeyP
     plan_id = site.services.searches.plans(site.stored["good"])[0].plan_id
 
     def refuse(*_args: object, **_kwargs: object) -> None:
-        raise OverloadError("too many predictions are asked for at once", hint="try again")
+        said = Message("jobs.too_many_predictions_are_asked_for_at_once")
+        raise OverloadError(said, hint=Message("jobs.try_again"))
 
     monkeypatch.setattr(site.services.call_pool, "call_of", refuse)
     answer = plain_http.get(f"{site.url}/plans/{plan_id}/operators", headers=PAGE | {"Accept-Language": "zh"})

@@ -1,7 +1,12 @@
-"""Pages are soon of use on a slow machine and line, and small: each on its first visit and the next."""
+"""Pages are small and fetched once: each on its first visit and the next.
+
+How soon they are of use on a slow machine and line is held by `make bench` (AUTODEPLOY_TIMED=1): a machine with other
+work says nothing about it.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +23,8 @@ if TYPE_CHECKING:
 COLD_S = 2.5
 WARM_S = 1.5
 MOST_BYTES = 60 * 1024
-TRIES = 5  # other tests may have the machine
+TIMED = "AUTODEPLOY_TIMED" in os.environ
+TRIES = 5 if TIMED else 1
 PAGES = (
     "/",
     "/new",
@@ -45,10 +51,10 @@ def _fastest(browser: Browser, address: str) -> tuple[Visit, Visit]:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_is_soon_of_use_and_small(chromium_browser: Browser, planned: Site, path: str) -> None:
+def test_a_page_is_small_and_soon_of_use(chromium_browser: Browser, planned: Site, path: str) -> None:
     cold, warm = _fastest(chromium_browser, planned.url + path.format(**planned.stored))
-    assert 0.5 < cold.useful_s <= COLD_S, "two exchanges with the server take that long on this line"
-    assert warm.useful_s <= WARM_S
+    assert cold.useful_s > 0.5, "two exchanges with the server take that long on this line"
+    assert not TIMED or (cold.useful_s <= COLD_S and warm.useful_s <= WARM_S), (cold, warm)
     assert 1000 < cold.document_and_css_bytes <= MOST_BYTES
     # One style sheet and one file of scripts, and with the next visit none of them.
     own = {address.rpartition("/")[2].partition("?")[0] for address in cold.addresses if "/static/" in address}

@@ -39,7 +39,7 @@ def test_chunks_of_neighbours_choose_the_same_plan(monkeypatch, schedule: str, v
     given = problem(schedule, vpp)
     start = Evaluator(given).plan(*_plan(given))
     whole = improve(Evaluator(given), StageChoices(given), start, 8, lambda: False)
-    monkeypatch.setattr(evaluate, "CHUNK", 500)
+    monkeypatch.setattr(evaluate, "LAYERS_TOGETHER", 500)
     in_chunks = improve(Evaluator(given), StageChoices(given), start, 8, lambda: False)
     assert whole.step_s < start.step_s
     assert in_chunks.step_s == whole.step_s
@@ -61,7 +61,7 @@ def test_a_local_search_that_is_to_stop_looks_at_no_further_chunk(monkeypatch) -
     looked: list[int] = []
     bare_s = Evaluator.bare_s
     monkeypatch.setattr(Evaluator, "bare_s", lambda self, layout: looked.append(len(layout)) or bare_s(self, layout))
-    monkeypatch.setattr(evaluate, "CHUNK", 1)
+    monkeypatch.setattr(evaluate, "LAYERS_TOGETHER", 1)
     some = neighbours(given, even_sizes(given))
     best_of(Evaluator(given), StageChoices(given), some, np.inf, lambda: len(looked) >= 3)
     assert looked == [1, 1, 1]
