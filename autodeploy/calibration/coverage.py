@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, ClassSpread, classes_of_run, conditioned
-from autodeploy.messages import Message
+from autodeploy.messages import Message, Section
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cost_models.arrays import Floats
 
@@ -101,6 +101,15 @@ def carried_from(family: str) -> str | None:
     return next((d.calibration.spread_of for d in documents if d.family == family and d.calibration.spread_of), None)
 
 
+_AXIS = Section("axis_of_evidence")
+
+
+def axes_in_words(axes: Iterable[str]) -> tuple[str, ...]:
+    """Names of axes and features, as messages where they are words."""
+    keys = ((axis, axis.replace(" ", "_")) for axis in axes)
+    return tuple(Message(f"axis_of_evidence.{key}") if key in _AXIS else axis for axis, key in keys)
+
+
 def spread_of(
     family: str,
     run: Mapping[str, Any],
@@ -168,7 +177,9 @@ def spread_of(
     )
     if timed:
         basis = Message("calibration.runs_of_this_cluster", basis=basis)
-    return Spread(scale * math.sqrt(variance), basis, _nearest(table["records"], family, run), tuple(extrapolated))
+    return Spread(
+        scale * math.sqrt(variance), basis, _nearest(table["records"], family, run), axes_in_words(extrapolated)
+    )
 
 
 def is_carried(family: str, run: Mapping[str, Any], fitted: Sequence[Mapping[str, Any]]) -> bool:

@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.coverage import ASSUMED_BESIDE_ALLOCATOR, coverage
+from autodeploy.calibration.coverage import ASSUMED_BESIDE_ALLOCATOR, axes_in_words, coverage
 from autodeploy.calibration.spreads import LEAST_IN_SUBCLASS, Z80, log_sigma_of
+from autodeploy.messages import Message
 from autodeploy.specs.planset import MemoryInterval
 
 if TYPE_CHECKING:
@@ -99,4 +100,5 @@ def memory_spread(maker: str, run: Mapping[str, Any], *, regime: str = STEADY, o
     for feature in sorted(set(run["features"]) - known) if records else ():
         variance += PER_UNSEEN**2
         extrapolated.append(feature)
-    return MemorySpread(math.sqrt(variance), f"{entry['n']} peaks of {name}", tuple(extrapolated), int(entry["n"]))
+    basis = Message("calibration.peaks_of", count=entry["n"], group=name)
+    return MemorySpread(math.sqrt(variance), basis, axes_in_words(extrapolated), int(entry["n"]))

@@ -46,7 +46,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Sections whose keys are names of rules, parts, fields and types of errors.
 BY_NAME = frozenset(
-    {"broken_rule", "part_in_words", "pydantic", "field_fault", "json", "os", "list", "shape_reason", "problem"}
+    {
+        *("broken_rule", "part_in_words", "pydantic", "field_fault", "json", "os", "list", "shape_reason", "problem"),
+        "axis_of_evidence",
+    }
 )
 # Sections of records' texts: their English stands with the records.
 RECORDS = frozenset(
