@@ -21,17 +21,7 @@ SECTIONS = {
     "body": ("api", "json"),
     "spec": (
         *("specs", "common", "profiles", "evaluation", "planner", "post_training", "ranking", "rl_planning", "solver"),
-        *(
-            "stack",
-            "strategies",
-            "broken_rule",
-            "rule",
-            "what_if",
-            "training_run",
-            "ablation",
-            "calibration",
-            "ranking",
-        ),
+        *("stack", "strategies", "broken_rule", "rule", "what_if", "training_run", "ablation", "calibration"),
     ),
     "strategy": ("checks", "exporters", "flag_rule", "rehearsal"),
     "file": ("importers", "json", "os", "profiles"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from autodeploy.messages import Message
+from autodeploy.messages import Message, at_place
 
 # The parser's words, and the key of ours.
 _FAULTS: tuple[tuple[str, str], ...] = (
@@ -58,11 +58,7 @@ class YamlFault(NamedTuple):
     words: Message
 
     def __str__(self) -> str:
-        return (
-            Message("common.line_column", line=self.line, column=self.column, message=self.words)
-            if self.line
-            else self.words
-        )
+        return at_place(self.words, (self.line, self.column) if self.line else None)
 
 
 def fault_of(error: Any, text: str) -> YamlFault:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import LANGUAGES, Language, section_texts
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
 DEFAULT: Language = "en"
 
 
-@cache
 def texts(lang: Language) -> dict[str, str]:
     """All texts of a language by `section.key`."""
     return section_texts(lang, "page")

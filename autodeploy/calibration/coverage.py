@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, ClassSpread, classes_of_run, conditioned
-from autodeploy.messages import Message, Section
+from autodeploy.messages import Message, message_or
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -101,13 +101,9 @@ def carried_from(family: str) -> str | None:
     return next((d.calibration.spread_of for d in documents if d.family == family and d.calibration.spread_of), None)
 
 
-_AXIS = Section("axis_of_evidence")
-
-
 def axes_in_words(axes: Iterable[str]) -> tuple[str, ...]:
     """Names of axes and features, as messages where they are words."""
-    keys = ((axis, axis.replace(" ", "_")) for axis in axes)
-    return tuple(Message(f"axis_of_evidence.{key}") if key in _AXIS else axis for axis, key in keys)
+    return tuple(message_or(axis, f"axis_of_evidence.{axis.replace(' ', '_')}") for axis in axes)
 
 
 def spread_of(

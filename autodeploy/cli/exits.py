@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import Message
+from autodeploy.messages import Message, in_language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,12 +46,12 @@ def report_error(error: Exception, lang: Language = "en") -> int:
         _tell(say(lang, "error_cancelled", text=error), error.hint, lang)
         return SERVICE_ERROR
     if isinstance(error, AutoDeployError):
-        _tell(say(lang, "error") + _said(str(error), lang), error.hint, lang)
+        _tell(say(lang, "error") + in_language(str(error), lang), error.hint, lang)
         return BAD_INPUT if isinstance(error, NotFoundError | ConflictError) else SERVICE_ERROR
     if type(error).__module__.startswith("sqlalchemy."):
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         _tell(
-            say(lang, "error") + _said(Message("cli.database_cannot_be_used", reason=reason), lang),
+            say(lang, "error") + in_language(Message("cli.database_cannot_be_used", reason=reason), lang),
             _DATABASE_HINT,
             lang,
         )
@@ -67,12 +67,6 @@ def asked_language(arguments: Sequence[str]) -> Language:
     return "zh" if (given or [os.environ.get("AUTODEPLOY_LANG", "en")])[-1] == "zh" else "en"
 
 
-def _said(text: str, lang: Language) -> str:
-    from autodeploy.messages import in_language
-
-    return in_language(text, lang)
-
-
 def _tell_fields(fields: list[tuple[str, str, str]], lang: Language) -> None:
     from autodeploy.reports.texts import say
 
@@ -80,7 +74,7 @@ def _tell_fields(fields: list[tuple[str, str, str]], lang: Language) -> None:
         _tell(say(lang, "error_fields", count=len(fields)), "", lang)
     for path, message, hint in fields:
         prefix = "  " if len(fields) > 1 else say(lang, "error")
-        _tell(prefix + (f"{path}: " if path else "") + _said(message, lang), hint, lang)
+        _tell(prefix + (f"{path}: " if path else "") + in_language(message, lang), hint, lang)
 
 
 def _tell(message: str, hint: str, lang: Language) -> None:
@@ -88,4 +82,4 @@ def _tell(message: str, hint: str, lang: Language) -> None:
 
     print(message, file=sys.stderr)  # noqa: T201 - this is the one place that talks of errors
     if hint:
-        print(say(lang, "hint", hint=_said(hint, lang)), file=sys.stderr)  # noqa: T201
+        print(say(lang, "hint", hint=in_language(hint, lang)), file=sys.stderr)  # noqa: T201

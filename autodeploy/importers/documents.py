@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autodeploy.errors import SpecError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, at_place
 from autodeploy.messages.foreign_faults import json_fault, os_fault
 
 if TYPE_CHECKING:
@@ -65,14 +65,8 @@ def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
     try:
         value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        raise SpecError(
-            Message(
-                "common.line_column",
-                line=error.lineno,
-                column=error.colno,
-                message=Message("importers.not_json", reason=json_fault(error)),
-            )
-        ) from error
+        fault = Message("importers.not_json", reason=json_fault(error))
+        raise SpecError(at_place(fault, (error.lineno, error.colno))) from error
     except RecursionError as error:
         raise SpecError(Message("importers.nested_more_than_deep", depth=MAX_DEPTH)) from error
     except ValueError as error:  # an integer of thousands of digits
@@ -134,9 +128,8 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
             raise SpecError(Message("importers.more_than_values_aliases_written_out", count=MAX_YAML_VALUES))
 
 
-def _at(event: Any, message: str) -> Message:
-    mark = event.start_mark
-    return Message("common.line_column", line=mark.line + 1, column=mark.column + 1, message=message)
+def _at(event: Any, message: str) -> str:
+    return at_place(message, (event.start_mark.line + 1, event.start_mark.column + 1))
 
 
 def _refuse_deep(value: Any, max_values: int) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from autodeploy.errors import SpecError
+from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.diagnostics import DiagnosticsLog
 from autodeploy.importers.flag_effects import HARMLESS, flag_effects
-from autodeploy.messages import Message
+from autodeploy.messages import Message, at_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,6 +103,18 @@ class FlagReader:
         raise SpecError(
             Message("importers.line_column", line=given.line, column=given.column, flag=flag, message=message),
             hint=hint,
+        )
+
+    def refuse_mechanism(self, flag: str, mechanism: str) -> NoReturn:
+        """Refuses a model with a mechanism that is not modelled, at the flag that says so."""
+        given = self.script.flags[flag]
+        raise UnsupportedError(
+            at_place(
+                Message("importers.mechanism_cannot_be_planned_yet", mechanism=mechanism, key=flag),
+                (given.line, given.column),
+            ),
+            path="/model",
+            hint=Message("importers.plan_model_of_same_size_without_it"),
         )
 
     def ignore(self, flags: Iterable[str], reason: str) -> None:

@@ -291,7 +291,7 @@ def _refuse_not_modelled(reader: Reader) -> None:
         if key not in reads and reader.config.get(key):
             hint = Message("importers.plan_model_of_same_size_without_it")
             raise UnsupportedError(
-                Message("importers.cannot_be_planned_yet_2", mechanism=mechanism, key=key),
+                Message("importers.mechanism_cannot_be_planned_yet", mechanism=mechanism, key=key),
                 path=reader.at(key),
                 hint=hint,
             )

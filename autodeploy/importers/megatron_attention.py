@@ -5,11 +5,9 @@ Source: MindSpeed-LLM @c77308a1, features_manager/transformer: dsa_indexer_featu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import UnsupportedError
 from autodeploy.importers.megatron_layers import noop_numbers
-from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
@@ -44,10 +42,10 @@ def _indexer(reader: FlagReader) -> dict[str, Any]:
     alone = reader.switch("--use-sparse-flash-attn", "/model/sparse_attention")
     if not reader.switch("--enable-dsa-indexer", "/model/sparse_attention"):
         if alone:
-            _refuse(reader, "--use-sparse-flash-attn", "sparse attention without an indexer")
+            reader.refuse_mechanism("--use-sparse-flash-attn", "sparse attention without an indexer")
         return {}
     if reader.has("--index-topk-pattern"):
-        _refuse(reader, "--index-topk-pattern", "a pattern of layers that share chosen keys")
+        reader.refuse_mechanism("--index-topk-pattern", "a pattern of layers that share chosen keys")
     sizes: dict[str, int] = {}
     for flag, (field, usual) in INDEXER.items():
         given = reader.number(flag, f"/model/sparse_attention/{field}")
@@ -56,7 +54,9 @@ def _indexer(reader: FlagReader) -> dict[str, Any]:
         given = reader.number(flag, f"/model/sparse_attention/{field}")
         sizes |= {} if given is None else {field: max(given, 1)}
     if sizes.get("index_topk_freq", 1) > 1 and noop_numbers(reader):
-        _refuse(reader, "--noop-layers", "chosen keys shared between layers, with padding that counts as layers")
+        reader.refuse_mechanism(
+            "--noop-layers", "chosen keys shared between layers, with padding that counts as layers"
+        )
     return {"sparse_attention": sizes}
 
 
@@ -67,24 +67,9 @@ def _gated_delta_net(reader: FlagReader, layers: int) -> dict[str, Any]:
     if not interval:
         return {}
     if not all(given.values()):
-        _refuse(reader, INTERVAL, "linear attention without its heads")
+        reader.refuse_mechanism(INTERVAL, "linear attention without its heads")
     noops = noop_numbers(reader)
     numbers = [number for number in range(layers + len(noops)) if number not in noops]  # it counts padding, too
     types = ["linear_attention" if (number + 1) % interval else "full_attention" for number in numbers]
     sizes = {"kind": "gated_delta_net", **given, "conv_kernel_dim": conv or 4}
     return {"layer_types": types, "linear_attention": sizes, "attention_output_gate": True}
-
-
-def _refuse(reader: FlagReader, flag: str, mechanism: str) -> NoReturn:
-    given = reader.script.flags[flag]
-    raise UnsupportedError(
-        Message(
-            "importers.line_column_cannot_be_planned_yet",
-            line=given.line,
-            column=given.column,
-            mechanism=mechanism,
-            key=flag,
-        ),
-        path="/model",
-        hint=Message("importers.plan_model_of_same_size_without_it"),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.errors import SpecError
 from autodeploy.importers.known_models import model_name, read_vocabulary
 from autodeploy.importers.megatron_attention import read_attention_types
 from autodeploy.importers.megatron_layers import noop_numbers, noops_before
@@ -67,18 +67,7 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
     """The `model` of a spec, with `layers` layers without padding."""
     for flag, mechanism in NOT_MODELLED.items():
         if reader.has(flag):
-            given = reader.script.flags[flag]
-            raise UnsupportedError(
-                Message(
-                    "importers.line_column_cannot_be_planned_yet",
-                    line=given.line,
-                    column=given.column,
-                    mechanism=mechanism,
-                    key=flag,
-                ),
-                path="/model",
-                hint=Message("importers.plan_model_of_same_size_without_it"),
-            )
+            reader.refuse_mechanism(flag, mechanism)
     model: dict[str, Any] = {"num_hidden_layers": layers}
     for flag, field in SIZES.items():
         model[field] = _required(reader, flag, f"/model/{field}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, at_place
 from autodeploy.specs.dpo import unmodelled_with_reference
 from autodeploy.specs.lora import TARGETS, unmodelled_with_adapters
 
@@ -52,9 +52,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     problem = unmodelled_with_adapters(model.get, targets)
     if problem is not None:
         given = reader.script.flags["--lora-target-modules"]
-        raise UnsupportedError(
-            Message("common.line_column", line=given.line, column=given.column, message=problem), path="/training/lora"
-        )
+        raise UnsupportedError(at_place(problem, (given.line, given.column)), path="/training/lora")
     sizes = {}
     for field, flag, default in (("rank", "--lora-r", DEFAULT_RANK), ("alpha", "--lora-alpha", DEFAULT_ALPHA)):
         told = reader.number(flag, f"/training/lora/{field}")
@@ -77,9 +75,7 @@ def _read_pairs(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     problem = unmodelled_with_reference(model.get)
     if problem is not None:
         given = reader.script.flags["--stage"]
-        raise UnsupportedError(
-            Message("common.line_column", line=given.line, column=given.column, message=problem), path="/training/kind"
-        )
+        raise UnsupportedError(at_place(problem, (given.line, given.column)), path="/training/kind")
     reader.switch("--is-pairwise-dataset", "/training/kind")
     reader.text("--ref-model", "/training/dpo")
     told = {

@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, at_place
 
 if TYPE_CHECKING:
     from autodeploy.importers.launch_script import LaunchScript
@@ -49,11 +49,8 @@ def refuse_name(word: str) -> None:
 
 
 def _refuse(by: str, place: tuple[int, int] | None = None) -> None:
-    message = Message("importers.launch_for_ascend_950", by=by)
-    if place is not None:
-        message = Message("common.line_column", line=place[0], column=place[1], message=message)
     raise UnsupportedError(
-        message,
+        at_place(Message("importers.launch_for_ascend_950", by=by), place),
         path="/cluster",
         hint=Message("importers.give_launch_for_a2_or_a3_copy_for"),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, at_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -154,7 +154,5 @@ def refuse_other_configuration(document: Mapping[str, Any]) -> None:
 def refused(what: str, by: str, place: tuple[int, int] | None = None, path: str = "/training/kind") -> UnsupportedError:
     """The error that names what a launch does, and the word of the file that says so."""
     key = "importers.trains_nothing" if what in NO_TRAINING else "importers.takes_other_time_and_memory"
-    message = Message(key, what=what, by=by)
-    if place is not None:
-        message = Message("common.line_column", line=place[0], column=place[1], message=message)
+    message = at_place(Message(key, what=what, by=by), place)
     return UnsupportedError(message, path=path, hint=Message("importers.give_launch_of_pre_training_of_all_parameters"))

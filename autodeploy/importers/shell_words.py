@@ -11,7 +11,7 @@ from bisect import bisect_right
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import MAX_DEPTH
 from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused, Text, Word
-from autodeploy.messages import Message
+from autodeploy.messages import Message, at_place
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-]")
@@ -46,8 +46,7 @@ class WordReader:
 
     def error(self, offset: int, message: str, hint: str = "") -> SpecError:
         """What is wrong at that place."""
-        line, column = self.place(offset)
-        return SpecError(Message("common.line_column", line=line, column=column, message=message), hint=hint)
+        return SpecError(at_place(message, self.place(offset)), hint=hint)
 
     def peek(self, length: int = 1) -> str:
         """The next characters, without taking them."""

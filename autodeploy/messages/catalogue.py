@@ -73,4 +73,4 @@ class Section:
 
     def __contains__(self, key: str) -> bool:
         """Whether the section has that text."""
-        return f"{self.name}.{key}" in catalogue("en")
+        return is_text("en", f"{self.name}.{key}")

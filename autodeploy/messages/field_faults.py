@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.messages.catalogue import is_text
-from autodeploy.messages.message import Message
+from autodeploy.messages.message import Message, message_or
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,9 +45,8 @@ def bare_fault_of(item: Mapping[str, Any]) -> str:
     """What a value should be; pydantic's own English where the catalogue has no text for its type."""
     if item["type"] == "value_error":
         return _of_validator(item)[0]
-    key = f"pydantic.{item['type']}"
     bound = next((item["ctx"][name] for name in _BOUNDS if name in item.get("ctx", {})), "")
-    return Message(key, bound=bound) if is_text("en", key) else str(item["msg"])
+    return message_or(str(item["msg"]), f"pydantic.{item['type']}", bound=bound)
 
 
 def quoted(value: object) -> str:

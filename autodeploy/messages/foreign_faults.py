@@ -6,8 +6,7 @@ import errno
 import re
 from typing import TYPE_CHECKING
 
-from autodeploy.messages.catalogue import is_text
-from autodeploy.messages.message import Message
+from autodeploy.messages.message import message_or
 
 if TYPE_CHECKING:
     from json import JSONDecodeError
@@ -16,14 +15,10 @@ if TYPE_CHECKING:
 def json_fault(error: JSONDecodeError) -> str:
     """What is wrong with a JSON text, without the place."""
     words = error.msg.replace("','", "comma").replace("':'", "colon").lower()
-    return _known("json", re.sub(r"[^a-z]+", "_", words).strip("_"), error.msg)
+    return message_or(error.msg, "json." + re.sub(r"[^a-z]+", "_", words).strip("_"))
 
 
 def os_fault(error: OSError) -> str:
     """Why a file, address or device can't be used."""
-    return _known("os", errno.errorcode.get(error.errno or 0, "").lower(), error.strerror or str(error))
-
-
-def _known(section: str, name: str, otherwise: str) -> str:
-    key = f"{section}.{name}"
-    return Message(key) if is_text("en", key) else otherwise
+    name = errno.errorcode.get(error.errno or 0, "").lower()
+    return message_or(error.strerror or str(error), f"os.{name}")

@@ -54,6 +54,16 @@ def joined(parts: Iterable[str], separator: str = "comma") -> Message:
     return Message(f"list.{separator}", parts=tuple(parts))
 
 
+def at_place(message: str, place: tuple[int, int] | None) -> str:
+    """The message with its line and column before it; as it is without a place."""
+    return message if place is None else Message("common.line_column", line=place[0], column=place[1], message=message)
+
+
+def message_or(otherwise: str, key: str, **values: Any) -> str:
+    """The message where the catalogue has that key, else the plain text."""
+    return Message(key, **values) if is_text("en", key) else otherwise
+
+
 def in_language(text: str, lang: Language) -> str:
     """A message in that language; plain text, and what the language has no text for, as it is."""
     if not isinstance(text, Message) or lang == "en":
@@ -80,10 +90,10 @@ def read_keyed(document: Mapping[str, Any], english: str) -> Message:
     ValueError
         when it says something else.
     """
-    key, values = document[KEY], {name: _value(value) for name, value in document[VALUES].items()}
-    if is_text("en", key) and Message(key, **values) != english:
-        raise ValueError(f"{key} does not say that")
-    return _made(english, key, values)
+    message = _nested(document)
+    if message != english:
+        raise ValueError(f"{message.key} does not say that")
+    return message
 
 
 def _plain(value: Any) -> Any:

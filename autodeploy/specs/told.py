@@ -11,7 +11,7 @@ from autodeploy.messages import Message, keyed, read_keyed
 from autodeploy.specs.base import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pydantic import ModelWrapValidatorHandler, SerializerFunctionWrapHandler, ValidatorFunctionWrapHandler
 
@@ -83,17 +83,18 @@ def _messages(value: Any) -> Iterator[Message]:
     """Messages of a document, without those of documents in it that have a table themselves."""
     if isinstance(value, Message):
         yield value
-    elif isinstance(value, Document):
-        for name in type(value).model_fields:
-            each = getattr(value, name)
-            if not isinstance(each, Told):
-                yield from _messages(each)
-    elif isinstance(value, tuple | list):
-        if value and isinstance(value[0], str | Document | tuple | list | dict):
-            for each in value:
-                if not isinstance(each, Told):
-                    yield from _messages(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            if not isinstance(each, Told):
-                yield from _messages(each)
+        return
+    for part in _parts(value):
+        if not isinstance(part, Told):
+            yield from _messages(part)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What may hold sentences: fields, values and items, but not columns of numbers."""
+    if isinstance(value, Document):
+        return [getattr(value, name) for name in type(value).model_fields]
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, tuple | list) and value and isinstance(value[0], str | Document | tuple | list | dict):
+        return value
+    return ()
