@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autodeploy.calibration.accuracy_points import FILE
-from autodeploy.calibration.realised import gains
-from autodeploy.calibration.shipped import shipped_records
+from autodeploy.calibration.shipped_points import SPEED_FILE
 from docs.accuracy_page.measures import measure
 from docs.accuracy_page.plot import write_accuracy
 from docs.accuracy_page.sets import ASCEND
@@ -15,13 +13,15 @@ from docs.backtest_groups import backtests
 from docs.backtest_groups import lines as chosen_lines
 from docs.ladder import ladder_section
 from docs.scoreboard import ladder_lines, published_lines, vendor_lines
+from docs.shipped_calibration.realised import gains
+from docs.shipped_calibration.shipped import shipped_records
 
 DOCS = Path(__file__).resolve().parent
 
 
 def main() -> None:
     """Write the page, its plot and the plot's points."""
-    points_file = DOCS.parent / "autodeploy" / "calibration" / FILE
+    points_file = DOCS.parent / "autodeploy" / "calibration" / SPEED_FILE
     records = shipped_records()
     measures = measure(records)
     first = vendor_lines(records, measures.calibrations[ASCEND])

@@ -17,9 +17,6 @@ from autodeploy.calibration.coverage import coverage, covering
 from autodeploy.calibration.evidence import evidence_of
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.realised import realised_of
-from autodeploy.calibration.run_rows import run_row
-from autodeploy.calibration.strategy_groups import calibration_of, strategy_groups, told_apart
 from autodeploy.evaluation.steps.worlds import step_times_in
 from autodeploy.ranking.error_box import error_box
 from autodeploy.ranking.responses import Responses
@@ -29,6 +26,9 @@ from autodeploy.ranking.unproven import share_draws, unproven_in
 from docs.accuracy_page.aims import Line
 from docs.accuracy_page.errors import kendall_tau
 from docs.accuracy_page.refits import overlays_of, without
+from docs.shipped_calibration.realised import realised_of
+from docs.shipped_calibration.run_rows import run_row
+from docs.shipped_calibration.strategy_groups import calibration_of, strategy_groups, told_apart
 from hardware_profiles.loader import recalibrated
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.calibrate import Calibration
     from autodeploy.calibration.predict import Prediction
-    from autodeploy.calibration.realised import Gain
-    from autodeploy.calibration.strategy_groups import StrategyGroup
     from autodeploy.specs.record import Record
+    from docs.shipped_calibration.realised import Gain
+    from docs.shipped_calibration.strategy_groups import StrategyGroup
 
 DRAWS = 200
 MEAN_AIM, WORST_AIM = 0.02, 0.06

@@ -8,12 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.generation_shipped import (
-    fitted_systems,
-    records_of,
-    shipped_generation,
-    write_generation,
-)
 from autodeploy.calibration.generation_validate import validate_generation
 from autodeploy.evaluation.generation import generator_of
 from autodeploy.specs.generation_layout import GenerationLayout
@@ -27,6 +21,12 @@ from docs.accuracy_page.generation import (
     residuals_as_shipped,
 )
 from docs.accuracy_page.page import percent, signed, table
+from docs.shipped_calibration.generation_shipped import (
+    fitted_systems,
+    records_of,
+    shipped_generation,
+    write_generation,
+)
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.loader import load_profile
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.post_training.overhead_fit import (
+from autodeploy.post_training.overheads import defaults_of
+from autodeploy.post_training.validate import validate_rl
+from docs.accuracy_page.page import percent, signed, table
+from docs.shipped_calibration.overhead_fit import (
     EAGER,
     HOST,
     OverheadFit,
@@ -18,9 +21,6 @@ from autodeploy.post_training.overhead_fit import (
     shipped_rl,
     speed_errors,
 )
-from autodeploy.post_training.overheads import defaults_of
-from autodeploy.post_training.validate import validate_rl
-from docs.accuracy_page.page import percent, signed, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.planner import budget_of, estimate, prepare
@@ -31,6 +30,7 @@ from autodeploy.specs.spec import Spec
 from docs.line_chart import Chart, svg
 from docs.schema_tables import table
 from docs.search_pictures import fate_bars, schedules
+from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from autodeploy.solver.inner.evaluate import InnerPlan

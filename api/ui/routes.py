@@ -17,8 +17,7 @@ from api.ui.rendering import render
 from api.ui.run_page import run_page
 from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
-from autodeploy.calibration.accuracy_points import shipped_points
-from autodeploy.calibration.memory_points import shipped_memory_points
+from autodeploy.calibration.shipped_points import shipped_memory_points, shipped_points
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
 from autodeploy.services.searches import NEWEST
 from autodeploy.store.searches import SearchFilter

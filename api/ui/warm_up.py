@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from api.ui.assets import PLOTLY, SCRIPTS, STYLE, compressed
 from api.ui.languages import texts
 from api.ui.rendering import ENVIRONMENT
-from autodeploy.calibration.accuracy_points import shipped_points
-from autodeploy.calibration.memory_points import shipped_memory_points
+from autodeploy.calibration.shipped_points import shipped_memory_points, shipped_points
 from autodeploy.figures.layout import plotly_style_ids
 from autodeploy.messages import LANGUAGES
 from autodeploy.services.calls import SMALL

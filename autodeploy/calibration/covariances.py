@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.fit import projected
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters, measured_elsewhere
 from hardware_profiles.covariance import Covariance, FittedFactor
@@ -14,7 +13,6 @@ from hardware_profiles.covariance import Covariance, FittedFactor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autodeploy.calibration.calibrate import Calibration
     from autodeploy.calibration.fit import Fit, FitParameter
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
@@ -78,18 +76,6 @@ def covariance_document(covariance: Covariance) -> dict[str, Any]:
     if not covariance.in_residuals:
         del document["in_residuals"]
     return document
-
-
-def prior_variance(calibrations: Sequence[Calibration]) -> float:
-    """Mean over all records of the variance of their log predictions before any fit: what a device without records
-    meets. Releases' factors are left out: plans are for the current one.
-    """
-    found: list[float] = []
-    for calibration in calibrations:
-        fit = calibration.fit
-        widths = [0.0 if p.multiplies_any("release_") else p.prior_sigma for p in fit.parameters]
-        found += [float(v) for v in projected(fit.jacobian, np.diag(np.square(widths)))]
-    return float(np.mean(found)) if found else 0.0
 
 
 def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:

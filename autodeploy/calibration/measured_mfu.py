@@ -5,29 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.coverage import coverage, named
-from autodeploy.calibration.measured import measured_step_s, tokens_of
 from autodeploy.specs.planset import MeasuredMfu
-from autodeploy.workload.flops import mfu
-from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.specs.record import Record
-
 LARGE_CLUSTER = 64  # cards from which runs are compared with large ones alone: utilisation falls with the size
 FORMATS = {"fp16": "bf16"}  # of one rate
-
-
-def mfu_of(record: Record) -> float | None:
-    """Measured utilisation in the convention of plans; None where the chip has no peak of the format or no time."""
-    profile = load_profile(record.cluster.profile, calibrated=False)
-    peak = profile.device(record.cluster.device).peak_flops.get(record.training.precision)
-    step_s = measured_step_s(record)
-    if peak is None or step_s is None:
-        return None
-    ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
-    return mfu(record.model, record.training.seq_length, tokens_of(record) / step_s / ranks, peak)
 
 
 def highest_mfu(family: str, *, moe: bool, npus: int, precision: str) -> MeasuredMfu | None:

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.coverage import ASSUMED_BESIDE_ALLOCATOR, axes_in_words, coverage
-from autodeploy.calibration.spreads import LEAST_IN_SUBCLASS, Z80, log_sigma_of
+from autodeploy.calibration.spreads import Z80
 from autodeploy.messages import Message
 from autodeploy.specs.planset import MemoryInterval
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from autodeploy.calibration.memory_belief import Belief
-    from cost_models.arrays import Floats
 
 
 STEADY, FEW_ITERATIONS = "steady", "few iterations"
@@ -50,25 +49,6 @@ class MemorySpread:
         return MemoryInterval(
             low_gib=gib / width, high_gib=gib * width, basis=self.basis, extrapolated=self.extrapolated
         )
-
-
-def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], residuals: Floats) -> dict[str, Any]:
-    """What the coverage table says of memory: spread by class, and what the records ran.
-
-    Parameters
-    ----------
-    rows : `run_row` of every record with a memory. regimes : STEADY or FEW_ITERATIONS of each. residuals : of each,
-        log(predicted / measured).
-    """
-    classes: dict[str, dict[str, float]] = {}
-    makers = [str(row["vendor_family"]) for row in rows]
-    names = [names_of(maker, regime) for maker, regime in zip(makers, regimes, strict=True)]
-    for name in sorted({name for each in names for name in each}):
-        mine = residuals[[name in each for each in names]]
-        if len(mine) >= LEAST_IN_SUBCLASS:
-            classes[name] = {"log_sigma": float(f"{log_sigma_of(mine):.6g}"), "n": len(mine)}
-    kept = ("vendor_family", *PER_DOUBLING, "features")
-    return {"classes": classes, "records": [{name: row[name] for name in kept} for row in rows]}
 
 
 def names_of(maker: str, regime: str) -> tuple[str, ...]:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.coverage import carried_from
 from autodeploy.calibration.evidence import MAX_DEGREE_RATIO
-from autodeploy.calibration.generation_shipped import GENERATION_FILE
-from autodeploy.post_training.overhead_fit import RL_FILE
 from autodeploy.specs.generation import layout_read, profile_read
 from autodeploy.specs.planset import Evidence
 from hardware_profiles.loader import load_profile
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
     from autodeploy.specs.generation_layout import GenerationLayout
     from autodeploy.specs.rl import RlStrategy
 
+GENERATION_FILE = "generation.jsonl"
+RL_FILE = "rl.jsonl"
 PLACEMENT = "rl.placement"
 _DEGREES = {"tp": "rl.generation.tp", "ep": "rl.generation.ep"}
 _WORDS = {"precision": "rl.generation.precision", "engine": "rl.generation.engine"}

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.generation_fit import (
+from autodeploy.calibration.generation_predict import batches_of
+from docs.accuracy_page.errors import Errors, errors_of
+from docs.shipped_calibration.generation_fit import (
     fit_generation,
     predicted_seconds,
     refit_constants,
     seconds_measured,
     seconds_predicted,
 )
-from autodeploy.calibration.generation_predict import batches_of
-from docs.accuracy_page.errors import Errors, errors_of
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.generation_fit import GenerationFit
     from autodeploy.specs.generation import GenerationRecord
     from cost_models.arrays import Floats
+    from docs.shipped_calibration.generation_fit import GenerationFit
 
 EVERY = 10  # rows of a left-out file between two that its constants are refitted on
 FITTED_SETS = 3  # sets of lengths that are fitted, the others predicted

@@ -10,7 +10,6 @@ import numpy as np
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.measured import fits_time
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.shipped import fitted_profiles
 from docs.accuracy_page.aims import Line, apart_of, ascend_peaks, h100_groups, record_lines, residuals_of
 from docs.accuracy_page.errors import (
     Errors,
@@ -23,6 +22,7 @@ from docs.accuracy_page.errors import (
 )
 from docs.accuracy_page.sets import A100, ASCEND, H100, NEVER_FITTED, SPLITS
 from docs.accuracy_page.splits import Held, SplitErrors, left_out_intervals, size_split
+from docs.shipped_calibration.shipped import fitted_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

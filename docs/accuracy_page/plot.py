@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.accuracy_points import points_text
-from autodeploy.calibration.memory_points import FILE as MEMORY_FILE
-from autodeploy.calibration.memory_points import memory_points
+from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.shipped_points import MEMORY_FILE
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 from docs.accuracy_page.page import page
 from docs.accuracy_page.sets import A100, ASCEND, H100
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from autodeploy.specs.record import Record
@@ -76,3 +77,31 @@ def write_accuracy(
     title = "Each family predicted by a fit that left it out"
     picture.write_text(predicted_against_measured_svg(points, title), encoding="utf-8")
     (docs / "accuracy.md").write_text(page(measures, first=first, last=last, more=more), encoding="utf-8")
+
+
+def memory_points(records: Sequence[Record], titles: Mapping[str, str]) -> list[Point]:
+    """Peaks as each source counts them, and as predicted in that way; groups as those of the times.
+
+    Parameters
+    ----------
+    titles : of the profiles; records on others are left out.
+    """
+    found = []
+    for record in records:
+        peak, title = record.measured.peak_memory_gib, titles.get(record.cluster.profile)
+        if peak is not None and title is not None:
+            group = f"{title}, {'experts' if record.model.is_moe else 'dense'}"
+            predicted = predict_record(record, calibrated=False).memory_gib
+            found.append(Point(f"{record.model.name} ({record.id})", group, peak, predicted))
+    return sorted(found, key=lambda point: (point.group, point.name))
+
+
+def points_text(points: Sequence[Point]) -> str:
+    """The text of a file of points, six significant digits, one point a line."""
+    rows = [
+        json.dumps(
+            {"name": p.name, "group": p.group, "measured": rounded(p.measured), "predicted": rounded(p.predicted)}
+        )
+        for p in points
+    ]
+    return "[\n" + ",\n".join(rows) + "\n]\n"

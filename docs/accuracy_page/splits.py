@@ -11,14 +11,15 @@ import numpy as np
 
 from autodeploy.calibration.calibrate import calibrate
 from autodeploy.calibration.coverage import PER_CARRIED_DEVICE, is_carried, widened
-from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import jacobian_of, projected, values_of
 from autodeploy.calibration.measured import fits_time
-from autodeploy.calibration.run_rows import run_row
-from autodeploy.calibration.shipped import shipped_records
-from autodeploy.calibration.spreads import Z80, class_spread
+from autodeploy.calibration.spreads import Z80
 from docs.accuracy_page.errors import Errors, errors_of, residuals_at
+from docs.shipped_calibration.class_spreads import class_spread
+from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
+from docs.shipped_calibration.run_rows import run_row
+from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.calibration.shipped import shipped_records
+from docs.shipped_calibration.shipped import shipped_records
 from tests.support.dominance import dominance, dominance_under_auto
 
 EVERY = 12

@@ -6,12 +6,12 @@ import pytest
 
 from autodeploy import planner
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.checks.launch import launch_of
 from autodeploy.exporters import export
 from autodeploy.importers.import_document import import_document
 from autodeploy.specs.record import Record
 from autodeploy.specs.spec import Spec
+from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles.loader import load_profile, shipped_profiles
 from tests import factories
 

@@ -10,9 +10,6 @@ import pytest
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.realised import Gain, gains
-from autodeploy.calibration.shipped import shipped_records
-from autodeploy.calibration.strategy_groups import StrategyGroup, strategy_groups
 from docs.accuracy_page.aims import shipped_start
 from docs.accuracy_page.errors import layout_groups, runs_of
 from docs.backtest import page
@@ -26,6 +23,9 @@ from docs.backtest_groups import (
     table_without,
     weights_of,
 )
+from docs.shipped_calibration.realised import Gain, gains
+from docs.shipped_calibration.shipped import shipped_records
+from docs.shipped_calibration.strategy_groups import StrategyGroup, strategy_groups
 
 A100 = "nvidia-a100-80g"
 

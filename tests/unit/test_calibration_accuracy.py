@@ -14,7 +14,6 @@ import plotly.graph_objects as go
 import pytest
 
 from autodeploy.calibration.calibrate import Calibration, calibrate
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.validate_html import report_html
 from autodeploy.figures import figure_json
@@ -35,6 +34,7 @@ from docs.accuracy_page.measures import memory_errors
 from docs.accuracy_page.page import aims_table, table
 from docs.accuracy_page.splits import Basis, left_out_intervals, log_sigma, rows_by_id, share_inside
 from docs.accuracy_page.worst import diagnoses, doubted, listed, misses
+from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record

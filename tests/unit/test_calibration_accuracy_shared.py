@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from autodeploy.calibration.shipped import shipped_records
 from docs.accuracy_page.errors import Runs, ordered_pairs
 from docs.accuracy_page.shared import (
     SERIES,
@@ -13,6 +12,7 @@ from docs.accuracy_page.shared import (
     shared_node_rows,
     shares,
 )
+from docs.shipped_calibration.shipped import shipped_records
 
 
 def series() -> Runs:

@@ -17,8 +17,8 @@ from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import fits_time
 from autodeploy.calibration.parameters import ELSEWHERE, NUISANCES, PARAMETERS, UNFITTED
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.shipped import coverage_table, shipped_records
 from autodeploy.errors import SpecError
+from docs.shipped_calibration.shipped import coverage_table, shipped_records
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:

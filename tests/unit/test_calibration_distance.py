@@ -6,19 +6,11 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.coverage import RANKS_PER_DOUBLING, covering, is_carried
-from autodeploy.calibration.distance import MAX_PER_DOUBLING, Rehearsal, ranks_per_doubling, rehearsed_slope
 from autodeploy.calibration.measured_mfu import highest_mfu
-from autodeploy.calibration.spreads import (
-    Z80,
-    ClassSpread,
-    class_spread,
-    class_spreads,
-    classes_of_run,
-    log_sigma_of,
-    shares_node,
-    weights_of,
-)
+from autodeploy.calibration.spreads import Z80, ClassSpread, classes_of_run, shares_node
 from autodeploy.specs.planset import MeasuredMfu
+from docs.shipped_calibration.class_spreads import class_spread, class_spreads, log_sigma_of, weights_of
+from docs.shipped_calibration.distance import MAX_PER_DOUBLING, Rehearsal, ranks_per_doubling, rehearsed_slope
 
 
 def row(*, moe: bool = False, shared: bool = False) -> dict[str, object]:

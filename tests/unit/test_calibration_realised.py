@@ -12,11 +12,11 @@ import pytest
 from autodeploy.calibration.calibrate import calibrate
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.evidence import realised_share
-from autodeploy.calibration.realised import Gain, came_true, gains, realised_of
-from autodeploy.calibration.shipped import shipped_records
-from autodeploy.calibration.strategy_groups import StrategyGroup, Without, calibration_of, strategy_groups, told_apart
 from docs.accuracy_page.aims import shipped_start
 from docs.accuracy_page.refits import residuals_without
+from docs.shipped_calibration.realised import Gain, came_true, gains, realised_of
+from docs.shipped_calibration.shipped import shipped_records
+from docs.shipped_calibration.strategy_groups import StrategyGroup, Without, calibration_of, strategy_groups, told_apart
 
 if TYPE_CHECKING:
     from autodeploy.calibration.calibrate import Calibration

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.unmeasured import (
     ProfileUses,
     UnmeasuredReport,
@@ -17,6 +16,7 @@ from autodeploy.calibration.validate import validate
 from autodeploy.cli.validate import unmeasured_text
 from autodeploy.planner import estimate, unmeasured_of
 from autodeploy.specs.spec import parse_spec
+from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import apply_overlay, load_profile
 
 NAME = "ascend-800t-a2"

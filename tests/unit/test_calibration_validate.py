@@ -11,11 +11,11 @@ import pytest
 from autodeploy.calibration.coverage import TimedRuns, coverage, memory_interval, spread_of
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, conditioned
 from autodeploy.calibration.validate import Row, Statistics, ValidationReport, classes_of, validate
 from autodeploy.specs.record import Measured, Record
 from docs import readme
+from docs.shipped_calibration.shipped import shipped_records
 
 BEYOND_THE_CARD = memory_interval()  # over its usable memory
 

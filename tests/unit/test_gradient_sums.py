@@ -6,7 +6,6 @@ import pytest
 
 from autodeploy import planner
 from autodeploy.calibration.release_defaults import features_of
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.checks.launch import launch_of
 from autodeploy.exporters import export
 from autodeploy.importers.import_document import import_document
@@ -22,6 +21,7 @@ from autodeploy.stack.gradient_sums import (
     in_mindspeed,
     plain_sums_apart,
 )
+from docs.shipped_calibration.shipped import shipped_records
 from tests import factories
 
 SHAPE = (

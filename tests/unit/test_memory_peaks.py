@@ -11,11 +11,11 @@ import pytest
 from autodeploy.calibration.measured import memory_counts
 from autodeploy.calibration.memory_spread import memory_spread
 from autodeploy.calibration.predict import Prediction, predict_record
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.validate import validate
 from autodeploy.importers.import_document import import_document
 from autodeploy.specs.record import Record
 from cost_models.hbm import GIB, MIB
+from docs.shipped_calibration.shipped import shipped_records
 
 
 @cache

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from api.ui.accuracy_page import group_row
-from autodeploy.calibration.memory_points import memory_points, shipped_memory_points
-from autodeploy.calibration.shipped import shipped_records
+from autodeploy.calibration.shipped_points import shipped_memory_points
 from autodeploy.figures.accuracy_svg import groups_of
-from docs.accuracy_page.plot import memory_titles
+from docs.accuracy_page.plot import memory_points, memory_titles
+from docs.shipped_calibration.shipped import shipped_records
 
 
 def test_the_shipped_points_are_current() -> None:

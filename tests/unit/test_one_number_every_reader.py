@@ -12,7 +12,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.validate import report_text, unmeasured_text
 from autodeploy.cli.validate_html import report_html
@@ -23,6 +22,7 @@ from autodeploy.evaluation.steps.one_strategy import candidate_of
 from autodeploy.evaluation.sweep.sweep import sweep
 from autodeploy.planner import estimate, prepare, profile_hash
 from autodeploy.specs.spec import Spec, parse_spec
+from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from autodeploy import calibration
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.importers.import_document import import_document
 from autodeploy.planner import estimate, launch_rules
 from autodeploy.ranking.public_recipes import PublicRecipe, public_recipes, recipes_for
@@ -16,6 +15,7 @@ from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.stack.frameworks import FRAMEWORKS
 from docs.public_recipes import read_recipe
+from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import load_profile
 
 LAUNCHES = Path(calibration.__file__).parent / "records" / "launches"

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.record_interval import record_spread
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.calibration.validate import validate
 from autodeploy.errors import SpecError
 from autodeploy.specs.record import Record, Unread, read_lines, read_records
+from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from pathlib import Path

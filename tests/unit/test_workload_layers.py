@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.calibration.shipped import shipped_records
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.workload.attention_types import LayerKind, score_columns
@@ -14,6 +13,7 @@ from autodeploy.workload.layers import embedding_table, head_table, layer_kinds,
 from autodeploy.workload.memory_choices import LAYER_INPUT
 from autodeploy.workload.mlp import activation_bytes_per_element
 from autodeploy.workload.operators import LayerTable, OperatorFeatures
+from docs.shipped_calibration.shipped import shipped_records
 from tests.support.sharding import shard
 
 FUSED = OperatorFeatures(rect_fa=True)

@@ -16,8 +16,8 @@ from autodeploy.calibration.fit import refit, values_of
 from autodeploy.calibration.measured import counts_for_time, measured_step_s
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import release_of, stack_of
-from autodeploy.calibration.run_rows import run_row
 from autodeploy.stack.features import FEATURES
+from docs.shipped_calibration.run_rows import run_row
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.coverage import RUN_AXES
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.measured_mfu import mfu_of
+from autodeploy.calibration.measured import measured_step_s, tokens_of
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.predict import record_candidate
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of
 from autodeploy.calibration.spreads import shares_node
+from autodeploy.workload.flops import mfu
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
@@ -43,3 +44,14 @@ def run_row(record: Record) -> dict[str, Any]:
         "seq_length": record.training.seq_length,
         "features": sorted(features_of(record)),
     }
+
+
+def mfu_of(record: Record) -> float | None:
+    """Measured utilisation in the convention of plans; None where the chip has no peak of the format or no time."""
+    profile = load_profile(record.cluster.profile, calibrated=False)
+    peak = profile.device(record.cluster.device).peak_flops.get(record.training.precision)
+    step_s = measured_step_s(record)
+    if peak is None or step_s is None:
+        return None
+    ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
+    return mfu(record.model, record.training.seq_length, tokens_of(record) / step_s / ranks, peak)

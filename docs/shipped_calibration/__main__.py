@@ -1,11 +1,11 @@
-"""`python -m autodeploy.calibration`: make the shipped overlays and the coverage table anew."""
+"""`python -m docs.shipped_calibration`: make the shipped overlays and the coverage table anew."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from autodeploy.calibration.shipped import write_shipped
+from docs.shipped_calibration.shipped import write_shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.post_training.evidence import RL_FILE
 from autodeploy.post_training.overheads import overheads_of
 from autodeploy.post_training.record_step import predict_rl
 from autodeploy.post_training.validate import speed_error
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from autodeploy.post_training.overheads import Overheads
     from autodeploy.specs.rl_record import RlRecord
     from cost_models.arrays import Floats, Ints
-
-RL_FILE = "rl.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.calibrate import to_yaml
-from autodeploy.calibration.generation_fit import fit_generation, text
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.spreads import Z80
+from autodeploy.post_training.evidence import GENERATION_FILE
 from autodeploy.specs.measurement import generation_records
+from docs.shipped_calibration.generation_fit import fit_generation, text
 from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.generation_fit import GenerationFit
     from autodeploy.specs.generation import GenerationRecord
+    from docs.shipped_calibration.generation_fit import GenerationFit
 
-GENERATION_FILE = "generation.jsonl"
 LEAST_FITTED = 12  # measurements of a time per output token that a system's numbers are fitted to
 HEADING = "Made by `make generation`: fitted to measured serving. Edit the priors or the measurements, not this."
 

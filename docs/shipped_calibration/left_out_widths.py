@@ -15,9 +15,9 @@ from autodeploy.calibration.fit import refit
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.parameters import NUISANCES
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.spreads import LEAST_IN_CLASS, log_sigma_of, weights_of
 from autodeploy.calibration.uncertain_numbers import prior_numbers
 from autodeploy.evaluation.steps.worlds import step_times_in
+from docs.shipped_calibration.class_spreads import LEAST_IN_CLASS, log_sigma_of, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

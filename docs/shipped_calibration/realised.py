@@ -12,9 +12,9 @@ from autodeploy.calibration.coverage import RUN_AXES
 from autodeploy.calibration.evidence import FEATURE, counts, is_used
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.release_defaults import release_of
-from autodeploy.calibration.run_rows import run_row
-from autodeploy.calibration.strategy_groups import LOG_TIME_TOLERANCE, Without, calibration_of, strategy_groups
 from autodeploy.stack.features import FEATURES
+from docs.shipped_calibration.run_rows import run_row
+from docs.shipped_calibration.strategy_groups import LOG_TIME_TOLERANCE, Without, calibration_of, strategy_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.strategy_groups import StrategyGroup
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
+    from docs.shipped_calibration.strategy_groups import StrategyGroup
 
 LEAST_FITTED = 10  # records that the fit must have seen
 HOW = "{gains} gains on {models} models that fits promised which had seen no run with the feature or degree"

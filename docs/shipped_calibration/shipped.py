@@ -13,14 +13,15 @@ import numpy as np
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
 from autodeploy.calibration.configurations import configuration_of
-from autodeploy.calibration.covariances import prior_variance
-from autodeploy.calibration.distance import ranks_per_doubling, rehearsals
+from autodeploy.calibration.fit import projected
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.calibration.realised import gains, realised_of
 from autodeploy.calibration.release_defaults import release_of
-from autodeploy.calibration.run_rows import run_row
-from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, REPEAT_NOISE, class_spreads, log_sigma_of
+from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, REPEAT_NOISE
 from autodeploy.specs.record import Record, read_records
+from docs.shipped_calibration.class_spreads import class_spreads, log_sigma_of, memory_table
+from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
+from docs.shipped_calibration.realised import gains, realised_of
+from docs.shipped_calibration.run_rows import run_row
 from hardware_profiles.loader import load_profile, shipped_profiles
 
 if TYPE_CHECKING:
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
 
     from cost_models.arrays import Floats
     from hardware_profiles.schema import CalibrationOrigin
-from autodeploy.calibration.left_out_widths import width_table
 from autodeploy.calibration.measured import fits_time, memory_regime
-from autodeploy.calibration.memory_spread import memory_table
 from autodeploy.calibration.predict import predict_record
+from docs.shipped_calibration.left_out_widths import width_table
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
 UNMEASURED_MEMORY = 0.15  # log standard deviation of a peak where fewer than three were measured
@@ -115,6 +115,18 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         "records": list(rows.values()),
         "widths": {c.family: width_table(c, [rows[r.id] for r in c.records]) for c in calibrations},
     }
+
+
+def prior_variance(calibrations: Sequence[Calibration]) -> float:
+    """Mean over all records of the variance of their log predictions before any fit: what a device without records
+    meets. Releases' factors are left out: plans are for the current one.
+    """
+    found: list[float] = []
+    for calibration in calibrations:
+        fit = calibration.fit
+        widths = [0.0 if p.multiplies_any("release_") else p.prior_sigma for p in fit.parameters]
+        found += [float(v) for v in projected(fit.jacobian, np.diag(np.square(widths)))]
+    return float(np.mean(found)) if found else 0.0
 
 
 def _memory_residuals(records: Sequence[Record]) -> Floats:

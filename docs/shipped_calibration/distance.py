@@ -21,7 +21,8 @@ from autodeploy.calibration.fit import (
     refit_covariance,
     refit_residuals,
 )
-from autodeploy.calibration.spreads import Z80, class_spread
+from autodeploy.calibration.spreads import Z80
+from docs.shipped_calibration.class_spreads import class_spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

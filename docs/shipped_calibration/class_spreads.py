@@ -1,0 +1,116 @@
+"""Spreads of left-out residuals for the coverage table, by class of run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autodeploy.calibration.memory_spread import PER_DOUBLING, names_of
+from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, Z80, ClassSpread, classes_of_run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cost_models.arrays import Floats
+
+LEAST_IN_CLASS = 4  # weight that a spread rests on: the farthest of four residuals holds four of five further ones
+LEAST_IN_SUBCLASS = 8  # below, the spread of the whole class stands
+INTERVAL_COVERAGE = 0.8
+
+
+def log_sigma_of(residuals: Floats, weights: Floats | None = None) -> float:
+    """Standard deviation whose normal 80 % interval holds the next residual with a probability of 80 %.
+
+    Of n exchangeable residuals the one of rank 0.8 (n + 1) does (conformal prediction); between ranks linear, beyond
+    the last the last.
+
+    Parameters
+    ----------
+    weights : of each residual [records]: those of one configuration share one. One each without it.
+    """
+    weights = np.ones(len(residuals)) if weights is None else weights
+    order = np.argsort(np.abs(residuals))
+    sizes = np.concatenate([[0.0], np.abs(residuals)[order]])
+    ranks = np.concatenate([[0.0], np.cumsum(weights[order])])
+    return float(np.interp(INTERVAL_COVERAGE * (ranks[-1] + 1.0), ranks, sizes)) / Z80
+
+
+def weights_of(rows: Sequence[Mapping[str, Any]]) -> Floats:
+    """Weight of each row of the coverage table [rows].
+
+    Rows of one configuration share one; n configurations of one family of models, whose left-out residuals are partly
+    one error, count as the square root of n.
+    """
+    names = [row.get("configuration", number) for number, row in enumerate(rows)]
+    families = [row.get("model_family", name) for row, name in zip(rows, names, strict=True)]
+    counts = Counter(names)
+    sizes = Counter(family for family, _ in set(zip(families, names, strict=True)))
+    shares = [1.0 / counts[name] / sizes[family] ** 0.5 for family, name in zip(families, names, strict=True)]
+    return np.array(shares, dtype=np.float64)
+
+
+def class_spread(
+    run: Mapping[str, Any], basis: Sequence[Mapping[str, Any]], left_out: Floats, parameter_variance: Floats
+) -> ClassSpread:
+    """Spread of the narrowest class of a run that has enough records in `basis`.
+
+    Parameters
+    ----------
+    left_out, parameter_variance : of every record of `basis`: its left-out residual, and the part of that residual's
+        variance that comes from the parameters.
+    """
+    for name, least in zip(classes_of_run(run), (LEAST_IN_SUBCLASS, LEAST_IN_CLASS), strict=True):
+        same = np.array([name in classes_of_run(row) for row in basis], dtype=bool)
+        rows = tuple(row for row, mark in zip(basis, same, strict=True) if mark)
+        weights = weights_of(rows)
+        if round(float(weights.sum())) >= least:
+            variance = float(np.average(parameter_variance[same], weights=weights))
+            return ClassSpread(log_sigma_of(left_out[same], weights), variance, rows)
+    weights = weights_of(basis)
+    sigma = max(LEAST_UNCALIBRATED, log_sigma_of(left_out, weights))
+    return ClassSpread(sigma, float(np.average(parameter_variance, weights=weights)), tuple(basis))
+
+
+def class_spreads(
+    rows: Sequence[Mapping[str, Any]], left_out: Floats, parameter_variance: Floats
+) -> dict[str, dict[str, float]]:
+    """Spread, number of configurations and mean variance from the parameters of every class that has enough of them,
+    six significant digits.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for place, least in ((0, LEAST_IN_SUBCLASS), (1, LEAST_IN_CLASS)):
+        names = np.array([classes_of_run(row)[place] for row in rows])
+        for name in np.unique(names):
+            same = names == name
+            kept = [row for row, mark in zip(rows, same, strict=True) if mark]
+            weights = weights_of(kept)
+            if round(float(weights.sum())) >= least:
+                variance = float(np.average(parameter_variance[same], weights=weights))
+                found[str(name)] = {
+                    "log_sigma": rounded(log_sigma_of(left_out[same], weights)),
+                    "n": len({row.get("configuration", number) for number, row in enumerate(kept)}),
+                    "parameter_variance": rounded(variance),
+                }
+    return found
+
+
+def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], residuals: Floats) -> dict[str, Any]:
+    """What the coverage table says of memory: spread by class, and what the records ran.
+
+    Parameters
+    ----------
+    rows : `run_row` of every record with a memory. regimes : STEADY or FEW_ITERATIONS of each. residuals : of each,
+        log(predicted / measured).
+    """
+    classes: dict[str, dict[str, float]] = {}
+    makers = [str(row["vendor_family"]) for row in rows]
+    names = [names_of(maker, regime) for maker, regime in zip(makers, regimes, strict=True)]
+    for name in sorted({name for each in names for name in each}):
+        mine = residuals[[name in each for each in names]]
+        if len(mine) >= LEAST_IN_SUBCLASS:
+            classes[name] = {"log_sigma": rounded(log_sigma_of(mine)), "n": len(mine)}
+    kept = ("vendor_family", *PER_DOUBLING, "features")
+    return {"classes": classes, "records": [{name: row[name] for name in kept} for row in rows]}
