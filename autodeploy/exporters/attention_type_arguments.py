@@ -5,15 +5,13 @@ A type without flags in the release is refused by name: a launch without it woul
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.messages import Message
+from cost_models.schedule import sizes_from
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autodeploy.exporters.arguments import LaunchArguments
     from autodeploy.exporters.layer_placement import Placement
     from autodeploy.specs.attention_kinds import SparseAttention
@@ -86,20 +84,10 @@ def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
     for layers in placed.in_order:
         if begins < model.num_hidden_layers and model.shares_index(begins):
             message = Message("exporters.stage_begins_with_layer_which_takes_keys_that", layer=begins + 1)
-            nearest = ",".join(map(str, _whole_groups(model, placed.in_order)))
+            nearest = ",".join(map(str, sizes_from(model.index_starts, placed.in_order)))
             hint = Message("exporters.let_stages_begin_with_layers_that_have_indexer", layers=nearest)
             raise UnsupportedError(message, path="/strategy/layers_per_stage", hint=hint)
         begins += layers
-
-
-def _whole_groups(model: ModelSpec, layers: Sequence[int]) -> list[int]:
-    """The layers of each stage nearest to these with which every one begins with a layer that has an indexer."""
-    starts = [layer for layer in range(1, model.num_hidden_layers) if not model.shares_index(layer)]
-    begins = [0]
-    for end in accumulate(layers[:-1]):
-        left = [layer for layer in starts if layer > begins[-1]]
-        begins += [min(left, key=lambda layer: abs(layer - end))] if left else []
-    return [second - first for first, second in pairwise([*begins, model.num_hidden_layers])]
 
 
 def _add_shared_keys(arguments: LaunchArguments, sparse: SparseAttention) -> None:

@@ -278,6 +278,11 @@ class ModelSpec(Document):
         return self.sparse_attention is not None and not self.sparse_attention.has_indexer(layer)
 
     @property
+    def index_starts(self) -> tuple[int, ...]:
+        """Layers (from 0) that choose their keys themselves: with them those begin that share what one chose."""
+        return tuple(layer for layer in range(self.num_hidden_layers) if not self.shares_index(layer))
+
+    @property
     def module_like_layer(self) -> int:
         """The layer (from 0) whose kind a prediction module has: the last one, of those that choose keys themselves."""
         layers = range(self.num_hidden_layers)

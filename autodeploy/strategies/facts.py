@@ -82,6 +82,7 @@ def facts_of(
         "linear_heads": 0 if model.linear_attention is None else model.linear_attention.num_key_heads,
         "sparse_attention": model.sparse_attention is not None,
         "shares_index": model.sparse_attention is not None and model.sparse_attention.index_topk_freq > 1,
+        "index_groups": len(model.index_starts),
         "dense_layers": model.first_k_dense_replace if model.is_moe else 0,
         "exact_numerics": exact_numerics,
         "deterministic": deterministic,

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlacementLimits:
-    """equal : no chunk is longer than an even share, rounded up. filled : every chunk has a layer."""
+    """equal : no chunk is longer than an even share, rounded up. filled : every chunk has a layer.
+
+    whole_groups : a chunk begins with a layer that chooses its keys itself; groups are seldom even, so equal gives way.
+    """
 
     equal: bool
     filled: bool
+    whole_groups: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +48,5 @@ def placement_limits(candidate: Candidates, facts: Mapping[str, Any], target: st
     binding = [each for each in _limits() if not scope.isdisjoint(each.targets)]
     values = values_of(candidate, facts, {name for each in binding for name in names(each.when)})
     found = {each.limit for each in binding if bool(np.all(evaluate(each.when, values)))}
-    return PlacementLimits("equal" in found, "filled" in found)
+    groups = "whole_groups" in found
+    return PlacementLimits("equal" in found and not groups, "filled" in found, groups)

@@ -41,7 +41,7 @@ from cost_models.schedule.orders import (
     schedule_problem,
     warm_up_slots,
 )
-from cost_models.schedule.placement import chunk_micro_batches, model_parts, parameter_copies
+from cost_models.schedule.placement import chunk_micro_batches, model_parts, parameter_copies, sizes_from
 from cost_models.schedule.sends import Sends
 from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
 from cost_models.schedule.windows import (
@@ -97,5 +97,6 @@ __all__ = [
     "schedules",
     "searched",
     "simulate",
+    "sizes_from",
     "warm_up_slots",
 ]

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 from cost_models.schedule.kinds import Schedule, schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Places = tuple[tuple[int, int], ...]
 
@@ -41,3 +46,19 @@ def parameter_copies(kind: str) -> int:
 def chunk_micro_batches(kind: str, micro_batches: int) -> int:
     """Micro batches that one chunk runs: half of them where each direction takes its own."""
     return micro_batches // schedule(kind).copies
+
+
+def sizes_from(starts: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
+    """Layers of every part of the model nearest to `sizes` where a part begins at one of `starts` alone.
+
+    Parameters
+    ----------
+    starts : layers (from 0, ascending) at which a part may begin, as many as parts at least.
+    sizes : layers of every part, first part first.
+    """
+    begins, parts = [0], len(sizes)
+    for part, end in enumerate(accumulate(sizes[:-1]), start=1):
+        # So many of them have to be left for the parts that follow.
+        left = [start for start in starts[: len(starts) - (parts - 1 - part)] if start > begins[-1]]
+        begins.append(min(left, key=lambda start: abs(start - end)))
+    return tuple(end - begin for begin, end in pairwise([*begins, sum(sizes)]))

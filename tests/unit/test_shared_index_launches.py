@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters import export
 from autodeploy.importers.import_document import import_document
+from autodeploy.planner import plan
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
+from cost_models.schedule import sizes_from
 from tests import factories
 
 if TYPE_CHECKING:
+    from random import Random
+
     from autodeploy.specs.planset import Plan, PlanSet
 
 # MindSpeed-LLM @c77308a1, examples/mcore/glm52: every stage begins with a layer that has an indexer.
@@ -64,3 +71,33 @@ def test_a_stage_that_begins_inside_a_group_is_refused() -> None:
 def test_releases_without_the_flag_refuse_it_by_name() -> None:
     with pytest.raises(UnsupportedError, match="no flags for"):
         export(*placed(PLACED), "megatron")
+
+
+def test_a_search_places_whole_groups_where_its_target_wants_them() -> None:
+    fixed = {"tp": 2, "pp": 8, "vpp": 1, "ep": 64, "cp": 1, "micro_batch_size": 1, "schedule": "1f1b"}
+    spec = parse_spec(
+        {
+            "model": "glm-5.2",
+            "cluster": {"profile": "cloudmatrix-384", "num_npus": 256},
+            "training": {"seq_length": 4096, "global_batch_size": 2048},
+            "search": {"target": "mindspeed-llm", "fix": fixed, "top_k": 1, "risk": "neutral"},
+        }
+    )
+    found = plan(spec, alone=True)
+    layers = found.plans[0].strategy.layers_per_stage
+    assert layers is not None
+    begins = set(accumulate(int(each) for each in layers[:-1] if isinstance(each, int)))
+    assert begins <= set(load_preset("glm-5.2").index_starts)
+    assert "--num-layer-list" in export(found, found.plans[0], "mindspeed-llm").text
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_sizes_begin_where_they_may_and_stay_where_they_do(sizes: list[int], random: Random) -> None:
+    total = sum(sizes)
+    others = sorted(random.sample(range(1, total), random.randint(len(sizes) - 1, total - 1)))
+    aligned = sizes_from([0, *others], sizes)
+    begins = list(accumulate(aligned[:-1]))
+    assert sum(aligned) == total
+    assert min(aligned) >= 1
+    assert set(begins) <= set(others)
+    assert sizes_from([0, *others], aligned) == aligned

@@ -127,6 +127,7 @@ def build_problem(priced: Priced, *, choices: frozenset[str], menu: bool = True)
         tail_s=0.0,
         uniform_options=context.framework.uniform_options,
         equal_chunks=limits.equal,
+        chunk_starts=context.model.index_starts if limits.whole_groups else (),
         min_layers_per_chunk=_least_layers(context, pp, vpp, filled=limits.filled),
         **_costs(
             priced,

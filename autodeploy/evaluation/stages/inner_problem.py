@@ -122,6 +122,7 @@ class InnerProblem:
     uniform_options: bool = False  # the target can launch only all-or-nothing options, the same on every stage
     equal_chunks: bool = False  # the target can launch only layer counts that differ by a declared pattern
     min_layers_per_chunk: int = 0
+    chunk_starts: tuple[int, ...] = ()  # layers (from 0) with which a chunk may begin; none: with any
     pairs_of: LayerPairs | None = None  # None: nothing hides
 
     @property

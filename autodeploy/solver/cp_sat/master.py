@@ -263,6 +263,8 @@ def solve_master(
         tails = [int(np.floor(column.tail_s * scale)) for column, _ in of_stage]
         model.add(weighted_sum([pick for _, pick in of_stage], tails) <= master.tail)
     _place_layers(model, problem, flat)
+    sizes = [weighted_sum([pick for _, pick in own], [sum(map(sum, c.chunks)) for c, _ in own]) for own in by_stage]
+    _begin_chunks(model, problem, sizes)
     if hint is not None:
         for column, pick in flat:
             model.add_hint(pick, int(np.array_equal(np.array(column.chunks), hint[column.stage])))
@@ -293,6 +295,14 @@ def _place_layers(model: cp_model.CpModel, problem: InnerProblem, flat: list[tup
             if any(later):
                 weights = [d - layers * late for d, late in zip(done, later, strict=True)]
                 model.add(weighted_sum(picks, weights) >= 0)
+
+
+def _begin_chunks(model: cp_model.CpModel, problem: InnerProblem, sizes: Sequence[cp_model.LinearExprT]) -> None:
+    """Every part, of so many layers, begins with a layer that one may begin with."""
+    if problem.chunk_starts:
+        allowed = cp_model.Domain.from_values(list(problem.chunk_starts))
+        for begin in itertools.accumulate(sizes[:-1]):
+            model.add_linear_expression_in_domain(begin, allowed)
 
 
 FRACTIONS: Final = 64
@@ -376,6 +386,7 @@ def _add_places(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarr
     parts = [spots[0] for spots in problem.parts]
     for number, layers in enumerate(problem.layers):
         model.add(sum(counts[(*place, number)] for place in parts) == layers)
+    _begin_chunks(model, problem, [sum(counts[place]) for place in parts])
     for place in parts:
         model.add_linear_constraint(sum(counts[place]), problem.min_layers_per_chunk, most_layers_per_chunk(problem))
     for number, layers in enumerate(problem.layers[:-1]):

@@ -9,6 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.stages.inner_problem import placed_layers
 from cost_models.kept import kept
+from cost_models.schedule import sizes_from
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints
@@ -44,8 +45,17 @@ def templates(problem: InnerProblem) -> Ints:
     places, vpp = problem.parts, problem.vpp
     most, least = most_layers_per_chunk(problem), problem.min_layers_per_chunk
     shapes = _shapes(places, vpp, problem.total_layers, least, most)
-    row = rounded(_room_for_pieces(problem, len(places)), problem.total_layers, least, most)
-    return shapes if row is None else distinct_rows(np.concatenate([shapes, row[None]]))
+    return with_shares(problem, shapes, _room_for_pieces(problem, len(places)))
+
+
+def with_shares(problem: InnerProblem, sizes: Ints, weight: np.ndarray) -> Ints:
+    """Layouts [n, parts] and the one in proportion to weights [parts], if any; chunks begin where they may."""
+    row = rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
+    rows = sizes if row is None else np.concatenate([sizes, row[None]])
+    if problem.chunk_starts:
+        aligned = [sizes_from(problem.chunk_starts, each) for each in rows.tolist()]
+        rows = np.array(aligned, dtype=np.int64).reshape(rows.shape)
+    return distinct_rows(rows)
 
 
 @kept(256)
@@ -133,21 +143,28 @@ def rounded(weight: np.ndarray, total: int, least: int, most: int) -> Ints | Non
 
 
 def neighbours(problem: InnerProblem, sizes: Ints) -> Ints:
-    """Every layout [n, parts] that moves one layer from one part to another."""
+    """Every layout [n, parts] that moves one layer from one part to another, or as many as chunks may begin with."""
     return moved(sizes, moves(problem, sizes))
 
 
 def moves(problem: InnerProblem, sizes: Ints) -> Ints:
-    """From which part to which one layer may move [n, 2]."""
+    """From which part to which how many layers may move [n, 3]."""
     give, take = np.nonzero(~np.eye(len(sizes), dtype=np.bool_))
-    keep = (sizes[give] > problem.min_layers_per_chunk) & (sizes[take] < most_layers_per_chunk(problem))
-    return np.stack([give[keep], take[keep]], axis=1)
+    steps = np.unique(np.diff(problem.chunk_starts)) if problem.chunk_starts else np.ones(1, dtype=np.int64)
+    near = np.concatenate([np.stack([give, take, np.full_like(give, step)], axis=1) for step in steps])
+    give, take, layers = near.T
+    least, most = problem.min_layers_per_chunk, most_layers_per_chunk(problem)
+    near = near[(sizes[give] - layers >= least) & (sizes[take] + layers <= most)]
+    if problem.chunk_starts:
+        begins = np.cumsum(moved(sizes, near), axis=1)[:, :-1]
+        near = near[np.isin(begins, problem.chunk_starts).all(axis=1)]
+    return np.asarray(near)
 
 
 def moved(sizes: Ints, some: Ints) -> Ints:
-    """The layouts [n, parts] after some moves [n, 2]."""
+    """The layouts [n, parts] after some moves [n, 3]."""
     layouts = np.repeat(sizes[None, :], len(some), axis=0)
     rows = np.arange(len(some))
-    layouts[rows, some[:, 0]] -= 1
-    layouts[rows, some[:, 1]] += 1
+    layouts[rows, some[:, 0]] -= some[:, 2]
+    layouts[rows, some[:, 1]] += some[:, 2]
     return layouts

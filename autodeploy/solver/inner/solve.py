@@ -21,13 +21,11 @@ from autodeploy.solver.bounds.problem_bound import RELAXATION, relax_bound, room
 from autodeploy.solver.effort import DEFAULT, Effort
 from autodeploy.solver.inner.evaluate import OPTIMAL_GAP, Evaluator, InnerPlan, InnerSolution, Status, best_of, improve
 from autodeploy.solver.inner.layouts import (
-    distinct_rows,
-    most_layers_per_chunk,
-    rounded,
     templates,
     to_layout,
     to_sizes,
     uneven_sizes,
+    with_shares,
 )
 from autodeploy.solver.inner.memory_options import WHOLE, legal_options
 from autodeploy.solver.inner.stage_choices import StageChoices, fits, stage_fits
@@ -123,11 +121,9 @@ def solve(
 
 def starts(problem: InnerProblem) -> Ints:
     """Templates, and one in proportion to the layers that each stage's memory can hold."""
-    layouts = templates(problem)
     room = room_for_layers(problem)
     weight = np.array([room[spots[0][0]] for spots in problem.parts], dtype=np.float64)
-    row = rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem))
-    return layouts if row is None else distinct_rows(np.concatenate([layouts, row[None]]))
+    return with_shares(problem, templates(problem), weight)
 
 
 def _answer(state: _Search, start: Ints) -> InnerSolution:
