@@ -49,12 +49,12 @@ def chunk_micro_batches(kind: str, micro_batches: int) -> int:
 
 
 def sizes_from(starts: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
-    """Layers of every part of the model nearest to `sizes` where a part begins at one of `starts` alone.
+    """Layers of every part of the model nearest to `sizes` where a part begins with one of `starts` alone.
 
     Parameters
     ----------
-    starts : layers (from 0, ascending) at which a part may begin, as many as parts at least.
-    sizes : layers of every part, first part first.
+    starts : layers (from 0, ascending) with which a part may begin, as many as parts at least [index].
+    sizes : layers of every part, first part first [count].
     """
     begins, parts = [0], len(sizes)
     for part, end in enumerate(accumulate(sizes[:-1]), start=1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -21,10 +22,12 @@ from autodeploy.evaluation.stages.inner_problem import (
     tail_s,
 )
 from autodeploy.solver import relax_bound, solve
-from autodeploy.solver.inner.evaluate import InnerSolution
 from autodeploy.solver.inner.layouts import to_layout
 from autodeploy.solver.inner.memory_options import legal_options
 from cost_models.schedule import in_flight_moments, makespan_s, operation_order
+
+if TYPE_CHECKING:
+    from autodeploy.solver.inner.evaluate import InnerSolution
 
 CASES = 220
 
