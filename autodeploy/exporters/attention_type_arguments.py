@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.messages import Message
-from cost_models.schedule import sizes_from
+from autodeploy.stack.schedules import sizes_from
 
 if TYPE_CHECKING:
     from autodeploy.exporters.arguments import LaunchArguments

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Final
 from autodeploy.stack.features import FEATURES, Variant
 from autodeploy.stack.releases import releases
 from cost_models.schedule.kinds import SCHEDULES, Schedule, schedule
+from cost_models.schedule.placement import sizes_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autodeploy.stack.features import Stack
 
-__all__ = ["SCHEDULES", "Schedule", "frameworks_with", "launched", "schedule", "variant_of", "variants_of"]
+__all__ = [
+    "SCHEDULES",
+    "Schedule",
+    "frameworks_with",
+    "launched",
+    "schedule",
+    "sizes_from",
+    "variant_of",
+    "variants_of",
+]
 
 _BY_PLACEMENT: Final = tuple(Variant(component, by="placement") for component in ("megatron", "mindformers"))
 # Layers are on one stage, in their order.
