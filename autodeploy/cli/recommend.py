@@ -185,7 +185,7 @@ def token_count(text: str) -> float:
     value = token_amount(text)
     if value is None or not 0.0 < value <= 1e18:
         raise SpecError(
-            Message("cli.is_no_number_of_tokens", value=repr(text[:40])),
+            Message("specs.is_not_number_of_tokens", value=repr(text[:40])),
             path="--tokens",
             hint=Message("cli.such_as_13t_or_500b"),
         )

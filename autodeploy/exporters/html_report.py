@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.exporters.artefact import REVIEW, Artefact
 from autodeploy.reports.best_plan import header, plan_lines
-from autodeploy.reports.check_texts import tell
 from autodeploy.reports.plan_report import (
     box_table,
     counts_lines,
@@ -19,7 +18,7 @@ from autodeploy.reports.plan_report import (
 )
 from autodeploy.reports.recommendation import recommendation_lines
 from autodeploy.reports.rows import columns, plan_rows
-from autodeploy.reports.texts import part_name, say
+from autodeploy.reports.texts import memory_name, part_name, say
 from autodeploy.specs.planset import PARTS, StageMemory
 from autodeploy.specs.spec import Spec
 
@@ -59,7 +58,7 @@ def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None =
         shown=shown,
         parts=[] if shown is None else _parts(shown, lang),
         stages=[] if shown is None else _stages(shown),
-        memory_kinds=[tell(lang, f"part_{kind}") for kind in StageMemory.model_fields],
+        memory_kinds=[memory_name(lang, kind) for kind in StageMemory.model_fields],
         strategy=[] if shown is None else _strategy(shown),
         notes=[line.strip() for line in notes],
         search=plan_set.search,

@@ -106,7 +106,7 @@ def _parallel(launch: Launch) -> dict[str, Any]:
         raise UnsupportedError(
             Message("exporters.mindformers_has_no_schedule", schedule=strategy.schedule),
             path="/strategy/schedule",
-            hint=Message("exporters.plan_with_target", target="mindformers"),
+            hint=Message("exporters.plan_with_search_target", target="mindformers"),
         )
     found: dict[str, Any] = {
         "enable_alltoall": strategy.moe_dispatcher != "allgather",
@@ -131,7 +131,9 @@ def _recompute(launch: Launch, placed: Placement) -> dict[str, Any]:
     counts = _counts(launch.plan.strategy, placed)
     for name in counts:
         if name not in {"full", "activation"}:
-            launch.arguments.note(Message("exporters.mindformers_has_no_key_that_recomputes_alone", name=name))
+            launch.arguments.note(
+                Message("exporters.has_no_key_that_recomputes_alone", framework="MindFormers", name=name)
+            )
     return {
         "recompute": _layers_list(counts.get("full"), placed),
         "select_recompute": _layers_list(counts.get("activation"), placed),

@@ -55,7 +55,7 @@ def recipe_keys(launch: Launch) -> dict[str, Any]:
         found |= _router(told)
     lost = [name for name in NO_KEY if getattr(told, name)]
     if lost:
-        note(Message("exporters.mindformers_has_no_key_for_model_s_code", names=", ".join(lost)))
+        note(Message("exporters.has_no_key_for_model_s_code", framework="MindFormers", names=", ".join(lost)))
     silent = untold(model) + ([] if told.rope_theta or model.learned_position_embeddings else ["rope_theta"])
     if silent:
         note(Message("exporters.nobody_told_model_recipe_mindformers_own_values_are", names=", ".join(silent)))

@@ -106,8 +106,12 @@ def _refuse(launch: Launch) -> None:
     sequences = strategy.cp == 1 or strategy.cp_algo != "hybrid"
     for met, path, fault in (
         (strategy.pp == 1, "pp", Message("exporters.fsdp2_backend_has_no_pipeline")),
-        (strategy.tp == 1, "tp", Message("exporters.fsdp_size_is_number_of_ranks_which_leaves")),
-        (strategy.dp_replicate == 1, "dp_replicate", Message("exporters.fsdp_size_is_number_of_ranks_which_leaves_2")),
+        (strategy.tp == 1, "tp", Message("exporters.fsdp_size_leaves_degree_of_1", degree="tp")),
+        (
+            strategy.dp_replicate == 1,
+            "dp_replicate",
+            Message("exporters.fsdp_size_leaves_degree_of_1", degree="dp_replicate"),
+        ),
         (sequences, "cp_algo", Message("exporters.cp_type_is_ulysses_ring_or_kvallgather")),
         (
             strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",

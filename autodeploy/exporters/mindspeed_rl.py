@@ -86,7 +86,7 @@ def _refuse(launch: RlLaunch) -> None:
         raise UnsupportedError(
             Message("common.cannot_launch_this_plan", release="MindSpeed-RL", reason=fault),
             path=path,
-            hint=Message("exporters.export_to_target", target="verl"),
+            hint=Message("exporters.export_to", names="verl"),
         )
 
 

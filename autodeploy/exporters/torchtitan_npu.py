@@ -164,7 +164,9 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
             )
         return {"mode": "selective", "selective_ac_option": "op"}
     for name in counts.keys() - {"full"}:
-        launch.arguments.note(Message("exporters.torchtitan_npu_has_no_key_that_recomputes_alone", name=name))
+        launch.arguments.note(
+            Message("exporters.has_no_key_that_recomputes_alone", framework="torchtitan-npu", name=name)
+        )
     whole = sum(counts.get("full", [0]))
     if not whole:
         return {"mode": "none"}

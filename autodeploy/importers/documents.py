@@ -68,7 +68,7 @@ def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
         fault = Message("importers.not_json", reason=json_fault(error))
         raise SpecError(at_place(fault, (error.lineno, error.colno))) from error
     except RecursionError as error:
-        raise SpecError(Message("importers.nested_more_than_deep", depth=MAX_DEPTH)) from error
+        raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH)) from error
     except ValueError as error:  # an integer of thousands of digits
         raise SpecError(Message("importers.not_usable_json", reason=str(error).partition(";")[0])) from error
     _refuse_deep(value, max_values)
@@ -123,7 +123,7 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
             elif event.anchor is not None:
                 expanded[event.anchor] = 1
         if len(open_nodes) > MAX_DEPTH:
-            raise SpecError(Message("importers.nested_more_than_deep", depth=MAX_DEPTH))
+            raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         if total > MAX_YAML_VALUES:
             raise SpecError(Message("importers.more_than_values_aliases_written_out", count=MAX_YAML_VALUES))
 
@@ -147,7 +147,7 @@ def _refuse_deep(value: Any, max_values: int) -> None:
             if isinstance(parent, dict | list)
             for child in (parent.values() if isinstance(parent, dict) else parent)
         ]
-    raise SpecError(Message("importers.nested_more_than_deep", depth=MAX_DEPTH))
+    raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
 
 
 def _no_constant(name: str) -> NoReturn:

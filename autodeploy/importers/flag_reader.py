@@ -70,7 +70,7 @@ class FlagReader:
         try:
             value = float(text)
         except ValueError:
-            self.fail(flag, Message("importers.is_not_number", value=repr(text[:40])))
+            self.fail(flag, Message("field_fault.is_no_number", value=repr(text[:40])))
         if not abs(value) <= MAX_NUMBER:
             self.fail(flag, Message("importers.is_not_number_of_usable_size", value=repr(text[:40])))
         return value

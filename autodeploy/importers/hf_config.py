@@ -243,7 +243,7 @@ def _mapping(data: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(Message("importers.is_not_number_of_json", name=text))
+    raise ValueError(Message("importers.is_not_json_number", name=text))
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

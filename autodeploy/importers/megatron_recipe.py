@@ -239,7 +239,7 @@ def _number(reader: FlagReader, flag: str, word: str) -> float:
     try:
         return float(word)
     except ValueError:
-        reader.fail(flag, Message("importers.is_not_number", value=repr(word[:40])))
+        reader.fail(flag, Message("field_fault.is_no_number", value=repr(word[:40])))
 
 
 def _router(reader: FlagReader) -> dict[str, Any]:

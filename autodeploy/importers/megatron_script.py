@@ -76,7 +76,7 @@ def import_launch_script(
     document |= {"search": search, "strategy": strategy} | _run(reader)
     for variable, value in script.environment.items():
         if variable not in ALLOCATORS and (variable != "CPU_AFFINITY_CONF" or value[:1] == "0"):
-            reader.log.ignore(variable, value, Message("importers.read_no_field_of_spec"))
+            reader.log.ignore(variable, value, Message("importers.no_field_of_spec"))
     kept = tuple(KeptFlag(flag.name, flag.text, flag.line) for flag in reader.note_rest())
     return Imported(
         "launch-script",

@@ -74,7 +74,7 @@ def _degree(reader: FlagReader, flag: str, name: str) -> int:
         reader.log.default(f"/strategy/{name}", 1, Message("importers.framework_s_default"))
         return 1
     if not 1 <= found <= MAX_DEGREE:
-        reader.fail(flag, Message("importers.is_not_from_1_to", value=found, most=MAX_DEGREE))
+        reader.fail(flag, Message("importers.is_not_from_to", least=1, value=found, most=MAX_DEGREE))
     return found
 
 
@@ -188,7 +188,7 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
         if layers is not None:
             reader.fail(flag, Message("importers.is_not_from_to", value=layers, least=1, most=4096))
         raise SpecError(
-            Message("importers.script_has_no_flag", flag="--num-layers"),
+            Message("importers.script_has_no", flag="--num-layers"),
             path="/model/num_hidden_layers",
             hint=Message("importers.add_num_layers"),
         )

@@ -50,7 +50,7 @@ def refuse_name(word: str) -> None:
 
 def _refuse(by: str, place: tuple[int, int] | None = None) -> None:
     raise UnsupportedError(
-        at_place(Message("importers.launch_for_ascend_950", by=by), place),
+        at_place(Message("importers.launch_for_ascend_950_cannot_be_planned_yet", key=by), place),
         path="/cluster",
         hint=Message("importers.give_launch_for_a2_or_a3_copy_for"),
     )

@@ -64,7 +64,7 @@ def read_npu_topology(text: str) -> NpuTopology:
     if missing := [name for name in columns if name not in rows]:
         raise SpecError(
             Message("importers.no_row_for", name=missing[0]),
-            hint=Message("importers.what_npu_smi_info_t_topo_prints_whole"),
+            hint=Message("importers.what_npu_smi_info_t_topo_prints"),
         )
     for name, (line, links) in rows.items():
         if name not in columns:

@@ -99,7 +99,7 @@ class OverrideReader:
         try:
             value = float(text or default)
         except ValueError:
-            self.fail(key, Message("importers.is_not_number", value=repr((text or "")[:40])))
+            self.fail(key, Message("field_fault.is_no_number", value=repr((text or "")[:40])))
         if not abs(value) <= MAX_NUMBER:
             self.fail(key, Message("importers.is_not_number_of_usable_size", value=repr((text or "")[:40])))
         return value
@@ -110,7 +110,7 @@ class OverrideReader:
         if text is None:
             return default
         if text.lower() not in _TRUTH:
-            self.fail(key, Message("importers.is_neither_true_nor_false", value=repr(text[:40])))
+            self.fail(key, Message("field_fault.is_neither_true_nor_false", value=repr(text[:40])))
         return _TRUTH[text.lower()]
 
     def fail(self, key: str, message: str, hint: str = "") -> NoReturn:
@@ -139,7 +139,7 @@ class OverrideReader:
                 if not there:
                     kept.append(KeptFlag(key, value, given.line))
                 self.log.ignore(
-                    given.place, value, NO_FIELD if there else Message("importers.not_in_table_kept_as_it_is")
+                    given.place, value, NO_FIELD if there else Message("importers.not_in_flag_table_kept_as_it_is")
                 )
         return tuple(kept)
 

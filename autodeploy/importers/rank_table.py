@@ -174,7 +174,7 @@ def json_whole(value: Any, path: str) -> int:
     """A number that stands as a text or as a number."""
     text = str(value)[:40] if not isinstance(value, bool) else "true"
     if not isinstance(value, str | int) or not _WHOLE.fullmatch(text):
-        raise SpecError(Message("importers.is_no_whole_number", value=repr(text)), path=path)
+        raise SpecError(Message("field_fault.is_no_whole_number", value=repr(text)), path=path)
     return int(text)
 
 

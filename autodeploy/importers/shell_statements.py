@@ -179,7 +179,7 @@ class StatementReader(WordReader):
                 self.skip_blanks()
             end = self.peek()
             if not end:
-                raise self.error(start, Message("importers.no_esac_before_end_of_script"))
+                raise self.error(start, Message("importers.no_before_end_of_script", word="'esac'"))
             if end not in "|)" or not found:
                 raise self.error(self.position, Message("importers.unexpected", token=repr(end)))
             self.position += 1

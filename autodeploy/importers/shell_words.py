@@ -32,7 +32,7 @@ class WordReader:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARACTERS:
-            raise SpecError(Message("importers.script_is_larger_than_characters", limit=MAX_CHARACTERS))
+            raise SpecError(Message("importers.file_is_larger_than_characters", limit=MAX_CHARACTERS))
         self.text = text
         self.position = 0
         self._depth = 0

@@ -11,7 +11,7 @@ from autodeploy.reports.check_changes import change_lines, change_tables
 from autodeploy.reports.check_texts import remedy_name, tell
 from autodeploy.reports.markdown import UNWRAPPED, escape
 from autodeploy.reports.recommendation import rescaled_words
-from autodeploy.reports.texts import say
+from autodeploy.reports.texts import memory_name, say
 from autodeploy.reports.wording import degrees, percent, seconds, wrap
 from autodeploy.specs.spec import Spec
 
@@ -198,7 +198,7 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
                 bytes=f"{short.needed_bytes:,}",
                 limit=f"{short.limit_bytes / GIB:.1f}",
                 excess=f"{short.excess_bytes / GIB:.1f}",
-                part=tell(lang, f"part_{short.largest_part}"),
+                part=memory_name(lang, short.largest_part),
                 largest=f"{short.largest_part_bytes / GIB:.1f}",
             )
         )

@@ -8,7 +8,7 @@ from autodeploy.messages import in_language
 from autodeploy.reports.check_texts import field_name, tell
 from autodeploy.reports.markdown import escape
 from autodeploy.reports.run_facts import duration, size
-from autodeploy.reports.texts import part_name
+from autodeploy.reports.texts import memory_name, part_name
 from autodeploy.reports.wording import chance, degrees, recompute_names, swap_names
 from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
 from autodeploy.specs.planset import PARTS
@@ -125,7 +125,7 @@ def row_title(row: Difference, lang: Language = "en") -> str:
     """A field in words; parts of a step and of the memory have theirs from the plan's reports."""
     if row.group == "breakdown":
         return part_name(lang, row.field)
-    return tell(lang, f"part_{row.field}") if row.group == "stages" else field_name(lang, row.field)
+    return memory_name(lang, row.field) if row.group == "stages" else field_name(lang, row.field)
 
 
 def rows_in_words(comparison: Comparison, lang: Language = "en") -> list[tuple[Difference, list[str], int | None]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autodeploy.reports.check_texts import field_name
 from autodeploy.reports.texts import say
 from autodeploy.reports.wording import percent
 from cost_models.schedule import SCHEDULES, schedule
@@ -88,8 +89,10 @@ def _nearest(each: Evidence, lang: Language) -> str:
 
 
 def _axis(axis: str, lang: Language) -> str:
-    if axis in _WORDS | {"micro_batch_size", "ranks"}:
+    if axis in {"feature", "ranks"}:
         return say(lang, f"axis_{axis}")
+    if axis in _WORDS | {"micro_batch_size"}:
+        return field_name(lang, axis)
     if axis.startswith(_OF_POST_TRAINING):
         own = axis.removeprefix(_OF_POST_TRAINING).removeprefix("generation.")
         return say(lang, "axis_generation", axis=own.upper()) if own in _DEGREES else say(lang, f"axis_{own}")

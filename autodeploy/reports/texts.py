@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
     from autodeploy.messages import Language
 
-__all__ = ["part_name", "reference_name", "say"]
+__all__ = ["memory_name", "part_name", "reference_name", "say"]
 
 say = Section("report")
 part_name = Section("part")
+memory_name = Section("figure.memory")
 _reference = Section("reference")
 
 # Plans for comparison by their label.

@@ -114,7 +114,7 @@ def _has(plan: Plan, axes: Mapping[str, Any]) -> bool:
 
 
 def _reasons(reasons: Sequence[str]) -> Message:
-    return joined(reasons, "semicolon") if reasons else Message("rl_planning.no_layout_divides_the_cards")
+    return joined(reasons, "semicolon") if reasons else Message("rl_planning.no_layout_divides_cards")
 
 
 def _ruled_out(words: str, found: PlanSet) -> WhyNot:

@@ -85,7 +85,7 @@ class Principal:
         if own is not None and team not in {None, own}:
             raise AccessError(
                 Message("services.this_key_sees_its_own_team_s_searches"),
-                hint=Message("services.takes_key_with_scope_admin"),
+                hint=Message("services.it_takes_key_with_scope", scope="admin"),
             )
         return team if own is None else own
 

@@ -128,14 +128,14 @@ def problem_of(met: OutOfMemory, plan: Plan, ranks: int) -> FieldError | None:
         return FieldError(
             f"{at}/rank",
             Message("services.rank_of_ranks", rank=met.rank, ranks=ranks),
-            Message("services.ranks_count_from_0"),
+            Message("specs.count_from_0"),
         )
     stage, stages = stage_of(met, plan, ranks), len(plan.stages)
     if stage is not None and stage >= stages:
         return FieldError(
             f"{at}/stage",
             Message("services.stage_of_stages", stage=stage, stages=stages),
-            Message("services.stages_count_from_0"),
+            Message("specs.count_from_0"),
         )
     held, limit = met.reserved_gib, plan.memory_limit_gib
     if held is not None and held + (met.asked_gib or 0.0) < LEAST_HELD * least_gib(met, plan):

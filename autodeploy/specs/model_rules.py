@@ -65,7 +65,7 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
                 (
                     name,
                     Message("specs.belongs_to_latent_attention_but_kv_lora_rank"),
-                    Message("specs.add_kv_lora_rank_or_omit_it"),
+                    Message("specs.add_or_omit_it", name="kv_lora_rank"),
                 )
             )
     if heads % kv_heads:
@@ -165,7 +165,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
             (
                 "sparse_attention",
                 Message("specs.indexer_needs_latent_attention"),
-                Message("specs.add_kv_lora_rank_or_omit_it"),
+                Message("specs.add_or_omit_it", name="kv_lora_rank"),
             )
         )
     return found
@@ -174,7 +174,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
 def _expert_faults(model: ModelSpec) -> list[Fault]:
     experts, top_k = model.n_routed_experts, model.num_experts_per_tok
     if experts is None:
-        hint = Message("specs.add_n_routed_experts_or_omit_it")
+        hint = Message("specs.add_or_omit_it", name="n_routed_experts")
         return [
             (name, Message("specs.belongs_to_experts_but_n_routed_experts_is"), hint)
             for name in _EXPERT_FIELDS
@@ -190,7 +190,7 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
             (
                 "num_experts_per_tok",
                 Message("specs.of_experts", chosen=top_k, all=experts),
-                Message("common.at_most", bound=experts),
+                Message("field_fault.at_most", bound=experts),
             )
         )
     if model.moe_intermediate_size is None:
@@ -229,7 +229,7 @@ def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fau
             (
                 "topk_group",
                 Message("specs.of_groups", reach=reach, groups=groups),
-                Message("common.at_most", bound=groups),
+                Message("field_fault.at_most", bound=groups),
             )
         ]
     if top_k is not None and top_k > reach * (experts // groups):

@@ -220,7 +220,7 @@ class RlTraining(Document):
         if prompts is not None and prompts % value:
             raise FieldFault(
                 Message("specs.prompts_do_not_make_equal_mini_batches", prompts=prompts, batches=value),
-                Message("specs.divisor_of_prompts_per_step"),
+                Message("specs.divisor_of", number="prompts_per_step"),
             )
         return value
 
@@ -271,7 +271,7 @@ class RlStrategy(Document):
         if value is not None and info.data.get("placement") == "colocated":
             raise FieldFault(
                 Message("specs.colocated_all_cards_generate"),
-                Message("specs.leave_it_out_or_placement_separate_or_async"),
+                Message("specs.leave_it_out_or_rl_placement", names=joined(("separate", "async"), "or")),
             )
         return value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined
 from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED, post_trainers
 
 if TYPE_CHECKING:
@@ -66,17 +66,23 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
     placement, generating = fixed.get("rl.placement"), fixed.get("rl.generation_npus")
     if fixed.get("rl.staleness") and placement not in (None, "async"):
         message = Message("specs.generation_waits_for_update_staleness_is_0", placement=placement)
-        yield FieldError("/search/fix/rl.staleness", message, Message("specs.leave_it_out_or_rl_placement_async"))
+        yield FieldError(
+            "/search/fix/rl.staleness", message, Message("specs.leave_it_out_or_rl_placement", names="async")
+        )
     if generating is not None and placement == "colocated":
         message = Message("specs.colocated_all_cards_generate")
         yield FieldError(
-            "/search/fix/rl.generation_npus", message, Message("specs.leave_it_out_or_rl_placement_separate_or")
+            "/search/fix/rl.generation_npus",
+            message,
+            Message("specs.leave_it_out_or_rl_placement", names=joined(("separate", "async"), "or")),
         )
     if generating is not None and cards is not None and generating >= cards:
         yield _none_trains("/search/fix/rl.generation_npus", generating, cards)
     if fixed.get("rl.offload", "none") != "none" and placement in ("separate", "async"):
         message = Message("specs.trainers_do_not_make_room_for_generation", placement=placement)
-        yield FieldError("/search/fix/rl.offload", message, Message("specs.leave_it_out_or_rl_placement_colocated"))
+        yield FieldError(
+            "/search/fix/rl.offload", message, Message("specs.leave_it_out_or_rl_placement", names="colocated")
+        )
     trainer = FRAMEWORKS[search.target]
     if not trainer.generates_beside and placement in ("separate", "async"):
         message = Message("specs.trains_and_generates_on_same_cards", title=trainer.title)

@@ -108,18 +108,15 @@ class Strategy(Document):
 
     @model_validator(mode="after")
     def _shape_matches(self) -> Self:
-        if self.layers_per_stage is not None and len(self.layers_per_stage) != self.pp:
-            raise ValueError(
-                Message("specs.layers_per_stage_has_stages_pp_is", count=len(self.layers_per_stage), pp=self.pp)
-            )
-        for name in ("per_stage", "num_layers_per_stage"):
-            rows = getattr(self.recompute, name)
-            if rows is not None and len(rows) != self.pp:
-                raise ValueError(Message("specs.recompute_has_stages_pp_is", name=name, count=len(rows), pp=self.pp))
-        if self.swap_per_stage is not None and len(self.swap_per_stage) != self.pp:
-            raise ValueError(
-                Message("specs.swap_per_stage_has_stages_pp_is", count=len(self.swap_per_stage), pp=self.pp)
-            )
+        by_stage = {
+            "layers_per_stage": self.layers_per_stage,
+            "recompute.per_stage": self.recompute.per_stage,
+            "recompute.num_layers_per_stage": self.recompute.num_layers_per_stage,
+            "swap_per_stage": self.swap_per_stage,
+        }
+        for field, stages in by_stage.items():
+            if stages is not None and len(stages) != self.pp:
+                raise ValueError(Message("specs.field_has_stages_pp_is", field=field, count=len(stages), pp=self.pp))
         return self
 
     def replicas(self, ranks: int) -> int:

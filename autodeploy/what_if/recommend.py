@@ -78,7 +78,7 @@ def recommend_with_plans(
         raise SpecError(
             Message("what_if.cards_are_less_than_node", count=limit),
             path="/max_npus",
-            hint=Message("what_if.at_least", bound=_node(spec)),
+            hint=Message("field_fault.at_least", bound=_node(spec)),
         )
     chosen = _settle(table, counts)
     for factor in beside:

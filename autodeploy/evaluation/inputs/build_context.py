@@ -103,7 +103,7 @@ def healthy_npus(profile: Profile, cluster: ClusterSpec) -> int:
     )
     if total <= cluster.spare_npus:
         raise SpecError(
-            Message("evaluation.spare_npus_leaves_no_card_of", spare=cluster.spare_npus, all=total),
+            Message("specs.spare_npus_leaves_no_card_of_to_plan", spare=cluster.spare_npus, all=total),
             path="/cluster/spare_npus",
         )
     return total - cluster.spare_npus

@@ -124,7 +124,7 @@ def refuse_fractions(candidate: Candidates, context: Context) -> None:
         raise SpecError(
             Message("evaluation.ulysses_degree_of_does_not_divide_cp", ulysses=ulysses, cp=cp),
             path="/strategy/ulysses_degree",
-            hint=Message("evaluation.divisor_of_cp"),
+            hint=Message("specs.divisor_of", number="cp"),
         )
     if experts and experts % ep:
         raise SpecError(
