@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 # MindSpeed-LLM's modules of Qwen3-Next. Source: MindSpeed-LLM @c77308a1, mindspeed_llm/tasks/models/spec.
 QWEN3_NEXT_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_next_spec"
+# LongCat-Flash's.
+SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 
 NOWHERE = frozenset({"chunked attention", "attention with a gate a head", "sliding layers of other heads"})
 
 
 def special_attention(model: ModelSpec) -> tuple[str, ...]:
-    """What the model's attention has that is neither of grouped queries nor of latents, in words."""
+    """What the model's layers have that no Megatron-LM has flags for, in words."""
     types, linear = model.layer_types or (), model.linear_attention
     found = {
         "chunked attention": "chunked_attention" in types,
@@ -34,6 +36,8 @@ def special_attention(model: ModelSpec) -> tuple[str, ...]:
         "attention with an output gate": model.attention_output_gate,
         "attention with a gate a head": model.attention_head_gate,
         "sliding layers of other heads": model.sliding_attention_heads is not None,
+        "layers with experts on a shortcut": model.shortcut_moe,
+        "experts that return what they get": model.n_zero_experts > 0,
     }
     return tuple(name for name, present in found.items() if present)
 
@@ -98,6 +102,14 @@ def _add_shared_keys(arguments: LaunchArguments, sparse: SparseAttention) -> Non
     arguments.add("ATTENTION_ARGS", "--index-skip-topk-offset", sparse.index_skip_topk_offset)
 
 
+def _add_zero_experts(arguments: LaunchArguments, model: ModelSpec) -> None:
+    """MOE_ARGS: LongCat-Flash's experts without matrices; its layer, which is of latent attention, has a `--spec`."""
+    if not (model.shortcut_moe and model.is_mla) or not arguments.knows("--num-zero-experts"):
+        refuse_special_attention(model, arguments.release)
+    if model.n_zero_experts:
+        arguments.add("MOE_ARGS", "--num-zero-experts", model.n_zero_experts)
+
+
 def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     """ATTENTION_ARGS: a gated delta net with gated full attention, or an indexer, as MindSpeed-LLM has them.
 
@@ -112,6 +124,9 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     interval, block, add = full_interval(model), "ATTENTION_ARGS", arguments.add
     if NOWHERE & set(named) or release.framework != "mindspeed-llm":
         refuse_special_attention(model, release)
+    if model.shortcut_moe or model.n_zero_experts:
+        _add_zero_experts(arguments, model)
+        return
     if model.sparse_attention is not None:
         sparse = model.sparse_attention
         add(block, "--enable-dsa-indexer")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import ShellVariable
 from autodeploy.exporters.artefact import Artefact
-from autodeploy.exporters.attention_type_arguments import QWEN3_NEXT_SPEC, full_interval
+from autodeploy.exporters.attention_type_arguments import QWEN3_NEXT_SPEC, SHORTCUT_SPEC, full_interval
 from autodeploy.exporters.launch_arguments import Launch, launch_of
 from autodeploy.exporters.launch_script import add_run_arguments, flags_text, script_text
 
@@ -47,6 +47,8 @@ def layer_spec(model: ModelSpec) -> tuple[str, ...]:
     """Module and name of the layers' specification: the model's own, else that of latent attention or qk norms."""
     if model.told.layer_spec is not None:
         return tuple(model.told.layer_spec.split())
+    if model.shortcut_moe:
+        return (SHORTCUT_SPEC, "layer_spec")
     if full_interval(model) is not None:
         return (QWEN3_NEXT_SPEC, "layer_spec")
     if model.is_mla or model.qk_norm:

@@ -19,7 +19,7 @@ PATH: Final = "model.model_name_or_path"
 # Classes of the backend (models/model_registry.py) of which no layer is modelled.
 UNMODELLED: Final = {
     "mamba3": Message("importers.state_space_layers"),
-    "longcat_flash_ngram": Message("importers.n_gram_embeddings_and_experts_without_computation"),
+    "longcat_flash_ngram": Message("importers.n_gram_embeddings"),
     "deepseek_v4": Message("importers.deepseek_v4_s_compressed_attention"),
 }
 # How checkpoints of a series are called for short.

@@ -143,6 +143,27 @@ STEP35 = Architecture(
     recipe={"norm_topk_prob": True, "scoring_func": "sigmoid"},
     reads=frozenset({"attention_other_setting", "moe_layers_enum"}),
 )
+# transformers modular_longcat_flash.py: num_hidden_layers counts the halves of layers; the modules that predict further
+# tokens are dense, and no layers of its kind (arXiv 2509.01322, section 2.3).
+LONGCAT_FLASH = Architecture(
+    keys={
+        "num_hidden_layers": ("num_layers",),
+        "intermediate_size": ("ffn_hidden_size", "intermediate_size"),
+        "moe_intermediate_size": ("expert_ffn_hidden_size", "moe_intermediate_size"),
+        "num_nextn_predict_layers": (),
+    },
+    fixed={"shortcut_moe": True},
+    recipe={
+        "rope_interleave": True,
+        "scoring_func": "softmax",
+        "topk_method": "noaux_tc",
+        "norm_topk_prob": False,
+        "router_balancing": "softmax_topk",
+        "router_dtype": "fp32",
+        "more_flags": (("--enable-mla-scale-q-lora",), ("--enable-mla-scale-kv-lora",)),
+    },
+    reads=frozenset({"zero_expert_num"}),
+)
 MINIMAX_M2 = Architecture(recipe={"norm_topk_prob": True, "topk_method": "noaux_tc"})
 HUNYUAN = Architecture(tied_by_default=True)
 # transformers modeling_gemma2.py, modeling_gemma3.py, with the defaults of their configurations.
@@ -205,6 +226,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "KimiLinearForCausalLM": KIMI_LINEAR,
     "Llama4ForCausalLM": LLAMA4,
     "Llama4ForConditionalGeneration": LLAMA4,
+    "LongcatFlashForCausalLM": LONGCAT_FLASH,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "Step3p5ForCausalLM": STEP35,
     "HunYuanDenseV1ForCausalLM": HUNYUAN,
@@ -256,6 +278,7 @@ MODEL_TYPES: dict[str, str] = {
     "qwen3_vl_moe_text": "Qwen3MoeForCausalLM",
     "kimi_linear": "KimiLinearForCausalLM",
     "llama4_text": "Llama4ForCausalLM",
+    "longcat_flash": "LongcatFlashForCausalLM",
     "minimax_m2": "MiniMaxM2ForCausalLM",
     "step3p5": "Step3p5ForCausalLM",
     "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM",
@@ -272,6 +295,7 @@ MODEL_TYPES: dict[str, str] = {
 
 # Mechanisms that change time and memory and are not modelled: refused by name, never ignored.
 NOT_MODELLED: dict[str, str] = {
+    "ngram_vocab_size_ratio": Message("importers.n_gram_embeddings"),
     "linear_attn_config": "linear attention layers",
     "linear_num_value_heads": "linear attention layers",
     "full_attention_interval": "linear attention layers",
@@ -292,7 +316,7 @@ NOT_MODELLED: dict[str, str] = {
     "is_encoder_decoder": "an encoder",
     "compress_ratios": "attention over compressed keys",
     "hc_mult": "hyper-connections",
-    "zero_expert_num": "experts that compute nothing",
+    "zero_expert_num": Message("importers.experts_that_compute_nothing"),
     "attn_res_block_size": "attention residuals",
     "routed_expert_hidden_size": "experts on latents",
     "moe_latent_size": "experts on latents",
@@ -334,7 +358,11 @@ _WITHOUT_EFFECT = (
     "for_llm_compressor",
     "indexer_rope_interleave",
     "mamba_ssm_dtype",
+    "attention_method",
+    "mla_scale_kv_lora",
+    "mla_scale_q_lora",
     "mla_use_nope",
+    "router_bias",
     "mtp_use_dedicated_embeddings",
     "query_pre_attn_scalar",
     "use_bidirectional_attention",

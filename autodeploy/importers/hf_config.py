@@ -432,6 +432,7 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: reader.take(name) for name in names}
     shared, shared_width = reader.count("n_shared_experts"), reader.count("shared_expert_intermediate_size")
     dense = _dense_layers(reader, fields["num_hidden_layers"] or 0)
+    shortcut = bool(reader.architecture.fixed.get("shortcut_moe"))
     if not experts:
         for name, value in (*found.items(), ("n_shared_experts", shared or None)):
             reader.forget(name, value, Message("importers.there_are_no_routed_experts"))
@@ -444,7 +445,7 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
         reader.log.take(
             reader.source("intermediate_size"), "moe_intermediate_size", width, Message("importers.experts_width")
         )
-    elif not dense:
+    elif not dense and not shortcut:
         reader.forget("intermediate_size", width, Message("importers.no_layer_is_dense"))
     lead = next((i for i, layer in enumerate(dense) if i != layer), len(dense))
     if not shared and shared_width:
@@ -453,8 +454,32 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
         shared = shared_width // expert_width if whole else 1
         reader.log.default("n_shared_experts", shared, Message("importers.from_width_of_shared_experts"))
     placed = {"first_k_dense_replace": lead, "mlp_only_layers": tuple(dense[lead:])}
-    widths = {"intermediate_size": width if dense else None, "shared_expert_intermediate_size": shared_width or None}
+    widths = {
+        "intermediate_size": width if dense or shortcut else None,
+        "shared_expert_intermediate_size": shared_width or None,
+    }
+    placed |= _beside_experts(reader)
     return found | placed | widths | {"n_routed_experts": experts, "n_shared_experts": shared or 0}
+
+
+def _beside_experts(reader: Reader) -> dict[str, Any]:
+    """Experts that return what they get, of the architectures that have them, and their modules of prediction."""
+    key, modules = "zero_expert_num", "num_nextn_predict_layers"
+    if key not in reader.architecture.reads:
+        return {}
+    number, kind = reader.raw(key) or 0, reader.raw("zero_expert_type")
+    if number and kind not in {None, "identity"}:
+        path, hint = reader.at("zero_expert_type"), Message("importers.plan_model_of_same_size_without_it")
+        message = Message("importers.layers_of_kind_cannot_be_planned_yet", kind=shown(kind), key="zero_expert_type")
+        raise UnsupportedError(message, path=path, hint=hint)
+    reader.took("n_zero_experts", key, number)
+    if (halves := reader.raw("num_hidden_layers")) is not None:
+        reader.log.ignore(reader.at("num_hidden_layers"), halves, Message("importers.it_counts_halves_of_layers"))
+    if (value := reader.raw(modules)) or (value := reader.raw("mtp_num_layers")):
+        reason = Message("importers.prediction_modules_are_layers_of_another_kind_planned")
+        reader.log.ignore(reader.at(modules), value, reason)
+        reader.log.doubt(f"/{modules}", value, reason)
+    return {"n_zero_experts": number}
 
 
 def _outside_experts(reader: Reader, layers: int) -> set[int]:

@@ -42,7 +42,6 @@ NOT_MODELLED = {
     "--hybrid-override-pattern": "layers of another kind than attention",
     "--mamba-num-heads": "state-space layers",
     "--mamba-state-dim": "state-space layers",
-    "--num-zero-experts": "experts that compute nothing",
     "--enable-mhc": "several residual streams (hyper-connections)",
     "--enable-mhc-connections": "several residual streams (hyper-connections)",
     "--experimental-attention-variant": "an attention of another kind",
@@ -60,6 +59,7 @@ NOT_MODELLED = {
 }
 # --gelu-tanh is gated: mindspeed_llm/core/transformer/mlp.py sets gated_linear_unit with it.
 GATED = (("--swiglu", "silu"), ("--geglu", "geglu"), ("--quick-geglu", "geglu"), ("--gelu-tanh", "geglu"))
+SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 _RUNS = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?")
 
 
@@ -183,6 +183,11 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
         topk = 2
         reader.log.default("/model/num_experts_per_tok", topk, Message("importers.megatron_s_default"))
     found: dict[str, Any] = {"n_routed_experts": experts, "num_experts_per_tok": topk, "moe_intermediate_size": width}
+    if zero := reader.number("--num-zero-experts", "/model/n_zero_experts"):
+        found["n_zero_experts"] = zero
+    if reader.is_told("--spec") and SHORTCUT_SPEC in reader.script.flags["--spec"].text:
+        found |= {"shortcut_moe": True, "intermediate_size": ffn}
+        reader.log.take(reader.script.flags["--spec"].place, "/model/shortcut_moe", True)
     shared = reader.number("--moe-shared-expert-intermediate-size", "/model/shared_expert_intermediate_size")
     count = reader.number("--n-shared-experts", "/model/n_shared_experts")
     if shared:

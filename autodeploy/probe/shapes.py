@@ -135,7 +135,7 @@ def _operator(op: Operator, context: Context, shard: Sharding, wanted: Wanted, c
     elif op.name == "permute":
         model = context.model
         tokens = round(scalar_at(shard.local_tokens, 0))
-        moved = {"tokens": tokens, "copies": model.num_experts_per_tok or 1, "hidden": model.hidden_size}
+        moved = {"tokens": tokens, "copies": round(model.computing_experts_per_tok) or 1, "hidden": model.hidden_size}
         traffic = {"forward_bytes": scalar_at(op.forward_bytes, 0), "backward_bytes": scalar_at(op.backward_bytes, 0)}
         for part in ("forward", "backward"):
             wanted.add("movement", part, moved, {**traffic, "launches": scalar_at(op.launches, 0)}, op.name, count)
@@ -211,7 +211,7 @@ def _exchanges(table: LayerTable, context: Context, candidate: Candidates, wante
             if gathers:
                 op = "all_gather" if exchange.kind == "dispatch" else "reduce_scatter"
             else:
-                size *= table.choices_per_token
+                size *= exchange.choices or table.choices_per_token
         elif exchange.kind == "ring":
             name, ranks, stride = "cp ring", 2 if ring > 1 else 1, tp * ulysses
         elif exchange.kind == "heads":

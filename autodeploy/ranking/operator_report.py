@@ -86,7 +86,7 @@ def _operator(op: Operator, even: OperatorTime, busiest: OperatorTime, rates: Co
 
 
 def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float, bool]:
-    """FLOPs, bytes and the least seconds of all passes, and whether FLOPs set them.
+    """FLOPs, bytes and the least seconds of all passes and runs, and whether FLOPs set them.
 
     A matrix multiplication does at least 2 m n k FLOPs a pass at peak, or moves both operands and the result once.
     """
@@ -95,13 +95,13 @@ def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float,
     if op.kind in MATRIX_KINDS:
         m, n, k, g = (scalar_at(np.asarray(value), 0) for value in (op.rows, op.columns, op.depth, op.groups))
         flops, moved = 2.0 * m * n * k * g, own.element_bytes * (m * k + k * n + m * n) * g
-        passes = sum(scalar_at(np.asarray(often), 0) for often in op.passes)
+        passes = op.runs * sum(scalar_at(np.asarray(often), 0) for often in op.passes)
         compute_s, memory_s = flops / peak, moved / bandwidth
         return passes * flops, passes * moved, passes * max(compute_s, memory_s), compute_s >= memory_s
     if op.kind == "attention":
-        flops = scalar_at(np.asarray(op.flops), 0) + scalar_at(np.asarray(op.backward_flops), 0)
+        flops = op.runs * (scalar_at(np.asarray(op.flops), 0) + scalar_at(np.asarray(op.backward_flops), 0))
         return flops, 0.0, flops / peak, True
-    moved = scalar_at(np.asarray(op.forward_bytes), 0) + scalar_at(np.asarray(op.backward_bytes), 0)
+    moved = op.runs * (scalar_at(np.asarray(op.forward_bytes), 0) + scalar_at(np.asarray(op.backward_bytes), 0))
     return 0.0, moved, moved / bandwidth, False
 
 
@@ -113,7 +113,8 @@ def _exchange(one: OneExchange, layer: LayerInputs, runs: float) -> ExchangeRow:
     exchange, groups, group = one.exchange, layer.groups, group_name(one.exchange)
     counts = scalar_at(exchange.forward_count, 0), scalar_at(exchange.backward_count, 0)
     once, exposed = scalar_at(one.once_s, 0), scalar_at(one.exposed_forward_s, 0) + scalar_at(one.exposed_backward_s, 0)
-    copies = layer.table.choices_per_token if exchange.kind in {"dispatch", "combine"} else 1.0
+    sent = exchange.choices or layer.table.choices_per_token
+    copies = sent if exchange.kind in {"dispatch", "combine"} else 1.0
     whole, message = once * sum(counts), copies * scalar_at(exchange.message_bytes, 0)
     return ExchangeRow(
         name=exchange.name,

@@ -47,6 +47,10 @@ def _off(value: object) -> bool:
     return value is False
 
 
+def _none_of_them(value: object) -> bool:
+    return value == 0
+
+
 Width = Annotated[int, Field(ge=1, le=1_048_576), _WHOLE]
 HeadCount = Annotated[int, Field(ge=1, le=4096), _WHOLE]
 HeadDim = Annotated[int, Field(ge=1, le=8192), _WHOLE]
@@ -128,6 +132,23 @@ class ModelSpec(Document):
     mlp_only_layers: Annotated[
         tuple[LayerIndex, ...], Field(max_length=MAX_LAYERS, description="further dense layers, by index from 0")
     ] = ()
+    n_zero_experts: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=8192,
+            description="experts that return what they get, chosen among the others",
+            exclude_if=_none_of_them,
+        ),
+        _WHOLE,
+    ] = 0
+    shortcut_moe: Annotated[
+        bool,
+        Field(
+            description="a layer has attention and a dense MLP twice, and experts on a shortcut beside them (ScMoE)",
+            exclude_if=_off,
+        ),
+    ] = False
     n_group: Annotated[ExpertCount | None, Field(description="expert groups of node-limited routing")] = None
     topk_group: Annotated[ExpertCount | None, Field(description="groups a token may reach")] = None
     capacity_factor: Annotated[float | None, Field(gt=0, le=1024, description="absent: dropless")] = None
@@ -220,6 +241,30 @@ class ModelSpec(Document):
     def value_head_dim(self) -> int:
         """Width of one head's value."""
         return self.v_head_dim if self.v_head_dim is not None else self.head_dim
+
+    @property
+    def halves(self) -> int:
+        """How often a layer has attention, a dense or routed MLP's norms and, with a shortcut, a dense MLP."""
+        return 2 if self.shortcut_moe else 1
+
+    @property
+    def router_choices(self) -> int:
+        """Experts among which the router chooses: those that return what they get, too."""
+        return (self.n_routed_experts or 0) + self.n_zero_experts
+
+    @property
+    def computing_experts_per_tok(self) -> float:
+        """Experts with matrices that a token reaches in the mean, where all are chosen equally often.
+
+        What balances the router of LongCat-Flash holds this share: 8 of 12 (arXiv 2509.01322, section 2.1.1).
+        """
+        chosen = float(self.num_experts_per_tok or 0)
+        return chosen * (self.n_routed_experts or 0) / self.router_choices if self.n_zero_experts else chosen
+
+    @property
+    def zero_experts_per_tok(self) -> float:
+        """Experts that return what they get, of those a token reaches in the mean."""
+        return float(self.num_experts_per_tok or 0) - self.computing_experts_per_tok
 
     @property
     def shared_expert_width(self) -> int:
@@ -342,7 +387,7 @@ class ModelSpec(Document):
     @property
     def router_params(self) -> int:
         """The router of one mixture-of-experts layer."""
-        return self.hidden_size * (self.n_routed_experts or 0)
+        return self.hidden_size * self.router_choices
 
     @property
     def norm_params_per_layer(self) -> int:
@@ -366,28 +411,32 @@ class ModelSpec(Document):
     @property
     def moe_layer_params(self) -> int:
         """One mixture-of-experts layer with all its experts, whose attention is of keys and values."""
-        return self.attention_params + self.norm_params_per_layer + self._moe_params(self.n_routed_experts or 0)
+        attention = self.halves * (self.attention_params + self.norm_params_per_layer)
+        return attention + self._moe_params(self.n_routed_experts or 0)
 
     @property
     def active_moe_layer_params(self) -> int:
         """What one token uses of a mixture-of-experts layer, whose attention is of keys and values."""
-        return self.attention_params + self.norm_params_per_layer + self._moe_params(self.num_experts_per_tok or 0)
+        attention = self.halves * (self.attention_params + self.norm_params_per_layer)
+        return attention + self._moe_params(self.computing_experts_per_tok)
 
-    def _moe_params(self, experts: int) -> int:
-        return self.router_params + self.shared_expert_params + experts * self.routed_expert_params
+    def _moe_params(self, experts: float) -> int:
+        dense = self.halves * self.dense_mlp_params if self.shortcut_moe else 0
+        return self.router_params + self.shared_expert_params + dense + round(experts * self.routed_expert_params)
 
     def layer_matrix_params(self, layer: int, *, active: bool = False) -> int:
         """Matrices of the layer with that index (from 0): all experts, or the `active` ones of a token."""
-        experts = (self.num_experts_per_tok if active else self.n_routed_experts) or 0
+        experts = self.computing_experts_per_tok if active else self.n_routed_experts or 0
         mlp = self._moe_params(experts) if self.is_moe_layer(layer) else self.dense_mlp_params
         shared = self.indexer_params * self.shares_index(layer)
-        return self.attention_params_of(self.attention_type(layer)) + mlp - shared
+        return self.halves * self.attention_params_of(self.attention_type(layer)) + mlp - shared
 
     def layer_params(self, layer: int) -> int:
         """The layer with that index (from 0), all experts."""
         sparse = self.sparse_attention
         shared = 0 if sparse is None else sparse.vector_params * self.shares_index(layer)
-        return self.layer_matrix_params(layer) + self.vector_params_of(self.attention_type(layer)) - shared
+        vectors = self.halves * self.vector_params_of(self.attention_type(layer))
+        return self.layer_matrix_params(layer) + vectors - shared
 
     @property
     def embedding_params(self) -> int:

@@ -23,6 +23,8 @@ _EXPERT_FIELDS = (
     "n_group",
     "topk_group",
     "capacity_factor",
+    "n_zero_experts",
+    "shortcut_moe",
 )
 
 
@@ -185,12 +187,12 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
         found.append(
             ("num_experts_per_tok", Message("specs.routed_experts_need_it"), Message("specs.experts_token_is_sent_to"))
         )
-    elif top_k > experts:
+    elif top_k > model.router_choices:
         found.append(
             (
                 "num_experts_per_tok",
-                Message("specs.of_experts", chosen=top_k, all=experts),
-                Message("field_fault.at_most", bound=experts),
+                Message("specs.of_experts", chosen=top_k, all=model.router_choices),
+                Message("field_fault.at_most", bound=model.router_choices),
             )
         )
     if model.moe_intermediate_size is None:
@@ -203,7 +205,34 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
     if model.shared_expert_intermediate_size is not None and model.n_shared_experts == 0:
         message = Message("specs.n_shared_experts_is_0_but_shared_experts")
         found.append(("shared_expert_intermediate_size", message, Message("specs.set_n_shared_experts")))
-    return found + _group_faults(model, experts, top_k)
+    return found + _shortcut_faults(model) + _group_faults(model, experts, top_k)
+
+
+def _shortcut_faults(model: ModelSpec) -> list[Fault]:
+    """What layers with a shortcut, and experts that return what they get, are modelled with."""
+    found: list[Fault] = []
+    if model.n_zero_experts:
+        beside = ("n_shared_experts", "n_group", "capacity_factor")
+        found += [
+            (name, Message("specs.is_not_modelled_beside_zero_experts"), Message("specs.omit_it"))
+            for name in beside
+            if getattr(model, name)
+        ]
+    if not model.shortcut_moe:
+        return found
+    if model.intermediate_size is None:
+        message = Message("specs.layer_with_shortcut_has_dense_mlp_twice")
+        found.append(("intermediate_size", message, Message("specs.give_it")))
+    unlike = (
+        *("first_k_dense_replace", "mlp_only_layers", "layer_types", "sliding_window", "sparse_attention"),
+        *("n_shared_experts", "num_nextn_predict_layers"),
+    )
+    shapes = [name for name in unlike if getattr(model, name)]
+    shapes += ["norm_layout"] if model.norm_layout != "pre" else []
+    found += [
+        (name, Message("specs.is_not_modelled_in_layers_with_shortcut"), Message("specs.omit_it")) for name in shapes
+    ]
+    return found
 
 
 def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fault]:

@@ -83,6 +83,8 @@ def facts_of(
         "sparse_attention": model.sparse_attention is not None,
         "shares_index": model.sparse_attention is not None and model.sparse_attention.index_topk_freq > 1,
         "index_groups": len(model.index_starts),
+        "shortcut": model.shortcut_moe,
+        "zero_experts": model.n_zero_experts,
         "dense_layers": model.first_k_dense_replace if model.is_moe else 0,
         "exact_numerics": exact_numerics,
         "deterministic": deterministic,

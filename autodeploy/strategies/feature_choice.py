@@ -24,6 +24,7 @@ _KINDS: dict[str, Callable[[ModelSpec], bool]] = {
     "moe": lambda model: model.is_moe,
     "dense": lambda model: not model.is_moe,
     "mla": lambda model: model.is_mla,
+    "computing": lambda model: model.n_zero_experts == 0,
     "dropless": lambda model: model.capacity_factor is None,
 }
 _MAKERS = {"huawei": "Ascend", "nvidia": "NVIDIA"}

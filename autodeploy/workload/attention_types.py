@@ -71,11 +71,13 @@ ATTENTION_TYPES: dict[KindOfAttention, AttentionRow] = {
 
 
 def unmeasured_types(model: ModelSpec) -> set[str]:
-    """Attention of the model that no measured run covers, as errors of predictions name it."""
+    """Layers of the model that no measured run covers, as errors of predictions name it."""
     found = {
         "chunked_attention": model.attention_chunk_size is not None,
         "linear_attention": model.linear_attention is not None,
         "sparse_attention": model.sparse_attention is not None,
+        "shortcut_experts": model.shortcut_moe,
+        "zero_experts": model.n_zero_experts > 0,
     }
     return {name for name, present in found.items() if present}
 

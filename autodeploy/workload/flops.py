@@ -45,7 +45,7 @@ def forward_flops_per_token(
         if keys is not None:
             seen = min(seen, keys)
         found = float(attention_flops(1.0, seen, heads, qk, value))
-        return found + index_flops_per_token(shape, seq_length)
+        return model.halves * (found + index_flops_per_token(shape, seq_length))
 
     weights = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
     weights += (1 + modules) * model.vocab_size * model.hidden_size

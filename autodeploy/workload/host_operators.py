@@ -39,6 +39,7 @@ SORT, FUSED_SORT = Issued(3.0, 3.0), Issued(2.0, 1.0)
 RETURN, FUSED_RETURN = Issued(2.0, 2.0), Issued(1.0, 1.0)  # the same without weights
 UNPERMUTE, FUSED_UNPERMUTE = Issued(3.0, 2.0), Issued(1.0, 1.0)  # a cleared buffer, the sum by index, a cast
 ACTIVATION = Issued(3.0, 4.0)  # of the joined projection, times the tokens' weights, in their format
+WEIGHTED = Issued(3.0, 4.0)  # rows times the tokens' weights, in their format
 # Hooks of a layer's parameters: two norms, attention's two products, and the router or the MLP's two.
 HOOKS, MLP_HOOKS = 5.0, 6.0
 
@@ -106,3 +107,8 @@ def of_hooks(groups: Floats | float, on: OperatorFeatures) -> Floats | float:
     GroupedLinear, SequentialMLP). Source: Megatron-LM DistributedDataParallel, a hook on every parameter.
     """
     return HOOKS + 2.0 * (groups if on.group_launches or not on.grouped_gemm else 1.0)
+
+
+def of_both_halves(hooks: Floats | float) -> Floats | float:
+    """The same in a layer with a shortcut: two halves without experts, and a router with its experts."""
+    return 2.0 * MLP_HOOKS + 1.0 + (hooks - HOOKS)

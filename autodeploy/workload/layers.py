@@ -11,7 +11,13 @@ from autodeploy.workload.adapters import frozen_piece, with_adapters
 from autodeploy.workload.attention import attention_rows
 from autodeploy.workload.attention_types import LayerKind, kind_of, shape_of, table_name
 from autodeploy.workload.by_operator import by_operator
-from autodeploy.workload.host_operators import MLP_HOOKS, of_hooks, replayed_synchronisations, synchronisations
+from autodeploy.workload.host_operators import (
+    MLP_HOOKS,
+    of_both_halves,
+    of_hooks,
+    replayed_synchronisations,
+    synchronisations,
+)
 from autodeploy.workload.linear_attention import linear_params, linear_rows
 from autodeploy.workload.matrices import matrices_of
 from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
@@ -27,7 +33,9 @@ from autodeploy.workload.operators import (
     accumulating,
 )
 from autodeploy.workload.reference_model import LOSS_MOVED_BYTES, LOSS_OPERATORS, LOSS_REDUCED_BYTES, with_reference
+from autodeploy.workload.shortcut import shortcut_sum, twice
 from autodeploy.workload.tensor_parallel import column_exchanges, cut_and_whole
+from autodeploy.workload.zero_experts import zero_rows
 
 if TYPE_CHECKING:
     from cost_models.arrays import Floats
@@ -58,8 +66,8 @@ def layer_table(
     norms = _norms(model, shard, on)
     # Latent attention gathers its latents instead of hidden states.
     latents = model.is_mla and not linear
-    norms[1].extend(_gathered(shard, on, moe, model, latents=latents))
-    part = moe_rows(model, shard, on) if moe else _dense(model, shard, on)
+    norms[1].extend(_gathered(shard, on, moe and not model.shortcut_moe, model, latents=latents))
+    part = _feed_forward(model, shard, on, moe)
     if on.dropout:
         norms[0].append(_hidden_dropout(model, shard))
         norms[1].append(Tensor("dropout_masks", np.asarray(2.0 * shard.local_tokens * model.hidden_size)))
@@ -72,9 +80,16 @@ def layer_table(
         exchanges += _tensor_parallel(model, shard, on, "mlp", "mlp_up_proj", "mlp_down_proj")
     elif model.shared_expert_width:
         exchanges += _tensor_parallel(model, shard, on, "mlp", "shared_up_proj", "shared_down_proj")
+    if model.shortcut_moe:
+        operators, tensors, exchanges = twice((operators, tensors, exchanges))
+        norms = twice((*norms, []))[:2]
     dense_params, expert_params = _params(model, shard, on, moe, linear=linear)
     groups = (model.n_routed_experts or 1) / shard.ep
-    operators.append(_accumulation(dense_params, expert_params, on, of_hooks(groups, on) if moe else MLP_HOOKS))
+    hooks = of_hooks(groups, on) if moe else MLP_HOOKS
+    operators.append(
+        _accumulation(dense_params, expert_params, on, of_both_halves(hooks) if model.shortcut_moe else hooks)
+    )
+    dispatchers = 2.0 if model.n_zero_experts else 1.0
     table = LayerTable(
         name=table_name(kind),
         operators=accumulating(operators + norms[0] + part[0], on),
@@ -82,9 +97,9 @@ def layer_table(
         exchanges=tuple(exchanges + part[2]),
         dense_params=dense_params,
         expert_params=expert_params,
-        choices_per_token=float(model.num_experts_per_tok or 0) if moe else 0.0,
-        synchronisations=synchronisations(shard, on) if moe else 0.0,
-        replayed_synchronisations=replayed_synchronisations(on) if moe else 0.0,
+        choices_per_token=model.computing_experts_per_tok if moe else 0.0,
+        synchronisations=dispatchers * synchronisations(shard, on) if moe else 0.0,
+        replayed_synchronisations=dispatchers * replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
         by_operator=None if moe or linear or not on.torch_modules else by_operator(model, shard, on),
         matrices=matrices_of((*operators, *part[0]), model, on, shard.hot_experts),
@@ -110,6 +125,23 @@ def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: F
     )
 
 
+def _feed_forward(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool
+) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
+    """A dense MLP or experts; with a shortcut both, the MLP twice."""
+    if not moe:
+        return _dense(model, shard, on)
+    found = moe_rows(model, shard, on)
+    parts = [found, zero_rows(model, shard, on)] if model.n_zero_experts else [found]
+    if model.shortcut_moe:
+        operators, tensors, _ = _dense(model, shard, on)
+        around = _tensor_parallel(model, shard, on, "mlp", "mlp_up_proj", "mlp_down_proj")
+        parts = [twice((operators, tensors, around)), *parts, ([shortcut_sum(model, shard)], [], [])]
+    if len(parts) == 1:
+        return found
+    return tuple([row for part in parts for row in part[n]] for n in range(3))  # type: ignore[return-value]
+
+
 def _dense(
     model: ModelSpec, shard: Sharding, on: OperatorFeatures
 ) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
@@ -124,6 +156,9 @@ def _params(
     attention = linear_params(model, shard) if linear else _attention_params(model, shard, on)
     cut = 0
     experts = np.zeros_like(shard.tp)
+    if model.shortcut_moe:
+        whole, attention = model.halves * whole, model.halves * attention
+        cut += model.halves * model.dense_mlp_params
     if moe:
         cut += model.shared_expert_params
         whole += model.router_params

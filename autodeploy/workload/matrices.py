@@ -36,12 +36,12 @@ def matrices_of(
 
 def _of_operator(op: Operator, model: ModelSpec, on: OperatorFeatures, copies: Floats | float) -> Iterator[Matrices]:
     experts = op.kind == "grouped_gemm"
-    owned = op.groups - copies * experts
+    owned = op.runs * (op.groups - copies * experts)
     if op.name == "qkv_proj":
         whole = model.num_attention_heads * (model.head_dim + model.value_head_dim * model.attention_output_gate)
         keys, values = (model.num_key_value_heads * width for width in (model.head_dim, model.value_head_dim))
         for width in (whole, keys, values):
-            yield Matrices(np.asarray(op.columns * (width / (whole + keys + values))), op.depth)
+            yield Matrices(np.asarray(op.columns * (width / (whole + keys + values))), op.depth, op.runs)
     elif experts and on.grouped_gemm and not on.group_launches:
         # Stored as the input's width by that of all experts, or that of all experts by the output's width.
         joined = np.asarray(owned * (op.columns if op.name == "expert_up_proj" else op.depth))

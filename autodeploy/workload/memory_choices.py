@@ -132,15 +132,17 @@ CHOICES: dict[str, MemoryChoice] = {
             (
                 *("router_logits", "unpermute_in", *_EXPERT_TENSORS, *_SHARED),
                 *("expert_up_proj_lora_inner", "expert_down_proj_lora_inner"),
+                *("zero_in", "zero_unpermute_in"),
             ),
             (
+                *("zero_permute", "zero_sort_by_expert", "zero_weights", "zero_sort_by_rank", "zero_unpermute"),
                 *("router", "routing", "permute", "sort_by_expert", "expert_up_proj", "expert_activation"),
                 *("expert_down_proj", "sort_by_rank", "unpermute"),
                 *(*_UP_ADAPTERS, *_DOWN_ADAPTERS, *_SHARED_REPLAYS),
             ),
             (
                 *("dispatch", "combine", "expert_gather", "expert_scatter", "mlp_gather", "mlp_scatter"),
-                *_SHARED_EXCHANGES,
+                *("zero_dispatch", "zero_combine", *_SHARED_EXCHANGES),
             ),
         ),
         MemoryChoice("shared_experts", "recompute", _SHARED, _SHARED_REPLAYS, _SHARED_EXCHANGES),

@@ -66,15 +66,17 @@ def held_tokens(shard: Sharding, on: OperatorFeatures) -> Floats:
     return shard.tokens if on.replicated_dispatch else shard.local_tokens
 
 
-def expert_rows(shard: Sharding, model: ModelSpec, on: OperatorFeatures) -> Floats:
+def expert_rows(shard: Sharding, model: ModelSpec, on: OperatorFeatures, choices: float | None = None) -> Floats:
     """Tokens times choices that a rank's experts work on, balanced: what its group sends it.
+
+    choices : experts of a token; absent: of those with matrices.
 
     The group of etp x ep ranks holds held_tokens * etp * ep tokens, each chosen top-k times, spread over ep ranks
     (every rank of an expert's tensor-parallel group sees all of them). With a capacity factor experts are padded to it.
     Without sequence parallelism the ranks of a tensor-parallel group hold the same tokens: those of them that share an
     expert work on each token once.
     """
-    choices = float(model.num_experts_per_tok or 0)
+    choices = model.computing_experts_per_tok if choices is None else choices
     copies = np.where(shard.sequence_parallel, 1.0, np.minimum(shard.tp, shard.etp))
     rows = held_tokens(shard, on) * choices * (1.0 if on.replicated_dispatch else shard.etp / copies)
     return np.asarray(rows * on.capacity_factor if on.capacity_factor else rows)
@@ -83,7 +85,7 @@ def expert_rows(shard: Sharding, model: ModelSpec, on: OperatorFeatures) -> Floa
 def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     """Router, permutation, dispatch, experts, combine and shared experts of one mixture-of-experts layer."""
     operators, tensors = _router(model, shard, on)
-    for rows in (_permute(model, shard, on), _experts(model, shard, on)):
+    for rows in (permute_rows(model, shard, on), _experts(model, shard, on)):
         operators += rows[0]
         tensors += rows[1]
     operators = [replace(operator, routes=True) for operator in operators]
@@ -95,7 +97,7 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 
 
 def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
-    experts, tokens = float(model.n_routed_experts or 0), held_tokens(shard, on)
+    experts, tokens = float(model.router_choices), held_tokens(shard, on)
     logits = tokens * experts
     # Scores, top-k, mask and auxiliary loss in FP32; sort class operators pass over the logits several times. Fused
     # (Megatron-LM --moe-router-fusion): logits in and weights with the mask out, for the choice and for the loss.
@@ -134,7 +136,15 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
     return operators, [Tensor("router_logits", np.asarray(4.0 * logits), as_it_is=True)]
 
 
-def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+def permute_rows(
+    model: ModelSpec,
+    shard: Sharding,
+    on: OperatorFeatures,
+    *,
+    prefix: str = "",
+    choices: float | None = None,
+    experts: int | None = None,
+) -> Rows:
     """Token permutation: rows copied k times into expert order and back; reordered where a rank has several experts.
 
     Exchanged tokens, fused (Transformer Engine moe_permute, torch_npu npu_moe_token_permute): each token streams once,
@@ -148,10 +158,12 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 
     Sorting on vector units (`vector_sort`) turns the choices into whole rows in order: keys and places (8 B a choice)
     are sorted in on-chip memory and merged once, and rows stream by one index each instead of being gathered.
+
+    prefix, choices, experts : of the rows' names, experts of a token, all experts, where they have no matrices.
     """
-    h, choices = model.hidden_size, float(model.num_experts_per_tok or 0)
+    h, choices = model.hidden_size, model.computing_experts_per_tok if choices is None else choices
     sent = held_tokens(shard, on) * choices
-    received = expert_rows(shard, model, on)
+    received = expert_rows(shard, model, on, choices)
     group = held_tokens(shard, on) * shard.ep * shard.etp
     index = 0.0 if on.vector_sort or on.row_index else 8.0  # bytes of an index for every element
     picked = (4.0 + index) * h * received
@@ -162,7 +174,7 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     else:
         taken, returned = 4.0 * h * sent, 2.0 * h * held_tokens(shard, on) + 6.0 * h * sent
     again = 2.0 if on.weighted_rows else 1.0
-    local_experts = (model.n_routed_experts or 1) / shard.ep
+    local_experts = (experts or model.n_routed_experts or 1) / shard.ep
     sorts = (local_experts > 1) & ~shard.gathers_tokens & (not on.sends_once)
     resort = np.where(sorts, 4.0 * h * received, 0.0)
     launches = 1.0 if on.fused_operators else 3.0
@@ -175,7 +187,7 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
 
     def row(name: str, forward: Floats, backward: Floats, calls: host.Issued) -> Operator:
         return Operator(
-            name,
+            prefix + name,
             kind,
             W,
             forward_bytes=forward,
@@ -214,7 +226,7 @@ def _permute(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     ]
     back = sent * (on.capacity_factor or 1.0)  # experts send their padding back too
     kept = np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, back))
-    return operators, [Tensor("unpermute_in", kept)], []
+    return operators, [Tensor(f"{prefix}unpermute_in", kept)], []
 
 
 def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:

@@ -43,6 +43,7 @@ class Operator:
     gradient_bytes : moved by the product that makes it, for an element of the weight's gradient; None: it is written.
     wide : stays in 16 bits where linear layers run in 8.
     as_it_is : its bytes are of FP32 numbers or integers, whatever format the run computes in.
+    runs : equal operators of the layer that the row stands for.
     passes : how often each product of a matrix multiplication runs: forward, gradient of its input, gradient of its
         weight, which a frozen one has none of.
     """
@@ -71,6 +72,7 @@ class Operator:
     fused: bool = True
     wide: bool = False
     as_it_is: bool = False
+    runs: float = 1.0
     passes: tuple[Floats | float, Floats | float, Floats | float] = EVERY_PASS
 
 
@@ -92,6 +94,7 @@ class Exchange:
         combine, one chunk of a ring, all tensors of a heads exchange.
     beside : the matrix multiplication it can be fused with or cut into chunks against; "" if none.
     behind : which gradient of `beside` hides it in the backward pass, as frameworks do without any feature.
+    choices : experts that each token of a dispatch or combine is sent to; 0: the layer's `choices_per_token`.
     """
 
     name: str
@@ -102,6 +105,7 @@ class Exchange:
     backward_count: Floats | float = 1.0
     beside: str = ""
     behind: Literal["", "input_gradient", "weight_gradient"] = ""
+    choices: float = 0.0
     as_it_is: bool = False  # FP32 or integers, whatever format the run computes in
 
 
@@ -127,7 +131,7 @@ class LayerTable:
     expert_params: Floats  # parameters on the rank that expert data parallel ranks share
     workspace_bytes: Floats | float = 0.0  # beyond what is kept, while it runs
     passing_bytes: Floats | float = 0.0  # of what it keeps: gone before the backward pass of any layer begins
-    choices_per_token: float = 0.0  # experts a token is sent to
+    choices_per_token: float = 0.0  # experts with matrices that a token is sent to
     synchronisations: Floats | float = 0.0  # device-host synchronisations of the forward pass
     replayed_synchronisations: float = 0.0  # of a replay that permutes again and does not route again
     after_synchronisation: tuple[str, ...] = ()  # operators that the host issues right after, in order

@@ -38,6 +38,7 @@ EXPECTED = [
     "llama3.1-8b",
     "llama4-maverick",
     "llama4-scout",
+    "longcat-flash",
     "minimax-m2",
     "mixtral-8x22b",
     "mixtral-8x7b",

@@ -334,7 +334,7 @@ class Context:
         """
         c = candidates
         split, size = (c.tp * c.cp).astype(np.float64), c.micro_batch_size.astype(np.float64)
-        chosen = float(self.model.num_experts_per_tok or 1)
+        chosen = self.model.computing_experts_per_tok or 1.0
         return ExpertRanks(
             ranks=c.ep.astype(np.float64),
             nodes=self.machine.group(c.etp.astype(np.float64), c.ep.astype(np.float64)).fan_out[-1],

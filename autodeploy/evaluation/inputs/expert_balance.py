@@ -78,7 +78,7 @@ def family_of(
         experts=experts,
         value=value,
         at_ranks=STATED_AT_EP if stated is None else stated.at_ep,
-        copies=(model.num_experts_per_tok or 1) * seq_length / REFERENCE_SPLIT,
+        copies=(model.computing_experts_per_tok or 1.0) * seq_length / REFERENCE_SPLIT,
         persistent=1.0 if share is None else share,
         groups=even_groups(model, router),
     )

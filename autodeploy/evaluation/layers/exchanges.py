@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 HOT = frozenset({"hot_weights", "hot_gradients"})
-EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT
+ZERO = frozenset({"zero_dispatch", "zero_combine"})  # of tokens to experts that return what they get
+EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT | ZERO
 CONTEXT = frozenset({"ring", "heads"})
 CORE = "core_attention"  # each pass of the ring runs beside it
 
@@ -147,6 +148,11 @@ class _Work:
     layer: LayerInputs
     times: dict[str, OperatorTime]
 
+    def once(self, name: str) -> OperatorTime | None:
+        """One run of an operator; None where the layer has none of the name."""
+        found = self.times.get(name)
+        return found and found.each(self.layer.operators[name].runs)
+
     @cached_property
     def pieces(self) -> dict[str, Floats]:
         """Pieces [n] in which each matrix multiplication runs beside its collective; 1: it doesn't.
@@ -211,7 +217,8 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
             seen.append(np.asarray(busiest * count))
             if exchange.kind in single:
-                behind[exchange.kind, back] = np.asarray((uneven - busiest) * count)
+                hidden = np.asarray((uneven - busiest) * count)
+                behind[exchange.kind, back] = behind.get((exchange.kind, back), 0.0) + hidden
         each.append(OneExchange(exchange, uneven, *seen))
     return ExchangeTimes(
         forward_s=forward_s,
@@ -264,7 +271,7 @@ def expert_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats
     """Seconds of one dispatch or combine under each candidate's dispatcher."""
     machine, groups, features = layer.machine, layer.groups, layer.features
     size, tiers, fixed = exchange.message_bytes, machine.tiers, machine.comm_op_s
-    choices, balance = layer.table.choices_per_token, features.balance
+    choices, balance = exchange.choices or layer.table.choices_per_token, features.balance
     imbalance = balance.exchange if busiest else balance.mean_exchange
     loss = machine.dispatch_loss if exchange.kind == "dispatch" else machine.combine_loss
     flat = all_to_all.flat_s(
@@ -296,14 +303,14 @@ def _exposed_s(work: _Work, exchange: Exchange, seconds: Floats, *, back: bool) 
     """Seconds of one run that stay exposed: chunked with its matrix multiplication, or behind other work."""
     if exchange.name in HOT:
         return _behind_layer(work, exchange, seconds, back=back)
-    beside = work.times.get(exchange.beside)
+    beside = work.once(exchange.beside)
     if beside is not None and back and exchange.behind:
         window = beside.input_gradient_s if exchange.behind == "input_gradient" else beside.weight_gradient_s
         return np.asarray(np.maximum(0.0, seconds * work.layer.machine.contention - window))
     if beside is not None:
         return _beside_chunks(work, exchange, seconds, beside.input_gradient_s if back else beside.forward_s, back=back)
     if exchange.kind == "ring":
-        core = work.times.get(CORE)
+        core = work.once(CORE)
         if core is not None:
             # Each pass of the ring runs beside the attention of the block that arrived before.
             step = (core.backward_s / 2.0 if back else core.forward_s) / work.layer.shard.ring

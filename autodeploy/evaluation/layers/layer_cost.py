@@ -259,11 +259,11 @@ def launches(op: Operator, *, backward: bool) -> Floats | float:
     """Operators the host issues: a matrix multiplication has two gradients, other rows say where they have more."""
     given = op.issued_backward if backward else op.issued
     if given is not None:
-        return given
+        return op.runs * given
     if op.kind not in MATRIX_KINDS:
-        return op.launches
+        return op.runs * op.launches
     forward, of_input, of_weight = op.passes
-    return op.launches * (of_input + of_weight if backward else forward)
+    return op.runs * op.launches * (of_input + of_weight if backward else forward)
 
 
 def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> Floats:

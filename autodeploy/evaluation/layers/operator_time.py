@@ -33,6 +33,13 @@ class OperatorTime:
         """Both gradients."""
         return np.asarray(self.input_gradient_s + self.weight_gradient_s)
 
+    def each(self, runs: float) -> OperatorTime:
+        """One of `runs` equal operators that these are the seconds of."""
+        if runs == 1.0:
+            return self
+        whole = (self.forward_s, self.input_gradient_s, self.weight_gradient_s)
+        return OperatorTime(*(np.asarray(part / runs) for part in whole))
+
 
 def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> OperatorTime:
     """Seconds of an operator that does `factor` times its rows, bytes or attention FLOPs.
@@ -81,6 +88,8 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
         times = (forward, backward, np.zeros(1))
     if op.passes is not EVERY_PASS:
         times = (times[0] * op.passes[0], times[1] * op.passes[1], times[2] * op.passes[2])
+    if op.runs != 1.0:
+        times = (times[0] * op.runs, times[1] * op.runs, times[2] * op.runs)
     slower = machine.software_factor * (machine.routing_factor if op.routes else 1.0)
     return OperatorTime(*(np.asarray(t * slower) for t in times))
 

@@ -48,7 +48,7 @@ def communicators(candidates: Candidates, context: Context) -> list[tuple[Bools,
     # Padded to the capacity, or at the worst moment.
     sized = ADAPTIVE_BUFFERS in context.mechanisms and model.capacity_factor is None
     most = worst_imbalance(context.loads, context.expert_ranks(c)) if sized else model.capacity_factor or 1.0
-    routed = cut * (model.num_experts_per_tok or 0) * most
+    routed = cut * model.computing_experts_per_tok * most
     small, always = 10.0 * MIB, np.ones(len(c), dtype=np.bool_)
     return [
         (always, None),
