@@ -7,6 +7,7 @@ Source: MindSpeed-LLM @c77308a1, tasks/models/transformer/zero_experts_moe_layer
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -56,4 +57,4 @@ def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         Exchange("zero_dispatch", "dispatch", W, sent, choices=choices),
         Exchange("zero_combine", "combine", W, sent, choices=choices),
     ]
-    return operators, tensors, exchanges
+    return [replace(operator, routes=True) for operator in operators], tensors, exchanges

@@ -64,6 +64,14 @@ LATENT = {
     "topk_group": 4,
     "num_nextn_predict_layers": 1,
 }
+SHORTCUT = LATENT | {
+    "name": "shortcut",
+    "num_hidden_layers": 6,
+    "n_zero_experts": 16,
+    "shortcut_moe": True,
+    **dict.fromkeys(("n_shared_experts", "first_k_dense_replace", "num_nextn_predict_layers"), 0),
+    **dict.fromkeys(("n_group", "topk_group")),
+}
 SWITCHES = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
     *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),

@@ -64,13 +64,17 @@ RECOMPUTE: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] =
     "moe": (
         (
             *("router_logits", "unpermute_in", *EXPERT_ROWS, *SHARED_ROWS),
-            *("expert_up_proj_lora_inner", "expert_down_proj_lora_inner"),
+            *("expert_up_proj_lora_inner", "expert_down_proj_lora_inner", "zero_in", "zero_unpermute_in"),
         ),
         (
+            *("zero_permute", "zero_sort_by_expert", "zero_weights", "zero_sort_by_rank", "zero_unpermute"),
             *("router", "routing", *SORTING, "expert_up_proj", "expert_activation", "expert_down_proj"),
             *("sort_by_rank", "unpermute", *UP_ADAPTERS, *DOWN_ADAPTERS, *SHARED_OPERATORS),
         ),
-        (*EXPERT_MESSAGES, "combine", "expert_scatter", "mlp_gather", "mlp_scatter", *SHARED_MESSAGES),
+        (
+            *(*EXPERT_MESSAGES, "combine", "expert_scatter", "mlp_gather", "mlp_scatter", *SHARED_MESSAGES),
+            *("zero_dispatch", "zero_combine"),
+        ),
     ),
     "shared_experts": (SHARED_ROWS, SHARED_OPERATORS, SHARED_MESSAGES),
 }

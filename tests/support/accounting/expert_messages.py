@@ -16,7 +16,7 @@ def expert_messages(a: Account, received: float) -> None:
     r, machine, ep = a.run, a.machine, a.groups["ep"]
     everything = "replicated_dispatch" in r.on
     token_bytes = 2 * r.hidden_size * (a.tokens if everything else a.local) * (r.capacity_factor or 1)
-    k = r.num_experts_per_tok
+    k = r.chosen
 
     def once(network: Numbers, hot: float, loss: float) -> float:
         if a.d.dispatcher == "allgather":
@@ -78,6 +78,27 @@ def expert_messages(a: Account, received: float) -> None:
         # There before the experts run, and again for the backward pass.
         a.message("hot_weights", "ep", weights, 1, 1, hide_forward=beside(forward), hide_backward=beside(dx))
         a.message("hot_gradients", "ep", weights, 0, 1, hide_backward=beside(attention))
+
+
+def zero_messages(a: Account, own: float, k: float) -> None:
+    """All-to-All there and back of the tokens, each sent to `k` experts that return them, after the others'."""
+    r, machine, ep = a.run, a.machine, a.groups["ep"]
+    for name, loss in (("dispatch", machine.dispatch_loss), ("combine", machine.combine_loss)):
+        even, busy = (
+            machine.all_to_all(
+                2 * r.hidden_size * own,
+                k,
+                ep,
+                imbalance=hot,
+                deduplicate="deduplicated_dispatch" in r.on,
+                expert_groups=0,
+                picked_groups=0,
+                loss=loss,
+            )
+            for hot in (1.0, a.hot if a.d.ep > 1 else 1.0)
+        )
+        a.message(f"zero_{name}", "ep", even, 1, 1, busy=busy)
+        setattr(a, name, getattr(a, name) + busy)
 
 
 PAIRING = ("adaptive_pipe", "dualpipev", "dualpipe")

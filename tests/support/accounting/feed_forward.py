@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.support.accounting.adapters import add_expert_adapters
-from tests.support.accounting.expert_messages import expert_messages
+from tests.support.accounting.expert_messages import expert_messages, zero_messages
 from tests.support.accounting.run import Levelled, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.accounting.layer import Account
 
 
@@ -36,32 +38,11 @@ def shared_width(r: Run) -> int:
     return int((r.n_shared_experts or 0) * (r.moe_intermediate_size or 0))
 
 
-def add_mixture(a: Account) -> None:
+def _rows_moved(a: Account, way: str, own: float, k: float, experts: float) -> tuple[float, Callable[[], None]]:
+    """Rows on their way to a rank's experts: how many it receives, and what moves them back. way : of the names."""
     r, d = a.run, a.d
-    h, k, experts = r.hidden_size, r.num_experts_per_tok, r.n_routed_experts
-    fused = "fused_operators" in r.on
-    # Sizes that the host must know: of messages or the experts' rows, and of two selections that fused kernels do
-    # without; gathered tokens are always selected.
-    gathered = d.dispatcher == "allgather"
-    if r.capacity_factor is None:
-        a.waits = 3 if gathered or not fused else 1
-        a.waits_again = 0 if fused else 2
-    # Replicated: each tensor-parallel rank routes and sends the tokens of all.
+    h, fused, sorts = r.hidden_size, "fused_operators" in r.on, "vector_sort" in r.on
     everything = "replicated_dispatch" in r.on
-    own = a.tokens if everything else a.local
-    logits = own * experts
-    a.gemm("router", "mlp", own, experts, h, calls=(2, 4))
-    router = "fused_router" in r.on
-    passes, steps = (24, 4) if router else (48, 12)
-    sorts = "vector_sort" in r.on
-    if sorts:  # values and indices of two choices are not written and read again, but the logits once
-        passes, steps = passes - (16 - 4), steps - 1
-    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps, calls=(4, 4) if router else (22, 12))
-    several = d.ep > 1 or d.etp > 1
-    a.vector("expert_sizes", "mlp", 0, 0, 0, calls=(6, 1) if gathered else (13, 1) if several else (3, 0))
-    a.keep("router_logits", 4 * logits)
-    a.dense_params += h * experts
-
     # What one rank receives: walk over the ranks of its expert-parallel and expert tensor-parallel groups.
     sharing = [0] if everything else a.groups["etp"]
     received = sum(own * k / d.ep for _ in a.groups["ep"] for _ in sharing) * (r.capacity_factor or 1)
@@ -93,13 +74,61 @@ def add_mixture(a: Account) -> None:
     if not resorted:
         calls |= {"there": (0, 0), "back": (0, 0)}
     whole = fused and d.dispatcher != "allgather"  # the kernel permutes whole rows
-    a.vector("permute", "mlp", permute, permute_back, once, moves=not sorts, whole=whole, calls=calls["permute"])
+    a.vector(f"{way}permute", "mlp", permute, permute_back, once, moves=not sorts, whole=whole, calls=calls["permute"])
 
     def sort(name: str, issued: tuple[int, int]) -> None:
         once = 1 if resorted else 0
-        a.vector(name, "mlp", resorted, resorted, once, moves=not sorts, whole=whole, hot=True, calls=issued)
+        a.vector(way + name, "mlp", resorted, resorted, once, moves=not sorts, whole=whole, hot=True, calls=issued)
 
     sort("sort_by_expert", calls["there"])
+
+    def back() -> None:
+        sort("sort_by_rank", calls["back"])
+        a.vector(
+            f"{way}unpermute",
+            "mlp",
+            unpermute,
+            unpermute_back,
+            once,
+            moves=not sorts,
+            whole=whole,
+            calls=calls["unpermute"],
+        )
+        padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
+        a.keep(f"{way}unpermute_in", 2 * h * sent * padded)
+
+    return received, back
+
+
+def add_mixture(a: Account) -> None:
+    r, d = a.run, a.d
+    h, k, experts = r.hidden_size, r.chosen, r.n_routed_experts
+    choices = experts + (r.n_zero_experts or 0)
+    fused = "fused_operators" in r.on
+    # Sizes that the host must know: of messages or the experts' rows, and of two selections that fused kernels do
+    # without; gathered tokens are always selected.
+    gathered = d.dispatcher == "allgather"
+    if r.capacity_factor is None:
+        a.waits = 3 if gathered or not fused else 1
+        a.waits_again = 0 if fused else 2
+    # Replicated: each tensor-parallel rank routes and sends the tokens of all.
+    everything = "replicated_dispatch" in r.on
+    own = a.tokens if everything else a.local
+    logits = own * choices
+    a.gemm("router", "mlp", own, choices, h, calls=(2, 4))
+    router = "fused_router" in r.on
+    passes, steps = (24, 4) if router else (48, 12)
+    sorts = "vector_sort" in r.on
+    if sorts:  # values and indices of two choices are not written and read again, but the logits once
+        passes, steps = passes - (16 - 4), steps - 1
+    a.vector("routing", "mlp", passes * logits, passes * logits / 2, steps, calls=(4, 4) if router else (22, 12))
+    several = d.ep > 1 or d.etp > 1
+    a.vector("expert_sizes", "mlp", 0, 0, 0, calls=(6, 1) if gathered else (13, 1) if several else (3, 0))
+    a.keep("router_logits", 4 * logits)
+    a.dense_params += h * choices
+
+    mine = experts / d.ep
+    received, moves_back = _rows_moved(a, "", own, k, experts)
     width = r.moe_intermediate_size / d.etp
     forward, backward, kept = activation_bytes(r)
     levelled = r.levelled or Levelled(1, 1, 1)
@@ -108,12 +137,7 @@ def add_mixture(a: Account) -> None:
     elements = received * width
     a.vector("expert_activation", "mlp", forward * elements, backward * elements, 2, hot=True, calls=(3, 4))
     a.experts("expert_down_proj", multiplied, received / multiplied, h, width)
-    sort("sort_by_rank", calls["back"])
-    a.vector(
-        "unpermute", "mlp", unpermute, unpermute_back, once, moves=not sorts, whole=whole, calls=calls["unpermute"]
-    )
-    padded = 1 if d.dispatcher == "allgather" else r.capacity_factor or 1
-    a.keep("unpermute_in", 2 * h * sent * padded)
+    moves_back()
     a.keep("expert_in", 2 * received * h, hot=True)
     a.keep("expert_up_out", 2 * r.gates * elements, hot=True)
     a.keep("expert_activation_out", kept * elements, hot=True)
@@ -124,3 +148,22 @@ def add_mixture(a: Account) -> None:
         add_mlp(a, "shared", shared_width(r))
     add_expert_adapters(a)
     expert_messages(a, received)
+    if r.n_zero_experts:
+        _without_matrices(a, own)
+
+
+def _without_matrices(a: Account, own: float) -> None:
+    """Experts that return what they get: a dispatch of their own, weights on the rows, a combine, a sum of both."""
+    r, h = a.run, a.run.hidden_size
+    k = r.num_experts_per_tok - r.chosen
+    received, moves_back = _rows_moved(a, "zero_", own, k, r.n_zero_experts)
+    several = a.d.ep > 1 or a.d.etp > 1
+    a.vector("zero_sizes", "mlp", 0, 0, 0, calls=(13, 1) if several else (3, 0))
+    # Rows in and out. Backward: gradients in and out; gradients and rows in, their product out and in again.
+    weighted = ((2 + 2) * h * received, (2 + 2 + 2 + 2 + 2 + 2) * h * received)
+    a.vector("zero_weights", "mlp", *weighted, 1, hot=True, calls=(3, 4))
+    moves_back()
+    a.vector("zero_sum", "mlp", (2 + 2 + 2) * h * own, (2 + 2 + 2) * h * own)
+    a.keep("zero_in", 2 * received * h, hot=True)
+    a.waits, a.waits_again = 2 * a.waits, 2 * a.waits_again
+    zero_messages(a, own, k)

@@ -273,6 +273,20 @@ class Account:
             part.imbalance += hide(busy) * count - shown
             self.messages.append(Message(name, part is self.backward, busy * count, hide(busy) * count))
 
+    def do_again(self) -> None:
+        """All that stands in the account until now, a second time: the other half of a layer with a shortcut."""
+        for name, one in self.operators.items():
+            even, busy = (tuple(2 * seconds for seconds in times) for times in (one.even, one.busy))
+            self.operators[name] = Operator(one.window, even, busy)
+        for part in (self.forward, self.backward):
+            part.tp, part.cp = 2 * part.tp, 2 * part.cp
+        self.messages += list(self.messages)
+        self.issued = [2 * calls for calls in self.issued]
+        self.weights = {name: (n, k, 2 * count) for name, (n, k, count) in self.weights.items()}
+        for table in (self.kept, self.among, self.forward_messages, self.launched, self.hidden):
+            table.update({name: 2 * value for name, value in table.items()})
+        self.dense_params *= 2
+
     # -- closing ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -342,21 +356,27 @@ def add_layer(a: Account, index: int) -> None:
         elsewhere = 2 * (a.tokens - a.local) * a.run.hidden_size
         if hidden:
             a.keep("attention_gathered", elsewhere)
-        if not moe:
+        if not moe or a.run.shortcut_moe:
             a.keep("mlp_gathered", elsewhere)
     first = "q_up_proj" if latent else "qkv_proj"
     _tensor_region(a, "attention", first, "attention_out_proj", gathers_input=hidden)
-    if moe:
+    if a.run.shortcut_moe:
+        add_mlp(a, "mlp", a.run.intermediate_size)
+        _tensor_region(a, "mlp", "mlp_up_proj", "mlp_down_proj")
+        _dropout(a)
+        a.do_again()
+        add_mixture(a)
+        both = (2 + 2 + 2) * a.local * a.run.hidden_size  # experts and residual in, their sum out
+        a.vector("shortcut_sum", "mlp", both, both)
+    elif moe:
         add_mixture(a)
         if shared_width(a.run):
             _tensor_region(a, "mlp", "shared_up_proj", "shared_down_proj")
     else:
         add_mlp(a, "mlp", a.run.intermediate_size)
         _tensor_region(a, "mlp", "mlp_up_proj", "mlp_down_proj")
-    if "dropout" in a.run.on:
-        both = 2 * a.local * a.run.hidden_size
-        a.vector("hidden_dropout", "mlp", 5 * both, 5 * both, 2)
-        a.keep("dropout_masks", both)
+    if not a.run.shortcut_moe:
+        _dropout(a)
     add_adapters(a)
     # FP16 sums are an operator: product and sum in, sum out. BF16 adds in the product's epilogue unless that is off;
     # then a 16-bit product and an FP32 sum come in. A compiled graph has no FP16 sums.
@@ -368,12 +388,20 @@ def add_layer(a: Account, index: int) -> None:
     # joined or each its own.
     own = a.run.group_launches or "grouped_gemm" not in a.run.on
     hooks = 2 + 2 + (1 + 2 * (a.run.n_routed_experts / a.d.ep if own else 1) if moe else 2)
+    hooks += (2 + 2 + 2) + 2 if a.run.shortcut_moe else 0  # norms and attention once more, two dense MLPs
     added = each * a.dense_params + of_experts * a.expert_params
     if a.run.lora_rank:
         of_each = a.run.n_routed_experts / a.d.ep if moe and own else 1
         hooks = sum(2 * (of_each if p in BESIDE_EXPERTS else 1) for p in a.run.lora_targets if p in a.operators)
         added = each * (a.dense_params - a.beside_experts[0]) + of_experts * sum(a.beside_experts)
     a.vector("gradient_accumulation", "mlp", 0, added, 0, calls=(0, hooks))
+
+
+def _dropout(a: Account) -> None:
+    if "dropout" in a.run.on:
+        both = 2 * a.local * a.run.hidden_size
+        a.vector("hidden_dropout", "mlp", 5 * both, 5 * both, 2)
+        a.keep("dropout_masks", both)
 
 
 def _norms(a: Account) -> None:

@@ -73,6 +73,12 @@ class Run:
         """Width of a head's value."""
         return int(self.v_head_dim or self.head_dim)
 
+    @property
+    def chosen(self) -> float:
+        """Experts with matrices that a token reaches: its share of all, where some return what they get."""
+        without = self.n_zero_experts or 0
+        return (self.num_experts_per_tok or 0) * self.n_routed_experts / (self.n_routed_experts + without)
+
     def is_moe(self, layer: int) -> bool:
         """Whether a layer has routed experts."""
         return bool(self.n_routed_experts) and layer >= (self.first_k_dense_replace or 0)

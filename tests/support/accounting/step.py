@@ -514,7 +514,7 @@ def _buffers(run: Run, d: Degrees, machine: Numbers) -> float:
         keys = keys or run.num_key_value_heads * run.head_dim
         around += 2 * 2 * tokens * keys / d.tp
     most = run.capacity_factor or (uneven(run, d, run.peak_imbalance) if run.num_experts_per_tok else 1.0)
-    rows = mine * (run.num_experts_per_tok or 0) * most
+    rows = mine * (run.chosen if run.num_experts_per_tok else 0) * most
     groups: list[tuple[int, float | None]] = [
         *[(2, None), (d.dp, None), (d.dp * d.cp, None), (d.tp, whole), *[(d.pp, mine * run.sequences)] * 3],
         *[(d.cp, around), (d.tp * d.pp, 10 * 2**20), (d.ep, rows), (d.ep, None), (d.etp, whole)],

@@ -20,10 +20,8 @@ def uneven(run: Run, d: Degrees, factor: float, layers: float = 1.0) -> float:
         return 1.0
     split = d.tp * d.cp
     sequences = d.micro_batch_size * max(1.0, d.ep * d.etp / split)
-    copies = run.num_experts_per_tok * run.seq * d.micro_batch_size * d.etp / split
-    return _factor(
-        run.n_routed_experts, run.num_experts_per_tok * run.seq, factor, d.ep, sequences, copies, max(1.0, layers)
-    )
+    copies = run.chosen * run.seq * d.micro_batch_size * d.etp / split
+    return _factor(run.n_routed_experts, run.chosen * run.seq, factor, d.ep, sequences, copies, max(1.0, layers))
 
 
 def grown(run: Run, d: Degrees) -> tuple[float, float]:
