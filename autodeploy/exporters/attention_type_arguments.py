@@ -23,7 +23,12 @@ QWEN3_NEXT_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_next_spec"
 # LongCat-Flash's.
 SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 
-NOWHERE = frozenset({"chunked attention", "attention with a gate a head", "sliding layers of other heads"})
+NOWHERE = frozenset(
+    {
+        *("chunked attention", "attention with a gate a head", "sliding layers of other heads"),
+        *("attention to compressed keys", "several residual streams"),
+    }
+)
 
 
 def special_attention(model: ModelSpec) -> tuple[str, ...]:
@@ -35,6 +40,8 @@ def special_attention(model: ModelSpec) -> tuple[str, ...]:
         "sparse attention with an indexer": model.sparse_attention is not None,
         "attention with an output gate": model.attention_output_gate,
         "attention with a gate a head": model.attention_head_gate,
+        "attention to compressed keys": model.compressed_attention is not None,
+        "several residual streams": model.hyper_connections is not None,
         "sliding layers of other heads": model.sliding_attention_heads is not None,
         "layers with experts on a shortcut": model.shortcut_moe,
         "experts that return what they get": model.n_zero_experts > 0,

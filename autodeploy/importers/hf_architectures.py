@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autodeploy.messages import Message
+from autodeploy.specs.compressed_attention import COMPRESSED
 
 KEYS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -82,6 +83,8 @@ class Architecture:
     def layer_kinds(self) -> frozenset[Any]:
         """Kinds of layers that its files may name beside those of every architecture."""
         linear = {"linear_attention"} if "linear_num_value_heads" in self.reads else set()
+        if "compress_ratios" in self.reads:
+            return COMPRESSED
         return frozenset(linear | ({"chunked_attention"} if "attention_chunk_size" in self.reads else set()))
 
     def names(self, field: str) -> tuple[str, ...]:
@@ -164,6 +167,12 @@ LONGCAT_FLASH = Architecture(
     },
     reads=frozenset({"zero_expert_num"}),
 )
+# transformers modeling_deepseek_v4.py.
+DEEPSEEK_V4 = Architecture(
+    keys={"q_lora_rank": ("q_lora_rank",)},
+    recipe={"rope_theta": 10_000, "scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "norm_topk_prob": True},
+    reads=frozenset({"compress_ratios", "hc_mult", "index_topk"}),
+)
 MINIMAX_M2 = Architecture(recipe={"norm_topk_prob": True, "topk_method": "noaux_tc"})
 HUNYUAN = Architecture(tied_by_default=True)
 # transformers modeling_gemma2.py, modeling_gemma3.py, with the defaults of their configurations.
@@ -212,6 +221,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "PanguProMoEV2ForCausalLM": PLAIN,
     "GPT2LMHeadModel": GPT2,
     "DeepseekV32ForCausalLM": DSA,
+    "DeepseekV4ForCausalLM": DEEPSEEK_V4,
     "GlmMoeDsaForCausalLM": GLM_DSA,
     "Glm4MoeLiteForCausalLM": GLM4_MOE,
     "Glm4vMoeForConditionalGeneration": GLM4_MOE,
@@ -268,6 +278,7 @@ MODEL_TYPES: dict[str, str] = {
     "pangupromoe": "PanguProMoEForCausalLM",
     "gpt2": "GPT2LMHeadModel",
     "deepseek_v32": "DeepseekV32ForCausalLM",
+    "deepseek_v4": "DeepseekV4ForCausalLM",
     "glm_moe_dsa": "GlmMoeDsaForCausalLM",
     "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
     "glm4v_moe_text": "Glm4MoeForCausalLM",
@@ -369,6 +380,7 @@ _WITHOUT_EFFECT = (
     "_attn_implementation_autoset",
     "auto_map",
     "bias_dropout_fusion",
+    "hc_eps",
     "bos_token_id",
     "embd_pdrop",
     "eos_token_id",
@@ -408,6 +420,7 @@ _WITHOUT_EFFECT = (
 IGNORED: dict[str, str] = {
     **dict.fromkeys(_WITHOUT_EFFECT, NO_EFFECT),
     **dict.fromkeys(("torch_dtype", "dtype"), Message("importers.training_precision_says_it")),
+    "expert_dtype": Message("importers.checkpoint_s_format_training_precision_says_what_is"),
     "quantization_config": Message("importers.checkpoint_s_format_training_precision_says_what_is"),
     "param_sink_number": Message("importers.learned_sink_tokens_are_not_counted"),
     "param_sink_with_value": Message("importers.learned_sink_tokens_are_not_counted"),

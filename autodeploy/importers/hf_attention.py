@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.hf_compressed import read_compressed
 from autodeploy.messages import Message
 from autodeploy.specs.attention_kinds import USUAL_OFFSET
 
@@ -38,6 +39,8 @@ def read_attention_types(reader: Reader, layers: int) -> dict[str, Any]:
         of variants that are not modelled, by their key.
     """
     reads = reader.architecture.reads
+    if "compress_ratios" in reads:
+        return read_compressed(reader, layers)
     found: dict[str, Any] = {}
     if "index_topk" in reads:
         found |= _indexer(reader, layers)

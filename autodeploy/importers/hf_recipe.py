@@ -21,6 +21,7 @@ PLAIN: dict[str, tuple[str, ...]] = {
     "initializer_range": ("initializer_range", "init_method_std", "init_std"),
     "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_percent"),
     "rope_theta": ("rope_theta", "rotary_emb_base"),
+    "compress_rope_theta": ("compress_rope_theta",),
     "rope_interleave": ("rope_interleave",),
     "attention_bias": ("attention_bias", "qkv_bias", "add_qkv_bias", "bias"),
     "mlp_bias": ("mlp_bias", "add_bias_linear"),

@@ -147,7 +147,7 @@ def model_name(reader: FlagReader, model: dict[str, Any], otherwise: str) -> str
 def _of_shape(model: dict[str, Any]) -> list[Preset]:
     """The presets with the same width, depth, heads and kinds of attention."""
     same = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-    kinds = ("linear_attention", "sparse_attention", "attention_chunk_size")
+    kinds = ("linear_attention", "sparse_attention", "attention_chunk_size", "compressed_attention")
     presets = presets_of_width(model["hidden_size"])
     return [
         preset

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.errors import SpecError
 from autodeploy.importers.known_models import model_name, read_vocabulary
 from autodeploy.importers.megatron_attention import read_attention_types
+from autodeploy.importers.megatron_compressed import is_compressed, read_compressed, read_positions
 from autodeploy.importers.megatron_layers import noop_numbers, noops_before
 from autodeploy.importers.megatron_recipe import read_recipe
 from autodeploy.messages import Message
@@ -42,14 +43,12 @@ NOT_MODELLED = {
     "--hybrid-override-pattern": "layers of another kind than attention",
     "--mamba-num-heads": "state-space layers",
     "--mamba-state-dim": "state-space layers",
-    "--enable-mhc": "several residual streams (hyper-connections)",
     "--enable-mhc-connections": "several residual streams (hyper-connections)",
     "--experimental-attention-variant": "an attention of another kind",
     "--linear-attention-freq": "linear attention",
     "--heterogeneous-layers-config-path": "layers of different shapes",
     "--heterogeneous-layers-config-encoded-json": "layers of different shapes",
-    "--compress-ratios": "compressed attention",
-    "--kv-compress": "compressed attention",
+    "--indexer-qk-quant-scheme": "an indexer that scores in 4 or 8 bits",
     "--is-hybrid-model": "layers of another kind than attention",
     "--mtp-hybrid-override-pattern": "layers of another kind than attention",
     "--moe-latent-size": "experts in a latent space",
@@ -72,8 +71,12 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
     for flag, field in SIZES.items():
         model[field] = _required(reader, flag, f"/model/{field}")
     model["hidden_act"] = _activation(reader)
+    compressed = is_compressed(reader)
     model |= _attention(reader, model)
-    model |= read_attention_types(reader, layers)
+    if compressed:
+        model = read_compressed(reader, model, layers)
+    else:
+        model |= read_attention_types(reader, layers)
     model |= _ends(reader)
     ffn = reader.number("--ffn-hidden-size", "/model/intermediate_size")
     if ffn is None:
@@ -84,7 +87,7 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
     if (mtp := reader.number("--mtp-num-layers", "/model/num_nextn_predict_layers")) is not None:
         model["num_nextn_predict_layers"] = mtp
     model["vocab_size"] = read_vocabulary(reader, model, otherwise)
-    model["recipe"] = read_recipe(reader, model)
+    model["recipe"] = read_recipe(reader, model) | (read_positions(reader) if compressed else {})
     return {"name": name or model_name(reader, model, otherwise), **model}
 
 

@@ -86,7 +86,6 @@ PROGRAMS: dict[str, str] = {
     "pretrain_vision_dino.py": "training of a vision model",
     "pretrain_mamba.py": "training of state-space layers",
     "pretrain_hybrid.py": "training of state-space layers",
-    "pretrain_deepseek4.py": "training of DeepSeek-V4's compressed attention",
 }
 _RL_SECTIONS = ("rl_config", "actor_config", "actor_rollout_ref", "generate_config")
 _FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backends than MindSpeed-LLM's

@@ -144,6 +144,8 @@ def _operator(op: Operator, context: Context, shard: Sharding, wanted: Wanted, c
 def _attention(op: Operator, context: Context, shard: Sharding, wanted: Wanted, count: float) -> None:
     """The core of a layer whose queries see all of the sequence; windows are priced by their FLOPs, not measured."""
     model = context.model
+    if model.compressed_attention is not None:  # windows, and entries of which there are few
+        return
     heads = model.num_attention_heads / scalar_at(shard.tp, 0) / scalar_at(shard.ulysses, 0)
     kv_heads = (
         heads

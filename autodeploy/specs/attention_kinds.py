@@ -1,7 +1,8 @@
 """Attention of other kinds than grouped queries and latents over all tokens before: their sizes and parameters.
 
 Sources: gated delta net, arXiv 2412.06464, with the gates of Qwen3-Next (transformers `qwen3_next`); Kimi Delta
-Attention (KDA), arXiv 2510.26692, section 4; DeepSeek sparse attention (DSA), arXiv 2512.02556, section 2.
+Attention (KDA), arXiv 2510.26692, section 4; DeepSeek sparse attention (DSA), arXiv 2512.02556, section 2; attention to
+compressed keys (CSA, HCA), DeepSeek-V4: `compressed_attention.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from pydantic import BeforeValidator, Field
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 
-AttentionType = Literal["full_attention", "sliding_attention", "chunked_attention", "linear_attention"]
+AttentionType = Literal[
+    "full_attention",
+    "sliding_attention",
+    "chunked_attention",
+    "linear_attention",
+    "compressed_sparse_attention",
+    "heavily_compressed_attention",
+]
 LinearKind = Literal["gated_delta_net", "kda"]
 USUAL_OFFSET: Final = 2
 

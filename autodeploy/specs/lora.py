@@ -78,6 +78,8 @@ def _layer_widths(model: ModelSpec, names: tuple[str, ...], *, moe: bool, active
 _UNMODELLED: Final = {
     "sparse_attention": Message("specs.part_indexer"),
     "linear_attention": Message("specs.part_linear_attention"),
+    "compressed_attention": Message("specs.part_compressed_attention"),
+    "hyper_connections": Message("specs.part_hyper_connections"),
     "sliding_attention_heads": Message("specs.part_sliding_heads"),
     "attention_head_gate": Message("specs.part_head_gates"),
     "num_nextn_predict_layers": Message("specs.part_mtp"),

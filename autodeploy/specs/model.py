@@ -16,6 +16,7 @@ from autodeploy.messages import Message, joined
 from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.attention_kinds import AttentionType, LinearAttention, SparseAttention, no_bool
 from autodeploy.specs.base import Document
+from autodeploy.specs.compressed_attention import CompressedAttention, HyperConnections
 from autodeploy.specs.model_rules import faults
 from autodeploy.specs.recipe import NOTHING_TOLD, Recipe
 
@@ -47,7 +48,7 @@ def _off(value: object) -> bool:
     return value is False
 
 
-def _none_of_them(value: object) -> bool:
+def _zero(value: object) -> bool:
     return value == 0
 
 
@@ -59,7 +60,7 @@ LayerIndex = Annotated[int, Field(ge=0, lt=MAX_LAYERS), _WHOLE]
 
 
 class ModelSpec(Document):
-    """A decoder-only transformer, dense or mixture of experts, with grouped-query, latent or linear attention.
+    """A decoder-only transformer, dense or mixture of experts, with grouped, latent, compressed or linear attention.
 
     `kv_lora_rank` makes attention multi-head latent (MLA, DeepSeek-V2, arXiv 2405.04434); `n_routed_experts` makes
     the layers after the first `first_k_dense_replace`, but not `mlp_only_layers`, mixture-of-experts layers.
@@ -121,6 +122,14 @@ class ModelSpec(Document):
         SparseAttention | None, Field(description="an indexer chooses keys (DSA); with MLA", exclude_if=_absent)
     ] = None
 
+    compressed_attention: Annotated[
+        CompressedAttention | None,
+        Field(description="DeepSeek-V4's: windows, and entries pooled from tokens beside them", exclude_if=_absent),
+    ] = None
+    hyper_connections: Annotated[
+        HyperConnections | None, Field(description="residuals in several streams (mHC)", exclude_if=_absent)
+    ] = None
+
     n_routed_experts: ExpertCount | None = None
     num_experts_per_tok: ExpertCount | None = None
     moe_intermediate_size: Annotated[Width | None, Field(description="of one routed expert")] = None
@@ -138,7 +147,7 @@ class ModelSpec(Document):
             ge=0,
             le=8192,
             description="experts that return what they get, chosen among the others",
-            exclude_if=_none_of_them,
+            exclude_if=_zero,
         ),
         _WHOLE,
     ] = 0
@@ -149,6 +158,16 @@ class ModelSpec(Document):
             exclude_if=_off,
         ),
     ] = False
+    num_hash_layers: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_LAYERS,
+            description="first layers whose experts a table of token ids chooses; priced as routed ones",
+            exclude_if=_zero,
+        ),
+        _WHOLE,
+    ] = 0
     n_group: Annotated[ExpertCount | None, Field(description="expert groups of node-limited routing")] = None
     topk_group: Annotated[ExpertCount | None, Field(description="groups a token may reach")] = None
     capacity_factor: Annotated[float | None, Field(gt=0, le=1024, description="absent: dropless")] = None
@@ -303,8 +322,12 @@ class ModelSpec(Document):
 
     def attention_window(self, layer: int) -> int | None:
         """Tokens a query of the layer (from 0) sees at most, in a chunk those before it; None is all before it."""
+        return self.window_of(self.attention_type(layer))
+
+    def window_of(self, attention: AttentionType) -> int | None:
+        """Tokens a query sees at most in layers of the type; None is all before it."""
         spans = {"sliding_attention": self.sliding_window, "chunked_attention": self.attention_chunk_size}
-        return spans.get(self.attention_type(layer))
+        return spans.get(attention)
 
     @property
     def sliding_shape(self) -> Self:
@@ -334,6 +357,16 @@ class ModelSpec(Document):
         return next((layer for layer in reversed(layers) if not self.shares_index(layer)), layers[-1])
 
     @property
+    def module_attention(self) -> AttentionType:
+        """Attention of a prediction module's layer: DeepSeek-V4's has a window alone, whatever the last layer has."""
+        return "sliding_attention" if self.compressed_attention else self.attention_type(self.module_like_layer)
+
+    @property
+    def residual_streams(self) -> int:
+        """Streams of hidden states between layers and stages."""
+        return 1 if self.hyper_connections is None else self.hyper_connections.hc_mult
+
+    @property
     def common_heads(self) -> int:
         """What every number of query heads is a multiple of: degrees that divide it cut all layers into whole heads."""
         return gcd(self.num_attention_heads, self.sliding_attention_heads or 0)
@@ -344,6 +377,8 @@ class ModelSpec(Document):
     def attention_params(self) -> int:
         """Projection matrices of the attention of a layer of keys and values (MLA: arXiv 2405.04434, section 2.1)."""
         h, a = self.hidden_size, self.num_attention_heads
+        if self.compressed_attention is not None:
+            return self.attention_params_of("sliding_attention")
         if self.kv_lora_rank is None:
             gate = h * a * (self.value_head_dim * self.attention_output_gate + self.attention_head_gate)
             return h * (a + self.num_key_value_heads) * (self.head_dim + self.value_head_dim) + gate
@@ -363,6 +398,10 @@ class ModelSpec(Document):
         """Projection matrices of the attention of a layer of the type."""
         if attention == "linear_attention" and self.linear_attention is not None:
             return self.linear_attention.matrix_params(self.hidden_size)
+        if (compressed := self.compressed_attention) is not None:
+            h, rank = self.hidden_size, self.q_lora_rank or 0
+            cut = compressed.cut_params(h, rank, self.num_attention_heads * self.head_dim)
+            return cut + compressed.whole_params(attention, h, rank, self.head_dim)
         return self.sliding_shape.attention_params if attention == "sliding_attention" else self.attention_params
 
     def mlp_params(self, width: int) -> int:
@@ -393,6 +432,8 @@ class ModelSpec(Document):
     def norm_params_per_layer(self) -> int:
         """Norm weights of a layer of keys and values: around attention and MLP, on heads (qk_norm), on latents."""
         on_heads = 2 * self.head_dim if self.qk_norm and not self.is_mla else 0
+        if self.compressed_attention is not None:
+            return self.vector_params_of("sliding_attention")
         on_latents = (self.q_lora_rank or 0) + (self.kv_lora_rank or 0)
         indexer = 0 if self.sparse_attention is None else self.sparse_attention.vector_params
         return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + on_heads + on_latents + indexer
@@ -401,7 +442,31 @@ class ModelSpec(Document):
         """What a layer of the type has besides matrices: norms, and short convolutions and decays of linear ones."""
         if attention == "linear_attention" and self.linear_attention is not None:
             return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + self.linear_attention.vector_params
+        if (compressed := self.compressed_attention) is not None:
+            heads = self.num_attention_heads
+            own = compressed.vector_params(attention, self.q_lora_rank or 0, self.head_dim, heads)
+            return NORMS_PER_LAYER[self.norm_layout] * self.hidden_size + own
         return self.norm_params_per_layer
+
+    @property
+    def stream_matrices(self) -> int:
+        """Matrices of a layer that map its residual streams; 0 without."""
+        return 0 if self.hyper_connections is None else self.hyper_connections.layer_matrices(self.hidden_size)
+
+    @property
+    def stream_vectors(self) -> int:
+        """What else of a layer maps its residual streams; 0 without."""
+        return 0 if self.hyper_connections is None else self.hyper_connections.layer_vectors
+
+    @property
+    def stream_head_params(self) -> int:
+        """What joins residual streams before the output head; 0 without."""
+        return 0 if self.hyper_connections is None else self.hyper_connections.head_params(self.hidden_size)
+
+    @property
+    def stream_head_matrix(self) -> int:
+        """Of that: the projection to a weight of every stream."""
+        return 0 if self.hyper_connections is None else self.hyper_connections.head_matrix(self.hidden_size)
 
     @property
     def dense_layer_params(self) -> int:
@@ -429,14 +494,20 @@ class ModelSpec(Document):
         experts = self.computing_experts_per_tok if active else self.n_routed_experts or 0
         mlp = self._moe_params(experts) if self.is_moe_layer(layer) else self.dense_mlp_params
         shared = self.indexer_params * self.shares_index(layer)
-        return self.halves * self.attention_params_of(self.attention_type(layer)) + mlp - shared
+        return self.halves * self.attention_params_of(self.attention_type(layer)) + mlp - shared + self.stream_matrices
 
     def layer_params(self, layer: int) -> int:
         """The layer with that index (from 0), all experts."""
         sparse = self.sparse_attention
         shared = 0 if sparse is None else sparse.vector_params * self.shares_index(layer)
-        vectors = self.halves * self.vector_params_of(self.attention_type(layer))
+        vectors = self.halves * self.vector_params_of(self.attention_type(layer)) + self.stream_vectors
         return self.layer_matrix_params(layer) + vectors - shared
+
+    def module_matrix_params(self, *, active: bool = False) -> int:
+        """Matrices of a prediction module's layer: all experts, or the `active` ones of a token."""
+        like = self.module_like_layer
+        other = self.attention_params_of(self.module_attention) - self.attention_params_of(self.attention_type(like))
+        return self.layer_matrix_params(like, active=active) + other
 
     @property
     def embedding_params(self) -> int:
@@ -460,8 +531,10 @@ class ModelSpec(Document):
         A module is one more layer of the last layer's kind, with an indexer where others have one, three norms and the
         projection of the joined hidden state and embedding, 2h x h (DeepSeek-V3, arXiv 2412.19437, section 2.2).
         """
-        h = self.hidden_size
-        module = self.layer_params(self.module_like_layer) + 2 * h * h + 3 * h
+        h, like = self.hidden_size, self.module_like_layer
+        kinds = (self.module_attention, self.attention_type(like))
+        own, other = (self.attention_params_of(kind) + self.vector_params_of(kind) for kind in kinds)
+        module = self.layer_params(like) + own - other + 2 * h * h + 3 * h + self.stream_head_params
         return self.num_nextn_predict_layers * module
 
     def total_params(self, include_mtp: bool = False) -> int:
@@ -471,13 +544,18 @@ class ModelSpec(Document):
             other = self.attention_params + self.norm_params_per_layer
             linear = self.attention_params_of("linear_attention") + self.vector_params_of("linear_attention")
             layers += self.num_linear_layers * (linear - other)
+        if self.compressed_attention is not None:
+            window = self.attention_params + self.norm_params_per_layer
+            kinds = [self.attention_type(layer) for layer in range(self.num_hidden_layers)]
+            layers += sum(self.attention_params_of(kind) + self.vector_params_of(kind) - window for kind in kinds)
+        layers += self.num_hidden_layers * (self.stream_matrices + self.stream_vectors)
         if self.sliding_attention_heads is not None:
             more = self.attention_params_of("sliding_attention") - self.attention_params
             layers += (self.layer_types or ()).count("sliding_attention") * more
         if self.sparse_attention is not None:
             shared = sum(self.shares_index(layer) for layer in range(self.num_hidden_layers))
             layers -= shared * (self.indexer_params + self.sparse_attention.vector_params)
-        ends = self.embedding_params + self.head_params + self.final_norm_params
+        ends = self.embedding_params + self.head_params + self.final_norm_params + self.stream_head_params
         return layers + ends + (self.mtp_params if include_mtp else 0)
 
     def active_params(self, include_embedding: bool = True) -> int:

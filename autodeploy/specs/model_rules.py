@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message
+from autodeploy.specs.compressed_attention import COMPRESSED
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -20,6 +21,7 @@ _EXPERT_FIELDS = (
     "shared_expert_intermediate_size",
     "first_k_dense_replace",
     "mlp_only_layers",
+    "num_hash_layers",
     "n_group",
     "topk_group",
     "capacity_factor",
@@ -31,6 +33,7 @@ _EXPERT_FIELDS = (
 def faults(model: ModelSpec) -> list[Fault]:
     """All faults of a model whose fields are valid one by one."""
     found = [*_attention_faults(model), *_layer_faults(model), *_type_faults(model), *_expert_faults(model)]
+    found += _compressed_faults(model)
     if not found and model.total_params(include_mtp=True) > MAX_TOTAL_PARAMS:
         message = Message("specs.model_would_have_parameters", count=model.total_params())
         found.append(("hidden_size", message, Message("specs.check_sizes")))
@@ -61,8 +64,9 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
                 ("head_dim", Message("specs.contradicts_latent_attention_s_dimensions", dim=model.head_dim), hint)
             )
         return found
+    own = () if model.compressed_attention is None else ("q_lora_rank", "qk_rope_head_dim")
     for name in ("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"):
-        if getattr(model, name) is not None:
+        if getattr(model, name) is not None and name not in own:
             found.append(
                 (
                     name,
@@ -170,6 +174,44 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
                 Message("specs.add_or_omit_it", name="kv_lora_rank"),
             )
         )
+    return found
+
+
+def _compressed_faults(model: ModelSpec) -> list[Fault]:
+    """Attention to compressed keys: its layers, and what of other attention it excludes."""
+    compressed = model.compressed_attention
+    types = set(model.layer_types or ())
+    if compressed is None:
+        if types & COMPRESSED:
+            hint = Message("specs.groups_ranks_and_indexer_of_deepseek_v4")
+            return [("compressed_attention", Message("specs.layer_types_names_compressed_layers_but_they_have"), hint)]
+        return []
+    found: list[Fault] = []
+    if not types & COMPRESSED or types - COMPRESSED - {"sliding_attention"}:
+        message = Message("specs.layers_beside_compressed_ones_have_window")
+        found.append(("layer_types", message, Message("specs.name_compressed_and_sliding_layers")))
+    needed = ("q_lora_rank", "qk_rope_head_dim", "sliding_window")
+    found += [
+        (name, Message("specs.attention_to_compressed_keys_needs_it"), "DeepSeek-V4-Flash: 1024, 64, 128")
+        for name in needed
+        if getattr(model, name) is None
+    ]
+    if model.num_key_value_heads != 1:
+        message = Message("specs.attention_to_compressed_keys_has_one_key")
+        found.append(("num_key_value_heads", message, "1"))
+    if model.num_attention_heads % compressed.o_groups:
+        message = Message(
+            "specs.groups_do_not_divide_heads", groups=compressed.o_groups, heads=model.num_attention_heads
+        )
+        hint = Message("specs.divisor_of", number=model.num_attention_heads)
+        found.append(("compressed_attention", message, hint))
+    excluded = ("kv_lora_rank", "sparse_attention", "linear_attention", "sliding_attention_heads", "v_head_dim")
+    switched = ("qk_norm", "attention_output_gate", "attention_head_gate", "tie_word_embeddings")
+    found += [
+        (name, Message("specs.attention_to_compressed_keys_excludes_it"), Message("specs.omit_it"))
+        for name in (*excluded, *switched)
+        if getattr(model, name)
+    ]
     return found
 
 

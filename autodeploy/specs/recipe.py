@@ -90,6 +90,7 @@ class Recipe(Document):
     """What has to be said at the launch and costs no time or memory. Absent: nobody told it."""
 
     rope_theta: float | None = _positive("base of rotary positions", 1e12)
+    compress_rope_theta: float | None = _positive("base of rotary positions in layers with compressed keys", 1e12)
     rope_scaling: RopeScaling | None = _told("absent: no scaling")
     rope_interleave: bool | None = _told("rotary pairs stand side by side")
     partial_rotary_factor: float | None = _told("share of a head's dimensions that is rotated", gt=0, le=1)

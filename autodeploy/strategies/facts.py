@@ -65,13 +65,16 @@ def facts_of(
         "global_batch": global_batch,
         "heads": model.common_heads,
         "kv_heads": model.num_key_value_heads,
-        "mla": model.is_mla,
+        "mla": model.is_mla or model.compressed_attention is not None,  # heads are not bound to their own keys
         "moe": model.is_moe,
         "tied": model.tie_word_embeddings,
         "experts": model.n_routed_experts or 1,
         "expert_width": model.moe_intermediate_size or 0,
         "layers": model.num_hidden_layers,
-        "windowed": any(w is not None and w < seq_length for w in (model.sliding_window, model.attention_chunk_size)),
+        "windowed": _is_windowed(model, seq_length),
+        "compressed": model.compressed_attention is not None,
+        "output_groups": 0 if model.compressed_attention is None else model.compressed_attention.o_groups,
+        "entry_tokens": 1 if model.compressed_attention is None else model.compressed_attention.hca_rate,
         "predicts_tokens": model.num_nextn_predict_layers > 0,
         "fp16": precision == "fp16",
         "shards_states": shards_states,
@@ -98,6 +101,12 @@ def facts_of(
         **{f"on_{name}": name in features or name in known for name in FEATURES},
         **{f"asked_{name}": name in asked for name in FEATURES},
     }
+
+
+def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
+    """Whether layers have windows or chunks shorter than the sequence, and nothing beside them."""
+    spans = (model.sliding_window, model.attention_chunk_size)
+    return model.compressed_attention is None and any(span is not None and span < seq_length for span in spans)
 
 
 def launched_facts(release: Release | None) -> dict[str, bool]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from autodeploy.specs.attention_kinds import AttentionType
+from autodeploy.specs.compressed_attention import COMPRESSED, CSA, HCA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +68,9 @@ ATTENTION_TYPES: dict[KindOfAttention, AttentionRow] = {
     "chunked_attention": AttentionRow("_chunk", chunk_columns),
     "linear_attention": AttentionRow("_linear", no_columns),
     SHARED_INDEX: AttentionRow("_shared_index", score_columns),
+    # Entries of several tokens: what a query sees of them is of their sizes (`compressed_attention.seen`).
+    CSA: AttentionRow("_csa", score_columns),
+    HCA: AttentionRow("_hca", score_columns),
 }
 
 
@@ -78,6 +82,8 @@ def unmeasured_types(model: ModelSpec) -> set[str]:
         "sparse_attention": model.sparse_attention is not None,
         "shortcut_experts": model.shortcut_moe,
         "zero_experts": model.n_zero_experts > 0,
+        "compressed_attention": model.compressed_attention is not None,
+        "hyper_connections": model.hyper_connections is not None,
     }
     return {name for name, present in found.items() if present}
 
@@ -111,6 +117,11 @@ def kind_of(model: ModelSpec, layer: int) -> LayerKind:
     mlp = "moe" if model.is_moe_layer(layer) else "dense"
     if model.shares_index(layer):
         return LayerKind(mlp, None, SHARED_INDEX)
-    attention, window = model.attention_type(layer), model.attention_window(layer)
+    return of_attention(model, mlp, model.attention_type(layer))
+
+
+def of_attention(model: ModelSpec, mlp: str, attention: AttentionType) -> LayerKind:
+    """The kind of layers with attention of the type."""
+    window = model.sliding_window if attention in COMPRESSED else model.window_of(attention)
     # A window is a number of keys alone: full attention is one without.
     return LayerKind(mlp, window, "full_attention" if attention == "sliding_attention" else attention)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.workload.attention_types import kind_of, mean_keys, shape_of
+from autodeploy.workload.compressed_attention import index_flops, seen
+from autodeploy.workload.layers import last_kind
 from autodeploy.workload.linear_attention import chunk_flops_per_token
 from autodeploy.workload.sparse_attention import attention_shape, index_flops_per_token
 from cost_models.compute import attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.workload.attention_types import LayerKind
 
 CONVENTION = "causal"
 
@@ -27,30 +30,34 @@ def forward_flops_per_token(
 
     keys : that a query sees at most in the mean, where documents are packed.
     """
-    last = model.module_like_layer
     modules = model.num_nextn_predict_layers
 
-    def score_flops(layer: int) -> float:
-        kind = kind_of(model, layer)
+    def score_flops(kind: LayerKind) -> float:
         if kind.attention == "linear_attention":
             assert model.linear_attention is not None
             return chunk_flops_per_token(model.linear_attention)
+        if model.compressed_attention is not None:
+            length, width = seq_length if keys is None else min(seq_length, 2.0 * keys), model.head_dim
+            scored = attention_flops(1.0, seen(model, kind, length), model.num_attention_heads, width, width)
+            return float(scored) + index_flops(model, kind, length)
         shape = shape_of(model, kind)
         heads = shape.num_attention_heads
-        seen, qk, value = mean_keys(kind, seq_length), model.qk_head_dim, model.value_head_dim
+        columns, qk, value = mean_keys(kind, seq_length), model.qk_head_dim, model.value_head_dim
         if model.sparse_attention is not None:
-            seen, qk, value = attention_shape(model, seq_length)
+            columns, qk, value = attention_shape(model, seq_length)
         elif not causal:
-            seen = float(seq_length)
+            columns = float(seq_length)
         if keys is not None:
-            seen = min(seen, keys)
-        found = float(attention_flops(1.0, seen, heads, qk, value))
+            columns = min(columns, keys)
+        found = float(attention_flops(1.0, columns, heads, qk, value))
         return model.halves * (found + index_flops_per_token(shape, seq_length))
 
     weights = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
     weights += (1 + modules) * model.vocab_size * model.hidden_size
-    weights += modules * (model.layer_matrix_params(last, active=True) + 2 * model.hidden_size**2)
-    scores = sum(score_flops(layer) for layer in range(model.num_hidden_layers)) + modules * score_flops(last)
+    weights += modules * (model.module_matrix_params(active=True) + 2 * model.hidden_size**2)
+    weights += (1 + modules) * model.stream_head_matrix
+    scores = sum(score_flops(kind_of(model, layer)) for layer in range(model.num_hidden_layers))
+    scores += modules * score_flops(last_kind(model))
     return 2.0 * weights + scores
 
 

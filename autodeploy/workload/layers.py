@@ -9,8 +9,9 @@ import numpy as np
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.adapters import frozen_piece, with_adapters
 from autodeploy.workload.attention import attention_rows
-from autodeploy.workload.attention_types import LayerKind, kind_of, shape_of, table_name
+from autodeploy.workload.attention_types import LayerKind, kind_of, of_attention, shape_of, table_name
 from autodeploy.workload.by_operator import by_operator
+from autodeploy.workload.compressed_attention import compressed_params, compressed_rows
 from autodeploy.workload.host_operators import (
     MLP_HOOKS,
     of_both_halves,
@@ -18,6 +19,7 @@ from autodeploy.workload.host_operators import (
     replayed_synchronisations,
     synchronisations,
 )
+from autodeploy.workload.hyper_connections import joined, repeated, stream_rows
 from autodeploy.workload.linear_attention import linear_params, linear_rows
 from autodeploy.workload.matrices import matrices_of
 from autodeploy.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows
@@ -62,10 +64,11 @@ def layer_table(
     kind = LayerKind(*kind)
     model = shape_of(model, kind)
     moe, linear = kind.mlp == "moe", kind.attention == "linear_attention"
-    operators, tensors, exchanges = linear_rows(model, shard, on) if linear else attention_rows(model, shard, on, kind)
+    compressed = model.compressed_attention is not None
+    operators, tensors, exchanges = _attention(model, shard, on, kind)
     norms = _norms(model, shard, on)
     # Latent attention gathers its latents instead of hidden states.
-    latents = model.is_mla and not linear
+    latents = (model.is_mla or compressed) and not linear
     norms[1].extend(_gathered(shard, on, moe and not model.shortcut_moe, model, latents=latents))
     part = _feed_forward(model, shard, on, moe)
     if on.dropout:
@@ -83,7 +86,7 @@ def layer_table(
     if model.shortcut_moe:
         operators, tensors, exchanges = twice((operators, tensors, exchanges))
         norms = twice((*norms, []))[:2]
-    dense_params, expert_params = _params(model, shard, on, moe, linear=linear)
+    dense_params, expert_params = _params(model, shard, on, kind)
     groups = (model.n_routed_experts or 1) / shard.ep
     hooks = of_hooks(groups, on) if moe else MLP_HOOKS
     operators.append(
@@ -101,10 +104,20 @@ def layer_table(
         synchronisations=dispatchers * synchronisations(shard, on) if moe else 0.0,
         replayed_synchronisations=dispatchers * replayed_synchronisations(on) if moe else 0.0,
         after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
-        by_operator=None if moe or linear or not on.torch_modules else by_operator(model, shard, on),
-        matrices=matrices_of((*operators, *part[0]), model, on, shard.hot_experts),
+        by_operator=None if moe or linear or compressed or not on.torch_modules else by_operator(model, shard, on),
+        matrices=matrices_of((*operators, *norms[0], *part[0]), model, on, shard.hot_experts),
     )
     return in_format(with_reference(with_adapters(table, shard, on), on), on.element_bytes)
+
+
+def _attention(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind
+) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
+    if kind.attention == "linear_attention":
+        return linear_rows(model, shard, on)
+    if model.compressed_attention is not None:
+        return compressed_rows(model, shard, on, kind)
+    return attention_rows(model, shard, on, kind)
 
 
 def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: Floats | float) -> Operator:
@@ -148,18 +161,22 @@ def _dense(
     return mlp_rows(model, shard, on, width=float(model.intermediate_size or 0), prefix="mlp", tp=shard.tp)
 
 
-def _params(
-    model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool, *, linear: bool
-) -> tuple[Floats, Floats]:
+def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> tuple[Floats, Floats]:
     """Parameters of a layer on a rank: shared by data parallel ranks, and by expert data parallel ranks."""
-    whole = NORMS_PER_LAYER[model.norm_layout] * model.hidden_size if linear else model.norm_params_per_layer
-    attention = linear_params(model, shard) if linear else _attention_params(model, shard, on)
+    whole = NORMS_PER_LAYER[model.norm_layout] * model.hidden_size
+    if kind.attention == "linear_attention":
+        attention = linear_params(model, shard)
+    elif model.compressed_attention is not None:
+        attention = compressed_params(model, shard, kind)
+    else:
+        whole, attention = model.norm_params_per_layer, _attention_params(model, shard, on)
+    whole += model.stream_matrices + model.stream_vectors
     cut = 0
     experts = np.zeros_like(shard.tp)
     if model.shortcut_moe:
         whole, attention = model.halves * whole, model.halves * attention
         cut += model.halves * model.dense_mlp_params
-    if moe:
+    if kind.mlp == "moe":
         cut += model.shared_expert_params
         whole += model.router_params
         experts = np.asarray((model.n_routed_experts or 0) * model.routed_expert_params / (shard.ep * shard.etp))
@@ -187,7 +204,7 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
     Bytes an element. A fused norm reads and writes it once (4 B); an unfused one is five operators that pass over it
     three to four times (14 B). Plain PyTorch's is in FP32: cast (2 + 4), square (4 + 4), mean (4), product with its
     root (4 + 4), cast back (4 + 2), product with the weight (2 + 2). Each residual addition reads two elements and
-    writes one (6 B).
+    writes one (6 B); residuals in several streams are mixed instead (`hyper_connections`), and are a layer's input.
     """
     elements = shard.local_tokens * model.hidden_size
     norms = NORMS_PER_LAYER[model.norm_layout]
@@ -196,7 +213,11 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
     operators, tensors = [], []
     halves: tuple[Window, Window] = ("attention", "mlp")
     for half in halves:
-        moved = (per_norm * norms / 2.0 + 6.0) * elements
+        mixed = stream_rows(model, shard, half)
+        operators += mixed[0]
+        tensors += mixed[1]
+        added = 0.0 if mixed[0] else 1.0
+        moved = (per_norm * norms / 2.0 + 6.0 * added) * elements
         operators.append(
             Operator(
                 f"{half}_norm",
@@ -204,11 +225,11 @@ def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[lis
                 half,
                 forward_bytes=moved,
                 backward_bytes=1.5 * moved,
-                launches=(1.0 if on.fused_rmsnorm else unfused_operators) * norms / 2.0 + 1.0,
+                launches=(1.0 if on.fused_rmsnorm else unfused_operators) * norms / 2.0 + added,
             )
         )
         # The layer's input is 16-bit; an FP32 norm keeps its cast instead, and full recompute the input alone.
-        tensors.append(Tensor(f"{half}_norm_in", np.asarray(2.0 * elements)))
+        tensors.append(Tensor(f"{half}_norm_in", np.asarray(2.0 * elements * model.residual_streams)))
         if norms > len(halves):
             tensors.append(Tensor(f"{half}_post_norm_in", np.asarray(2.0 * elements * (norms / 2.0 - 1.0))))
         tensors.append(Tensor(f"{half}_norm_cast", np.asarray((on.norm_bytes - 2.0) * elements * norms / 2.0)))
@@ -284,7 +305,9 @@ def embedding_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures | No
     multiple = np.where(cut > 1, 1.0, 0.0)
     kind_reduce = Exchange("embedding_reduce", "scatter", "mlp", np.asarray(2.0 * elements), multiple, multiple)
     ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens), as_it_is=True)
-    table = LayerTable("embedding", (lookup,), (ids,), (kind_reduce,), params, np.zeros_like(params))
+    table = LayerTable(
+        "embedding", (lookup, *repeated(model, shard)), (ids,), (kind_reduce,), params, np.zeros_like(params)
+    )
     return in_format(with_reference(frozen_piece(table, on), on), on.element_bytes)
 
 
@@ -311,7 +334,9 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     forward, backward = (22.0, 12.0) if on.fused_cross_entropy else (38.0, 14.0)
     if on.reference:
         forward, backward = LOSS_MOVED_BYTES
+    streams = joined(model, shard)
     operators = (
+        *streams[0],
         Operator("output_proj", "gemm", "mlp", rows=tokens, columns=vocab, depth=h, wide=True),
         Operator(
             "cross_entropy",
@@ -340,6 +365,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
         Tensor("final_norm_out", np.asarray(4.0 * shard.local_tokens * h)),
         Tensor("logits", np.asarray(kept), as_it_is=True),
         Tensor("whole_logits", np.asarray(2.0 * tokens * vocab * (cut < shard.tp))),
+        *streams[1],
     )
     exchanges = column_exchanges(shard, "head", "mlp", np.asarray(2.0 * tokens * h), "output_proj", on)
     if on.whole_vocabulary:  # every rank has the whole gradient of its input
@@ -347,7 +373,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
     once = np.where(shard.tp > 1, 1.0, 0.0)
     reduced = np.asarray((LOSS_REDUCED_BYTES if on.reference else 12.0) * tokens)
     loss = Exchange("loss_reduce", "reduce", "mlp", reduced, once, 0.0, as_it_is=True)
-    params = np.asarray(model.head_params / cut + h)
+    params = np.asarray(model.head_params / cut + h + model.stream_head_params)
     none, passing = np.zeros_like(params), tensors[1].kept_bytes
     summed = accumulating(operators, on)
     table = LayerTable("head", summed, tensors, (*exchanges, loss), params, none, np.asarray(beside), passing)
@@ -355,8 +381,9 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
 
 
 def last_kind(model: ModelSpec) -> LayerKind:
-    """Kind of a prediction module's layer: that of the last one, which chooses its keys itself."""
-    return kind_of(model, model.module_like_layer)
+    """Kind of a prediction module's layer: that of the last one, which chooses its keys itself; or a window alone."""
+    like = kind_of(model, model.module_like_layer)
+    return of_attention(model, like.mlp, model.module_attention) if model.compressed_attention else like
 
 
 def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: LayerTable | None = None) -> LayerTable:
@@ -368,20 +395,20 @@ def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: La
     layer = layer or layer_table(model, shard, on, last_kind(model))
     head = head_table(model, shard, on)
     h = model.hidden_size
-    joined = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
+    both = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
     kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
     return LayerTable(
         name="mtp",
-        operators=(*accumulating([joined], on), *layer.operators, *head.operators),
+        operators=(*accumulating([both], on), *repeated(model, shard), *layer.operators, *head.operators),
         tensors=(kept, *layer.tensors, *head.tensors),
         exchanges=(*layer.exchanges, *head.exchanges),
-        dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h),
+        dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h + model.stream_head_params),
         expert_params=layer.expert_params,
         choices_per_token=layer.choices_per_token,
         synchronisations=layer.synchronisations,
         replayed_synchronisations=layer.replayed_synchronisations,
         after_synchronisation=layer.after_synchronisation,
-        matrices=(*layer.matrices, *matrices_of([joined], model, on)),
+        matrices=(*layer.matrices, *matrices_of([both], model, on)),
     )
 
 

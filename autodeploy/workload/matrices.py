@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
 
 HEAD = "output_proj"
+GROUPED = "output_down_proj"  # one weight, whose rows are cut among groups of heads
 
 
 def matrices_of(
@@ -46,5 +47,7 @@ def _of_operator(op: Operator, model: ModelSpec, on: OperatorFeatures, copies: F
         # Stored as the input's width by that of all experts, or that of all experts by the output's width.
         joined = np.asarray(owned * (op.columns if op.name == "expert_up_proj" else op.depth))
         yield Matrices(joined, op.depth if op.name == "expert_up_proj" else op.columns, experts=True)
+    elif op.name == GROUPED:
+        yield Matrices(np.asarray(op.columns * op.groups), op.depth)
     else:
         yield Matrices(np.asarray(op.columns), op.depth, owned, experts=experts)

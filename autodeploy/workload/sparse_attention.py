@@ -9,6 +9,7 @@ Source: DeepSeek-V3.2, arXiv 2512.02556, section 2, and its appendix on both mod
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,9 +21,23 @@ from cost_models.compute import attention_flops
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
     from autodeploy.workload.operators import Sharding
+    from cost_models.arrays import Floats
 
 W: Final = "attention"
 SELECTION_BYTES = 12.0  # of a score: written in FP32 and read twice, by a histogram and by the selection
+
+
+@dataclass(frozen=True, slots=True)
+class IndexShape:
+    """What an indexer scores: mean keys before a query and chosen ones, its heads and their width, and those of the
+    attention that it learns from on a rank."""
+
+    keys: float
+    chosen: float
+    heads: float
+    width: float
+    target_heads: Floats
+    target_width: float
 
 
 def latent_widths(model: ModelSpec) -> tuple[int, int]:
@@ -69,30 +84,13 @@ def indexer_rows(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], lis
     chosen, keys = score_columns(seq, sparse.index_topk), seq / 2.0
     qk = latent_widths(model)[0] if attends_to_latents(model, seq) else model.qk_head_dim
     rotary = 4.0 * tokens * (heads + 1.0) * width
-    selected = SELECTION_BYTES * tokens * keys
     cut = np.asarray(model.num_attention_heads / shard.tp)
+    shape = IndexShape(keys, chosen, heads, width, cut, float(qk))
     operators = [
         Operator("index_q_proj", "gemm", W, rows=tokens, columns=heads * width, depth=float(model.q_lora_rank or h)),
         Operator("index_k_proj", "gemm", W, rows=tokens, columns=width + heads, depth=h, launches=2.0),
         Operator("index_rotary", "vector", W, forward_bytes=rotary, backward_bytes=rotary, launches=3.0),
-        Operator(
-            "index_scores",
-            "attention",
-            W,
-            flops=attention_flops(tokens, keys, heads, width, 0.0),
-            backward_flops=2.0 * attention_flops(tokens, chosen, heads, width, 0.0),
-            head_dim=width,
-            seq=seq / shard.ring,
-        ),
-        Operator("index_choice", "vector", W, forward_bytes=selected, as_it_is=True, launches=3.0),
-        Operator(
-            "index_target",
-            "attention",
-            W,
-            flops=attention_flops(tokens, chosen, cut, qk, 0.0),
-            head_dim=float(qk),
-            seq=seq / shard.ring,
-        ),
+        *index_operators(shape, tokens, seq / shard.ring),
     ]
     tensors = [
         Tensor("index_q", np.asarray(2.0 * tokens * heads * width)),
@@ -101,3 +99,29 @@ def indexer_rows(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], lis
         Tensor("index_chosen", np.asarray(tokens * (8.0 * min(sparse.index_topk, seq) + 4.0 * heads)), as_it_is=True),
     ]
     return operators, tensors
+
+
+def index_operators(shape: IndexShape, tokens: Floats, seq: Floats | float) -> list[Operator]:
+    """Scores of all keys, the choice, and the target of the loss: scores of the chosen keys once more."""
+    heads, width, chosen = shape.heads, shape.width, shape.chosen
+    selected = SELECTION_BYTES * tokens * shape.keys
+    return [
+        Operator(
+            "index_scores",
+            "attention",
+            W,
+            flops=attention_flops(tokens, shape.keys, heads, width, 0.0),
+            backward_flops=2.0 * attention_flops(tokens, chosen, heads, width, 0.0),
+            head_dim=width,
+            seq=seq,
+        ),
+        Operator("index_choice", "vector", W, forward_bytes=selected, as_it_is=True, launches=3.0),
+        Operator(
+            "index_target",
+            "attention",
+            W,
+            flops=attention_flops(tokens, chosen, shape.target_heads, shape.target_width, 0.0),
+            head_dim=shape.target_width,
+            seq=seq,
+        ),
+    ]

@@ -16,6 +16,8 @@ EXPECTED = [
     "deepseek-v2-lite",
     "deepseek-v3",
     "deepseek-v3.2",
+    "deepseek-v4-flash",
+    "deepseek-v4-pro",
     "ernie-4.5-300b-a47b",
     "gemma3-27b",
     "glm-4.5",

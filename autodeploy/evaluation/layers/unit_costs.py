@@ -138,9 +138,9 @@ class _Batch:
             for place, kind in enumerate(kinds)
             if (kind[0] == "moe") == experts
         }
-        last = kinds.index(last_kind(model))
-        if model.num_nextn_predict_layers and last in tables:
-            tables[MODULE] = mtp_table(model, shard, on, tables[last])
+        last = last_kind(model)
+        if model.num_nextn_predict_layers and (last.mlp == "moe") == experts:
+            tables[MODULE] = mtp_table(model, shard, on, tables[kinds.index(last)] if last in kinds else None)
         return tables
 
 

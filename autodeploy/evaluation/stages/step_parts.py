@@ -384,14 +384,18 @@ def _once_a_step_s(cost: LayerCost, candidates: Candidates, context: Context, la
 
 
 def p2p_bytes(candidates: Candidates, context: Context) -> Floats:
-    """Bytes of one micro batch's activations that a rank sends to the next stage [n]: 2 n h in 16 bits a model."""
+    """Bytes of one micro batch's activations that a rank sends to the next stage [n]: 2 n h in 16 bits a model.
+
+    Residuals in several streams are all sent (MindSpeed-LLM @c77308a1 deepseek4/mhc.py, get_tensor_shapes_in_mhc).
+    """
     tokens = candidates.micro_batch_size * (context.sample_tokens / candidates.cp)
     if context.operators.reference:
         tokens = tokens * SENT_OF_A_SEQUENCE
     # Stages send 1/tp each and gather it inside the node: Megatron-LM scatter-gather, before SP.
     cut = candidates.sequence_parallel | ("scatter_gather_sends" in context.features)
     parts = np.where(cut, candidates.tp, 1)
-    return np.asarray(context.operators.element_bytes * tokens * context.model.hidden_size / parts)
+    width = context.model.hidden_size * context.model.residual_streams
+    return np.asarray(context.operators.element_bytes * tokens * width / parts)
 
 
 def p2p_s(candidates: Candidates, context: Context) -> Floats:

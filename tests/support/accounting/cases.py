@@ -72,6 +72,30 @@ SHORTCUT = LATENT | {
     **dict.fromkeys(("n_shared_experts", "first_k_dense_replace", "num_nextn_predict_layers"), 0),
     **dict.fromkeys(("n_group", "topk_group")),
 }
+COMPRESSED: dict[str, Any] = {
+    "name": "compressed",
+    "hidden_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 1,
+    "head_dim": 128,
+    "vocab_size": 32_000,
+    "q_lora_rank": 256,
+    "qk_rope_head_dim": 32,
+    "sliding_window": 128,
+    "compressed_attention": {
+        "o_groups": 8,
+        "o_lora_rank": 192,
+        "index_topk": 256,
+        "index_n_heads": 8,
+        "index_head_dim": 64,
+    },
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 512,
+    "n_shared_experts": 1,
+    "num_nextn_predict_layers": 1,
+}
 SWITCHES = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
     *("deduplicated_dispatch", "host_sync_free", "dropout", "grouped_gemm", "flash_attention", "mc2", "coc"),
@@ -302,8 +326,16 @@ def candidates_of(degrees: list[Degrees]) -> Candidates:
 @st.composite
 def models(draw: st.DrawFn) -> dict[str, Any]:
     """Dense with grouped heads, experts, latent attention; prediction modules; unusual layers."""
-    model = dict(draw(st.sampled_from([DENSE, MOE, LATENT])))
+    model = dict(draw(st.sampled_from([DENSE, MOE, LATENT, COMPRESSED])))
     model["num_hidden_layers"] = draw(st.integers(4, 9))
+    if model["name"] == "compressed":
+        # The planner takes layers of one class as alike: what a stage recomputes first would differ between types.
+        kind = draw(st.sampled_from(["compressed_sparse_attention", "heavily_compressed_attention"]))
+        model["layer_types"] = [kind] * model["num_hidden_layers"]
+        if draw(st.integers(0, 3)):
+            model["hyper_connections"] = {"hc_mult": 4}
+        model["num_nextn_predict_layers"] = draw(st.integers(0, 2))
+        return model
     if draw(st.booleans()):
         model["hidden_act"] = draw(st.sampled_from(["gelu", "geglu"]))
         model["norm_layout"] = "sandwich"
@@ -334,7 +366,9 @@ def cases(draw: st.DrawFn) -> Case:
         on |= {"torch_fsdp2", "fsdp"}
     model, adapters, pairs = draw(models()), None, False
     dense, compressed = model["name"] == "dense", "kv_lora_rank" not in model or "q_lora_rank" in model
-    if compressed and draw(st.booleans()):
+    if model["name"] == "compressed":  # no framework of plain PyTorch has its layers, and none adapters of them
+        on = on - {"torch_fsdp2", "fsdp", "chunked_loss"}
+    elif compressed and draw(st.booleans()):
         model |= {"num_nextn_predict_layers": 0}
         on = on - {"fsdp", "torch_fsdp2", "chunked_loss"}
         chosen = [name for name in TARGETS if draw(st.booleans()) or (not dense and name.startswith("linear_fc"))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.accounting.compressed import add_join, add_repeat
 from tests.support.accounting.hiding import behind, chunked, returned
 from tests.support.accounting.layer import Account, add_layer, add_reference
 
@@ -21,6 +22,7 @@ def embedding(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int
     back = 0 if frozen else 8 * elements
     a.vector("embedding", "mlp", 4 * elements, back, moves=True, calls=(1, 0) if frozen else None)
     a.keep("token_ids", 8 * a.tokens)
+    add_repeat(a)
     reduced = machine.all_gather(2 * elements, groups["tp"])
     cut = vocabulary_ranks(run, d)
     many = 1 if cut > 1 else 0
@@ -50,6 +52,7 @@ def _head(a: Account) -> None:
     logits = a.tokens * r.vocab_size / a.d.tp  # of the loss
     if cut < a.d.tp:
         a.keep("whole_logits", 2 * a.tokens * r.vocab_size)
+    add_join(a)
     a.gemm("output_proj", "mlp", a.tokens, vocab, h)
     # Cast, maximum, difference, exponent, sum, quotient; scaled and cast back. Fused kernels touch them less often.
     cast, once, twice = 2 + 4, 4, 4 + 4
@@ -100,7 +103,8 @@ def head(run: Run, d: Degrees, machine: Numbers, groups: dict[str, list[int]]) -
     # Tied weights are the embedding's, where that is on the same stage.
     own = not run.tie_word_embeddings or _apart(d)
     cut = vocabulary_ranks(run, d)
-    a.dense_params = (run.vocab_size * run.hidden_size / cut if own else 0) + run.hidden_size
+    joins = a.dense_params
+    a.dense_params = (run.vocab_size * run.hidden_size / cut if own else 0) + run.hidden_size + joins
     a.copied_params = a.dense_params - run.hidden_size if run.tie_word_embeddings else 0.0
     a.end_params = a.dense_params
     _freeze(a)
@@ -119,7 +123,8 @@ def prediction_module(run: Run, d: Degrees, machine: Numbers, groups: dict[str, 
     a, h = Account(run, d, machine, groups), run.hidden_size
     a.gemm("mtp_joined_proj", "mlp", a.tokens, h / d.tp, 2 * h)
     a.keep("mtp_joined_in", 4 * a.local * h)
-    add_layer(a, run.num_hidden_layers - 1)
+    add_repeat(a)
+    add_layer(a, run.num_hidden_layers - 1, of_module=True)
     _head(a)
     a.dense_params += 2 * h * h / d.tp + 3 * h
     if _apart(d):  # all modules share one copy of the embedding, whose own is on the first stage

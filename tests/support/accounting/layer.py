@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.support.accounting.adapters import BESIDE_EXPERTS, add_adapters
+from tests.support.accounting.compressed import add_compressed, add_streams
 from tests.support.accounting.feed_forward import add_mixture, add_mlp, shared_width
 from tests.support.accounting.hiding import Hide, behind, chunked, returned
 from tests.support.accounting.lanes import ROUTES, beside_cubes, restart
@@ -156,14 +157,16 @@ class Account:
         calls: tuple[float, float] | None = None,
         *,
         weighted: bool = True,
+        passes: tuple[float, float, float] = (1, 1, 1),
     ) -> None:
-        """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m."""
+        """A matrix multiplication and its two gradients: dX[m, k] over n, dW[k, n] over m; `passes` of each."""
         t = self.machine.gemm
         self.shapes[name] = (m, n, k)
         if weighted:
             self.weights[name] = (n, k, groups)
         result = self.summed() if weighted else 2
-        times = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups, result=result))
+        once = (t(m, n, k, groups), t(m, k, n, groups), t(k, n, m, groups, result=result))
+        times = (once[0] * passes[0], once[1] * passes[1], once[2] * passes[2])
         if weighted and self.run.lora_rank:
             times, calls = (*times[:2], 0.0), (calls[0], calls[1] / 2) if calls else (launches, launches)
         self._operator(name, window, times, times, *(calls or (launches, 2 * launches)))
@@ -345,11 +348,14 @@ def keeps_gathered(run: Run) -> bool:
     return bool({"graph_mode", "torch_fsdp2"} & run.on)
 
 
-def add_layer(a: Account, index: int) -> None:
+def add_layer(a: Account, index: int, *, of_module: bool = False) -> None:
     moe = a.run.is_moe(index)
     _norms(a)
-    _attention(a, a.run.window(index))
-    latent = bool(a.run.kv_lora_rank)
+    if a.run.compressed_attention:
+        add_compressed(a, "sliding_attention" if of_module else a.run.layer_types[index])
+    else:
+        _attention(a, a.run.window(index))
+    latent = bool(a.run.kv_lora_rank or a.run.compressed_attention)
     # Latents are gathered instead of the hidden states, unless queries are projected from those directly.
     hidden = not latent or not a.run.q_lora_rank
     if keeps_gathered(a.run):  # the rows of the other ranks that were gathered; latents and experts gather none
@@ -415,9 +421,11 @@ def _norms(a: Account) -> None:
     apart, calls = (sum(chain), len(chain)) if "torch_fsdp2" in a.run.on else (14, 5)
     each_half = 2 if a.run.norm_layout == "sandwich" else 1
     for half in ("attention", "mlp"):
-        moved = sum((4 if fused else apart) * elements for _ in range(each_half)) + 6 * elements
-        a.vector(f"{half}_norm", half, moved, 1.5 * moved, (1 if fused else calls) * each_half + 1)
-        a.keep(f"{half}_norm_in", 2 * elements)
+        streams = add_streams(a, half)
+        adds = 0 if streams > 1 else 1
+        moved = sum((4 if fused else apart) * elements for _ in range(each_half)) + 6 * elements * adds
+        a.vector(f"{half}_norm", half, moved, 1.5 * moved, (1 if fused else calls) * each_half + adds)
+        a.keep(f"{half}_norm_in", 2 * elements * streams)
         if each_half > 1:
             a.keep(f"{half}_post_norm_in", 2 * elements)
         if a.run.norm_bytes > 2:

@@ -31,7 +31,7 @@ def matrices(a: Account) -> list[Matrix]:
     """Of a layer's products; joined queries, keys and values apart, experts of one kernel in one array."""
     found: list[Matrix] = []
     for name, (n, k, groups) in a.weights.items():
-        if name == "output_proj":
+        if name in ("output_proj", "stream_head_maps"):  # what belongs to the model's end is Adam's
             continue
         if name == "qkv_proj":
             r = a.run
@@ -44,6 +44,8 @@ def matrices(a: Account) -> list[Matrix]:
                 found.append(Matrix("edp", joined, 1))
             else:
                 found.append(Matrix("edp", (n, k), groups))
+        elif name == "output_down_proj":  # stored as one matrix of all groups of heads
+            found.append(Matrix("dense", (groups * n, k), 1))
         else:
             found.append(Matrix("dense", (n, k), groups))
     return found

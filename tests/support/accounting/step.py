@@ -10,6 +10,7 @@ from tests.support.accounting import ends, muon
 from tests.support.accounting import layer as layers
 from tests.support.accounting.by_operator import kept_for_nobody, share_of
 from tests.support.accounting.choices import RECOMPUTE, SWAP
+from tests.support.accounting.compressed import streams_of
 from tests.support.accounting.expert_messages import PAIRING
 from tests.support.accounting.pairs import left_over, paired, split
 from tests.support.accounting.pipeline import (
@@ -236,7 +237,10 @@ def _send_s(run: Run, d: Degrees, machine: Numbers) -> float:
     cut = d.sequence_parallel or "scatter_gather_sends" in run.on
     tokens = d.micro_batch_size * run.seq / d.cp / (d.tp if cut else 1)
     tokens *= 2 * 2 if run.pairs else 1  # chosen and rejected, of both models
-    size, pipelines = 2 * tokens * run.hidden_size, [groups_of(rank, d)["pp"] for rank in stage_ranks(0, d)]
+    size, pipelines = (
+        2 * tokens * run.hidden_size * streams_of(run),
+        [groups_of(rank, d)["pp"] for rank in stage_ranks(0, d)],
+    )
     # Stages outside the replicas are far apart, and their first hop stands for all.
     hops = d.pp - 1 if d.replicas_outside else 1
     return max(machine.send(size, *stages[hop : hop + 2], stages) for stages in pipelines for hop in range(hops))
@@ -516,7 +520,13 @@ def _buffers(run: Run, d: Degrees, machine: Numbers) -> float:
     most = run.capacity_factor or (uneven(run, d, run.peak_imbalance) if run.num_experts_per_tok else 1.0)
     rows = mine * (run.chosen if run.num_experts_per_tok else 0) * most
     groups: list[tuple[int, float | None]] = [
-        *[(2, None), (d.dp, None), (d.dp * d.cp, None), (d.tp, whole), *[(d.pp, mine * run.sequences)] * 3],
+        *[
+            (2, None),
+            (d.dp, None),
+            (d.dp * d.cp, None),
+            (d.tp, whole),
+            *[(d.pp, mine * streams_of(run) * run.sequences)] * 3,
+        ],
         *[(d.cp, around), (d.tp * d.pp, 10 * 2**20), (d.ep, rows), (d.ep, None), (d.etp, whole)],
         *[(d.dp_replicate, None), (d.dp_replicate if d.ep > 1 else 1, None)],
     ]
