@@ -124,8 +124,8 @@ class Feature:
 
     mechanism : what the formulas know it by; its own name unless it is another feature's in other flags.
     vendors : whose chips it runs on; empty: all.
-    model : kinds of model that it has a use for (moe, dense, mla, dropless, computing), with the reason where a model
-        is another.
+    model : kinds of model that it has a use for (moe, dense, mla, dropless, computing, shortcut), with the reason where
+        a model is another.
     deterministic : equal sums in every run.
     needs : features that it rests on everywhere. gives_way_to : features that exclude it where both could be on.
     decided_by_time_against : of these two, both of which `auto` may have, each strategy uses the faster.

@@ -25,6 +25,7 @@ _KINDS: dict[str, Callable[[ModelSpec], bool]] = {
     "dense": lambda model: not model.is_moe,
     "mla": lambda model: model.is_mla,
     "computing": lambda model: model.n_zero_experts == 0,
+    "shortcut": lambda model: model.shortcut_moe,
     "dropless": lambda model: model.capacity_factor is None,
 }
 _MAKERS = {"huawei": "Ascend", "nvidia": "NVIDIA"}

@@ -90,6 +90,7 @@ class ExchangeFeatures:
     tp_fused_kernel: bool
     alltoall_overlap: Bools
     shared_expert_overlap: Bools
+    shortcut_overlap: Bools
     paired: Bools
     recompute_in_waits: Bools
     balance: ExpertBalance
@@ -250,6 +251,7 @@ class Context:
             tp_fused_kernel="mc2" in on,
             alltoall_overlap=overlap & ("moe_alltoall_overlap" in on),
             shared_expert_overlap=overlap & ("shared_expert_overlap" in on),
+            shortcut_overlap=overlap & ("shortcut_overlap" in on),
             # A pair of passes has filled its waits already, and no public release replays ahead of the gradient.
             recompute_in_waits=~paired & ("selective_recompute" in on and self.framework.recomputes_in_waits),
             balance=placed_balance(self.loads, self.expert_ranks(candidates)),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 HOT = frozenset({"hot_weights", "hot_gradients"})
 ZERO = frozenset({"zero_dispatch", "zero_combine"})  # of tokens to experts that return what they get
 EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT | ZERO
+DENSE_PATH = ("mlp_up_", "mlp_activation", "mlp_down_")  # beside experts on a shortcut, in both halves of the layer
 CONTEXT = frozenset({"ring", "heads"})
 CORE = "core_attention"  # each pass of the ring runs beside it
 
@@ -178,6 +179,19 @@ class _Work:
             np.asarray(sum((t.forward_s for t in shared), zero)),
             np.asarray(sum((t.backward_s for t in shared), zero)),
             np.asarray(sum((t.weight_gradient_s for t in experts), zero)),
+        )
+
+    @cached_property
+    def dense_path(self) -> tuple[Floats, Floats]:
+        """Forward and backward of what a layer does beside experts on a shortcut: its dense MLPs, and the second half
+        of what else it does twice.
+        """
+        rows = [(op, self.times[op.name]) for op in self.layer.table.operators if op.runs > 1.0]
+        shares = [(1.0 if op.name.startswith(DENSE_PATH) else 1.0 / op.runs, time) for op, time in rows]
+        zero = np.zeros(1)
+        return (
+            np.asarray(sum((share * time.forward_s for share, time in shares), zero)),
+            np.asarray(sum((share * time.backward_s for share, time in shares), zero)),
         )
 
 
@@ -373,6 +387,8 @@ def _behind_experts(work: _Work, exchange: Exchange, seconds: Floats, *, back: b
     shared_forward, shared_backward, expert_weights = work.windows
     features = work.layer.features
     alone = features.paired
+    if np.any(features.shortcut_overlap):
+        return _behind_dense_path(work, exchange, seconds, back=back)
     if not back:
         window = np.where(features.alltoall_overlap | features.shared_expert_overlap, shared_forward / 2.0, 0.0)
         window = np.where(alone, shared_forward if exchange.kind == "dispatch" else 0.0, window)
@@ -382,6 +398,20 @@ def _behind_experts(work: _Work, exchange: Exchange, seconds: Floats, *, back: b
         window = np.where(features.alltoall_overlap | features.shared_expert_overlap | alone, shared_backward, 0.0)
     beside = seconds / work.layer.machine.exchange_beside
     return np.asarray(np.minimum(np.maximum(0.0, beside - window), seconds))
+
+
+def _behind_dense_path(work: _Work, exchange: Exchange, seconds: Floats, *, back: bool) -> Floats:
+    """Dispatch and combine of experts on a shortcut, each behind half of the layer's dense path, in both passes.
+
+    Two of a kind share its half by the tokens that they send. What runs beside what is arXiv 2509.01322's, section
+    2.1.2; that the halves are equal, and that nothing but contention is lost, is assumed.
+    """
+    own = exchange.choices or work.layer.table.choices_per_token
+    alike = [each for each in work.layer.table.exchanges if each.kind == exchange.kind]
+    sent = sum(each.choices or work.layer.table.choices_per_token for each in alike)
+    window = work.dense_path[back] * (own / sent / 2.0)
+    hidden = np.maximum(0.0, seconds / work.layer.machine.exchange_beside - window)
+    return np.where(work.layer.features.shortcut_overlap, np.minimum(hidden, seconds), seconds)
 
 
 def sharded_s(layer: LayerInputs, work_s: Floats, exchanged: ExchangeTimes, *, backward: bool) -> Floats:

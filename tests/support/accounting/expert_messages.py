@@ -80,6 +80,17 @@ def expert_messages(a: Account, received: float) -> None:
         a.message("hot_gradients", "ep", weights, 0, 1, hide_backward=beside(attention))
 
 
+def dense_path(a: Account) -> tuple[float, float]:
+    """Seconds of both passes of what does not wait for experts on a shortcut: MLPs, the second norms and attention."""
+    seconds = [0.0, 0.0]
+    for name, one in a.operators.items():
+        both = name.startswith(("mlp_up", "mlp_activation", "mlp_down"))  # operators of both halves stand here as one
+        if both or name in a.twice:
+            part = 1.0 if both else 0.5
+            seconds = [seconds[0] + part * one.busy[0], seconds[1] + part * sum(one.busy[1:])]
+    return seconds[0], seconds[1]
+
+
 def zero_messages(a: Account, own: float, k: float) -> None:
     """All-to-All there and back of the tokens, each sent to `k` experts that return them, after the others'."""
     r, machine, ep = a.run, a.machine, a.groups["ep"]
@@ -97,7 +108,15 @@ def zero_messages(a: Account, own: float, k: float) -> None:
             )
             for hot in (1.0, a.hot if a.d.ep > 1 else 1.0)
         )
-        a.message(f"zero_{name}", "ep", even, 1, 1, busy=busy)
+        share = k / r.num_experts_per_tok / 2 if "shortcut_overlap" in r.on and a.d.ep > 1 else 0.0
+        windows = [share * path for path in dense_path(a)]
+
+        def hide(window: float) -> Hide:
+            return lambda t: max(0.0, t - window)
+
+        a.message(
+            f"zero_{name}", "ep", even, 1, 1, busy=busy, hide_forward=hide(windows[0]), hide_backward=hide(windows[1])
+        )
         setattr(a, name, getattr(a, name) + busy)
 
 
@@ -108,6 +127,11 @@ def _overlap_windows(a: Account) -> dict[str, float]:
     """What dispatch and combine run beside when a pass runs alone."""
     passes = [f"{name} {way}" for name in ("dispatch", "combine") for way in ("forward", "backward")]
     found = dict.fromkeys(passes, 0.0)
+    if "shortcut_overlap" in a.run.on and a.d.ep > 1:
+        for way, path in zip(("forward", "backward"), dense_path(a), strict=True):
+            share = path / 2 * a.run.chosen / a.run.num_experts_per_tok
+            found |= {f"dispatch {way}": share, f"combine {way}": share}
+        return found
     shared = [o for name, o in a.operators.items() if name.startswith("shared_")]
     routed = [o for name, o in a.operators.items() if name.startswith("expert_")]
     shared_forward = sum(o.busy[0] for o in shared)

@@ -92,6 +92,7 @@ class Account:
     backward_wait: float = 0.0  # exposed expert exchanges of the backward pass
     launched: dict[str, float] = field(default_factory=dict)  # forward launches of an operator
     grouped: dict[str, tuple[float, float, float, float]] = field(default_factory=dict)  # experts, rows, columns, depth
+    twice: set[str] = field(default_factory=set)  # operators of both halves of a layer with a shortcut
     hidden: dict[tuple[str, int], float] = field(default_factory=dict)  # (message, pass) -> seconds behind computation
 
     @property
@@ -281,6 +282,7 @@ class Account:
         for name, one in self.operators.items():
             even, busy = (tuple(2 * seconds for seconds in times) for times in (one.even, one.busy))
             self.operators[name] = Operator(one.window, even, busy)
+        self.twice = set(self.operators)
         for part in (self.forward, self.backward):
             part.tp, part.cp = 2 * part.tp, 2 * part.cp
         self.messages += list(self.messages)
