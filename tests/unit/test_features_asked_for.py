@@ -14,6 +14,17 @@ ASKED = {name for rule in load_rules() for name in rule.names() if name.startswi
 TARGETS = {"keep_gathered": "mindspeed-llm-fsdp2"}  # that have it; "any" has all others
 WITH = {"hsdp": ("fsdp", "torch_fsdp2")}  # on only where the spec asks for what they need
 FEW = {"tp": [2, 4], "pp": [2, 4], "vpp": [1, 2], "micro_batch_size": [1]}
+SHORTCUT = {
+    **{
+        "name": "shortcut",
+        "hidden_size": 2048,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 16,
+        "vocab_size": 32_000,
+    },
+    **{"intermediate_size": 4096, "moe_intermediate_size": 1024, "shortcut_moe": True},
+    **{"n_routed_experts": 16, "n_zero_experts": 8, "num_experts_per_tok": 4},
+}
 SHARDED = {"tp": [1], "pp": [1], "vpp": [1], "micro_batch_size": [1]}  # FSDP2 cuts no layer and has no pipeline
 
 
@@ -23,7 +34,7 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
     return plan(
         read_spec_document(
             {
-                "model": "llama2-7b" if dense else "mixtral-8x7b",
+                "model": SHORTCUT if "shortcut_overlap" in features else "llama2-7b" if dense else "mixtral-8x7b",
                 "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
                 "training": {"seq_length": 4096, "global_batch_size": 128, "routing_imbalance": 1.3, **training},
                 "search": {
