@@ -16,7 +16,7 @@ AXES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "micro_batch_size", "schedul
 WORK_AXES = ("tp", "vpp", "cp", "etp", "micro_batch_size", "schedule")
 SCALED_DOWN = {
     *("name", "num_hidden_layers", "layer_types", "first_k_dense_replace", "mlp_only_layers"),
-    *("n_routed_experts", "n_group", "topk_group"),
+    *("n_routed_experts", "n_zero_experts", "n_group", "topk_group"),
 }
 DIGITS = 16
 

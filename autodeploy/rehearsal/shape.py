@@ -134,7 +134,9 @@ def _model(model: ModelSpec, kept: KeptLayers, full_ep: int, ep: int) -> ModelSp
     fields = {"name": model.name[: 200 - len(SUFFIX)] + SUFFIX} | model_of_layers(model, kept.layers)
     if model.n_routed_experts is not None:
         experts = model.n_routed_experts // full_ep * ep
-        top_k = min(model.num_experts_per_tok or 1, experts)
+        without = model.n_zero_experts // full_ep * ep
+        top_k = min(model.num_experts_per_tok or 1, experts + without)
+        fields |= {"n_zero_experts": without} if model.n_zero_experts else {}
         fields |= {"n_routed_experts": experts, "num_experts_per_tok": top_k}
         if model.n_group is not None and model.topk_group is not None:
             fields |= _groups(model.n_routed_experts // model.n_group, model.topk_group, experts, top_k)

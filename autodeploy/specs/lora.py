@@ -80,6 +80,8 @@ _UNMODELLED: Final = {
     "linear_attention": Message("specs.part_linear_attention"),
     "compressed_attention": Message("specs.part_compressed_attention"),
     "hyper_connections": Message("specs.part_hyper_connections"),
+    "shortcut_moe": Message("specs.part_shortcut"),
+    "n_zero_experts": Message("specs.part_zero_experts"),
     "sliding_attention_heads": Message("specs.part_sliding_heads"),
     "attention_head_gate": Message("specs.part_head_gates"),
     "num_nextn_predict_layers": Message("specs.part_mtp"),

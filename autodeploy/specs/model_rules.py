@@ -267,7 +267,7 @@ def _shortcut_faults(model: ModelSpec) -> list[Fault]:
         found.append(("intermediate_size", message, Message("specs.give_it")))
     unlike = (
         *("first_k_dense_replace", "mlp_only_layers", "layer_types", "sliding_window", "sparse_attention"),
-        *("n_shared_experts", "num_nextn_predict_layers"),
+        *("n_shared_experts", "num_nextn_predict_layers", "compressed_attention", "hyper_connections"),
     )
     shapes = [name for name in unlike if getattr(model, name)]
     shapes += ["norm_layout"] if model.norm_layout != "pre" else []

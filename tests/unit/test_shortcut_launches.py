@@ -12,6 +12,7 @@ from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.layers.unit_costs import layer_inputs, unit_costs
 from autodeploy.exporters import export
 from autodeploy.importers.import_document import import_document
+from autodeploy.specs.lora import unmodelled_with_adapters
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec, parse_spec
@@ -20,6 +21,7 @@ from autodeploy.stack.releases import release_of
 from autodeploy.strategies.facts import facts_of
 from autodeploy.strategies.feature_choice import choose_features
 from autodeploy.strategies.memory_rules import launchable
+from autodeploy.workload.generation import rank_work
 from hardware_profiles import load_profile
 from tests import factories
 from tests.support.accounting.cases import candidates_of
@@ -106,6 +108,12 @@ def test_the_shortcut_hides_nothing_unless_it_is_asked_for() -> None:
     assert "shortcut_overlap" in choose("any", shortcut_overlap="on").on
     with pytest.raises(UnsupportedError, match="shortcut_overlap"):
         choose("mindspeed-llm", shortcut_overlap="on")
+
+
+def test_adapters_and_generation_of_it_are_refused_by_name() -> None:
+    assert "experts on a shortcut" in (unmodelled_with_adapters(lambda field: getattr(LONGCAT, field, None)) or "")
+    with pytest.raises(UnsupportedError, match="shortcut experts"):
+        rank_work(LONGCAT, 1, 1, 1)
 
 
 def test_memory_choices_that_pass_the_layer_by_are_closed() -> None:
