@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autodeploy.ablation.cases import ASSUMPTIONS, CASES, read_cases
+from autodeploy.ablation.comparison_sides import Runs
 from autodeploy.ablation.metrics import METRICS
-from autodeploy.ablation.runs import Runs
 from docs.schema_tables import table
 
 if TYPE_CHECKING:
-    from autodeploy.ablation.runs import Run
+    from autodeploy.ablation.comparison_sides import Run
 
 DOCS = Path(__file__).resolve().parent
 LADDER = "pangu_ultra_moe_ladder"

@@ -15,9 +15,9 @@ import numpy as np
 
 from autodeploy import planner
 from autodeploy.ablation.cases import CASES, read_cases
+from autodeploy.ablation.comparison_sides import Runs
 from autodeploy.ablation.metrics import METRICS
 from autodeploy.ablation.published import ablate_published
-from autodeploy.ablation.runs import Runs
 from autodeploy.calibration.coverage import covering
 from autodeploy.checks import launch_of
 from autodeploy.importers.import_document import import_file

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import ParetoPoint, Plan, PlanSet, SolvedStrategies
     from autodeploy.specs.strategy_bounds import StrategyBounds
 
-MOST = 3000
+MAX_SAMPLED_STRATEGIES = 3000
 """Strategies of a sample: enough to see where they lie, and few enough to pan."""
 NUMBERS = ("step_time_s", "peak_memory_gib", "mfu_pct", "num_npus")
 AXES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")

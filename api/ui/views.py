@@ -11,7 +11,7 @@ from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annota
 
 from api.ui.clusters import request_of
 from api.ui.profile_page import ProfilePage, profile_page
-from api.ui.strategy_picture import MOST
+from api.ui.strategy_picture import MAX_SAMPLED_STRATEGIES
 from autodeploy.errors import FieldError, NotFoundError, SpecError
 from autodeploy.exporters.registry import formats_of
 from autodeploy.figures.labels import short_degrees
@@ -251,7 +251,7 @@ class Views:
 
     def strategy_bounds(self, plan_set: PlanSet) -> StrategyBounds:
         """Strategies of a finished search at their bounds; SpecError where they can't be swept (any more)."""
-        return self._services.strategy_bounds(Spec.model_validate(plan_set.search.spec), MOST)
+        return self._services.strategy_bounds(Spec.model_validate(plan_set.search.spec), MAX_SAMPLED_STRATEGIES)
 
     def scale(self, plan_set: PlanSet) -> ScalingReport | None:
         """How a finished search scales with its cards; None without a plan."""

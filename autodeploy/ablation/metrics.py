@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from autodeploy.ablation.mechanisms import host_event_s, ideal_bubble, rewritten_share
 from autodeploy.specs.planset import StageMemory
 from autodeploy.workload.flops import mfu
+from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.ablation.runs import Run
+    from autodeploy.ablation.comparison_sides import Run
     from autodeploy.specs.planset import Plan
 
 STATE_KINDS = ("weights", "gradients", "optimizer")
 MODEL_KINDS = (*STATE_KINDS, "activations")
-GIB = 2.0**30
 
 
 def _throughput_gain_pct(baseline: Run, variant: Run) -> float:

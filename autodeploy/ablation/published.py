@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.ablation.cases import CASES, read_cases
+from autodeploy.ablation.comparison_sides import Runs
 from autodeploy.ablation.metrics import METRICS
-from autodeploy.ablation.runs import Runs
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.messages import Message, joined

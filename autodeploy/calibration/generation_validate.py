@@ -13,6 +13,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.generation import ServedMeasured
 from autodeploy.specs.generation_layout import EngineMode
 from autodeploy.specs.told import Text
+from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from autodeploy.calibration.generation_predict import Batch
     from autodeploy.specs.generation import GenerationRecord
     from cost_models.serving import Service
-
-GIB = 2.0**30
 
 
 class ServedPredicted(Document):

@@ -63,7 +63,7 @@ def ablate(
 def ablation_text(report: AblationReport, lang: Language = "en") -> str:
     """A table for each way to switch."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     blocks = []
     names = ("feature", "step_column", "throughput", "moved")
@@ -77,12 +77,12 @@ def ablation_text(report: AblationReport, lang: Language = "en") -> str:
 
 def _cells(row: AblationRow, lang: Language) -> list[str]:
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import part_name, say
+    from autodeploy.reports.texts import part_name, report_text
     from autodeploy.reports.wording import seconds
 
     if row.step_time_s is None or row.peak_memory_gib is None:
         return [row.feature, "-", "", "- !", in_language(row.reason or "", lang)]
-    moved = say(lang, "comma").join(
+    moved = report_text(lang, "comma").join(
         f"{part_name(lang, part) if part in part_name else part} {change:+.3g} s"
         for part, change in list(row.moved.items())[:2]
     )
@@ -94,7 +94,7 @@ def _cells(row: AblationRow, lang: Language) -> list[str]:
 def published_text(report: AblationReport, lang: Language = "en") -> str:
     """Published against predicted, then how many are within tolerance and why the others are not."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     rows = [
         [

@@ -48,7 +48,7 @@ def list_all(
 
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from autodeploy.services.audit import AuditLog
     from autodeploy.store.audit import AuditFilter
     from autodeploy.store.clock import iso
@@ -77,7 +77,7 @@ def prune(
 ) -> None:
     """Delete entries older than the given age."""
     from autodeploy.cli.database import current_database
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.services.audit import AuditLog
     from autodeploy.store.clock import utc_now
 
@@ -85,4 +85,4 @@ def prune(
     with current_database() as database:
         pruned = AuditLog(database).prune(before=utc_now() - age)
         note_here(database, "audit.prune", older_than, entries=pruned)
-    tell("entries_deleted", count=pruned)
+    notify("entries_deleted", count=pruned)

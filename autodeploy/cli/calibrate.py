@@ -97,15 +97,15 @@ def _is_probe(file: Path) -> bool:
 def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
     """The overlay, with a table of what changed on stderr: old, new, by how much of its prior, from how much."""
     from autodeploy.cli.options import current_language
-    from autodeploy.cli.output import table_text, talk, tell
+    from autodeploy.cli.output import notify, table_text, talk
     from autodeploy.probe.document import read_probe_file
     from autodeploy.probe.fit import fit_probe
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from hardware_profiles import load_profile
 
     probe = read_probe_file(file)
     found = fit_probe(load_profile(profile_name), probe)
-    tell(
+    notify(
         "probe_read",
         count=len(probe.measurements),
         device=probe.device.name,
@@ -130,18 +130,18 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
     talk(table_text(columns, rows, right=frozenset({1, 2, 3, 4})))
     for each in found.changes:
         if each.limited:
-            tell("at_its_limit", path=each.path)
+            notify("at_its_limit", path=each.path)
     return found.overlay
 
 
 def _from_records(files: Sequence[Path], profile: str) -> dict[str, Any]:
     from autodeploy.calibration.calibrate import calibrate as fit
     from autodeploy.calibration.calibrate import overlay_of
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.specs.record import read_records
 
     result = fit([record for file in files for record in read_records(file)], profile)
-    tell("runs_on", count=len(result.records), profile=profile)
+    notify("runs_on", count=len(result.records), profile=profile)
     _tell_factors(result.fit.factors(), "factor_of_prior")
     return overlay_of(result)
 
@@ -160,7 +160,7 @@ def _from_runs(
     folder: Path | None = None,
     page: Path | None = None,
 ) -> dict[str, Any]:
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.importers.spec_file import read_spec_file
     from autodeploy.jobs.planning import load_planner
     from autodeploy.services.file_calibration import calibrate_runs
@@ -178,11 +178,11 @@ def _from_runs(
         traced, plan = _traced(folder, profile, spec, plan, page)
         runs = runs + traced
     overlay, report = calibrate_runs(runs, profile, load_planner(), spec=spec, plan=plan)
-    tell("measurements_on", count=len(runs), profile=profile)
+    notify("measurements_on", count=len(runs), profile=profile)
     _tell_factors(report.get("factors", {}), "factor_of_shipped")
     if "bias_before" in report:
         before, after = (f"{100 * report[name]:+.1f} %" for name in ("bias_before", "bias_after"))
-        tell("bias", before=before, after=after)
+        notify("bias", before=before, after=after)
     return overlay
 
 
@@ -209,7 +209,7 @@ def _traced(
 
 
 def _tell_factors(factors: dict[str, float], key: str) -> None:
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
 
     for name, factor in factors.items():
-        tell(key, name=f"  {name:<14}", factor=f"{factor:6.3f}")
+        notify(key, name=f"  {name:<14}", factor=f"{factor:6.3f}")

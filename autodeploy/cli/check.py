@@ -108,11 +108,11 @@ def check(
 
 def _tell_doubts(report: CheckReport, lang: LanguageOption) -> None:
     """What no prediction knows, on stderr: a form for machines is read by none who would see it there."""
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.messages import in_language
 
     for text in report.unmodelled:
-        tell("unmodelled", text=in_language(text, language(lang)))
+        notify("unmodelled", text=in_language(text, language(lang)))
 
 
 def share(text: str, option: str, *, most: float) -> float:

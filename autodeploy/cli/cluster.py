@@ -47,18 +47,18 @@ def import_files(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a spec's cluster with the measurements as its overlay; report where files and profile disagree."""
-    from autodeploy.cli.output import tell, write_report, yaml_text
+    from autodeploy.cli.output import notify, write_report, yaml_text
     from autodeploy.importers.cluster_file import read_cluster_file
     from autodeploy.services.cluster_import import import_cluster
 
     read = [(file.name, read_cluster_file(file, op=op, ranks=ranks)) for file in files]
     found = import_cluster(read, profile, leaf_nodes=leaf_nodes, leaf_oversubscription=leaf_oversubscription)
     for said in found.disagreements:
-        tell(said.key, **said.values)
+        notify(said.key, **said.values)
     if not found.disagreements:
-        tell("cluster_agrees", profile=found.profile)
+        notify("cluster_agrees", profile=found.profile)
     if not {"num_npus", "blocks"} & found.document.keys():
-        tell("no_cluster_size")
+        notify("no_cluster_size")
     named = {"name": name} if name is not None else {}
     write_report(yaml_text({"cluster": found.document | named}), output)
 

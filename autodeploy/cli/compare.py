@@ -78,8 +78,8 @@ def _there(server: str, plans: list[str | dict[str, Any]]) -> Comparison:
 def comparison_text(comparison: Comparison, lang: Language) -> str:
     """A table for each group of fields; the best value has a star."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.check_texts import tell
     from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
+    from autodeploy.reports.texts import check_text
 
     blocks = [f"{plan.plan_id}  {plan.model}  {plan.layout}" for plan in comparison.plans]
     blocks.append("")
@@ -92,9 +92,9 @@ def comparison_text(comparison: Comparison, lang: Language) -> str:
                 cells = [f"{text} *" if index == best else text for index, text in enumerate(texts)]
                 rows.append([row_title(row, lang), *cells])
         if rows:
-            titles = [tell(lang, f"group_{group}"), *(plan.plan_id for plan in comparison.plans)]
+            titles = [check_text(lang, f"group_{group}"), *(plan.plan_id for plan in comparison.plans)]
             blocks.append(table_text(titles, rows, right=right))
     if not comparison.differences:
-        blocks.append(tell(lang, "all_equal"))
+        blocks.append(check_text(lang, "all_equal"))
     blocks += checkpoint_lines(comparison, lang)
     return "\n".join(blocks)

@@ -35,7 +35,7 @@ def upgrade(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Migrate the database to this version; does nothing if it is up to date."""
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.settings import load_settings
     from autodeploy.store.database import Database
     from autodeploy.store.migrate import upgrade as migrate
@@ -46,8 +46,8 @@ def upgrade(
     finally:
         database.close()
     if copy is not None:
-        tell("database_copied", file=copy)
-    tell("database_current")
+        notify("database_copied", file=copy)
+    notify("database_current")
 
 
 @app.command(epilog="Example: autodeploy db downgrade 0005")
@@ -57,7 +57,7 @@ def downgrade(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Downgrade the database to an older revision. Stop servers and workers first."""
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.errors import ConflictError
     from autodeploy.settings import load_settings
     from autodeploy.store.database import Database
@@ -75,8 +75,8 @@ def downgrade(
     finally:
         database.close()
     if copy is not None:
-        tell("database_copied", file=copy)
-    tell("database_at", revision=revision)
+        notify("database_copied", file=copy)
+    notify("database_at", revision=revision)
 
 
 @app.command(epilog="Example: autodeploy db prune --older-than 90d --keep-tagged")
@@ -86,14 +86,14 @@ def prune(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Delete finished searches older than the given age, with their plans."""
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.store.clock import utc_now
     from autodeploy.store.retention import prune as prune_searches
 
     age = read_age(older_than)
     with current_database() as database:
         pruned = prune_searches(database, before=utc_now() - age, keep_tagged=keep_tagged)
-    tell("searches_deleted", count=pruned)
+    notify("searches_deleted", count=pruned)
 
 
 @app.command("export", epilog="Example: autodeploy db export backup.jsonl")
@@ -102,7 +102,7 @@ def export_file(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write all stored data to a file; the service can keep running."""
-    from autodeploy.cli.output import replacing, tell
+    from autodeploy.cli.output import notify, replacing
     from autodeploy.store.dump import export_lines
 
     rows = 0
@@ -110,7 +110,7 @@ def export_file(
         for line in export_lines(database):
             rows += "table" in line
             stream.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n")
-    tell("rows_written", count=rows, file=file)
+    notify("rows_written", count=rows, file=file)
 
 
 @app.command("import", epilog="Example: autodeploy db import backup.jsonl")
@@ -118,15 +118,15 @@ def import_file(
     file: Annotated[Path, typer.Argument(help="made by `autodeploy db export`")], lang: Lang = LanguageOption.EN
 ) -> None:
     """Import what an exported file has and this database lacks; importing twice has no effect."""
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.store.dump import import_lines
 
     with current_database() as database:
         inserted = import_lines(database, _lines(file))
     if inserted:
-        tell("rows_added", rows=", ".join(f"{count} {table}" for table, count in inserted.items()))
+        notify("rows_added", rows=", ".join(f"{count} {table}" for table, count in inserted.items()))
     else:
-        tell("nothing_added")
+        notify("nothing_added")
 
 
 @app.callback()

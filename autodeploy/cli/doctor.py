@@ -22,7 +22,7 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
     """Check versions, solver, hardware profiles, presets and database. Exit code 4: something is wrong."""
     from autodeploy.cli.output import write_report
     from autodeploy.messages import in_language
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     spoken = language(lang)
     checks: list[tuple[str, Callable[[Language], str]]] = [
@@ -48,7 +48,7 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
 def _python(lang: Language) -> str:
     import platform
 
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     return command_text(lang, "python_on", version=platform.python_version(), machine=platform.machine())
 
@@ -66,7 +66,7 @@ def _profiles(_: Language) -> str:
 
 
 def _models(lang: Language) -> str:
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from autodeploy.specs.presets import list_presets
 
     return command_text(lang, "presets", count=len(list_presets()))
@@ -74,7 +74,7 @@ def _models(lang: Language) -> str:
 
 def _database(lang: Language) -> str:
     """The address is left out: it may hold a password."""
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from autodeploy.settings import load_settings
     from autodeploy.store.database import Database
     from autodeploy.store.migrate import is_current

@@ -32,7 +32,7 @@ def exit_code(status: Status) -> int:
 def report_error(error: Exception, lang: Language = "en") -> int:
     """Tells the error on stderr and returns the exit code."""
     from autodeploy.errors import AutoDeployError, ConflictError, NotFoundError, SearchCancelled, SpecError
-    from autodeploy.reports.texts import say
+    from autodeploy.reports.texts import report_text
     from hardware_profiles.errors import ProfileError
 
     if isinstance(error, SpecError):
@@ -43,20 +43,20 @@ def report_error(error: Exception, lang: Language = "en") -> int:
         _tell_fields(named or [(error.path, str(error), error.hint)], lang)
         return BAD_INPUT
     if isinstance(error, SearchCancelled):
-        _tell(say(lang, "error_cancelled", text=error), error.hint, lang)
+        _tell(report_text(lang, "error_cancelled"), error.hint, lang)
         return SERVICE_ERROR
     if isinstance(error, AutoDeployError):
-        _tell(say(lang, "error") + in_language(str(error), lang), error.hint, lang)
+        _tell(report_text(lang, "error") + in_language(str(error), lang), error.hint, lang)
         return BAD_INPUT if isinstance(error, NotFoundError | ConflictError) else SERVICE_ERROR
     if type(error).__module__.startswith("sqlalchemy."):
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         _tell(
-            say(lang, "error") + in_language(Message("cli.database_cannot_be_used", reason=reason), lang),
+            report_text(lang, "error") + in_language(Message("cli.database_cannot_be_used", reason=reason), lang),
             _DATABASE_HINT,
             lang,
         )
         return SERVICE_ERROR
-    _tell(say(lang, "error") + f"{type(error).__name__}: {error}", "", lang)
+    _tell(report_text(lang, "error") + f"{type(error).__name__}: {error}", "", lang)
     return SERVICE_ERROR
 
 
@@ -68,18 +68,18 @@ def asked_language(arguments: Sequence[str]) -> Language:
 
 
 def _tell_fields(fields: list[tuple[str, str, str]], lang: Language) -> None:
-    from autodeploy.reports.texts import say
+    from autodeploy.reports.texts import report_text
 
     if len(fields) > 1:
-        _tell(say(lang, "error_fields", count=len(fields)), "", lang)
+        _tell(report_text(lang, "error_fields", count=len(fields)), "", lang)
     for path, message, hint in fields:
-        prefix = "  " if len(fields) > 1 else say(lang, "error")
+        prefix = "  " if len(fields) > 1 else report_text(lang, "error")
         _tell(prefix + (f"{path}: " if path else "") + in_language(message, lang), hint, lang)
 
 
 def _tell(message: str, hint: str, lang: Language) -> None:
-    from autodeploy.reports.texts import say
+    from autodeploy.reports.texts import report_text
 
     print(message, file=sys.stderr)  # noqa: T201 - this is the one place that talks of errors
     if hint:
-        print(say(lang, "hint", hint=in_language(hint, lang)), file=sys.stderr)  # noqa: T201
+        print(report_text(lang, "hint", hint=in_language(hint, lang)), file=sys.stderr)  # noqa: T201

@@ -34,7 +34,7 @@ def export(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Export a plan to another format. Reports are in the language of `--lang`."""
-    from autodeploy.cli.output import tell, write_report
+    from autodeploy.cli.output import notify, write_report
     from autodeploy.messages import in_language
 
     if server is not None:
@@ -46,7 +46,7 @@ def export(
     with stored(plan_id) as (services, view):
         artefact = services.export(view, to, language(lang), rehearse=rehearse)
     for note in artefact.notes:
-        tell("note", text=in_language(note, language(lang)))
+        notify("note", text=in_language(note, language(lang)))
     write_report(artefact.text, output)
 
 
@@ -59,7 +59,7 @@ def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
     NotFoundError
         when the database has no such plan.
     """
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.errors import NotFoundError
     from autodeploy.services.session import open_services
     from autodeploy.settings import load_settings
@@ -72,7 +72,7 @@ def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
                 str(error), hint=Message("cli.autodeploy_plan_spec_stores_plans_and_prints_their")
             ) from error
         if view.stale:
-            tell("stale_plan", plan=plan_id)
+            notify("stale_plan", plan=plan_id)
         yield services, view
 
 

@@ -48,14 +48,14 @@ def import_file(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Turn a model's config.json, a launch script or a framework's YAML into a spec. Scripts are never run."""
-    from autodeploy.cli.output import tell, write_report, yaml_text
+    from autodeploy.cli.output import notify, write_report, yaml_text
     from autodeploy.messages import in_language
 
     imported = read_foreign(file, settings, name)
     for doubt in imported.diagnostics.doubts:
-        tell("unmodelled", text=in_language(doubt, language(lang)))
+        notify("unmodelled", text=in_language(doubt, language(lang)))
     for said in imported.assumptions:
-        tell("doubt", text=in_language(said, language(lang)))
+        notify("doubt", text=in_language(said, language(lang)))
     if show:
         size = model_text(imported.document.get("model"), language(lang))
         write_report("\n\n".join(filter(None, (size, diagnostics_text(imported.diagnostics, language(lang))))), output)
@@ -99,13 +99,13 @@ def variables_of(settings: list[str] | None) -> dict[str, str]:
 
 def _document(imported: Imported, cluster: str | None, device: str | None, num_npus: int | None) -> dict[str, Any]:
     """A whole spec, checked; of a model alone its part, and of a script without chips what it says."""
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
 
     named = cluster is not None or "cluster" in imported.document
     if imported.kind == "hf-config" and not named:
         return dict(imported.document)
     if not named:
-        tell("no_cluster")
+        notify("no_cluster")
         return dict(imported.document)
     document = imported.spec_document(cluster, device, num_npus)
     if "training" in document:
@@ -117,7 +117,7 @@ def model_text(model: Any, lang: Language = "en") -> str:
     """Total and activated parameters of a model that was read; nothing where it isn't whole."""
     from pydantic import ValidationError
 
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from autodeploy.specs.model import ModelSpec
 
     try:
@@ -132,7 +132,7 @@ def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
     """All notes of an import: a table for each fate, without the columns that say nothing there."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     titles = [command_text(lang, name) for name in ("line", "in_the_file", "in_the_spec", "value", "why")]
     blocks = []

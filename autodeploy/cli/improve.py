@@ -51,8 +51,8 @@ def improve(
 def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     """The launch, then its improvements as a table, then those that keep the layout where they are others."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.command_texts import command_text
     from autodeploy.reports.recommendation import rescaled_words
+    from autodeploy.reports.texts import command_text
     from autodeploy.reports.wording import seconds, wrap
 
     plan = report.plan
@@ -77,8 +77,7 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
 
 
 def _cells(improvement: Improvement, lang: Language) -> list[str]:
-    from autodeploy.reports.check_texts import change_name
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import change_name, command_text
     from autodeploy.reports.wording import seconds
 
     return [
@@ -93,15 +92,13 @@ def _cells(improvement: Improvement, lang: Language) -> list[str]:
 
 def _flag_lines(shown: Sequence[Improvement], lang: Language) -> list[str]:
     """Below the table, for the author of a script: the flags that each change adds and drops."""
-    from autodeploy.reports.check_texts import change_name
-    from autodeploy.reports.command_texts import command_text
-    from autodeploy.reports.texts import say
+    from autodeploy.reports.texts import change_name, command_text, report_text
     from autodeploy.reports.wording import wrap
 
     lines = []
     for improvement in shown:
         told = [("add_flags", improvement.add_flags), ("drop_flags", improvement.drop_flags)]
-        flags = say(lang, "semicolon").join(command_text(lang, key, flags=" ".join(f)) for key, f in told if f)
+        flags = report_text(lang, "semicolon").join(command_text(lang, key, flags=" ".join(f)) for key, f in told if f)
         if flags:
             of_change = command_text(lang, "flags_of", change=change_name(lang, improvement.name), flags=flags)
             lines += wrap(of_change, hanging="  ")

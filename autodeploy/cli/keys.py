@@ -49,7 +49,7 @@ def create(
     """Create an API key and print it once; only its hash is stored."""
     from autodeploy.cli.audit import note_here
     from autodeploy.cli.database import current_database
-    from autodeploy.cli.output import tell, write_report
+    from autodeploy.cli.output import notify, write_report
     from autodeploy.services.access import AccessService
 
     with current_database() as database:
@@ -64,7 +64,7 @@ def create(
         )
         note_here(database, "key.create", view.id, key=name, of_team=team, scope=scope.value)
     write_report(key, None)
-    tell("keep_key", key_id=view.id)
+    notify("keep_key", key_id=view.id)
 
 
 @app.command("ls")
@@ -74,7 +74,7 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
 
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from autodeploy.services.access import AccessService
     from autodeploy.store.clock import iso
 
@@ -102,10 +102,10 @@ def revoke(
     """Revoke a key immediately and permanently; its searches are kept."""
     from autodeploy.cli.audit import note_here
     from autodeploy.cli.database import current_database
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.services.access import AccessService
 
     with current_database() as database:
         AccessService(database).revoke(key_id)
         note_here(database, "key.revoke", key_id)
-    tell("key_revoked", key_id=key_id)
+    notify("key_revoked", key_id=key_id)

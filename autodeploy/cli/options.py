@@ -89,7 +89,7 @@ def read_spec(name: str) -> Spec:
 
 
 def _doubt(said: str) -> None:
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
     from autodeploy.messages import in_language
 
-    tell("doubt", text=in_language(said, current_language()))
+    notify("doubt", text=in_language(said, current_language()))

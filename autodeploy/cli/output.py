@@ -37,7 +37,7 @@ def write_report(text: str, output: Path | None) -> None:
         return
     with replacing(output) as stream:
         stream.write(text)
-    tell("written", file=output)
+    notify("written", file=output)
 
 
 @contextmanager
@@ -91,10 +91,10 @@ def talk(text: str) -> None:
     sys.stderr.flush()
 
 
-def tell(key: str, **values: object) -> None:
-    """A sentence of `reports.command_texts` to the person, in the language of the command."""
+def notify(key: str, **values: object) -> None:
+    """A sentence of section `command` to the person, in the language of the command."""
     from autodeploy.cli.options import current_language
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     talk(command_text(current_language(), key, **values))
 

@@ -33,15 +33,15 @@ def probe(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a self-contained script that benchmarks the operators and messages of this spec's best plans."""
-    from autodeploy.cli.output import tell, write_report
+    from autodeploy.cli.output import notify, write_report
     from autodeploy.probe.script import request_of, script_of
 
     spec = read_spec(spec_file)
     request = request_of(spec, _plans(spec, plans), nodes=nodes, ranks=ranks)
     write_report(script_of(request), output)
     for group, instead in request["cut_groups"].items():
-        tell("probe_group_cut", group=group, instead=instead)
-    tell("probe_written", count=len(request["measurements"]), plans=len(request["plans"]))
+        notify("probe_group_cut", group=group, instead=instead)
+    notify("probe_written", count=len(request["measurements"]), plans=len(request["plans"]))
 
 
 def _plans(spec: Spec, file: Path | None) -> Sequence[Plan]:

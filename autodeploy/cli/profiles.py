@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True)
 def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
     """List the hardware profiles that come with AutoDeploy."""
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from hardware_profiles import list_profiles, load_profile
 
     found = [load_profile(name) for name in list_profiles()]
@@ -65,7 +65,7 @@ def show(
 ) -> None:
     """Show every number of a profile with its unit, kind and source."""
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from hardware_profiles import load_profile
 
     profile = load_profile(name)

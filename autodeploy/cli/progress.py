@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.cli.loudness import loudness
 from autodeploy.cli.options import current_language
-from autodeploy.cli.output import talk, tell
-from autodeploy.reports.command_texts import command_text
-from autodeploy.reports.texts import say
+from autodeploy.cli.output import notify, talk
+from autodeploy.reports.texts import command_text, report_text
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -36,7 +35,7 @@ def progress_text(progress: Progress, lang: Language = "en") -> str:
         parts.append(command_text(lang, "best_so_far", step=f"{progress.incumbent_s:.4g}"))
     if progress.gap is not None:
         parts.append(command_text(lang, "gap_so_far", gap=f"{100 * progress.gap:.1f}"))
-    return f"{progress.elapsed_s:5.1f} s  " + say(lang, "comma").join(parts)
+    return f"{progress.elapsed_s:5.1f} s  " + report_text(lang, "comma").join(parts)
 
 
 class SearchTalk:
@@ -69,7 +68,7 @@ class SearchTalk:
         if self._stop:
             raise KeyboardInterrupt
         self._stop = True
-        tell("stopping")
+        notify("stopping")
 
     def should_cancel(self) -> bool:
         """Whether the person asked to stop."""

@@ -124,13 +124,13 @@ def compare_clusters(
     """Days and cost on each cluster, and which is the cheapest in time; exit code 3 where none is."""
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
-    from autodeploy.specs.clusters import MOST
+    from autodeploy.specs.clusters import MAX_CLUSTERS
 
-    if len(offers) > MOST:
+    if len(offers) > MAX_CLUSTERS:
         raise SpecError(
             Message("cli.clusters", count=len(offers)),
             path="--cluster",
-            hint=Message("cli.compare_at_most", count=MOST),
+            hint=Message("cli.compare_at_most", count=MAX_CLUSTERS),
         )
     if server is None:
         found = _clusters_here(spec, offers, asked)
@@ -196,7 +196,7 @@ def recommendation_text(found: Recommendation, lang: Language = "en") -> str:
     """The answer, the plan's degrees, and throughput by number of cards."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from autodeploy.reports.wording import degrees
 
     lines = [in_language(found.message, lang)]

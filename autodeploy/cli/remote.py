@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from autodeploy.cli.output import tell
+from autodeploy.cli.output import notify
 from autodeploy.errors import AutoDeployError
 from autodeploy.messages import Message
 
@@ -66,7 +66,7 @@ def _told_of_workers(client: Client, search: Search) -> Iterator[None]:
             now = search
             while now.status == "queued":
                 if now.no_live_worker:
-                    tell("no_live_worker")
+                    notify("no_live_worker")
                     return
                 if over.wait(LOOK_S):
                     return

@@ -27,9 +27,9 @@ def replay(
 ) -> None:
     """Predict the plan of every stored run with this release; exit 1 if errors grew by more than allowed."""
     from autodeploy.cli.exits import GATE_FAILED
-    from autodeploy.cli.output import json_text, table_text, tell, write_report
+    from autodeploy.cli.output import json_text, notify, table_text, write_report
     from autodeploy.jobs.planning import load_planner
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
     from autodeploy.services.replay import replay as replay_runs
     from autodeploy.services.session import open_services
     from autodeploy.settings import load_settings
@@ -57,12 +57,12 @@ def replay(
         ]
         write_report(table_text(titles, rows, right=frozenset({2, 3, 4})), output)
     if not found.runs:
-        tell("replay_nothing")
+        notify("replay_nothing")
     if found.mean_before is not None and found.mean_after is not None:
         before, after = (f"{100 * mean:.1f} %" for mean in (found.mean_before, found.mean_after))
-        tell("replay_mean", before=before, after=after)
+        notify("replay_mean", before=before, after=after)
     if not passes:
-        tell("replay_fails", runs=", ".join(run.id for run in found.worse(allowed_run / 100.0)[:20]) or "-")
+        notify("replay_fails", runs=", ".join(run.id for run in found.worse(allowed_run / 100.0)[:20]) or "-")
         raise typer.Exit(GATE_FAILED)
 
 

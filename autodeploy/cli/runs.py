@@ -90,7 +90,7 @@ def list_all(
 ) -> None:
     """List measured runs, newest first, with their predictions."""
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     if server is None:
         from autodeploy.services.session import open_services
@@ -119,7 +119,7 @@ def remove(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Delete a run and refit its cluster's overlay to the remaining ones."""
-    from autodeploy.cli.output import tell
+    from autodeploy.cli.output import notify
 
     if server is None:
         from autodeploy.cli.audit import note_here
@@ -134,7 +134,7 @@ def remove(
 
         with connect(server) as client:
             client.delete_run(run_id)
-    tell("deleted", name=run_id)
+    notify("deleted", name=run_id)
 
 
 def _add_here(
@@ -189,7 +189,7 @@ def _run(view: RunView) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any], lang: Language) -> list[str]:
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     inside = "" if row["inside"] is None else command_text(lang, "yes" if row["inside"] else "no")
     return [
@@ -204,7 +204,7 @@ def _cells(row: dict[str, Any], lang: Language) -> list[str]:
 def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
     """The run, what the overlay does to the errors of its cluster, and plans whose place changed."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     run, cluster = outcome["run"], outcome["cluster"]
     lines = [command_text(lang, "run_of", run=run["id"], model=run["model"], cluster=run["cluster"])]
@@ -245,7 +245,7 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
 
 def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
     """The plan's prediction before and after, and the factors that moved it most."""
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     names = ("old_step_time_s", "old_low_s", "old_high_s", "step_time_s", "low_s", "high_s")
     values = {name: _seconds(moved[name]) for name in names}

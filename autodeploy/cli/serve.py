@@ -33,7 +33,7 @@ def serve(
 
 def _say(key: str, **values: object) -> None:
     """A line to the person who started the server; the log is for those who keep it running."""
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     if loudness() == "quiet":
         return

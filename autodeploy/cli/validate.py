@@ -77,7 +77,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     """One line a run, then the summary: all errors are predicted / measured - 1 of speeds and of memory."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     names = ("run", "tokens_column", "predicted", "error", "skipped")
     run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
@@ -111,7 +111,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
 def unmeasured_text(report: UnmeasuredReport, lang: Language = "en") -> str:
     """Shapes and sizes without a measured efficiency by class; -f json and html list each."""
     from autodeploy.calibration.unmeasured import extent_words
-    from autodeploy.reports.command_texts import command_text
+    from autodeploy.reports.texts import command_text
 
     lines = [
         command_text(
@@ -172,8 +172,7 @@ def _share(value: float | None) -> str:
 
 
 def _statistics(values: dict[str, Any] | None, lang: Language) -> str:
-    from autodeploy.reports.command_texts import command_text
-    from autodeploy.reports.texts import say
+    from autodeploy.reports.texts import command_text, report_text
 
     if not values or not values.get("n"):
         return command_text(lang, "nothing_to_compare")
@@ -182,14 +181,14 @@ def _statistics(values: dict[str, Any] | None, lang: Language) -> str:
         if values.get(name) is not None:
             key = "statistic_bias" if name == "bias" else name
             parts.append(command_text(lang, key, value=f"{100 * values[name]:.1f}"))
-    return say(lang, "comma").join(parts)
+    return report_text(lang, "comma").join(parts)
 
 
 def _by_class(values: Any, lang: Language) -> str:
-    from autodeploy.reports.texts import say
+    from autodeploy.reports.texts import report_text
 
     if not isinstance(values, dict):
         return str(values)
     if "n" in values:
         return _statistics(values, lang)
-    return say(lang, "semicolon").join(f"{name} {_statistics(part, lang)}" for name, part in values.items())
+    return report_text(lang, "semicolon").join(f"{name} {_statistics(part, lang)}" for name, part in values.items())

@@ -11,8 +11,7 @@ from autodeploy.figures.accuracy import predicted_against_measured
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 from autodeploy.figures.layout import figure_json, plotly_js
 from autodeploy.messages import in_language, text_of
-from autodeploy.reports.command_texts import command_text
-from autodeploy.reports.texts import part_name
+from autodeploy.reports.texts import command_text, part_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,7 +83,7 @@ def _scripts(points: Sequence[Point]) -> str:
 def _table(
     lang: Language, caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]
 ) -> str:
-    """A table; its caption and titles are keys of `reports.command_texts`."""
+    """A table; its caption and titles are keys of section `command`."""
 
     def line(tag: str, cells: Sequence[str]) -> str:
         marked = (f"<{tag}{' class=n' if i in numbers else ''}>{escape(c)}</{tag}>" for i, c in enumerate(cells))

@@ -18,7 +18,8 @@ from autodeploy.reports.plan_report import (
 )
 from autodeploy.reports.recommendation import recommendation_lines
 from autodeploy.reports.rows import columns, plan_rows
-from autodeploy.reports.texts import memory_name, part_name, say
+from autodeploy.reports.tables import UNWRAPPED
+from autodeploy.reports.texts import memory_name, part_name, report_text
 from autodeploy.specs.planset import PARTS, StageMemory
 from autodeploy.specs.spec import Spec
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan, PlanSet
-
-UNWRAPPED = 10_000
 
 
 def export(plan_set: PlanSet, plan: Plan, lang: Language = "en") -> Artefact:
@@ -43,7 +42,7 @@ def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None =
     shown = plan or best
     notes = counts_lines(plan_set, lang, columns=UNWRAPPED) + note_lines(plan_set, spec, lang, columns=UNWRAPPED)
     notes += off_lines(plan_set, lang)
-    facts = [] if shown is None else plan_lines(spec, shown, lang, name=say(lang, "plan"), columns=UNWRAPPED)
+    facts = [] if shown is None else plan_lines(spec, shown, lang, name=report_text(lang, "plan"), columns=UNWRAPPED)
     rows = plan_rows(plan_set, lang)
     tables = [] if shown is None else [("evidence", evidence_table(shown, lang)), ("box", box_table(plan_set, lang))]
     return _template().render(
@@ -54,7 +53,7 @@ def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None =
         columns=columns(rows, lang, with_id=True),
         rows=rows,
         told=recommendation_lines(plan_set, lang),
-        tables=[(say(lang, key), *table) for key, table in tables if table is not None],
+        tables=[(report_text(lang, key), *table) for key, table in tables if table is not None],
         shown=shown,
         parts=[] if shown is None else _parts(shown, lang),
         stages=[] if shown is None else _stages(shown),

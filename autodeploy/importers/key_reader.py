@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autodeploy.importers.flag_effects import FlagEffect
 
-LARGEST = 10**9
+MAX_WHOLE_NUMBER = 10**9
 
 
 class KeyReader:
@@ -64,10 +64,13 @@ class KeyReader:
             return None
         if isinstance(found, float) and found.is_integer():
             found = int(found)
-        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= LARGEST:
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= MAX_WHOLE_NUMBER:
             path = next(path for path in paths if self.raw(path) is not None)
             self.fail(
-                path, Message("importers.is_not_whole_number_from_to", value=shown(found), least=least, most=LARGEST)
+                path,
+                Message(
+                    "importers.is_not_whole_number_from_to", value=shown(found), least=least, most=MAX_WHOLE_NUMBER
+                ),
             )
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autodeploy.engine import ENGINE_VERSION
@@ -10,6 +10,7 @@ from autodeploy.evaluation.inputs.build_context import choice_context, profile_o
 from autodeploy.evaluation.layers.alternatives import closed
 from autodeploy.ranking.measured_speed import measured_ratio
 from autodeploy.ranking.plans import Identity
+from autodeploy.ranking.prepared import Prepared
 from autodeploy.solver.effort import budget
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
@@ -22,17 +23,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles.profile import Profile
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A spec resolved: profile, features and the context of the nominal cluster and batch."""
-
-    spec: Spec
-    profile: Profile
-    choice: FeatureChoice
-    context: Context
-    identity: Identity
 
 
 def prepare(spec: Spec) -> Prepared:

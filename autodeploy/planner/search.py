@@ -20,7 +20,7 @@ from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.beside_plans import BesidePlans
 from autodeploy.ranking.chosen import weight_of
-from autodeploy.ranking.search_result import finish
+from autodeploy.ranking.search_result import Outcome, SearchLabel, finish
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.rl_planning.planning import plan_rl
 from autodeploy.rl_planning.update_layouts import update_spec
@@ -100,21 +100,8 @@ def plan(
         frontier = stop.search(lambda: _best(spec, searched, report, stop, alone=alone)) or report.so_far()
         price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
         advice = stop.search(lambda: _advice(prepared, searched, frontier, stop, alone=alone))
-        result = finish(
-            prepared.spec,
-            prepared.profile,
-            prepared.context,
-            searched,
-            frontier,
-            prepared.identity,
-            search_id=search_id,
-            created_at=created_at,
-            timing=(enumerated_s, time.monotonic() - started - enumerated_s, started),
-            deadline=stop,
-            unrestricted=price,
-            advice=advice,
-            beside=None if alone else beside,
-        )
+        outcome = Outcome(searched, frontier, price, advice, None if alone else beside)
+        result = finish(prepared, outcome, SearchLabel(search_id, created_at, started, enumerated_s), stop)
     if stop.out_of_time and not result.plans and not alone:
         raise _no_plan_in_time(spec)
     result = _with_runs(prepared, result, stop)

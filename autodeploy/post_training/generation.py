@@ -17,6 +17,7 @@ from autodeploy.post_training.overheads import OTHER, overheads_of
 from autodeploy.post_training.samples import lengths_of
 from autodeploy.post_training.weights import generating_weights
 from autodeploy.stack.engines import ENGINES
+from cost_models.hbm import GIB
 from cost_models.rollout import rollout
 from cost_models.rollout_batch import Engines
 from cost_models.rollout_slots import held_tokens, slots
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from cost_models.rollout import Rollout
     from hardware_profiles.profile import Profile
 
-GIB = 2.0**30
 PARTS_OF_PARTIAL = 2  # steps over which a response extends in a synchronous partial rollout
 LAYOUT_PATH = "/strategy/rl/generation"
 MOST_OF_MEMORY = 0.95  # of a device, that an engine takes: what it does not count needs the rest

@@ -17,6 +17,7 @@ from autodeploy.post_training.samples import lengths_of
 from autodeploy.post_training.weights import resharded_s, sent_s
 from autodeploy.specs.cluster import ClusterSpec
 from cost_models.hand_over import host_moves_s
+from cost_models.hbm import GIB
 from cost_models.placements import LAST, asynchronous, colocated, separate, tokens_per_s
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from hardware_profiles.generation import Mode
     from hardware_profiles.profile import Profile
 
-GIB = 2.0**30
 NoteKind = Literal["mode_assumed", "mean_absent", "numbers_of_another", "experts", "best_split", "blocked"]
 ONLOAD = "onload_training"
 MEAN_HALF_WIDTH = 0.4  # relative, of a step whose mean length of responses nobody said; own judgement

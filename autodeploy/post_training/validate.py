@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from autodeploy.calibration.rl_rows import RlErrors, RlPredicted, RlRow
 from autodeploy.errors import SpecError
 from autodeploy.post_training.record_step import RlPrediction, predict_rl
+from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.specs.rl_record import RlRecord
 
-GIB = 2.0**30
 LEAST_PART = 0.01  # of the step, that is told
 
 

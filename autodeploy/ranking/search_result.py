@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -41,42 +42,54 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.ranking.advice import Advice
     from autodeploy.ranking.beside_plans import BesidePlans
+    from autodeploy.ranking.prepared import Prepared
     from autodeploy.solver.outer.candidate import Solved
     from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.solver.search_space import Searched
     from autodeploy.specs.search import SearchSpec
     from autodeploy.specs.spec import Spec
     from hardware_profiles.covariance import Covariance
-    from hardware_profiles.profile import Profile
 
 USUAL_GAP = 0.05
 """A gap that is larger is told: up to here the default effort proves most searches."""
 
 
-def finish(
-    spec: Spec,
-    profile: Profile,
-    context: Context,
-    searched: Searched,
-    frontier: SearchState,
-    identity: Identity,
-    *,
-    search_id: str,
-    created_at: str,
-    timing: tuple[float, float, float],
-    deadline: Deadline,
-    unrestricted: Unrestricted,
-    advice: Advice | None = None,
-    beside: BesidePlans | None = None,
-) -> PlanSet:
+@dataclass(frozen=True, slots=True)
+class SearchLabel:
+    """What a search is called, when it began by the wall and by the monotonic clock, and how long it enumerated."""
+
+    search_id: str
+    created_at: str
+    started: float
+    enumerated_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search found.
+
+    searched : the space and its bounds. frontier : the plans, and what is left open. unrestricted : what the target
+        costs. advice : the ranking by risk; without it plans are ranked by the objective. beside : what stands beside
+        the plans; without it they stand alone.
+    """
+
+    searched: Searched
+    frontier: SearchState
+    unrestricted: Unrestricted
+    advice: Advice | None = None
+    beside: BesidePlans | None = None
+
+
+def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: Deadline) -> PlanSet:
     """Rank, explain and certify what the search found.
 
     Parameters
     ----------
-    advice : the ranking by risk; without it plans are ranked by the objective.
-    beside : what stands beside the plans; without it they stand alone.
     deadline : ends the search; in a hurry what is not a plan, and the last of the plans, is left out.
     """
+    solve_s = time.monotonic() - label.started - label.enumerated_s
+    spec, profile, context, identity = prepared.spec, prepared.profile, prepared.context, prepared.identity
+    searched, frontier, advice, beside = outcome.searched, outcome.frontier, outcome.advice, outcome.beside
     hurried = deadline.finish()
     order, neutral = chosen(frontier, advice, spec.search)
     documents = _described([*order, *neutral], spec, identity, deadline, hurried=hurried)
@@ -100,15 +113,14 @@ def finish(
         infeasible = deadline.describe(lambda: why_infeasible(spec, profile, context, searched))
     valley = deadline.last(lambda: valley_of(searched, order, ranked, advice))
     out_of_time = deadline.out_of_time
-    enumerate_s, solve_s, started = timing
     return PlanSet(
         search=SearchInfo(
-            id=search_id,
+            id=label.search_id,
             spec=spec.model_dump(mode="json"),
             spec_hash=identity.spec_hash,
             profile_hash=identity.profile_hash,
             engine_version=identity.engine_version,
-            created_at=created_at,
+            created_at=label.created_at,
         ),
         status=_status(bool(ranked), proved, frontier.cancelled and not (out_of_time and ranked)),
         reproducible=not out_of_time and spec.search.mode == "reproducible" and not frontier.cancelled,
@@ -120,10 +132,10 @@ def finish(
             proved=proved,
         ),
         counts=_counts(searched, frontier),
-        timing=Timing(enumerate_s=enumerate_s, solve_s=solve_s, total_s=time.monotonic() - started),
+        timing=Timing(enumerate_s=label.enumerated_s, solve_s=solve_s, total_s=time.monotonic() - label.started),
         plans=tuple(ranked),
         reference=reference,
-        unrestricted=unrestricted,
+        unrestricted=outcome.unrestricted,
         pareto=pareto_set(plans, ranked),
         solved=solved_strategies(searched, frontier, identity.ratio),
         risk=ranking_of(advice),
@@ -183,7 +195,7 @@ def _batch_note(spec: Spec, context: Context) -> tuple[str, ...]:
     own = spec.training.global_batch_size.value
     if context.global_batch == own:
         return ()
-    return (f"planned with a global batch of {context.global_batch:,} instead of {own:,}, within its tolerance",)
+    return (Message("ranking.planned_with_global_batch", planned=context.global_batch, asked=own),)
 
 
 def _mode_note(spec: Spec) -> tuple[str, ...]:

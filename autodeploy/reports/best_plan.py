@@ -10,7 +10,8 @@ from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.outlook import headroom_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
 from autodeploy.reports.run_facts import run_facts
-from autodeploy.reports.texts import say
+from autodeploy.reports.tables import COLUMNS
+from autodeploy.reports.texts import report_text
 from autodeploy.reports.wording import (
     chance,
     choices,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 INDENT = "  "
-COLUMNS = 100
 
 
 def header(spec: Spec, plan: Plan | None, lang: Language, *, columns: int = COLUMNS) -> list[str]:
@@ -41,15 +41,15 @@ def header(spec: Spec, plan: Plan | None, lang: Language, *, columns: int = COLU
     where = system_title(spec.cluster.profile)
     if spec.cluster.device is not None:
         where += f" ({spec.cluster.device})"
-    title = f"{spec.model.name} {say(lang, 'on')} {where}"
+    title = f"{spec.model.name} {report_text(lang, 'on')} {where}"
     if cards is not None:
         title += ": " + _card_count(cards, plan, lang)
     target = spec.search.target
     workload = workload_in_words(spec, lang)
-    launch = say(lang, "any_target")
+    launch = report_text(lang, "any_target")
     if target != UNRESTRICTED:
-        launch = say(lang, "for_target", target=title_of(target))
-    workload += say(lang, "comma") + launch
+        launch = report_text(lang, "for_target", target=title_of(target))
+    workload += report_text(lang, "comma") + launch
     if width(title) + 3 + width(workload) <= columns:
         return [f"{title}   {workload}"]
     return [*wrap(title, columns, hanging=INDENT), *wrap(workload, columns, indent=INDENT, hanging=INDENT)]
@@ -60,7 +60,7 @@ def workload_in_words(spec: Spec, lang: Language) -> str:
     training = spec.training
     if training.rl is not None:
         return rl_workload(spec, lang)
-    return say(
+    return report_text(
         lang,
         "workload",
         seq=training.seq_length,
@@ -74,14 +74,14 @@ def _card_count(cards: int, plan: Plan | None, lang: Language) -> str:
     if plan is not None and plan.strategy.dp is not None:
         ranks = plan.strategy.tp * plan.strategy.pp * plan.strategy.cp * plan.strategy.dp
     if ranks > cards:
-        return say(lang, "cards_and_dies", cards=f"{cards:,}", ranks=f"{ranks:,}")
-    return say(lang, "one_card") if cards == 1 else say(lang, "cards", cards=f"{cards:,}")
+        return report_text(lang, "cards_and_dies", cards=f"{cards:,}", ranks=f"{ranks:,}")
+    return report_text(lang, "one_card") if cards == 1 else report_text(lang, "cards", cards=f"{cards:,}")
 
 
 def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: int = COLUMNS) -> list[str]:
     """The plan's strategy, speed, interval, memory, evidence, cost of the run and breakdown."""
     strategy = plan.strategy
-    title = f"{name}  {degrees(strategy, with_dp=True)}{say(lang, 'comma')}{choices(strategy, lang)}"
+    title = f"{name}  {degrees(strategy, with_dp=True)}{report_text(lang, 'comma')}{choices(strategy, lang)}"
     lines = wrap(title, columns, hanging=INDENT * 3)
     facts = [
         _speed(plan, lang),
@@ -98,7 +98,7 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
     elif plan.days is not None and plan.npu_hours is not None and spec.training.tokens is not None:
         tokens = quantity(spec.training.tokens)
         days = f"{plan.days:,.0f}" if plan.days >= 10 else f"{plan.days:.1f}"
-        facts.append(say(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))
+        facts.append(report_text(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))
     facts.append(breakdown_line(plan, lang))
     facts += [line for line in (headroom_line(plan, lang),) if line is not None]
     facts += [in_language(text, lang) for text in plan.assumptions]
@@ -111,7 +111,7 @@ def lane_lines(plan: Plan, lang: Language) -> list[str]:
     """What the device's lanes and the host do in a micro batch."""
     operators, host = plan.operators, plan.host
     return [
-        say(
+        report_text(
             lang,
             "operator_line",
             attention=percent(operators.flash_attention),
@@ -120,7 +120,7 @@ def lane_lines(plan: Plan, lang: Language) -> list[str]:
             hidden=percent(operators.sorting_hidden_share),
             vector=percent(operators.vector),
         ),
-        say(
+        report_text(
             lang,
             "host_line",
             operators=f"{host.operators_per_layer:.0f}",
@@ -136,9 +136,9 @@ def _speed(plan: Plan, lang: Language) -> str:
     convention = plan.mfu_convention
     parts = [
         step_in_words(plan, lang),
-        say(lang, "per_card", value=f"{plan.tokens_per_s_per_npu:,.0f}"),
-        say(lang, "in_total", value=quantity(plan.tokens_per_s)),
-        say(lang, "mfu", value=percent(plan.mfu), convention=convention),
+        report_text(lang, "per_card", value=f"{plan.tokens_per_s_per_npu:,.0f}"),
+        report_text(lang, "in_total", value=quantity(plan.tokens_per_s)),
+        report_text(lang, "mfu", value=percent(plan.mfu), convention=convention),
     ]
     return _spaced(parts)
 
@@ -147,25 +147,31 @@ def step_in_words(plan: Plan, lang: Language) -> str:
     """The step time, and what to expect where unproven gains and the risk not to fit make it another."""
     step = seconds(plan.step_time_s)
     expected = step if plan.expected_step_time_s is None else seconds(plan.expected_step_time_s)
-    return say(lang, "step", step=step) if expected == step else say(lang, "expected", step=step, expected=expected)
+    return (
+        report_text(lang, "step", step=step)
+        if expected == step
+        else report_text(lang, "expected", step=step, expected=expected)
+    )
 
 
 def measured_mfu(plan: Plan, lang: Language) -> str:
     """The highest MFU that a published run of the plan's class reached."""
     found = plan.best_measured_mfu
     if found is None:
-        return say(lang, "no_measured_mfu")
-    return say(lang, "measured_mfu", runs=found.runs, value=percent(found.highest), record=found.record)
+        return report_text(lang, "no_measured_mfu")
+    return report_text(lang, "measured_mfu", runs=found.runs, value=percent(found.highest), record=found.record)
 
 
 def _interval(plan: Plan, lang: Language) -> str:
     """The 80 % interval, the axes in which no measured run is near, and the nearest run."""
     given = plan.uncertainty
-    text = say(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
+    text = report_text(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
     if given.extrapolated:
-        text += say(lang, "comma") + say(lang, "extrapolated", axes=axes_in_words(given.extrapolated, lang))
+        text += report_text(lang, "comma") + report_text(
+            lang, "extrapolated", axes=axes_in_words(given.extrapolated, lang)
+        )
     if given.nearest_record is not None:
-        text += say(lang, "semicolon") + say(lang, "nearest", record=given.nearest_record)
+        text += report_text(lang, "semicolon") + report_text(lang, "nearest", record=given.nearest_record)
     return text
 
 
@@ -179,7 +185,7 @@ def _listed(names: list[str], lang: Language) -> str:
     """`ranks`, `ranks and EP`, `ranks, CP and EP`."""
     if len(names) < 2:
         return "".join(names)
-    return ("、" if lang == "zh" else ", ").join(names[:-1]) + say(lang, "and") + names[-1]
+    return ("、" if lang == "zh" else ", ").join(names[:-1]) + report_text(lang, "and") + names[-1]
 
 
 _ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"})
@@ -188,19 +194,19 @@ _ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"}
 def _memory(spec: Spec, plan: Plan, lang: Language) -> str:
     worst = max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib) if plan.stages else 0
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    text = say(lang, "memory", peak=peak, limit=limit, stage=worst)
+    text = report_text(lang, "memory", peak=peak, limit=limit, stage=worst)
     if (known := plan.memory_interval) is not None:
         low, high = f"{known.low_gib:.1f}", f"{known.high_gib:.1f}"
-        text += say(lang, "semicolon") + say(lang, "memory_interval", low=low, high=high)
+        text += report_text(lang, "semicolon") + report_text(lang, "memory_interval", low=low, high=high)
     if plan.p_fits is not None:
-        text += say(lang, "semicolon") + say(lang, "p_fits", chance=chance(plan.p_fits))
+        text += report_text(lang, "semicolon") + report_text(lang, "p_fits", chance=chance(plan.p_fits))
     if not plan.fits:
-        text += say(lang, "semicolon") + say(
+        text += report_text(lang, "semicolon") + report_text(
             lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}"
         )
     elif plan.oom_imbalance is not None and spec.model.is_moe:
         time, memory = factors_of(spec, plan)
-        text += say(lang, "semicolon") + say(
+        text += report_text(lang, "semicolon") + report_text(
             lang, "oom", limit=f"{plan.oom_imbalance:.1f}", assumed=f"{time:.1f}", peak=f"{memory:.1f}"
         )
     return text
@@ -215,12 +221,12 @@ def factors_of(spec: Spec, plan: Plan) -> tuple[float, float]:
 
 def experts_line(experts: ExpertImbalance, lang: Language) -> str:
     """How uneven experts are taken to be, at which group, and why."""
-    router = say(lang, "loads_file" if experts.from_file else f"router_{experts.router}")
+    router = report_text(lang, "loads_file" if experts.from_file else f"router_{experts.router}")
     if experts.memory_factor == experts.time_factor == 1.0:
-        return say(lang, "experts_even", ep=experts.ep, router=router)
+        return report_text(lang, "experts_even", ep=experts.ep, router=router)
     factors = experts.time_factor, experts.memory_factor, experts.memory_factor_of_stage
     time, memory, stage = (f"{factor:.2f}" for factor in factors)
-    return say(lang, "experts", ep=experts.ep, time=time, memory=memory, stage=stage, router=router)
+    return report_text(lang, "experts", ep=experts.ep, time=time, memory=memory, stage=stage, router=router)
 
 
 def _spaced(parts: list[str]) -> str:

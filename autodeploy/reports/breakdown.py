@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import part_name, say
+from autodeploy.reports.texts import part_name, report_text
 from autodeploy.specs.planset import PARTS
 
 if TYPE_CHECKING:
@@ -57,6 +57,6 @@ def breakdown_line(plan: Plan, lang: Language) -> str:
             continue
         text = f"{part_name(lang, part)} {share}"
         if part == "exposed_ep_s" and plan.strategy.ep > 1:
-            text += f" ({say(lang, 'hidden', share=round(100 * plan.hidden.ep_share_step))})"
+            text += f" ({report_text(lang, 'hidden', share=round(100 * plan.hidden.ep_share_step))})"
         parts.append(text)
-    return say(lang, "a_step") + " | ".join(parts) + " %"
+    return report_text(lang, "a_step") + " | ".join(parts) + " %"

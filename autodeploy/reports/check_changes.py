@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
-from autodeploy.reports.check_texts import tell
-from autodeploy.reports.markdown import escape
-from autodeploy.reports.texts import part_name
+from autodeploy.reports.tables import Table, escape, markdown
+from autodeploy.reports.texts import check_text, part_name
 from autodeploy.reports.wording import percent, seconds
 
 if TYPE_CHECKING:
@@ -24,16 +23,16 @@ def change_lines(report: CheckReport, lang: Language) -> list[str]:
     changes = report.changes
     if changes is None:
         return []
-    name = changes.name or tell(lang, "baseline_name")
-    lines = [tell(lang, "changed", name=name)]
+    name = changes.name or check_text(lang, "baseline_name")
+    lines = [check_text(lang, "changed", name=name)]
     lines += [
-        tell(lang, "change_line", name=field.name, before=field.before or ABSENT, after=field.after or ABSENT)
+        check_text(lang, "change_line", name=field.name, before=field.before or ABSENT, after=field.after or ABSENT)
         for field in changes.fields
     ]
     if not changes.fields:
-        lines = [f"{lines[0]}: {tell(lang, 'nothing_changed')}"]
+        lines = [f"{lines[0]}: {check_text(lang, 'nothing_changed')}"]
     lines += [
-        tell(
+        check_text(
             lang,
             "moved_line",
             part=part_name(lang, moved.part),
@@ -51,38 +50,34 @@ def change_tables(report: CheckReport, lang: Language) -> list[str]:
     changes = report.changes
     if changes is None:
         return []
-    name = changes.name or tell(lang, "baseline_name")
-    lines = ["", f"### {escape(tell(lang, 'changed', name=name))}", ""]
+    name = changes.name or check_text(lang, "baseline_name")
+    lines = ["", f"### {escape(check_text(lang, 'changed', name=name))}", ""]
     if changes.fields:
         title = "flag" if changes.fields[0].name.startswith("-") else "strategy_field"
-        lines += [_row([tell(lang, key) for key in (title, "before", "after")]), "|---|---|---|"]
-        for field in changes.fields:
-            values = [ABSENT if value is None else f"`{_cell(value)}`" for value in (field.before, field.after)]
-            lines.append(_row([f"`{field.name}`", *values]))
+        rows = [[f"`{field.name}`", _cell(field.before), _cell(field.after)] for field in changes.fields]
+        lines += markdown(Table([check_text(lang, key) for key in (title, "before", "after")], rows))
     else:
-        lines.append(tell(lang, "nothing_changed"))
+        lines.append(check_text(lang, "nothing_changed"))
     before = report.baseline.plan if report.baseline is not None else None
     if before is not None and report.plan is not None:
-        lines += ["", *_numbers(before, report.plan, changes, lang)]
+        lines += ["", *markdown(_numbers(before, report.plan, changes, lang))]
     for cause in _cause(changes, lang):
         lines += ["", escape(cause)]
     return lines
 
 
-def _numbers(before: Plan, after: Plan, changes: Changes, lang: Language) -> list[str]:
+def _numbers(before: Plan, after: Plan, changes: Changes, lang: Language) -> Table:
     slower = after.step_time_s / before.step_time_s - 1.0
     more = after.peak_memory_gib - before.peak_memory_gib
     rows = [
         [
-            tell(lang, "step_time"),
+            check_text(lang, "step_time"),
             seconds(before.step_time_s),
             seconds(after.step_time_s),
             f"{100 * slower:+.1f} %",
         ],
         [
-            tell(lang, "peak_memory"),
-            f"{before.peak_memory_gib:.1f}",
-            f"{after.peak_memory_gib:.1f}",
+            *(check_text(lang, "peak_memory"), f"{before.peak_memory_gib:.1f}", f"{after.peak_memory_gib:.1f}"),
             f"{more:+.1f}",
         ],
         ["MFU", f"{percent(before.mfu)} %", f"{percent(after.mfu)} %", f"{100 * (after.mfu - before.mfu):+.1f}"],
@@ -91,18 +86,16 @@ def _numbers(before: Plan, after: Plan, changes: Changes, lang: Language) -> lis
         name = f"{part_name(lang, moved.part)} (s)"
         difference = f"{moved.after_s - moved.before_s:+.3g}"
         rows.append([name, seconds(moved.before_s), seconds(moved.after_s), difference])
-    head = ["", *(tell(lang, key) for key in ("before", "after", "difference"))]
-    return [_row(head), "|---|--:|--:|--:|", *(_row(row) for row in rows)]
+    head = ["", *(check_text(lang, key) for key in ("before", "after", "difference"))]
+    return Table(head, rows, {1, 2, 3})
 
 
 def _cause(changes: Changes, lang: Language) -> list[str]:
-    return [tell(lang, "why", cause=in_language(changes.cause, lang))] if changes.cause else []
+    return [check_text(lang, "why", cause=in_language(changes.cause, lang))] if changes.cause else []
 
 
-def _row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _cell(text: str) -> str:
-    """Text that stands in a table's cell between backticks."""
-    return text.replace("`", "'").replace("|", "\\|").replace("\n", " ")[:200]
+def _cell(text: str | None) -> str:
+    """A value between backticks."""
+    return (
+        ABSENT if text is None else "`{}`".format(text.replace("`", "'").replace("|", "\\|").replace("\n", " ")[:200])
+    )

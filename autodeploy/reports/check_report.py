@@ -8,10 +8,9 @@ from xml.etree import ElementTree
 from autodeploy.messages import in_language
 from autodeploy.reports.best_plan import experts_line, header, measured_mfu
 from autodeploy.reports.check_changes import change_lines, change_tables
-from autodeploy.reports.check_texts import remedy_name, tell
-from autodeploy.reports.markdown import UNWRAPPED, escape
 from autodeploy.reports.recommendation import rescaled_words
-from autodeploy.reports.texts import memory_name, say
+from autodeploy.reports.tables import UNWRAPPED, Table, escape, markdown
+from autodeploy.reports.texts import check_text, memory_name, remedy_name, report_text
 from autodeploy.reports.wording import degrees, percent, seconds, wrap
 from autodeploy.specs.spec import Spec
 
@@ -33,9 +32,9 @@ def render_check(report: CheckReport, lang: Language = "en") -> str:
         f"{_verdict(report.passed, lang)}  {line}" if not i else line for i, line in enumerate(_title(report, lang))
     ]
     for gate in report.gates:
-        mark = tell(lang, "gate_passed" if gate.passed else "gate_failed")
+        mark = check_text(lang, "gate_passed" if gate.passed else "gate_failed")
         lines += wrap(
-            f"{mark} {gate_title(gate, lang)}{say(lang, 'colon')}{gate_words(gate, lang, report.release)}",
+            f"{mark} {gate_title(gate, lang)}{report_text(lang, 'colon')}{gate_words(gate, lang, report.release)}",
             indent="  ",
             hanging="     ",
         )
@@ -51,11 +50,10 @@ def render_check_markdown(report: CheckReport, lang: Language = "en") -> str:
         lines += [f"> **{escape(doubt)}**", ">"]
     if len(lines) > 1:
         lines[-1] = ""
-    lines += [f"## {tell(lang, 'title')}: {_verdict(report.passed, lang)}", ""]
+    lines += [f"## {check_text(lang, 'title')}: {_verdict(report.passed, lang)}", ""]
     lines += [escape(" ".join(_title(report, lang, columns=UNWRAPPED))), ""]
-    columns = ("gate", "value", "limit", "verdict")
-    lines += ["| " + " | ".join(tell(lang, name) for name in columns) + " |", "|---|--:|--:|---|"]
-    lines += ["| " + " | ".join(_cells(gate, report, lang)) + " |" for gate in report.gates]
+    titles = [check_text(lang, name) for name in ("gate", "value", "limit", "verdict")]
+    lines += markdown(Table(titles, [_cells(gate, report, lang) for gate in report.gates], {1, 2}))
     lines += change_tables(report, lang)
     lines += ["", *(f"- **{escape(rule)}**" for rule in rules(report, lang))]
     lines += [f"- {escape(fact)}" for fact in facts(report, lang)]
@@ -63,18 +61,18 @@ def render_check_markdown(report: CheckReport, lang: Language = "en") -> str:
     identity = f"AutoDeploy {report.engine_version}"
     if report.plan is not None:
         identity += f", spec `{report.spec_hash[:12]}`, plan `{report.plan.plan_id}`"
-    lines += ["", f"<sub>{identity}; {say(lang, 'generated')}</sub>"]
+    lines += ["", f"<sub>{identity}; {report_text(lang, 'generated')}</sub>"]
     return "\n".join(lines) + "\n"
 
 
 def _cells(gate: Gate, report: CheckReport, lang: Language) -> list[str]:
     """A gate as a row: name, value, limit, verdict."""
-    told = tell(lang, "told") if gate.limit is None and gate.passed else _verdict(gate.passed, lang)
+    told = check_text(lang, "told") if gate.limit is None and gate.passed else _verdict(gate.passed, lang)
     if gate.name == "legality":
         return [gate_title(gate, lang), gate_words(gate, lang, report.release), "–", told]
     limit = "–" if gate.limit is None else f"{percent(gate.limit)} %"
     if gate.limit is not None and _is_faster(gate):
-        limit = tell(lang, "slower_allowed", pct=percent(gate.limit))
+        limit = check_text(lang, "slower_allowed", pct=percent(gate.limit))
     return [gate_title(gate, lang), f"{percent(abs(gate.value))} %", limit, told]
 
 
@@ -89,7 +87,7 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
         case = ElementTree.SubElement(
             suite,
             "testcase",
-            {"classname": f"autodeploy.{_printable(name)}", "name": tell(lang, gate.name), "time": "0"},
+            {"classname": f"autodeploy.{_printable(name)}", "name": check_text(lang, gate.name), "time": "0"},
         )
         if not gate.passed:
             words = gate_words(gate, lang, report.release)
@@ -113,23 +111,25 @@ def _details(gate: Gate, report: CheckReport, lang: Language) -> list[str]:
 
 def unmodelled(report: CheckReport, lang: Language) -> list[str]:
     """What changes the result and no prediction knows: it stands above the verdict."""
-    return [tell(lang, "unmodelled", text=in_language(text, lang)) for text in report.unmodelled]
+    return [check_text(lang, "unmodelled", text=in_language(text, lang)) for text in report.unmodelled]
 
 
 def rules(report: CheckReport, lang: Language) -> list[str]:
     """Broken rules with their numbers, those that fail the gate first, and why nothing is predicted."""
     lines = [
-        tell(lang, "allowed_rule" if rule.allowed else "broken_rule", text=in_language(rule.text, lang), rule=rule.rule)
+        check_text(
+            lang, "allowed_rule" if rule.allowed else "broken_rule", text=in_language(rule.text, lang), rule=rule.rule
+        )
         for rule in sorted(report.broken_rules, key=lambda rule: rule.allowed)
     ]
     if report.plan is None and report.unpredicted:
-        lines.append(tell(lang, "not_predicted", reason=in_language(report.unpredicted, lang)))
+        lines.append(check_text(lang, "not_predicted", reason=in_language(report.unpredicted, lang)))
     return lines
 
 
 def gate_title(gate: Gate, lang: Language) -> str:
     """What a gate holds to its limit; a launch that beats what it is compared with is faster, not slower by less."""
-    return tell(lang, f"{gate.name}_faster" if _is_faster(gate) else gate.name)
+    return check_text(lang, f"{gate.name}_faster" if _is_faster(gate) else gate.name)
 
 
 def _is_faster(gate: Gate) -> bool:
@@ -140,13 +140,13 @@ def gate_words(gate: Gate, lang: Language, release: str = "") -> str:
     """The value of a gate and its limit; of legality what it was held against."""
     if gate.name == "legality":
         count = round(gate.value)
-        words = tell(lang, "rules_broken", count=count) if count else tell(lang, "no_rule_broken")
-        return words + (tell(lang, "for_release", release=release) if release else "")
+        words = check_text(lang, "rules_broken", count=count) if count else check_text(lang, "no_rule_broken")
+        return words + (check_text(lang, "for_release", release=release) if release else "")
     if gate.limit is None:
-        return f"{percent(abs(gate.value))} %{say(lang, 'comma')}{tell(lang, 'told')}"
+        return f"{percent(abs(gate.value))} %{report_text(lang, 'comma')}{check_text(lang, 'told')}"
     if _is_faster(gate):
-        allowed = tell(lang, "slower_allowed", pct=percent(gate.limit))
-        return f"{percent(-gate.value)} %{say(lang, 'comma')}{allowed}"
+        allowed = check_text(lang, "slower_allowed", pct=percent(gate.limit))
+        return f"{percent(-gate.value)} %{report_text(lang, 'comma')}{allowed}"
     sign = (">=" if gate.passed else "<") if gate.name == "mfu" else ("<=" if gate.passed else ">")
     return f"{percent(gate.value)} % {sign} {percent(gate.limit)} %"
 
@@ -158,28 +158,28 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
         return []
     stage = max(range(len(plan.stages)), key=lambda index: plan.stages[index].total_gib)
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    survives = tell(lang, "survives_any") if report.spec["model"].get("n_routed_experts") else ""
+    survives = check_text(lang, "survives_any") if report.spec["model"].get("n_routed_experts") else ""
     if plan.oom_imbalance is not None and plan.oom_imbalance <= 1.0:
-        survives = tell(lang, "survives_none")
+        survives = check_text(lang, "survives_none")
     elif plan.oom_imbalance is not None:
         sized = plan.experts.memory_factor if plan.experts is not None else 1.0
-        survives = tell(lang, "survives", oom=f"{plan.oom_imbalance:.1f}", peak=f"{sized:.1f}")
+        survives = check_text(lang, "survives", oom=f"{plan.oom_imbalance:.1f}", peak=f"{sized:.1f}")
     known = plan.memory_interval
     about = ""
     if known is not None:
-        about = tell(lang, "memory_interval", low=f"{known.low_gib:.1f}", high=f"{known.high_gib:.1f}")
+        about = check_text(lang, "memory_interval", low=f"{known.low_gib:.1f}", high=f"{known.high_gib:.1f}")
     low, high = seconds(plan.uncertainty.low_s), seconds(plan.uncertainty.high_s)
     lines = [
-        tell(lang, "memory_line", stage=stage, peak=peak, limit=limit) + about + survives,
+        check_text(lang, "memory_line", stage=stage, peak=peak, limit=limit) + about + survives,
         *([experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []),
-        tell(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
+        check_text(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
     ]
     if plan.rescaled is not None:
         lines.append(rescaled_words(plan.rescaled, lang))
     lines.append(measured_mfu(plan, lang))
-    lines.append(tell(lang, "no_best") if report.best is None else _compared("best_line", report.best, lang))
+    lines.append(check_text(lang, "no_best") if report.best is None else _compared("best_line", report.best, lang))
     if report.baseline is not None:
-        name = (report.changes.name if report.changes is not None else "") or tell(lang, "baseline_name")
+        name = (report.changes.name if report.changes is not None else "") or check_text(lang, "baseline_name")
         lines.append(_compared("baseline_line", report.baseline, lang, name=name))
     return lines
 
@@ -190,7 +190,7 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
     if report.shortage is not None:
         short = report.shortage
         lines.append(
-            tell(
+            check_text(
                 lang,
                 "shortage",
                 stage=short.stage,
@@ -203,18 +203,18 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
             )
         )
         lines += [
-            tell(lang, "other_fix" if index else "cheapest", fix=_remedy(remedy, lang))
+            check_text(lang, "other_fix" if index else "cheapest", fix=_remedy(remedy, lang))
             for index, remedy in enumerate(report.remedies)
         ]
         if not report.remedies:
             best = report.best
             better = best is not None and best.plan.peak_memory_gib * GIB <= short.limit_bytes
-            lines.append(tell(lang, "no_fix") + (f"; {tell(lang, 'take_best')}" if better else ""))
-    lines += [tell(lang, "assumed", text=in_language(text, lang)) for text in report.assumptions]
-    lines += [tell(lang, "contradiction", text=in_language(text, lang)) for text in report.contradictions]
+            lines.append(check_text(lang, "no_fix") + (f"; {check_text(lang, 'take_best')}" if better else ""))
+    lines += [check_text(lang, "assumed", text=in_language(text, lang)) for text in report.assumptions]
+    lines += [check_text(lang, "contradiction", text=in_language(text, lang)) for text in report.contradictions]
     if report.unknown_flags:
-        flags = say(lang, "comma").join(in_language(flag, lang) for flag in report.unknown_flags)
-        lines.append(tell(lang, "unknown_flags", flags=flags))
+        flags = report_text(lang, "comma").join(in_language(flag, lang) for flag in report.unknown_flags)
+        lines.append(check_text(lang, "unknown_flags", flags=flags))
     return lines
 
 
@@ -229,12 +229,12 @@ def _title(report: CheckReport, lang: Language, columns: int = 90) -> list[str]:
 
 
 def _verdict(passed: bool, lang: Language) -> str:
-    return tell(lang, "passed" if passed else "failed")
+    return check_text(lang, "passed" if passed else "failed")
 
 
 def _compared(key: str, compared: Compared, lang: Language, **more: str) -> str:
     plan = compared.plan
-    return tell(
+    return check_text(
         lang,
         key,
         **more,
@@ -247,15 +247,15 @@ def _compared(key: str, compared: Compared, lang: Language, **more: str) -> str:
 
 def _slower(slowdown: float, lang: Language) -> str:
     if abs(slowdown) < 0.0005:
-        return tell(lang, "same")
-    return tell(lang, "slower" if slowdown > 0 else "faster", pct=percent(abs(slowdown)))
+        return check_text(lang, "same")
+    return check_text(lang, "slower" if slowdown > 0 else "faster", pct=percent(abs(slowdown)))
 
 
 def _remedy(remedy: Remedy, lang: Language) -> str:
     names = " + ".join(remedy_name(lang, name) for name in remedy.names)
-    flags = tell(lang, "fix_add", flags=" ".join(remedy.add_flags)) if remedy.add_flags else ""
-    flags += tell(lang, "fix_drop", flags=" ".join(remedy.drop_flags)) if remedy.drop_flags else ""
-    cost = tell(
+    flags = check_text(lang, "fix_add", flags=" ".join(remedy.add_flags)) if remedy.add_flags else ""
+    flags += check_text(lang, "fix_drop", flags=" ".join(remedy.drop_flags)) if remedy.drop_flags else ""
+    cost = check_text(
         lang,
         "fix_cost",
         names=names,

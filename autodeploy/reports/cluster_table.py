@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
-from autodeploy.reports.command_texts import command_text
+from autodeploy.reports.texts import command_text
 from autodeploy.reports.wording import degrees, system_title
 
 if TYPE_CHECKING:

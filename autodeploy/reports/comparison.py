@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.messages import in_language
-from autodeploy.reports.check_texts import field_name, tell
-from autodeploy.reports.markdown import escape
 from autodeploy.reports.run_facts import duration, size
-from autodeploy.reports.texts import memory_name, part_name
+from autodeploy.reports.tables import Table, escape, markdown
+from autodeploy.reports.texts import check_text, field_name, memory_name, part_name
 from autodeploy.reports.wording import chance, degrees, recompute_names, swap_names
 from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
 from autodeploy.specs.planset import PARTS
@@ -96,14 +95,14 @@ def compare_plans(pairs: Sequence[Pair]) -> Comparison:
 
 def render_comparison_markdown(comparison: Comparison, lang: Language = "en") -> str:
     """A table with a column for each plan."""
-    titles = [tell(lang, "field"), *(f"`{plan.plan_id}` {escape(plan.layout)}" for plan in comparison.plans)]
-    lines = [f"## {tell(lang, 'compare_title')}", "", "| " + " | ".join(titles) + " |"]
-    lines.append("|---|" + "--:|" * len(comparison.plans))
+    titles = [check_text(lang, "field"), *(f"`{plan.plan_id}` {escape(plan.layout)}" for plan in comparison.plans)]
+    rows = []
     for row, texts, best in rows_in_words(comparison, lang):
         cells = [f"**{text}**" if index == best else text for index, text in enumerate(map(escape, texts))]
-        lines.append("| " + " | ".join([escape(row_title(row, lang)), *cells]) + " |")
+        rows.append([escape(row_title(row, lang)), *cells])
+    lines = [f"## {check_text(lang, 'compare_title')}", "", *markdown(Table(titles, rows, {*range(1, len(titles))}))]
     if not comparison.differences:
-        lines += ["", tell(lang, "all_equal")]
+        lines += ["", check_text(lang, "all_equal")]
     if comparison.checkpoints:
         lines += ["", *(f"- {line}" for line in checkpoint_lines(comparison, lang))]
     return "\n".join(lines) + "\n"
@@ -113,10 +112,10 @@ def checkpoint_lines(comparison: Comparison, lang: Language = "en") -> list[str]
     """What becomes of the first plan's checkpoints in each other, a sentence each, and the commands of a conversion."""
     lines = []
     for change in comparison.checkpoints:
-        how, reason = tell(lang, f"checkpoint_{change.how}"), in_language(change.reason, lang)
-        line = tell(lang, "checkpoint_change", before=change.before, after=change.after, how=how, reason=reason)
+        how, reason = check_text(lang, f"checkpoint_{change.how}"), in_language(change.reason, lang)
+        line = check_text(lang, "checkpoint_change", before=change.before, after=change.after, how=how, reason=reason)
         if change.moved_gb is not None and change.seconds is not None:
-            line += tell(lang, "checkpoint_moved", size=size(change.moved_gb), time=duration(change.seconds))
+            line += check_text(lang, "checkpoint_moved", size=size(change.moved_gb), time=duration(change.seconds))
         lines += [line, *(f"`{command}`" for command in change.commands)]
     return lines
 
@@ -150,7 +149,7 @@ def _text(field: str, value: Cell, lang: Language, decimals: int) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool):
-        return tell(lang, "yes" if value else "no")
+        return check_text(lang, "yes" if value else "no")
     if isinstance(value, float):
         if field in {"mfu", "run.goodput"}:
             return f"{100 * value:.1f} %"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.check_texts import field_name
-from autodeploy.reports.texts import say
+from autodeploy.reports.texts import field_name, report_text
 from autodeploy.reports.wording import percent
 from cost_models.schedule import SCHEDULES, schedule
 
@@ -45,7 +44,7 @@ def in_words(each: Evidence, lang: Language) -> str:
 
 def unproven_names(plan: Plan, lang: Language) -> str:
     """`EP 64, DualPipeV`; nothing where every axis and feature has runs."""
-    return say(lang, "comma").join(in_words(each, lang) for each in unproven(plan))
+    return report_text(lang, "comma").join(in_words(each, lang) for each in unproven(plan))
 
 
 def evidence_line(plan: Plan, lang: Language) -> str | None:
@@ -55,9 +54,9 @@ def evidence_line(plan: Plan, lang: Language) -> str | None:
     missing = unproven(plan)
     if not missing:
         weakest = min(plan.evidence, key=lambda each: each.runs)
-        text = say(lang, "all_proven", name=in_words(weakest, lang), runs=weakest.runs)
+        text = report_text(lang, "all_proven", name=in_words(weakest, lang), runs=weakest.runs)
         return text + _nearest(weakest, lang)
-    text = say(lang, "unproven", names=unproven_names(plan, lang))
+    text = report_text(lang, "unproven", names=unproven_names(plan, lang))
     # One record stands for all: the one that was missed most, of those that have an error.
     told = [each for each in missing if each.nearest_record is not None]
     return text + (_nearest(max(told, key=lambda each: abs(each.error or 0.0)), lang) if told else "")
@@ -81,21 +80,25 @@ def evidence_rows(plan: Plan, lang: Language) -> list[EvidenceRow]:
 def _nearest(each: Evidence, lang: Language) -> str:
     if each.nearest_record is None:
         return ""
-    text = say(lang, "semicolon") + say(lang, "nearest", record=each.nearest_record)
+    text = report_text(lang, "semicolon") + report_text(lang, "nearest", record=each.nearest_record)
     if each.error is None:
         return text
     key = "predicted_long" if each.error >= 0 else "predicted_short"
-    return text + say(lang, "comma") + say(lang, key, pct=percent(abs(each.error)))
+    return text + report_text(lang, "comma") + report_text(lang, key, pct=percent(abs(each.error)))
 
 
 def _axis(axis: str, lang: Language) -> str:
     if axis in {"feature", "ranks"}:
-        return say(lang, f"axis_{axis}")
+        return report_text(lang, f"axis_{axis}")
     if axis in _WORDS | {"micro_batch_size"}:
         return field_name(lang, axis)
     if axis.startswith(_OF_POST_TRAINING):
         own = axis.removeprefix(_OF_POST_TRAINING).removeprefix("generation.")
-        return say(lang, "axis_generation", axis=own.upper()) if own in _DEGREES else say(lang, f"axis_{own}")
+        return (
+            report_text(lang, "axis_generation", axis=own.upper())
+            if own in _DEGREES
+            else report_text(lang, f"axis_{own}")
+        )
     return axis.upper()
 
 

@@ -17,18 +17,13 @@ from autodeploy.reports.plan_report import (
 from autodeploy.reports.recommendation import recommendation_lines
 from autodeploy.reports.rows import columns, plan_rows
 from autodeploy.reports.spare_table import spare_table
-from autodeploy.reports.texts import say
+from autodeploy.reports.tables import UNWRAPPED, Table, escape, escaped, markdown
+from autodeploy.reports.texts import report_text
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from autodeploy.messages import Language
-    from autodeploy.reports.plan_report import Table
     from autodeploy.specs.planset import Plan, PlanSet
-
-
-UNWRAPPED = 10_000  # columns: Markdown breaks lines itself
 
 
 def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None = None) -> str:
@@ -40,13 +35,13 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
     if shown is None:
         lines += [f"- {escape(line.strip(' -'))}" for line in no_plan_lines(plan_set, lang, columns=UNWRAPPED)]
     else:
-        name = say(lang, "best") if shown is best else say(lang, "plan")
+        name = report_text(lang, "best") if shown is best else report_text(lang, "plan")
         lines += _facts([*plan_lines(spec, shown, lang, name=name, columns=UNWRAPPED), *lane_lines(shown, lang)])
-        lines += ["", *_table(plan_set, lang)]
+        lines += ["", *markdown(_plans(plan_set, lang))]
         lines += ["", *(f"- {escape(told)}" for told in recommendation_lines(plan_set, lang))]
-        lines += _titled(say(lang, "spares"), spare_table(plan_set, lang))
-        lines += _titled(say(lang, "evidence"), evidence_table(shown, lang))
-        lines += _titled(say(lang, "box"), box_table(plan_set, lang))
+        lines += _titled(report_text(lang, "spares"), spare_table(plan_set, lang))
+        lines += _titled(report_text(lang, "evidence"), evidence_table(shown, lang))
+        lines += _titled(report_text(lang, "box"), box_table(plan_set, lang))
         lines += _menu(shown, lang)
     notes = counts_lines(plan_set, lang, columns=UNWRAPPED)
     notes += [*note_lines(plan_set, spec, lang, columns=UNWRAPPED), *off_lines(plan_set, lang)]
@@ -56,7 +51,7 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
     identity = [f"AutoDeploy {search.engine_version}"]
     identity += [f"plan `{shown.plan_id}`"] if shown is not None else []
     identity.append(f"spec `{search.spec_hash[:12]}`, profile `{search.profile_hash[:12]}`")
-    lines.append(f"<sub>{', '.join(identity)}; {say(lang, 'generated')}</sub>")
+    lines.append(f"<sub>{', '.join(identity)}; {report_text(lang, 'generated')}</sub>")
     return "\n".join(lines) + "\n"
 
 
@@ -65,28 +60,20 @@ def _facts(lines: list[str]) -> list[str]:
     return [f"**{escape(first)}**", "", *(f"- {escape(fact)}" for fact in rest)]
 
 
-def _table(plan_set: PlanSet, lang: Language) -> list[str]:
+def _plans(plan_set: PlanSet, lang: Language) -> Table:
     rows = plan_rows(plan_set, lang)
     shown = columns(rows, lang, with_id=True)
-    lines = [_line(column.title for column in shown)]
-    lines.append("|" + "|".join("--:" if column.is_number else "---" for column in shown) + "|")
-    for row in rows:
-        lines.append(_line(f"`{row.plan_id}`" if c.name == "plan_id" else escape(row.cell(c.name)) for c in shown))
-    return lines
+    cells = [
+        [f"`{row.plan_id}`" if column.name == "plan_id" else escape(row.cell(column.name)) for column in shown]
+        for row in rows
+    ]
+    right = {place for place, column in enumerate(shown) if column.is_number}
+    return Table([column.title for column in shown], cells, right)
 
 
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _titled(title: str, found: Table | None) -> list[str]:
+def _titled(title: str, table: Table | None) -> list[str]:
     """A table below its title."""
-    if found is None:
-        return []
-    titles, cells, right = found
-    lines = ["", f"**{title}**", "", _line(titles)]
-    lines.append("|" + "|".join("--:" if column in right else "---" for column in range(len(titles))) + "|")
-    return lines + [_line(map(escape, row)) for row in cells]
+    return [] if table is None else ["", f"**{title}**", "", *markdown(escaped(table))]
 
 
 def _menu(plan: Plan, lang: Language) -> list[str]:
@@ -97,13 +84,6 @@ def _menu(plan: Plan, lang: Language) -> list[str]:
     rows = []
     for item in plan.memory_menu:
         ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"
-        cells = [item.layers, f"{item.choice} ({say(lang, item.kind + '_kind')})", f"{item.saved_gib:.3f}"]
+        cells = [item.layers, f"{item.choice} ({report_text(lang, item.kind + '_kind')})", f"{item.saved_gib:.3f}"]
         rows.append([*cells, f"{item.added_ms:.2f}", ratio, str(item.used_layers)])
-    return _titled(say(lang, "menu"), ([say(lang, key) for key in keys], rows, {2, 3, 4, 5}))
-
-
-def escape(text: str) -> str:
-    """Signs that Markdown or HTML would take for its own."""
-    for sign in "\\|*_<>#":
-        text = text.replace(sign, "\\" + sign)
-    return text
+    return _titled(report_text(lang, "menu"), Table([report_text(lang, key) for key in keys], rows, {2, 3, 4, 5}))

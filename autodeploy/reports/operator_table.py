@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.plan_report import aligned
-from autodeploy.reports.texts import say
+from autodeploy.reports.tables import Table, aligned
+from autodeploy.reports.texts import report_text
 from autodeploy.reports.wording import wrap
 
 if TYPE_CHECKING:
@@ -32,23 +32,23 @@ def render_operators(report: OperatorReport, lang: Language = "en") -> str:
 
 def _layer(layer: LayerOperators, lang: Language) -> list[str]:
     lines = ["", layer_title(layer, lang)]
-    lines += aligned(titles(OPERATORS, lang), operator_cells(layer), set(OPERATOR_NUMBERS))
+    lines += aligned(Table(titles(OPERATORS, lang), operator_cells(layer), {*OPERATOR_NUMBERS}))
     lines += wrap(beyond_line(layer, lang), hanging="  ") if layer.operators else []
     if layer.beside_s:
-        lines.append(say(lang, "op_beside", time=_micros(layer.beside_s)))
+        lines.append(report_text(lang, "op_beside", time=_micros(layer.beside_s)))
     if layer.exchanges:
-        lines += aligned(titles(EXCHANGES, lang), exchange_cells(layer), set(EXCHANGE_NUMBERS))
+        lines += aligned(Table(titles(EXCHANGES, lang), exchange_cells(layer), {*EXCHANGE_NUMBERS}))
     return lines
 
 
 def titles(names: Sequence[str], lang: Language) -> list[str]:
     """Titles of columns."""
-    return [say(lang, name) for name in names]
+    return [report_text(lang, name) for name in names]
 
 
 def head(report: OperatorReport, lang: Language) -> str:
     """What the tables are of."""
-    return say(
+    return report_text(
         lang,
         "op_head",
         runs=f"{report.micro_batches:,}",
@@ -60,18 +60,24 @@ def head(report: OperatorReport, lang: Language) -> str:
 
 def layer_title(layer: LayerOperators, lang: Language) -> str:
     """A kind of layer and how many the model has."""
-    return say(lang, "op_layer", name=layer.name, count=f"{layer.layers:.4g}")
+    return report_text(lang, "op_layer", name=layer.name, count=f"{layer.layers:.4g}")
 
 
 def beyond_line(layer: LayerOperators, lang: Language) -> str:
     """The operators with the most time beyond the roofline, and what would change it; empty where none has any."""
     rows = sorted(layer.operators, key=lambda row: (-row.beyond_s, row.name))[:MOST_BEYOND]
     each = [
-        say(lang, "op_beyond_each", name=row.name, seconds=f"{row.beyond_s:.3g}", change=say(lang, _change_of(row)))
+        report_text(
+            lang,
+            "op_beyond_each",
+            name=row.name,
+            seconds=f"{row.beyond_s:.3g}",
+            change=report_text(lang, _change_of(row)),
+        )
         for row in rows
         if row.beyond_s > 0.0
     ]
-    return say(lang, "op_beyond", each=("；" if lang == "zh" else "; ").join(each)) if each else ""
+    return report_text(lang, "op_beyond", each=("；" if lang == "zh" else "; ").join(each)) if each else ""
 
 
 def _change_of(row: OperatorRow) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import part_name, say
+from autodeploy.reports.texts import part_name, report_text
 from autodeploy.reports.wording import degrees, percent, seconds
 
 if TYPE_CHECKING:
@@ -22,17 +22,19 @@ def headroom_line(plan: Plan, lang: Language) -> str | None:
     if not losses:
         return None
     parts = [
-        say(
+        report_text(
             lang,
             "loss",
-            part=say(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part),
+            part=report_text(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part),
             seconds=seconds(loss.seconds),
             points=f"{loss.mfu_points:.1f}",
         )
         for loss in losses
     ]
-    text = say(lang, "headroom", losses=say(lang, "comma").join(parts))
-    return text + say(lang, "semicolon") + say(lang, "mfu_without", mfu=percent(losses[-1].mfu_up_to_here))
+    text = report_text(lang, "headroom", losses=report_text(lang, "comma").join(parts))
+    return (
+        text + report_text(lang, "semicolon") + report_text(lang, "mfu_without", mfu=percent(losses[-1].mfu_up_to_here))
+    )
 
 
 def goal_line(plan: Plan, lang: Language) -> str | None:
@@ -46,18 +48,18 @@ def goal_line(plan: Plan, lang: Language) -> str | None:
     left, parts = asked_s, []
     for loss in plan.headroom:
         share = min(1.0, left / loss.seconds)
-        name = say(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part)
-        parts.append(name if share >= 1.0 else say(lang, "goal_part", share=percent(share), part=name))
+        name = report_text(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part)
+        parts.append(name if share >= 1.0 else report_text(lang, "goal_part", share=percent(share), part=name))
         left -= loss.seconds
         if left <= 0.0:
             break
-    return say(
+    return report_text(
         lang,
         "goal",
         mfu=percent(GOAL_MFU),
         step=seconds(plan.step_time_s - asked_s),
         less=seconds(asked_s),
-        losses=say(lang, "comma").join(parts),
+        losses=report_text(lang, "comma").join(parts),
     )
 
 
@@ -68,13 +70,13 @@ def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:
         return None
     same_cards = len({point.num_npus for point in points}) == 1
     shown = points if len(points) <= MOST_POINTS else (*points[: MOST_POINTS - 1], points[-1])
-    text = say(lang, "semicolon").join(_point(point, lang, same_cards=same_cards) for point in shown)
+    text = report_text(lang, "semicolon").join(_point(point, lang, same_cards=same_cards) for point in shown)
     if len(shown) < len(points):
-        return say(lang, "pareto_some", count=len(points), shown=len(shown), points=text)
-    return say(lang, "pareto", count=len(points), points=text)
+        return report_text(lang, "pareto_some", count=len(points), shown=len(shown), points=text)
+    return report_text(lang, "pareto", count=len(points), points=text)
 
 
 def _point(point: ParetoPoint, lang: Language, *, same_cards: bool) -> str:
     name = degrees(point.strategy, with_dp=False) if point.rank is None else f"#{point.rank}"
     text = f"{name} {seconds(point.step_time_s)} s {point.peak_memory_gib:.1f} GiB"
-    return text if same_cards else f"{text} {say(lang, 'cards', cards=f'{point.num_npus:,}')}"
+    return text if same_cards else f"{text} {report_text(lang, 'cards', cards=f'{point.num_npus:,}')}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
-from autodeploy.reports.best_plan import COLUMNS, INDENT, header, lane_lines, plan_lines
+from autodeploy.reports.best_plan import INDENT, header, lane_lines, plan_lines
 from autodeploy.reports.evidence import evidence_rows
 from autodeploy.reports.outlook import goal_line, pareto_line
 from autodeploy.reports.recommendation import box_rows, recommendation_lines, rescaled_words
 from autodeploy.reports.rows import PlanRow, columns, plan_rows
 from autodeploy.reports.spare_table import spare_table
-from autodeploy.reports.texts import say
+from autodeploy.reports.tables import COLUMNS, Table, aligned
+from autodeploy.reports.texts import report_text
 from autodeploy.reports.wording import pad, percent, seconds, width, wrap
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS, UNRESTRICTED, launchers, post_trainers, title_of
@@ -27,14 +28,14 @@ def render_plan_set(plan_set: PlanSet, lang: Language = "en", *, detail: bool = 
     best = plan_set.plans[0] if plan_set.plans else None
     lines = header(spec, best or plan_set.reference, lang)
     if best is not None:
-        lines += plan_lines(spec, best, lang, name=say(lang, "best"))
+        lines += plan_lines(spec, best, lang, name=report_text(lang, "best"))
         lines += table(plan_rows(plan_set, lang), lang)
         for told in recommendation_lines(plan_set, lang):
             lines += wrap(told, COLUMNS, hanging=INDENT)
     else:
         lines += no_plan_lines(plan_set, lang)
     if spares := spare_table(plan_set, lang):
-        lines += [say(lang, "spares"), *aligned(*spares)]
+        lines += [report_text(lang, "spares"), *aligned(spares)]
     lines += counts_lines(plan_set, lang)
     lines += note_lines(plan_set, spec, lang)
     if detail and best is not None:
@@ -45,7 +46,7 @@ def render_plan_set(plan_set: PlanSet, lang: Language = "en", *, detail: bool = 
 
 def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate: one strategy as given, no ranking."""
-    lines = [*header(spec, plan, lang), *plan_lines(spec, plan, lang, name=say(lang, "plan"))]
+    lines = [*header(spec, plan, lang), *plan_lines(spec, plan, lang, name=report_text(lang, "plan"))]
     if plan.rescaled is not None:
         lines += wrap(rescaled_words(plan.rescaled, lang), indent=INDENT, hanging=INDENT)
     if plan.explanation:
@@ -63,30 +64,14 @@ def table(rows: list[PlanRow], lang: Language) -> list[str]:
     if needed + len(shown) > COLUMNS:
         shown = [column for column in shown if column.name != "tokens_per_s_per_npu"]
     cells = [[row.cell(column.name) for column in shown] for row in rows]
-    return aligned([column.title for column in shown], cells, {i for i, c in enumerate(shown) if c.is_number})
-
-
-def aligned(titles: list[str], cells: list[list[str]], right: set[int]) -> list[str]:
-    """A table in aligned columns, those of numbers to the right; what is too long for the line is cut at its end."""
-    widths = [max(width(row[column]) for row in [titles, *cells]) for column in range(len(titles))]
-    gap = 2 if sum(widths) + 2 * len(widths) <= COLUMNS else 1
-    lines = []
-    for row in [titles, *cells]:
-        line = " " + (" " * gap).join(pad(cell, widths[i], right=i in right) for i, cell in enumerate(row))
-        lines.append(_cut(line.rstrip()))
-    return lines
-
-
-def _cut(line: str) -> str:
-    while width(line) > COLUMNS:
-        line = line[:-2].rstrip() + "…"
-    return line
+    right = {place for place, column in enumerate(shown) if column.is_number}
+    return aligned(Table([column.title for column in shown], cells, right))
 
 
 def counts_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -> list[str]:
     """What became of the candidates, and how good the best is proven to be."""
     counts, gap = plan_set.counts, plan_set.optimality.gap
-    text = say(
+    text = report_text(
         lang,
         "counts",
         enumerated=f"{counts.enumerated:,}",
@@ -97,8 +82,8 @@ def counts_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -
         solved=f"{counts.solved:,}",
     )
     if plan_set.plans:
-        text += say(lang, "semicolon") + (
-            say(lang, "gap_unknown") if gap is None else say(lang, "gap", gap=percent(gap))
+        text += report_text(lang, "semicolon") + (
+            report_text(lang, "gap_unknown") if gap is None else report_text(lang, "gap", gap=percent(gap))
         )
     return wrap(text, columns, hanging=INDENT)
 
@@ -109,7 +94,7 @@ def off_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     for name, reason in plan_set.features_off.items():
         named.setdefault(reason, []).append(name)
     return [
-        say(lang, "features_off", reason=in_language(reason, lang), names=", ".join(names))
+        report_text(lang, "features_off", reason=in_language(reason, lang), names=", ".join(names))
         for reason, names in named.items()
     ]
 
@@ -121,30 +106,26 @@ def detail_lines(plan_set: PlanSet, plan: Plan, lang: Language) -> list[str]:
     for told in (*lane_lines(plan, lang), *([goal] if goal is not None else [])):
         lines += wrap(told, COLUMNS, hanging=INDENT)
     if evidence := evidence_table(plan, lang):
-        lines += [say(lang, "evidence"), *aligned(*evidence)]
+        lines += [report_text(lang, "evidence"), *aligned(evidence)]
     if box := box_lines(plan_set, lang):
-        lines += [say(lang, "box"), *box]
+        lines += [report_text(lang, "box"), *box]
     for told in off_lines(plan_set, lang):
         lines += wrap(told, COLUMNS, hanging=INDENT)
     return lines
-
-
-Table = tuple[list[str], list[list[str]], set[int]]
-"""Titles, cells, and which columns hold numbers."""
 
 
 def evidence_table(plan: Plan, lang: Language) -> Table | None:
     """What published runs say of each axis and feature of a plan."""
     keys = ("evidence_axis", "evidence_value", "evidence_runs", "evidence_error", "evidence_record")
     cells = [[r.axis, r.value, r.runs, r.error, r.nearest_record] for r in evidence_rows(plan, lang)]
-    return ([say(lang, key) for key in keys], cells, {2, 3}) if cells else None
+    return Table([report_text(lang, key) for key in keys], cells, {2, 3}) if cells else None
 
 
 def box_table(plan_set: PlanSet, lang: Language) -> Table | None:
     """The uncertain numbers that plans are ranked by."""
     keys = ("box_number", "box_meaning", "box_low", "box_high", "box_influence", "box_basis")
     cells = [[r.name, r.meaning, r.low, r.high, r.influence, r.basis] for r in box_rows(plan_set.risk, lang)]
-    return ([say(lang, key) for key in keys], cells, {2, 3, 4}) if cells else None
+    return Table([report_text(lang, key) for key in keys], cells, {2, 3, 4}) if cells else None
 
 
 def box_lines(plan_set: PlanSet, lang: Language) -> list[str]:
@@ -154,15 +135,15 @@ def box_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     if not rows:
         return []
     cells = [[row.name, row.low, row.high, row.influence] for row in told]
-    titles = [say(lang, key) for key in ("box_number", "box_low", "box_high", "box_influence")]
-    title, *lines = aligned(titles, cells, {1, 2, 3})
+    titles = [report_text(lang, key) for key in ("box_number", "box_low", "box_high", "box_influence")]
+    title, *lines = aligned(Table(titles, cells, {1, 2, 3}))
     found = [title]
     for row, line in zip(told, lines, strict=True):
         left = width(title) + 2
-        words = wrap(f"{row.meaning}{say(lang, 'semicolon')}{row.basis}", COLUMNS - left)
+        words = wrap(f"{row.meaning}{report_text(lang, 'semicolon')}{row.basis}", COLUMNS - left)
         found += [pad(line, left) + words[0], *(" " * left + text for text in words[1:])]
     if len(told) < len(rows):
-        found.append(" " + say(lang, "box_rest", count=len(rows) - len(told)))
+        found.append(" " + report_text(lang, "box_rest", count=len(rows) - len(told)))
     return found
 
 
@@ -173,41 +154,43 @@ def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = 
     free = plan_set.unrestricted
     if free.best_step_time_s is not None and (free.price_pct or 0) >= 0.05 and spec.search.target != UNRESTRICTED:
         target = title_of(spec.search.target)
-        price = say(lang, "price", target=target, price=f"{free.price_pct:.1f}", step=seconds(free.best_step_time_s))
+        price = report_text(
+            lang, "price", target=target, price=f"{free.price_pct:.1f}", step=seconds(free.best_step_time_s)
+        )
         lines += wrap(price, columns, hanging=INDENT)
     for text in plan_set.warnings:
-        lines += wrap(say(lang, "warning", text=in_language(text, lang)), columns, hanging=INDENT)
+        lines += wrap(report_text(lang, "warning", text=in_language(text, lang)), columns, hanging=INDENT)
     if not plan_set.reproducible and spec.search.mode == "reproducible":  # mode fast has its own warning
-        lines += wrap(say(lang, "not_reproducible"), columns, hanging=INDENT)
+        lines += wrap(report_text(lang, "not_reproducible"), columns, hanging=INDENT)
     return lines
 
 
 def no_plan_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -> list[str]:
     """Why there is no plan, and the nearest changes that would bring one."""
     if plan_set.status == "cancelled":
-        return [say(lang, "cancelled")]
+        return [report_text(lang, "cancelled")]
     if plan_set.status == "failed":
-        return wrap(say(lang, "failed", error=plan_set.error or "?"), columns, hanging=INDENT)
+        return wrap(report_text(lang, "failed", error=plan_set.error or "?"), columns, hanging=INDENT)
     if plan_set.status != "infeasible":
-        return [say(lang, "running", status=plan_set.status)]
-    lines = [say(lang, "infeasible")]
+        return [report_text(lang, "running", status=plan_set.status)]
+    lines = [report_text(lang, "infeasible")]
     reason = plan_set.infeasible
     if reason is None:
         return lines
     if reason.binding_rules:
         lines += wrap(
-            say(
+            report_text(
                 lang,
                 "binding",
-                rules=say(lang, "semicolon").join(in_language(rule, lang) for rule in reason.binding_rules),
+                rules=report_text(lang, "semicolon").join(in_language(rule, lang) for rule in reason.binding_rules),
             ),
             columns,
             indent=INDENT,
             hanging=INDENT,
         )
     if not reason.nearest:
-        return [*lines, INDENT + say(lang, "no_nearest")]
-    lines.append(INDENT + say(lang, "nearest_changes"))
+        return [*lines, INDENT + report_text(lang, "no_nearest")]
+    lines.append(INDENT + report_text(lang, "nearest_changes"))
     for near in reason.nearest:
         lines += wrap(
             f"- {in_language(near.change, lang)}: {in_language(near.effect, lang)}",
@@ -220,7 +203,7 @@ def no_plan_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) 
 
 def _next_lines(plan_set: PlanSet, spec: Spec, lang: Language) -> list[str]:
     """Commands, each on its own line, to be copied."""
-    return [say(lang, "next"), *(INDENT + step for step in next_steps(plan_set, spec))]
+    return [report_text(lang, "next"), *(INDENT + step for step in next_steps(plan_set, spec))]
 
 
 def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
 from autodeploy.reports.rows import looks_like, what_differs
-from autodeploy.reports.texts import reference_name, say
+from autodeploy.reports.texts import reference_name, report_text
 from autodeploy.reports.wording import chance, degrees, percent, seconds
 from cost_models.schedule import SCHEDULES, schedule
 
@@ -48,7 +48,7 @@ def rescaled_line(plan_set: PlanSet, lang: Language) -> str | None:
 
 def rescaled_words(found: Rescaled, lang: Language) -> str:
     """`every time is multiplied by 0.934: the measured run R1 took 28.3 s, predicted 30.3 s (source)`."""
-    return say(
+    return report_text(
         lang,
         "rescaled",
         ratio=f"{found.ratio:.3g}",
@@ -65,7 +65,7 @@ def reference_line(plan_set: PlanSet, lang: Language) -> str | None:
     if found is None or found.label not in {"public recipe", "your script"} or not found.explanation:
         return None
     name = reference_name(found.label, lang)
-    return say(lang, "reference_from", name=name, source=in_language(found.explanation, lang))
+    return report_text(lang, "reference_from", name=name, source=in_language(found.explanation, lang))
 
 
 def other_fastest(plan_set: PlanSet) -> Fastest | None:
@@ -86,8 +86,8 @@ def fastest_line(plan_set: PlanSet, lang: Language) -> str | None:
         return text
     told = [bet_in_words(bet, lang) for bet in found.bets[:MOST_BETS]]
     if len(found.bets) > MOST_BETS:
-        told.append(say(lang, "more_bets", count=len(found.bets) - MOST_BETS))
-    return text + say(lang, "bets_on", bets=say(lang, "semicolon").join(told))
+        told.append(report_text(lang, "more_bets", count=len(found.bets) - MOST_BETS))
+    return text + report_text(lang, "bets_on", bets=report_text(lang, "semicolon").join(told))
 
 
 def faster_by(found: Fastest, best: Plan, lang: Language) -> str:
@@ -98,7 +98,7 @@ def faster_by(found: Fastest, best: Plan, lang: Language) -> str:
     gain = best.step_time_s / found.step_time_s - 1.0
     key = "faster_on_paper" if gain > 0.0 else "first_on_paper"  # another objective than the step time
     values = {"pct": percent(gain)} if gain > 0.0 else {}
-    return say(lang, key, layout=layout, step=seconds(found.step_time_s), chance=chance(found.p_fits), **values)
+    return report_text(lang, key, layout=layout, step=seconds(found.step_time_s), chance=chance(found.p_fits), **values)
 
 
 def bet_in_words(bet: Bet, lang: Language) -> str:
@@ -106,7 +106,7 @@ def bet_in_words(bet: Bet, lang: Language) -> str:
     text = bet.name if bet.kind == "number" else in_language(bet.text, lang)
     if bet.cost_pct is None:
         return text
-    return text + say(lang, "bet_cost", pct=f"{bet.cost_pct:.1f}")
+    return text + report_text(lang, "bet_cost", pct=f"{bet.cost_pct:.1f}")
 
 
 def valley_line(plan_set: PlanSet, lang: Language) -> str | None:
@@ -116,26 +116,26 @@ def valley_line(plan_set: PlanSet, lang: Language) -> str | None:
         return None
     within = f"{100 * found.within:g}"
     if found.layouts < 2:
-        return say(lang, "valley_alone", within=within)
-    text = say(lang, "valley", layouts=f"{found.layouts:,}", within=within)
+        return report_text(lang, "valley_alone", within=within)
+    text = report_text(lang, "valley", layouts=f"{found.layouts:,}", within=within)
     if found.shared:
-        text += say(lang, "comma") + say(lang, "valley_shared", shared=shared_in_words(found, lang))
+        text += report_text(lang, "comma") + report_text(lang, "valley_shared", shared=shared_in_words(found, lang))
     if found.fewest_unproven is not None:
         which = _named(found.fewest_unproven, plan_set)
-        text += say(lang, "semicolon") + say(lang, "fewest_unproven", plan=which)
+        text += report_text(lang, "semicolon") + report_text(lang, "fewest_unproven", plan=which)
     return text
 
 
 def shared_in_words(valley: Valley, lang: Language) -> str:
     """`TP2, PP8, DualPipeV`."""
-    return say(lang, "comma").join(_shared(axis, value, lang) for axis, value in valley.shared.items())
+    return report_text(lang, "comma").join(_shared(axis, value, lang) for axis, value in valley.shared.items())
 
 
 def _shared(axis: str, value: int | str, lang: Language) -> str:
     if axis == "schedule" and value in SCHEDULES:
         return schedule(str(value)).title_in(lang)
     if axis == "micro_batch_size":
-        return say(lang, "micro_batch", size=value)
+        return report_text(lang, "micro_batch", size=value)
     return f"{axis.upper()}{value}" if isinstance(value, int) else str(value)
 
 
@@ -151,8 +151,8 @@ def risk_line(plan_set: PlanSet, lang: Language) -> str | None:
     if found is None:
         return None
     if found.risk == "neutral":
-        return say(lang, "ranked_neutral")
-    text = say(
+        return report_text(lang, "ranked_neutral")
+    text = report_text(
         lang,
         "ranked_averse",
         draws=f"{found.draws:,}",
@@ -164,7 +164,7 @@ def risk_line(plan_set: PlanSet, lang: Language) -> str | None:
         share = percent(found.proven_share, 0)
         if found.proven_share_sigma is not None:
             share += f" ± {percent(found.proven_share_sigma, 0)}"
-        text += say(lang, "semicolon") + say(lang, "proven_share", share=share)
+        text += report_text(lang, "semicolon") + report_text(lang, "proven_share", share=share)
     return text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.figures.labels import rl_phases
-from autodeploy.reports.texts import say
+from autodeploy.reports.texts import report_text
 from autodeploy.reports.wording import percent, quantity, seconds
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def rl_workload(spec: Spec, lang: Language) -> str:
     """Prompts, responses and their lengths."""
     rl = spec.training.rl
     assert rl is not None
-    return say(
+    return report_text(
         lang,
         "rl_workload",
         algorithm=rl.algorithm.upper(),
@@ -57,10 +57,10 @@ def rl_lines(plan: Plan, lang: Language) -> list[str]:
 def _where(rl: RlPlan, layout: RlStrategy, lang: Language) -> str:
     found = generation_in_words(layout)
     if layout.placement == "colocated":
-        leaves = ", ".join(layout.offload) or say(lang, "rl_nothing")
-        return say(lang, "rl_colocated", layout=found, offload=leaves)
+        leaves = ", ".join(layout.offload) or report_text(lang, "rl_nothing")
+        return report_text(lang, "rl_colocated", layout=found, offload=leaves)
     key = "rl_separate" if layout.placement == "separate" else "rl_async"
-    return say(
+    return report_text(
         lang,
         key,
         layout=found,
@@ -76,12 +76,12 @@ def _phases(rl: RlPlan, step_s: float, lang: Language) -> str:
         for phase in rl.phases
         if phase.exposed_s >= 0.001 * step_s
     ]
-    return say(lang, "rl_phases", phases=" | ".join(parts))
+    return report_text(lang, "rl_phases", phases=" | ".join(parts))
 
 
 def _generation(rl: RlPlan, lang: Language) -> str:
     found = rl.generation
-    return say(
+    return report_text(
         lang,
         "rl_generation",
         tpot=f"{found.tpot_ms:.1f}",
@@ -95,7 +95,7 @@ def _generation(rl: RlPlan, lang: Language) -> str:
 
 def _rates(rl: RlPlan, lang: Language) -> str:
     rates, peak = rl.tokens_per_s, rl.peak_memory_gib
-    return say(
+    return report_text(
         lang,
         "rl_rates",
         mean=quantity(rates.mean),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.rl_lines import generation_in_words
-from autodeploy.reports.texts import reference_name, say
+from autodeploy.reports.texts import reference_name, report_text
 from autodeploy.reports.wording import chance, degrees, recompute_names, schedule_cell, seconds, swap_names
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def columns(rows: list[PlanRow], lang: Language, *, with_id: bool) -> list[Colum
     for name, key, is_number in _COLUMNS:
         known = name not in {"p_fits", "regret", "generation"} or any(row.cell(name) != UNKNOWN for row in rows)
         if known and (with_id or name != "plan_id"):
-            found.append(Column(name, say(lang, key), is_number))
+            found.append(Column(name, report_text(lang, key), is_number))
     return [*found, Column("remark", "")]
 
 
@@ -81,14 +81,14 @@ def _row(
     plan: Plan, best: Plan, lang: Language, *, before: tuple[Plan, ...] = (), is_reference: bool = False
 ) -> PlanRow:
     difference = plan.step_time_s / best.step_time_s - 1
-    remarks = [say(lang, "tie", rank=plan.tie_with)] if plan.tie_with is not None and not is_reference else []
+    remarks = [report_text(lang, "tie", rank=plan.tie_with)] if plan.tie_with is not None and not is_reference else []
     twin = next((other for other in before if looks_like(plan.strategy, other.strategy)), None)
     remarks += [what_differs(plan.strategy, twin.strategy, lang)] if twin is not None else []
     if is_reference:
         remarks.append(reference_name(plan.label, lang))
     if not plan.fits:
         excess = plan.peak_memory_gib - plan.memory_limit_gib
-        remarks.append(say(lang, "does_not_fit", excess=f"{excess:.1f}"))
+        remarks.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))
     return PlanRow(
         rank=UNKNOWN if is_reference else str(plan.rank),
         layout=degrees(plan.strategy, with_dp=False),
@@ -100,7 +100,7 @@ def _row(
         versus_best=UNKNOWN if plan is best else f"{100 * difference:+.1f} %",
         p_fits=UNKNOWN if plan.p_fits is None else chance(plan.p_fits),
         regret=UNKNOWN if plan.regret_p80_pct is None else f"{plan.regret_p80_pct:.1f} %",
-        remark=say(lang, "comma").join(remark for remark in remarks if remark),
+        remark=report_text(lang, "comma").join(remark for remark in remarks if remark),
         plan_id=plan.plan_id,
     )
 
@@ -123,19 +123,19 @@ def generation_cell(strategy: Strategy) -> str:
 def what_differs(strategy: Strategy, other: Strategy, lang: Language) -> str:
     """The first thing that tells two strategies of equal degrees and schedule apart."""
     if strategy.micro_batch_size != other.micro_batch_size:
-        return say(lang, "micro_batch", size=strategy.micro_batch_size)
+        return report_text(lang, "micro_batch", size=strategy.micro_batch_size)
     if strategy.moe_dispatcher != other.moe_dispatcher:
         return str(strategy.moe_dispatcher)
     recomputed = recompute_names(strategy.recompute)
     if recomputed != recompute_names(other.recompute):
-        return say(lang, "recompute", what="+".join(recomputed) or "-")
+        return report_text(lang, "recompute", what="+".join(recomputed) or "-")
     swapped = swap_names(strategy)
     if swapped != swap_names(other):
-        return say(lang, "swap", what="+".join(swapped) or "-")
+        return report_text(lang, "swap", what="+".join(swapped) or "-")
     both = {*strategy.features} & {*other.features}
     changed = [name for name in (*strategy.features, *other.features) if name not in both]
     if changed:
         return ("+" if changed[0] in strategy.features else "-") + changed[0]
     if strategy.rl is not None and other.rl is not None and strategy.rl.generation != other.rl.generation:
         return generation_in_words(strategy.rl)
-    return say(lang, "other_layers")
+    return report_text(lang, "other_layers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
-from autodeploy.reports.texts import say
+from autodeploy.reports.texts import report_text
 from autodeploy.reports.wording import degrees, percent, quantity, seconds
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
     if len(run.phases) > 1 or run.days is None:
         facts += [_phase(number, phase, lang) for number, phase in enumerate(run.phases, start=1)]
     if run.days is None:
-        return [*facts, say(lang, "run_allow")]
+        return [*facts, report_text(lang, "run_allow")]
     facts.append(
-        say(
+        report_text(
             lang,
             "run_checkpoint",
             size=size(run.checkpoint_gb),
@@ -32,12 +32,12 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
         )
     )
     if run.recovery != "none":
-        facts.append(say(lang, f"run_recovery_{run.recovery}"))
+        facts.append(report_text(lang, f"run_recovery_{run.recovery}"))
     if costs := cost_words(run, lang):
         facts.append(costs)
     if run.priors:
-        known = [say(lang, f"prior_{p.name}", value=f"{p.value:,g}", source=p.source) for p in run.priors]
-        facts.append(say(lang, "run_priors", priors=say(lang, "semicolon").join(known)))
+        known = [report_text(lang, f"prior_{p.name}", value=f"{p.value:,g}", source=p.source) for p in run.priors]
+        facts.append(report_text(lang, "run_priors", priors=report_text(lang, "semicolon").join(known)))
     return facts
 
 
@@ -45,18 +45,18 @@ def _total(run: TrainingRun, lang: Language) -> str:
     tokens = quantity(sum(phase.tokens for phase in run.phases))
     trained = sum(phase.days or 0.0 for phase in run.phases)
     possible = quantity(sum(phase.tokens for phase in run.phases if phase.days is not None))
-    text = say(lang, "run_steps", tokens=tokens, days=days(trained))
+    text = report_text(lang, "run_steps", tokens=tokens, days=days(trained))
     if possible != tokens:  # some phase can't be trained under this layout
-        text = say(lang, "run_steps_part", trained=possible, tokens=tokens, days=days(trained))
+        text = report_text(lang, "run_steps_part", trained=possible, tokens=tokens, days=days(trained))
     if run.days is None or run.npu_hours is None or run.goodput is None:
         return text
     total = {"card_hours": quantity(run.npu_hours), "goodput": percent(run.goodput)}
     if days(run.days) == days(trained):  # the same number again would say nothing
-        added = say(lang, "run_total_near", added=duration(86_400.0 * (run.days - trained)), **total)
+        added = report_text(lang, "run_total_near", added=duration(86_400.0 * (run.days - trained)), **total)
     else:
-        added = say(lang, "run_total", days=days(run.days), **total)
-    text += say(lang, "semicolon") + added
-    lost = say(
+        added = report_text(lang, "run_total", days=days(run.days), **total)
+    text += report_text(lang, "semicolon") + added
+    lost = report_text(
         lang,
         "run_lost",
         checkpoint=percent((run.checkpoint_days or 0.0) / run.days),
@@ -64,15 +64,15 @@ def _total(run: TrainingRun, lang: Language) -> str:
         restart=percent((run.restart_days or 0.0) / run.days),
         failures=failures(run.failures or 0.0, lang),
     )
-    return text + say(lang, "semicolon") + lost
+    return text + report_text(lang, "semicolon") + lost
 
 
 def failures(expected: float, lang: Language) -> str:
     """68 failures, 1 failure, hardly a failure."""
     count = round(expected)
     if count == 0:
-        return say(lang, "failures_none")
-    return say(lang, "failures", count=f"{count:,}")
+        return report_text(lang, "failures_none")
+    return report_text(lang, "failures", count=f"{count:,}")
 
 
 def _phase(number: int, phase: RunPhase, lang: Language) -> str:
@@ -80,8 +80,8 @@ def _phase(number: int, phase: RunPhase, lang: Language) -> str:
     batch = f"{last:,}" if first == last else f"{first:,}-{last:,}"
     where = {"number": number, "seq": f"{phase.seq_length:,}", "batch": batch}
     if phase.days is None or phase.step_time_s is None:
-        return say(lang, "run_phase_problem", **where, problem=in_language(phase.problem or "", lang))
-    text = say(
+        return report_text(lang, "run_phase_problem", **where, problem=in_language(phase.problem or "", lang))
+    text = report_text(
         lang,
         "run_phase",
         **where,
@@ -92,7 +92,7 @@ def _phase(number: int, phase: RunPhase, lang: Language) -> str:
     if phase.strategy is not None:
         layout = degrees(phase.strategy, with_dp=True)
         change = duration(phase.layout_change_s)
-        text += say(lang, "comma") + say(lang, "run_phase_layout", layout=layout, change=change)
+        text += report_text(lang, "comma") + report_text(lang, "run_phase_layout", layout=layout, change=change)
     return text
 
 
@@ -100,12 +100,14 @@ def cost_words(run: TrainingRun, lang: Language) -> str:
     """Price, energy and what it costs, as far as the user gave prices."""
     parts = []
     if run.cost is not None:
-        parts.append(say(lang, "run_cost", amount=quantity(run.cost), currency=run.currency).strip())
+        parts.append(report_text(lang, "run_cost", amount=quantity(run.cost), currency=run.currency).strip())
     if run.energy_mwh is not None:
-        parts.append(say(lang, "run_energy", energy=quantity(run.energy_mwh)))
+        parts.append(report_text(lang, "run_energy", energy=quantity(run.energy_mwh)))
     if run.energy_cost is not None:
-        parts.append(say(lang, "run_energy_cost", amount=quantity(run.energy_cost), currency=run.currency).strip())
-    return say(lang, "comma").join(parts)
+        parts.append(
+            report_text(lang, "run_energy_cost", amount=quantity(run.energy_cost), currency=run.currency).strip()
+        )
+    return report_text(lang, "comma").join(parts)
 
 
 def days(value: float) -> str:

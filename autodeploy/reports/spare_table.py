@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.run_facts import duration
-from autodeploy.reports.texts import say
+from autodeploy.reports.tables import Table
+from autodeploy.reports.texts import report_text
 from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
@@ -17,25 +18,25 @@ COLUMNS = ("spare_nodes", "spare_cards", "spare_plan", "spare_batch", "spare_ste
 NUMBERS = frozenset({0, 1, 3, 4, 5})
 
 
-def spare_table(plan_set: PlanSet, lang: Language) -> tuple[list[str], list[list[str]], set[int]] | None:
+def spare_table(plan_set: PlanSet, lang: Language) -> Table | None:
     """Titles, rows and the columns of numbers: for each number of nodes the best plan, and that of today's layout."""
     if not plan_set.spares:
         return None
     cells = []
     for row in plan_set.spares:
         if row.best is None:
-            cells.append([f"-{row.nodes}", f"{row.num_npus:,}", say(lang, "spare_none"), "", "", "", ""])
+            cells.append([f"-{row.nodes}", f"{row.num_npus:,}", report_text(lang, "spare_none"), "", "", "", ""])
             continue
         plans = [row.best]
         if row.same_layout is not None and row.same_layout.strategy != row.best.strategy:
             plans.append(row.same_layout)
         cells += [[f"-{row.nodes}", *_cells(plan, lang)] for plan in plans]
-    return [say(lang, name) for name in COLUMNS], cells, set(NUMBERS)
+    return Table([report_text(lang, name) for name in COLUMNS], cells, NUMBERS)
 
 
 def _cells(plan: SparePlan, lang: Language) -> list[str]:
     change = plan.checkpoint
-    how = say(lang, f"spare_{change.how}")
+    how = report_text(lang, f"spare_{change.how}")
     if change.seconds is not None:
         how += f" ({duration(change.seconds)})"
     return [

@@ -1,4 +1,4 @@
-"""Texts of the reports, in English and Chinese."""
+"""Texts of reports, checks and commands in English and Chinese, and names of what they show."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ if TYPE_CHECKING:
 
     from autodeploy.messages import Language
 
-__all__ = ["memory_name", "part_name", "reference_name", "say"]
-
-say = Section("report")
+report_text = Section("report")
+check_text = Section("check")
+command_text = Section("command")
 part_name = Section("part")
 memory_name = Section("figure.memory")
+_field = Section("field")
 _reference = Section("reference")
+_DEGREES = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "fsdp"})
 
 # Plans for comparison by their label.
 _REFERENCES: Mapping[str | None, str] = {
@@ -32,3 +34,32 @@ def reference_name(label: str | None, lang: Language, *, in_sentence: bool = Fal
     """A plan for comparison by its label; a label that is no known one stays."""
     key = _REFERENCES.get(label)
     return str(label) if key is None else _reference(lang, key + "_in_sentence" * in_sentence)
+
+
+def field_name(lang: Language, field: str) -> str:
+    """A field of a comparison in words; one without words keeps its name."""
+    if field in _DEGREES:
+        return field.upper()
+    return _field(lang, field) if field in _field else field.replace("_", " ")
+
+
+def change_name(lang: Language, name: str) -> str:
+    """A single change such as `recompute:none`, `tp:4` or `schedule:interleaved vpp:4` in words; a feature by name."""
+    kind, _, detail = name.partition(":")
+    if name == "recompute:none":
+        return check_text(lang, "recompute_none")
+    if kind in {"tp", "pp", "cp", "ep", "etp"}:
+        return check_text(lang, "degree", axis=kind.upper(), detail=detail)
+    if kind == "schedule":
+        return check_text(lang, kind, detail=detail.replace("vpp:", "VPP "))
+    if detail == "off":
+        return check_text(lang, "switched_off", name=remedy_name(lang, kind))
+    return remedy_name(lang, name) if kind in check_text else name
+
+
+def remedy_name(lang: Language, name: str) -> str:
+    """A remedy such as `recompute:norm` or `micro_batch_size:1` in words."""
+    kind, _, detail = name.partition(":")
+    if name == "recompute_full:all":
+        kind = "recompute_full_all"
+    return check_text(lang, kind, detail=detail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.command_texts import command_text
+from autodeploy.reports.texts import command_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

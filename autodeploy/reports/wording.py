@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import say
+from autodeploy.reports.texts import report_text
 from autodeploy.specs.choice_key import ChoiceKey
 from cost_models.schedule import schedule
 from hardware_profiles.loader import list_profiles, load_profile
@@ -62,7 +62,7 @@ def degrees(strategy: Strategy, *, with_dp: bool) -> str:
 
 def schedule_cell(strategy: Strategy, lang: Language) -> str:
     """The schedule as a table shows it, with full recompute, which changes a plan's character."""
-    full = ", " + say(lang, "full_recompute") if strategy.recompute.granularity == "full" else ""
+    full = ", " + report_text(lang, "full_recompute") if strategy.recompute.granularity == "full" else ""
     return strategy.schedule + full
 
 
@@ -90,15 +90,22 @@ def _anywhere(per_stage: Sequence[Mapping[str, int]] | None) -> list[str]:
 def choices(strategy: Strategy, lang: Language) -> str:
     """Schedule, micro batch and memory choices in words."""
     recomputed, swapped = recompute_names(strategy.recompute), swap_names(strategy)
-    parts = [schedule(strategy.schedule).title_in(lang), say(lang, "micro_batch", size=strategy.micro_batch_size)]
-    parts.append(say(lang, "recompute", what="+".join(recomputed)) if recomputed else say(lang, "nothing_recomputed"))
+    parts = [
+        schedule(strategy.schedule).title_in(lang),
+        report_text(lang, "micro_batch", size=strategy.micro_batch_size),
+    ]
+    parts.append(
+        report_text(lang, "recompute", what="+".join(recomputed))
+        if recomputed
+        else report_text(lang, "nothing_recomputed")
+    )
     if swapped:
-        parts.append(say(lang, "swap", what="+".join(swapped)))
+        parts.append(report_text(lang, "swap", what="+".join(swapped)))
     if strategy.reuse_fp32_param:
         parts.append("reuse_fp32_param")
     if "virtual_optimizer" in strategy.features:
         parts.append("virtual_optimizer")
-    return say(lang, "comma").join(parts)
+    return report_text(lang, "comma").join(parts)
 
 
 def plan_lines(plan: Plan, lang: Language) -> tuple[str, str]:
@@ -106,10 +113,14 @@ def plan_lines(plan: Plan, lang: Language) -> tuple[str, str]:
     strategy = plan.strategy
     fullest = max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib)
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    fits = "" if plan.p_fits is None else say(lang, "semicolon") + say(lang, "p_fits", chance=chance(plan.p_fits))
+    fits = (
+        ""
+        if plan.p_fits is None
+        else report_text(lang, "semicolon") + report_text(lang, "p_fits", chance=chance(plan.p_fits))
+    )
     return (
-        say(lang, "completed_by", layout=degrees(strategy, with_dp=True), choices=choices(strategy, lang)),
-        say(lang, "memory", peak=peak, limit=limit, stage=fullest) + fits,
+        report_text(lang, "completed_by", layout=degrees(strategy, with_dp=True), choices=choices(strategy, lang)),
+        report_text(lang, "memory", peak=peak, limit=limit, stage=fullest) + fits,
     )
 
 

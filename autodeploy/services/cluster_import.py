@@ -36,7 +36,7 @@ Named = tuple[str, "ClusterFile"]
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Where the files say otherwise than the profile: a key of `command_texts` and its blanks."""
+    """Where the files say otherwise than the profile: a key of section `command` and its blanks."""
 
     key: str
     values: Mapping[str, object]

@@ -14,7 +14,7 @@ from autodeploy.services.check_intake import LaunchRequest
 from autodeploy.services.intake import placed_in_spec, refuse_profile
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import MAX_NPUS
-from autodeploy.specs.clusters import MOST, ClusterOffer
+from autodeploy.specs.clusters import MAX_CLUSTERS, ClusterOffer
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.rl import RlStrategy
 from autodeploy.specs.rl_axes import NOTHING_OFFLOADED
@@ -67,7 +67,7 @@ class RecommendRequest(Document):
 class CompareClustersRequest(RecommendRequest):
     """The deadline, and one to four clusters with their prices on which the spec is planned in place of its own."""
 
-    clusters: Annotated[tuple[ClusterOffer, ...], Field(min_length=1, max_length=MOST)]
+    clusters: Annotated[tuple[ClusterOffer, ...], Field(min_length=1, max_length=MAX_CLUSTERS)]
 
 
 def read_offers(spec: Spec, offers: Sequence[ClusterOffer], planner: Planner) -> None:

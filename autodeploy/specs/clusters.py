@@ -10,7 +10,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.told import Text, Told
 
-MOST = 4
+MAX_CLUSTERS = 4  # of one comparison
 
 
 class ClusterOffer(Document):

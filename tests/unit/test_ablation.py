@@ -6,9 +6,9 @@ import pytest
 
 from autodeploy.ablation.ablate import ablate
 from autodeploy.ablation.cases import laid_over, read_cases
+from autodeploy.ablation.comparison_sides import Runs
 from autodeploy.ablation.metrics import METRICS
 from autodeploy.ablation.published import ablate_published
-from autodeploy.ablation.runs import Runs
 from autodeploy.ablation.switches import active_features, without
 from autodeploy.errors import SpecError
 from autodeploy.planner import estimate

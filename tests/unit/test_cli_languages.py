@@ -22,7 +22,7 @@ from autodeploy.importers.import_document import import_file
 from autodeploy.messages import in_language
 from autodeploy.messages.message import Message
 from autodeploy.planner import Progress
-from autodeploy.reports.check_texts import change_name
+from autodeploy.reports.texts import change_name
 from autodeploy.reports.wording import width
 from autodeploy.specs.ablation import AblationReport, AblationRow
 from autodeploy.specs.what_if import CardCount, Recommendation

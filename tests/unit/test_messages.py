@@ -59,7 +59,14 @@ RECORDS = frozenset(
     }
 )
 # Functions that say a text of a section, by how modules call them.
-SECTIONS = {"say": "report", "command_text": "command", "part_name": "part"}
+SECTIONS = {
+    "report_text": "report",
+    "check_text": "check",
+    "command_text": "command",
+    "notify": "command",
+    "part_name": "part",
+    "memory_name": "figure.memory",
+}
 PLURAL = re.compile(r"_(one|other)$")
 
 
@@ -109,15 +116,6 @@ def test_a_sentence_of_several_words_is_chinese_in_chinese() -> None:
     assert {key for key in same if not key.startswith("page.")} <= {"report.priors_free"}
 
 
-def _section(function: str, path: Path) -> str:
-    """The section that a function of that name takes keys of, in that module."""
-    if function != "tell":
-        return SECTIONS.get(function, "")
-    if "check_texts import" in path.read_text(encoding="utf-8") or path.name == "check_texts.py":
-        return "check"
-    return "command" if "cli" in path.parts else ""
-
-
 def said() -> Iterator[tuple[str, str]]:
     """Literal keys that modules say, with where."""
     for path, tree in modules():
@@ -125,7 +123,7 @@ def said() -> Iterator[tuple[str, str]]:
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             name = node.func.id
-            scope = _section(name, path)
+            scope = SECTIONS.get(name, "")
             literals = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
             place = f"{path.relative_to(ROOT)}:{node.lineno}"
             if name == "Message" and literals:

@@ -16,7 +16,7 @@ from autodeploy.cli.recommend import recommendation_text, token_count
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_file
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.reports.check_texts import change_name
+from autodeploy.reports.texts import change_name
 from autodeploy.specs.strategy import Strategy
 from autodeploy.what_if import improve, recommend
 from autodeploy.what_if.recommend import card_counts

@@ -19,7 +19,7 @@ from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS
 from autodeploy.evaluation.stages.stage_memory import allocator_limit_bytes, on_card_bytes
 from autodeploy.evaluation.stages.step_parts import TAIL_PARTS, p2p_s
 from autodeploy.evaluation.sweep.columns import placed_costs
-from autodeploy.evaluation.sweep.runs import Runs, Shapes, runs_of
+from autodeploy.evaluation.sweep.scheduled_placements import Runs, Shapes, runs_of
 from autodeploy.strategies.tree import distinct, tree_of
 from cost_models.arrays import Bools, Floats, Ints
 from cost_models.compiled import compiled
@@ -225,7 +225,7 @@ def _fill(
         kind, first = kinds[schedule], start
         for here in np.array_split(rows, max(1, round(len(rows) / BLOCK))):
             if should_cancel is not None and should_cancel():
-                raise SearchCancelled("cancelled while strategies were looked at")
+                raise SearchCancelled
             block = costs.rows(here)
             runs = runs_of(kind, vpp, shapes.take(here), block, context, parts=bool(of_runs))
             for name, values in of_runs.items():
