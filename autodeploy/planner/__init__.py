@@ -12,11 +12,12 @@ from autodeploy.planner.predictions import (
     reestimate,
     timeline,
 )
-from autodeploy.planner.prepared import Prepared, budget_of, describe_hashes, prepare, profile_hash
+from autodeploy.planner.prepared import budget_of, describe_hashes, prepare, profile_hash
 from autodeploy.planner.questions import launch_rules, operators, unmeasured_of, why_not
 from autodeploy.planner.search import check_space, fastest_s, plan, search_size
 from autodeploy.progress import Progress
 from autodeploy.ranking.one_strategy import Predicted
+from autodeploy.ranking.prepared import Prepared
 from autodeploy.specs.what_if import WhyNot
 from autodeploy.strategies.launch_rules import LaunchRules
 

@@ -10,7 +10,7 @@ from autodeploy.evaluation.layers.alternatives import resolved
 from autodeploy.evaluation.steps.one_strategy import candidate_for, estimated
 from autodeploy.evaluation.steps.timeline import pipeline_timeline
 from autodeploy.messages import Message
-from autodeploy.planner.prepared import Prepared, at_size, context_for, context_of_plan, plan_context, prepare
+from autodeploy.planner.prepared import at_size, context_for, context_of_plan, plan_context, prepare
 from autodeploy.ranking.one_strategy import Predicted, predicted
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.rescaled_plan import rescaled_timeline
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.ranking.prepared import Prepared
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy

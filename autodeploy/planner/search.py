@@ -12,7 +12,7 @@ from autodeploy.errors import FieldError, SearchCancelled, SpecError, Unsupporte
 from autodeploy.evaluation.inputs.build_context import choice_context
 from autodeploy.messages import Message
 from autodeploy.planner.predictions import with_run
-from autodeploy.planner.prepared import Prepared, at_size, budget_of, identity_of, prepare
+from autodeploy.planner.prepared import at_size, budget_of, identity_of, prepare
 from autodeploy.planner.spares import spare_rows
 from autodeploy.planner.time_to_train import OBJECTIVE, plan_time_to_train
 from autodeploy.progress import Progress, SearchReporter
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.ranking.advice import Advice
+    from autodeploy.ranking.prepared import Prepared
     from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.solver.search_space import SearchSize
     from autodeploy.specs.planset import Plan, PlanSet

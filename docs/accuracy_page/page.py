@@ -192,8 +192,8 @@ def _dense(measures: Measures) -> str:
     aside = left_aside(measures.runs.values())
     return (
         f"## Dense runs\n\n{table(('set', 'runs', *ERROR_TITLES), rows)}\n\n"
-        "Runs whose own source or a repeat contradicts them stay in the fit and in every other figure; they were "
-        f"looked at because they are far off, so the row without them flatters:\n\n{aside}"
+        "Runs that their own source or a repeat contradicts stay in the fit and in every other figure. They were "
+        f"examined because they are far off, so the row without them flatters:\n\n{aside}"
     )
 
 
@@ -203,11 +203,11 @@ def _orders(measures: Measures) -> str:
     whole, wrong_whole, others, wrong_others = pairs_by_sharing(runs)
     return (
         "## Order of strategies\n\nPairs of different strategies of one model on one cluster and release whose "
-        "measured time per token differs by more than 7 %, family left out: "
-        f"{ascend.left_out} of {ascend.pairs} on Ascend and {pairs.left_out} of {pairs.pairs} on A100 are right. "
+        "measured time per token differs by more than 7 %, family left out: the order is right for "
+        f"{ascend.left_out} of {ascend.pairs} on Ascend and {pairs.left_out} of {pairs.pairs} on A100. "
         "Which strategy of each group the rankings choose, and at what cost: [strategies chosen](backtest.md).\n"
-        f"Of the pairs of {SERIES}, {wrong_whole} of {whole} are ordered wrong where one tensor-parallel group fills "
-        f"each node, and {wrong_others} of the other {others}. {SHARED_NOTES}\n\n"
+        f"Of the pairs of {SERIES}, {wrong_whole} of {whole} are in the wrong order where one tensor-parallel group "
+        f"fills each node, and {wrong_others} of the other {others}. {SHARED_NOTES}\n\n"
         f"{table(SHARED_TITLES, shared_node_rows(runs))}"
     )
 

@@ -188,7 +188,7 @@ def test_markdown_is_one_table_and_hides_nothing(lang):
     assert len({line.count("|") - line.count("\\|") for line in table}) == 1
     assert plan_set.plans[0].plan_id in text
     assert factories.ENGINE_VERSION in text
-    assert texts.say(lang, "generated") in text
+    assert texts.report_text(lang, "generated") in text
 
 
 def test_markdown_of_another_plan_and_of_none():
