@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.support.accounting.run import Levelled
+from tests.support.accounting.shortcut import dense_path
 
 if TYPE_CHECKING:
     from tests.support.accounting.layer import Account, Hide
@@ -78,17 +79,6 @@ def expert_messages(a: Account, received: float) -> None:
         # There before the experts run, and again for the backward pass.
         a.message("hot_weights", "ep", weights, 1, 1, hide_forward=beside(forward), hide_backward=beside(dx))
         a.message("hot_gradients", "ep", weights, 0, 1, hide_backward=beside(attention))
-
-
-def dense_path(a: Account) -> tuple[float, float]:
-    """Seconds of both passes of what does not wait for experts on a shortcut: MLPs, the second norms and attention."""
-    seconds = [0.0, 0.0]
-    for name, one in a.operators.items():
-        both = name.startswith(("mlp_up", "mlp_activation", "mlp_down"))  # operators of both halves stand here as one
-        if both or name in a.twice:
-            part = 1.0 if both else 0.5
-            seconds = [seconds[0] + part * one.busy[0], seconds[1] + part * sum(one.busy[1:])]
-    return seconds[0], seconds[1]
 
 
 def zero_messages(a: Account, own: float, k: float) -> None:

@@ -11,6 +11,7 @@ from tests.support.accounting.feed_forward import add_mixture, add_mlp, shared_w
 from tests.support.accounting.hiding import Hide, behind, chunked, returned
 from tests.support.accounting.lanes import ROUTES, beside_cubes, restart
 from tests.support.accounting.sharded import sharded
+from tests.support.accounting.shortcut import do_again
 from tests.support.accounting.uneven_experts import grown, uneven
 
 if TYPE_CHECKING:
@@ -277,21 +278,6 @@ class Account:
             part.imbalance += hide(busy) * count - shown
             self.messages.append(Message(name, part is self.backward, busy * count, hide(busy) * count))
 
-    def do_again(self) -> None:
-        """All that stands in the account until now, a second time: the other half of a layer with a shortcut."""
-        for name, one in self.operators.items():
-            even, busy = (tuple(2 * seconds for seconds in times) for times in (one.even, one.busy))
-            self.operators[name] = Operator(one.window, even, busy)
-        self.twice = set(self.operators)
-        for part in (self.forward, self.backward):
-            part.tp, part.cp = 2 * part.tp, 2 * part.cp
-        self.messages += list(self.messages)
-        self.issued = [2 * calls for calls in self.issued]
-        self.weights = {name: (n, k, 2 * count) for name, (n, k, count) in self.weights.items()}
-        for table in (self.kept, self.among, self.forward_messages, self.launched, self.hidden):
-            table.update({name: 2 * value for name, value in table.items()})
-        self.dense_params *= 2
-
     # -- closing ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -372,7 +358,7 @@ def add_layer(a: Account, index: int, *, of_module: bool = False) -> None:
         add_mlp(a, "mlp", a.run.intermediate_size)
         _tensor_region(a, "mlp", "mlp_up_proj", "mlp_down_proj")
         _dropout(a)
-        a.do_again()
+        do_again(a)
         add_mixture(a)
         both = (2 + 2 + 2) * a.local * a.run.hidden_size  # experts and residual in, their sum out
         a.vector("shortcut_sum", "mlp", both, both)
