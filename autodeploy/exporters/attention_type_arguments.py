@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.exporters.compressed_arguments import add_compressed
 from autodeploy.messages import Message
 from autodeploy.stack.schedules import sizes_from
 
@@ -23,12 +24,7 @@ QWEN3_NEXT_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_next_spec"
 # LongCat-Flash's.
 SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 
-NOWHERE = frozenset(
-    {
-        *("chunked attention", "attention with a gate a head", "sliding layers of other heads"),
-        *("attention to compressed keys", "several residual streams"),
-    }
-)
+NOWHERE = frozenset({"chunked attention", "attention with a gate a head", "sliding layers of other heads"})
 
 
 def special_attention(model: ModelSpec) -> tuple[str, ...]:
@@ -131,6 +127,9 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     interval, block, add = full_interval(model), "ATTENTION_ARGS", arguments.add
     if NOWHERE & set(named) or release.framework != "mindspeed-llm":
         refuse_special_attention(model, release)
+    if model.compressed_attention is not None or model.hyper_connections is not None:
+        add_compressed(arguments, model)
+        return
     if model.shortcut_moe or model.n_zero_experts:
         _add_zero_experts(arguments, model)
         return

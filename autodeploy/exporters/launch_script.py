@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import ShellVariable, shell_array
 from autodeploy.exporters.artefact import provenance_line
+from autodeploy.exporters.compressed_arguments import TRAINER as COMPRESSED_TRAINER
 from autodeploy.exporters.default_arguments import add_checkpoints
 from autodeploy.exporters.feature_arguments import features_without_flags
 from autodeploy.exporters.recipe_arguments import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
@@ -95,6 +96,8 @@ def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bo
 def _trainer(launch: Launch, *, adapts: bool) -> str:
     if launch.spec.training.kind in {"sft", "dpo"}:
         return TRAINER
+    if launch.spec.model.compressed_attention is not None:
+        return COMPRESSED_TRAINER
     return ADAPTED_TRAINER if adapts else "pretrain_gpt.py"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autodeploy.exporters.arguments import ShellVariable
 from autodeploy.exporters.artefact import Artefact
 from autodeploy.exporters.attention_type_arguments import QWEN3_NEXT_SPEC, SHORTCUT_SPEC, full_interval
+from autodeploy.exporters.compressed_arguments import SPEC_MODULE
 from autodeploy.exporters.launch_arguments import Launch, launch_of
 from autodeploy.exporters.launch_script import add_run_arguments, flags_text, script_text
 
@@ -49,6 +50,8 @@ def layer_spec(model: ModelSpec) -> tuple[str, ...]:
         return tuple(model.told.layer_spec.split())
     if model.shortcut_moe:
         return (SHORTCUT_SPEC, "layer_spec")
+    if model.compressed_attention is not None:
+        return (SPEC_MODULE, "layer_spec")
     if full_interval(model) is not None:
         return (QWEN3_NEXT_SPEC, "layer_spec")
     if model.is_mla or model.qk_norm:
@@ -71,6 +74,11 @@ def add_own_arguments(launch: Launch) -> None:
     arguments.add(block, "--padded-vocab-size", padded)
     if spec := layer_spec(model):
         arguments.add(block, "--spec", *spec)
+    if model.compressed_attention is not None:
+        arguments.add(block, "--transformer-impl", "local")
+        if model.num_nextn_predict_layers:
+            arguments.add(block, "--mtp-spec", SPEC_MODULE, "mtp_spec")
+        return
     if not model.learned_position_embeddings:
         arguments.add("OPERATOR_ARGS", "--use-rotary-position-embeddings")
         if "fused_operators" in launch.plan.strategy.features:

@@ -44,12 +44,13 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
         add("MTP_ARGS", "--mtp-num-layers", model.num_nextn_predict_layers)
     add_recipe(arguments, model)
     _add_activation(arguments, model)
+    grouped = not model.is_mla and model.compressed_attention is None
     if model.is_mla:
         _add_latent_attention(arguments, model)
-    elif model.num_key_value_heads != model.num_attention_heads:
+    elif grouped and model.num_key_value_heads != model.num_attention_heads:
         add(block, "--group-query-attention")
         add(block, "--num-query-groups", model.num_key_value_heads)
-    if not model.is_mla and model.head_dim * model.num_attention_heads != model.hidden_size:
+    if grouped and model.head_dim * model.num_attention_heads != model.hidden_size:
         add(block, "--kv-channels", model.head_dim)
     if model.qk_norm:
         add(block, "--qk-layernorm")
@@ -89,7 +90,7 @@ def _add_latent_attention(arguments: LaunchArguments, model: ModelSpec) -> None:
 
 def _add_windows(arguments: LaunchArguments, model: ModelSpec) -> None:
     window = model.sliding_window
-    if window is None:
+    if window is None or model.compressed_attention is not None:
         return
     windows = [model.attention_window(layer) is not None for layer in range(model.num_hidden_layers)]
     alternating = windows == [layer % 2 == 0 for layer in range(len(windows))]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable
 from autodeploy.exporters.attention_type_arguments import refuse_split_groups, shares_keys
+from autodeploy.exporters.compressed_arguments import CP_ALGORITHM
 from autodeploy.exporters.layer_placement import (
     Placement,
     dualpipev_order,
@@ -62,7 +63,7 @@ def add_parallel(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: Pla
     add(BLOCK, "--pipeline-model-parallel-size", ShellVariable("PP"))
     add(BLOCK, "--context-parallel-size", ShellVariable("CP"))
     if strategy.cp > 1:
-        _add_context_parallel(arguments, strategy)
+        _add_context_parallel(arguments, strategy, gathered=spec.model.compressed_attention is not None)
     if spec.model.is_moe:
         add(BLOCK, "--expert-model-parallel-size", ShellVariable("EP"))
         if not (arguments.release.has("mindspeed") and extends_ep(strategy)):
@@ -80,8 +81,12 @@ def _add_expert_tensor_parallel(arguments: LaunchArguments, strategy: Strategy) 
         arguments.add(BLOCK, "--expert-tensor-parallel-size", degree)
 
 
-def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy) -> None:
+def _add_context_parallel(arguments: LaunchArguments, strategy: Strategy, *, gathered: bool) -> None:
+    """Gathered: keys that all ranks need whole, whatever ring they pass in."""
     algorithm = strategy.cp_algo or "ring"
+    if gathered and arguments.knows("--context-parallel-algo", CP_ALGORITHM):
+        arguments.add(BLOCK, "--context-parallel-algo", CP_ALGORITHM)
+        return
     if not arguments.knows("--context-parallel-algo"):
         arguments.add(BLOCK, "--cp-comm-type", CP_COMM_TYPES[algorithm])
         if algorithm == "hybrid" and strategy.ulysses_degree is not None:

@@ -50,7 +50,7 @@ def add_recipe(arguments: LaunchArguments, model: ModelSpec) -> None:
     told = model.told
     if model.learned_position_embeddings:
         arguments.add(GPT, "--position-embedding-type", "learned_absolute")
-    else:
+    elif model.compressed_attention is None:  # which says its own
         _add_positions(arguments, model, told)
     normalization = told.normalization or ("LayerNorm" if model.learned_position_embeddings else "RMSNorm")
     arguments.add(GPT, "--normalization", normalization)

@@ -170,7 +170,13 @@ LONGCAT_FLASH = Architecture(
 # transformers modeling_deepseek_v4.py.
 DEEPSEEK_V4 = Architecture(
     keys={"q_lora_rank": ("q_lora_rank",)},
-    recipe={"rope_theta": 10_000, "scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "norm_topk_prob": True},
+    recipe={
+        "rope_theta": 10_000,
+        "scoring_func": "sqrtsoftplus",
+        "topk_method": "noaux_tc",
+        "norm_topk_prob": True,
+        "more_flags": (("--swiglu-limit", "10"),),
+    },
     reads=frozenset({"compress_ratios", "hc_mult", "index_topk"}),
 )
 MINIMAX_M2 = Architecture(recipe={"norm_topk_prob": True, "topk_method": "noaux_tc"})

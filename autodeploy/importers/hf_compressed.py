@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.specs.compressed_attention import CSA, HCA
+from autodeploy.specs.compressed_attention import CSA, HCA, INDEXED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.importers.hf_config import Reader
 
-INDEXED: Final = 4  # tokens of an entry in layers whose entries an indexer chooses
 SLIDING: Final = "sliding_attention"
 SIZES: Final = ("o_groups", "o_lora_rank", "index_topk", "index_n_heads", "index_head_dim")
 USUAL_RATES: Final = {CSA: INDEXED, HCA: 128}

@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError
-from autodeploy.importers.hf_compressed import INDEXED, types_of
+from autodeploy.importers.hf_compressed import types_of
 from autodeploy.importers.megatron_layers import noop_numbers
 from autodeploy.messages import Message
+from autodeploy.specs.compressed_attention import INDEXED
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader

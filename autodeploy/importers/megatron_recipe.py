@@ -73,7 +73,7 @@ MORE_FLAGS: dict[str, bool] = {
     **dict.fromkeys(("--topk-softmax-in-fp32", "--moe-revert-type-after-topk", "--input-jitter"), False),
     **dict.fromkeys(("--no-enable-linear-qkv", "--fp32-residual-connection", "--no-post-layer-norm"), False),
     **dict.fromkeys(("--scale-emb", "--dim-model-base", "--scale-depth", "--fc-type"), True),
-    **dict.fromkeys(("--shared-expert-gate-output-dimension", "--embedding-init-method-std"), True),
+    **dict.fromkeys(("--shared-expert-gate-output-dimension", "--embedding-init-method-std", "--swiglu-limit"), True),
 }
 
 

@@ -19,6 +19,7 @@ from autodeploy.specs.base import Document
 CSA: Final = "compressed_sparse_attention"
 HCA: Final = "heavily_compressed_attention"
 COMPRESSED: Final = frozenset({CSA, HCA})
+INDEXED: Final = 4  # tokens of an entry in layers whose entries an indexer chooses, as frameworks tell them from others
 
 _Size = Annotated[int, Field(ge=1, le=1_048_576), BeforeValidator(no_bool)]
 _Heads = Annotated[int, Field(ge=1, le=4096), BeforeValidator(no_bool)]
@@ -36,7 +37,7 @@ class CompressedAttention(Document):
     index_topk: Annotated[_Size, Field(description="entries that a query of CSA attends to")]
     index_n_heads: _Heads
     index_head_dim: Annotated[int, Field(ge=1, le=8192), BeforeValidator(no_bool)]
-    csa_rate: _Rate = 4
+    csa_rate: _Rate = INDEXED
     hca_rate: _Rate = 128
 
     def rate(self, attention: AttentionType) -> int | None:

@@ -73,6 +73,7 @@ def facts_of(
         "layers": model.num_hidden_layers,
         "windowed": _is_windowed(model, seq_length),
         "compressed": model.compressed_attention is not None,
+        "hashed_layers": model.num_hash_layers,
         "output_groups": 0 if model.compressed_attention is None else model.compressed_attention.o_groups,
         "entry_tokens": 1 if model.compressed_attention is None else model.compressed_attention.hca_rate,
         "predicts_tokens": model.num_nextn_predict_layers > 0,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from autodeploy.errors import UnsupportedError
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.stages.stage_memory import communicators
 from autodeploy.evaluation.stages.step_parts import p2p_bytes
 from autodeploy.evaluation.steps.one_strategy import candidate_for
+from autodeploy.exporters import export
+from autodeploy.importers.import_document import import_document
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec
@@ -20,7 +23,11 @@ from autodeploy.workload.flops import forward_flops_per_token
 from autodeploy.workload.layers import head_table, last_kind, layer_kinds, layer_table, mtp_table
 from autodeploy.workload.memory_choices import LAYER_INPUT
 from autodeploy.workload.operators import LayerTable, OperatorFeatures
+from tests import factories
 from tests.support.sharding import shard
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan, PlanSet
 
 FUSED = OperatorFeatures()
 SLIDING, CSA, HCA = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
@@ -272,3 +279,70 @@ def test_sizes_have_to_agree(change: dict[str, Any], field: str) -> None:
     with pytest.raises(ValidationError) as error:
         ModelSpec(**(SIZES | change))
     assert field in {line["loc"][0] for line in error.value.errors()}
+
+
+SCRIPT = (
+    "torchrun --nproc_per_node 16 --nnodes 16 {program} --num-layers 6 --hidden-size 512 --num-attention-heads 16 "
+    "--vocab-size 2048 --micro-batch-size 1 --seq-length 4096 --global-batch-size 256 --swiglu --num-experts 16 "
+    "--moe-router-topk 4 --moe-ffn-hidden-size 192 --moe-shared-expert-intermediate-size 192 --moe-layer-freq 1 "
+    "--first-k-dense-replace -1 --untie-embeddings-and-output-weights --position-embedding-type deepseek4 "
+    "--multi-latent-attention --q-lora-rank 96 --kv-lora-rank 64 --qk-head-dim 64 --qk-pos-emb-head-dim 16 "
+    "--v-head-dim 32 --o-groups 8 --o-lora-rank 48 --kv-compress --compress-ratios 0 4 128 4 128 4 --noop-layers 5 "
+    "--index-topk 256 --index-n-heads 4 --index-head-dim 32 --n-hash-layers 2 --mtp-num-layers 1 {flags}\n"
+)
+KERNELS = "--enable-dsa-indexer --use-sparse-flash-attn --use-fused-lightning-indexer"
+MHC = "--enable-mhc --hc-mult 4 --use-fused-mhc"
+
+
+def same(first: ModelSpec, second: ModelSpec) -> bool:
+    """Whether both are of the same shape."""
+    told = {"name", "recipe"}
+    return first.model_dump(exclude=told) == second.model_dump(exclude=told)
+
+
+def imported(flags: str = f"{KERNELS} {MHC}", program: str = "pretrain_deepseek4.py") -> ModelSpec:
+    found = import_document(SCRIPT.format(program=program, flags=flags), "a.sh").document
+    return ModelSpec.model_validate(found["model"])
+
+
+def planned(one: Spec) -> tuple[PlanSet, Plan]:
+    changes = {"stages": (), "run": None, "micro_batches": 16, "num_npus_used": 16}
+    return factories.plan_set(1, spec=one), factories.plan(1, spec=one, strategy=one.strategy, **changes)
+
+
+def test_scripts_of_its_trainer_are_read_with_padding_left_out() -> None:
+    model = imported()
+    assert same(model, SMALL)
+    assert (model.told.compress_rope_theta, model.told.rope_scaling and model.told.rope_scaling.factor) == (4e4, 4.0)
+    assert imported(KERNELS).hyper_connections is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "program", "words"),
+    [
+        (f"{KERNELS} {MHC}", "pretrain_gpt.py", "--kv-compress"),
+        (f"--enable-dsa-indexer --use-fused-lightning-indexer {MHC}", "pretrain_deepseek4.py", "sparse-flash-attn"),
+        (f"{KERNELS} --enable-mhc", "pretrain_deepseek4.py", "without --use-fused-mhc"),
+        ("--use-sparse-flash-attn --use-fused-lightning-indexer", "pretrain_deepseek4.py", "without an indexer"),
+        (f"{KERNELS} --indexer-qk-quant-scheme mxfp4", "pretrain_deepseek4.py", "4 or 8 bits"),
+    ],
+)
+def test_launches_of_other_operators_are_refused_by_name(flags: str, program: str, words: str) -> None:
+    with pytest.raises(UnsupportedError, match=words):
+        imported(flags, program)
+
+
+def test_a_script_comes_back_as_the_model_it_was_written_for() -> None:
+    one = spec(pp=4, tp=1, ep=4, dp=4, layers_per_stage=[1, 2, 1, 1], moe_dispatcher="alltoall")
+    text = export(*planned(one), "mindspeed-llm").text
+    assert "--compress-ratios 0 4 128 4 128 0\n" in text
+    assert "pretrain_deepseek4.py" in text
+    back = import_document(text, "a.sh")
+    model = ModelSpec.model_validate(back.document["model"])
+    assert same(model, one.model)
+
+
+def test_a_release_without_its_flags_refuses_it_by_name() -> None:
+    planned_once = planned(spec(tp=1, pp=2, ep=8, dp=8, moe_dispatcher="alltoall"))
+    with pytest.raises(UnsupportedError, match="attention to compressed keys"):
+        export(*planned_once, "megatron")
