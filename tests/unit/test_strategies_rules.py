@@ -157,7 +157,13 @@ def test_every_rule_accepts_something_and_rejects_something(rule: Rule) -> None:
         asked = frozenset(features)
         attention = {"windowed": strict, "sparse_attention": strict, "shares_index": strict}
         attention |= {"linear_heads": 12 if strict else 0, "shortcut": strict, "zero_experts": 36}
-        attention |= {"compressed": strict, "output_groups": 8, "entry_tokens": 128, "hashed_layers": 3}
+        attention |= {
+            "compressed": strict,
+            "packed": strict,
+            "output_groups": 8,
+            "entry_tokens": 128,
+            "hashed_layers": 3,
+        }
         found = facts(model, features=features, asked=asked, release=release, **attention, **numbers)
         values = values_of(arbitrary(), found)
         obeyed = np.broadcast_to(rule.mask(values), (len(arbitrary()),))
