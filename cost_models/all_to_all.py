@@ -116,17 +116,34 @@ def _level_s(
     return np.asarray(np.where(fan_out > 1, received_bytes / rate + steps * (tier.latency_s + tier.start_s), 0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How unevenly tokens are routed, and how often a token is sent.
+
+    imbalance : max / mean tokens over ranks of the group [ratio].
+    node_imbalance : the same over instances of the outermost tier, whose ranks share what enters it when copies are
+        deduplicated; absent, the ranks' own [ratio].
+    deduplicate : a token crosses the outermost tier once per instance it goes to, not once per expert.
+    groups : group-limited routing: experts of a token lie in few groups, and so in fewer instances.
+    """
+
+    imbalance: Number = 1.0
+    node_imbalance: Number | None = None
+    deduplicate: bool = False
+    groups: ExpertGroups | None = None
+
+
+EVEN = Routing()
+
+
 def flat_s(
     token_bytes: Number,
     choices: Number,
     group: Group,
     tiers: tuple[Tier, ...],
     fixed_s: Number,
+    routing: Routing = EVEN,
     *,
-    imbalance: Number = 1.0,
-    node_imbalance: Number | None = None,
-    deduplicate: bool = False,
-    groups: ExpertGroups | None = None,
     loss: Number = 0.0,
 ) -> Floats:
     """Seconds of one pairwise All-to-All (dispatch or combine).
@@ -135,11 +152,7 @@ def flat_s(
     ----------
     token_bytes : all tokens of a rank, once each [B].
     choices : experts per token, k [experts].
-    imbalance : max / mean tokens over ranks of the group [ratio].
-    deduplicate : a token crosses the outermost tier once per instance it goes to, not once per expert.
-    node_imbalance : the same over instances of the outermost tier, whose ranks share what enters it when copies are
-        deduplicated; absent, the ranks' own [ratio].
-    groups : group-limited routing: experts of a token lie in few groups, and so in fewer instances.
+    routing : even, each copy on its own, unless told.
     loss : by how much the exchange slows per doubling of a tier's ranks beyond 8 [fraction].
 
     Notes
@@ -150,16 +163,16 @@ def flat_s(
     Source: DeepSeek-V3, arXiv:2412.19437, section 3.2.2: to the rank of the same index over InfiniBand, then NVLink.
     """
     g = np.asarray(group.size, dtype=np.float64)
-    copies = np.asarray(token_bytes * choices) * imbalance
-    spread = g / np.maximum(group.fan_out[-1], 1.0) if deduplicate else g
+    copies = np.asarray(token_bytes * choices) * routing.imbalance
+    spread = g / np.maximum(group.fan_out[-1], 1.0) if routing.deduplicate else g
     inside = np.ones_like(g)
     slowest = np.zeros(np.broadcast_shapes(copies.shape, g.shape))
     for index, (tier, fan_out) in enumerate(zip(tiers, group.fan_out, strict=True)):
         members = inside * fan_out
         received = copies * (members - inside) / spread
-        if deduplicate and index == len(tiers) - 1:
-            uneven = imbalance if node_imbalance is None else node_imbalance
-            reached = distinct_nodes(choices, np.maximum(fan_out, 1.0), groups)
+        if routing.deduplicate and index == len(tiers) - 1:
+            uneven = routing.imbalance if routing.node_imbalance is None else routing.node_imbalance
+            reached = distinct_nodes(choices, np.maximum(fan_out, 1.0), routing.groups)
             received = np.asarray(token_bytes * reached * (fan_out - 1.0) / np.maximum(fan_out, 1.0)) * uneven
         if index == len(tiers) - 1:
             received = received * leaf_exchange_factor(group, tier)
@@ -230,6 +243,6 @@ def hierarchical_s(
     # ranks of one index, loses 14 % from 32 to 64 ranks.
     outer_s = _level_s(across, outer - 1.0, tiers[-1], outer, loss, beside=inner_size)
     inner = Group(inner_size, (*group.fan_out[:-1], np.ones_like(g)))
-    inner_s = flat_s(token_bytes, choices, inner, tiers, 0.0, imbalance=imbalance, loss=loss)
+    inner_s = flat_s(token_bytes, choices, inner, tiers, 0.0, Routing(imbalance), loss=loss)
     both = np.maximum(outer_s, inner_s) if pipelined else outer_s + inner_s
     return np.asarray(np.where(g > 1, both + 2.0 * np.asarray(fixed_s), 0.0))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autodeploy.specs.presets import load_preset
 from autodeploy.workload.layers import layer_table
 from autodeploy.workload.operators import OperatorFeatures, Sharding
-from cost_models.all_to_all import all_gather_dispatch_s, distinct_targets, flat_s, hierarchical_s
+from cost_models.all_to_all import Routing, all_gather_dispatch_s, distinct_targets, flat_s, hierarchical_s
 from cost_models.collectives import (
     Group,
     Tier,
@@ -72,8 +72,8 @@ def times(size: float, fan_out: tuple[int, ...], tiers: tuple[Tier, ...]) -> dic
         "all_gather": float(all_gather_s(size, placed, tiers, 1e-5)),
         "all_reduce": float(all_reduce_s(size, placed, tiers, 1e-5)),
         "ring_pass": float(ring_pass_s(size, placed, tiers, 1e-5)),
-        "flat": float(flat_s(size, 8, placed, tiers, 1e-5, imbalance=1.2)),
-        "deduplicated": float(flat_s(size, 8, placed, tiers, 1e-5, deduplicate=True)),
+        "flat": float(flat_s(size, 8, placed, tiers, 1e-5, Routing(imbalance=1.2))),
+        "deduplicated": float(flat_s(size, 8, placed, tiers, 1e-5, Routing(deduplicate=True))),
         "hierarchical": float(hierarchical_s(size, 8, placed, tiers, 1e-5, imbalance=1.2)),
         "all_gather_dispatch": float(all_gather_dispatch_s(size, placed, tiers, 1e-5)),
     }
@@ -122,8 +122,8 @@ def test_collectives_of_many_candidates_are_those_of_each(
         "all_gather": all_gather_s(message, together, tiers, 1e-5),
         "all_reduce": all_reduce_s(message, together, tiers, 1e-5),
         "ring_pass": ring_pass_s(message, together, tiers, 1e-5),
-        "flat": flat_s(message, 8, together, tiers, 1e-5, imbalance=1.2),
-        "deduplicated": flat_s(message, 8, together, tiers, 1e-5, deduplicate=True),
+        "flat": flat_s(message, 8, together, tiers, 1e-5, Routing(imbalance=1.2)),
+        "deduplicated": flat_s(message, 8, together, tiers, 1e-5, Routing(deduplicate=True)),
         "hierarchical": hierarchical_s(message, 8, together, tiers, 1e-5, imbalance=1.2),
         "all_gather_dispatch": all_gather_dispatch_s(message, together, tiers, 1e-5),
     }

@@ -7,6 +7,7 @@ import pytest
 
 from cost_models.all_to_all import (
     ExpertGroups,
+    Routing,
     all_gather_dispatch_s,
     distinct_nodes,
     distinct_targets,
@@ -55,7 +56,7 @@ def test_flat_exchange_splits_copies_over_disjoint_tiers() -> None:
 
 
 def test_the_busiest_rank_receives_the_imbalance() -> None:
-    even, uneven = (float(flat_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0, imbalance=i)) for i in (1.0, 1.3))
+    even, uneven = (float(flat_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0, Routing(imbalance=i))) for i in (1.0, 1.3))
     assert uneven == pytest.approx(1.3 * even)
 
 
@@ -91,15 +92,17 @@ def test_imbalance_leaves_the_all_gather_between_nodes_alone() -> None:
 
 def test_deduplicated_dispatch_sends_a_token_once_a_node() -> None:
     # (O - 1) (1 - (1 - 1 / O)^k) copies of each token leave the node.
-    seconds = float(flat_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0, deduplicate=True))
+    seconds = float(flat_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0, Routing(deduplicate=True)))
     assert seconds * WIRE / TOKENS == pytest.approx(3 * (1 - 0.75**8))
 
 
 def test_deduplicated_tokens_are_copied_inside_the_node_they_land_in() -> None:
     # k n (r - 1) / r, as the hierarchical exchange; one node has nothing to deduplicate.
-    inside = float(flat_s(TOKENS, TOP_K, group(8, 4), only(0), 0.0, deduplicate=True)) * WIRE
+    inside = float(flat_s(TOKENS, TOP_K, group(8, 4), only(0), 0.0, Routing(deduplicate=True))) * WIRE
     assert inside == pytest.approx(TOKENS * TOP_K * 7 / 8)
-    alone, plain = (float(flat_s(TOKENS, TOP_K, group(8, 1), only(0), 0.0, deduplicate=d)) for d in (True, False))
+    alone, plain = (
+        float(flat_s(TOKENS, TOP_K, group(8, 1), only(0), 0.0, Routing(deduplicate=d))) for d in (True, False)
+    )
     assert alone == plain
 
 
@@ -109,7 +112,8 @@ def test_deduplication_pays_while_nvlink_keeps_up() -> None:
     tiers = (Tier("nvlink", 160e9, 0, 0.0, 1.0), Tier("infiniband", 50e9, 0, 0.0, 1.0))
     groups = ExpertGroups(64, 4)
     few, many = (
-        float(flat_s(TOKENS, k, group(8, 64), tiers, 0.0, deduplicate=True, groups=groups)) for k in (12.8, 16.0)
+        float(flat_s(TOKENS, k, group(8, 64), tiers, 0.0, Routing(deduplicate=True, groups=groups)))
+        for k in (12.8, 16.0)
     )
     across = float(distinct_targets(12.8, 4)) * 63 / 64 * TOKENS / 50e9
     assert few == pytest.approx(across)
@@ -119,7 +123,7 @@ def test_deduplication_pays_while_nvlink_keeps_up() -> None:
 def test_group_limited_routing_bounds_deduplicated_copies() -> None:
     # One expert group a node, four of eight picked: at most 4 x 7 / 8 remote copies a token.
     groups = ExpertGroups(8, 4)
-    seconds = float(flat_s(TOKENS, TOP_K, group(8, 8), only(1), 0.0, deduplicate=True, groups=groups))
+    seconds = float(flat_s(TOKENS, TOP_K, group(8, 8), only(1), 0.0, Routing(deduplicate=True, groups=groups)))
     assert seconds * WIRE / TOKENS <= 4 * 7 / 8
     assert seconds * WIRE / TOKENS == pytest.approx(float(distinct_targets(8, 4)) * 7 / 8)
 
@@ -142,8 +146,12 @@ def test_expert_groups_are_not_nodes() -> None:
 
 
 def test_a_node_shares_what_enters_it_deduplicated() -> None:
-    busy = float(flat_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0, deduplicate=True, imbalance=2.0, node_imbalance=1.1))
-    assert busy == pytest.approx(1.1 * float(flat_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0, deduplicate=True)))
+    busy = float(
+        flat_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0, Routing(deduplicate=True, imbalance=2.0, node_imbalance=1.1))
+    )
+    assert busy == pytest.approx(
+        1.1 * float(flat_s(TOKENS, TOP_K, group(8, 4), only(1), 0.0, Routing(deduplicate=True)))
+    )
 
 
 def test_sequential_dispatch_turns_its_tokens_inside_the_tensor_parallel_group() -> None:

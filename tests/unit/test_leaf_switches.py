@@ -17,7 +17,7 @@ from autodeploy.evaluation.stages.step_parts import p2p_s
 from autodeploy.evaluation.steps.one_strategy import candidate_for
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
-from cost_models.all_to_all import flat_s, hierarchical_s
+from cost_models.all_to_all import Routing, flat_s, hierarchical_s
 from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
 from hardware_profiles import ProfileError, cluster_topology, load_profile
 
@@ -55,7 +55,7 @@ def times(found: Machine, stride: int, size: int) -> list[float]:
         float(all_reduce_s(size_b, group, tiers, fixed)),
         float(ring_pass_s(size_b, group, tiers, fixed)),
         float(flat_s(size_b, 8.0, group, tiers, fixed)),
-        float(flat_s(size_b, 8.0, group, tiers, fixed, deduplicate=True)),
+        float(flat_s(size_b, 8.0, group, tiers, fixed, Routing(deduplicate=True))),
         float(hierarchical_s(size_b, 8.0, group, tiers, fixed)),
     ]
 

@@ -288,18 +288,9 @@ def expert_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats
     choices, balance = exchange.choices or layer.table.choices_per_token, features.balance
     imbalance = balance.exchange if busiest else balance.mean_exchange
     loss = machine.dispatch_loss if exchange.kind == "dispatch" else machine.combine_loss
-    flat = all_to_all.flat_s(
-        size,
-        choices,
-        groups.ep,
-        tiers,
-        fixed,
-        imbalance=imbalance,
-        node_imbalance=balance.node if busiest else balance.mean_exchange,
-        deduplicate=features.deduplicate,
-        groups=features.groups,
-        loss=loss,
-    )
+    of_nodes = balance.node if busiest else balance.mean_exchange
+    routing = all_to_all.Routing(imbalance, of_nodes, features.deduplicate, features.groups)
+    flat = all_to_all.flat_s(size, choices, groups.ep, tiers, fixed, routing, loss=loss)
     dispatcher = features.dispatcher
     seconds = np.where(dispatcher == SEQUENTIAL, all_to_all.sequential_s(size, flat, groups.etp, tiers, fixed), flat)
     if (dispatcher == ALL_GATHER).any():
