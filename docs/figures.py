@@ -76,7 +76,7 @@ def _exchange() -> Chart:
     group = Group(8.0 * over, (np.full_like(over, 8.0), over))
     token_bytes, choices = 4096 * 7168 * 2.0, 8
     flat = all_to_all.flat_s(token_bytes, choices, group, (MESH, ROCE), 0.0)
-    once = all_to_all.flat_s(token_bytes, choices, group, (MESH, ROCE), 0.0, deduplicate=True)
+    once = all_to_all.flat_s(token_bytes, choices, group, (MESH, ROCE), 0.0, all_to_all.Routing(deduplicate=True))
     two_step = all_to_all.hierarchical_s(token_bytes, choices, group, (MESH, ROCE), 0.0)
     lines: dict[str, Sequence[float]] = {
         "flat": (1e3 * flat).tolist(),

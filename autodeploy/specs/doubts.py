@@ -19,7 +19,7 @@ Doubts = Annotated[
     tuple[Doubt, ...],
     Field(
         max_length=MAX_DOUBTS,
-        description="what to check: of an import, told with every plan",
+        description="points to check after an import; repeated with every plan",
         exclude_if=lambda value: not value,
     ),
 ]

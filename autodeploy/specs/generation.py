@@ -24,7 +24,7 @@ class ServedLayout(GenerationLayout):
 
     input_length: Annotated[Tokens, Field(description="mean tokens of a prompt")]
     output_length: Annotated[Tokens, Field(description="mean tokens of an answer")]
-    concurrency: Annotated[float, Field(gt=0, le=1e7, description="requests in flight, on all replicas")]
+    concurrency: Annotated[float, Field(gt=0, le=1e7, description="requests in flight across all replicas")]
 
 
 class GenerationCluster(Document):
@@ -70,7 +70,8 @@ class GenerationRecord(Document):
     measured: ServedMeasured
     notes: str = ""
     diagnoses: Annotated[
-        tuple[Diagnosis, ...], Field(description="what was read otherwise than it was written; found when it is read")
+        tuple[Diagnosis, ...],
+        Field(description="how the record was read where that differs from its text; set on reading"),
     ] = ()
 
     @model_validator(mode="before")

@@ -20,20 +20,24 @@ Requests = Annotated[int, Field(ge=1, le=1_048_576)]
 class GenerationLayout(Document):
     """The replicas that generate and their engine. Without experts each data-parallel rank is a replica of its own."""
 
-    tp: Annotated[Degree, Field(description="ranks that cut every layer")] = 1
+    tp: Annotated[Degree, Field(description="ranks over which every layer is sharded")] = 1
     dp: Annotated[Degree, Field(description="data-parallel ranks, each with its own sequences")] = 1
-    ep: Annotated[Degree, Field(description="ranks over which experts lie: tp x dp, or 1: experts are cut by tp")] = 1
+    ep: Annotated[
+        Degree, Field(description="ranks over which experts are distributed: tp x dp, or 1: experts are sharded by tp")
+    ] = 1
     precision: Annotated[
         GenerationPrecision, Field(description="of linear layers; keys and values stay in 16 bits")
     ] = "bf16"
     engine: EngineName = "vllm"
     mode: Annotated[
-        EngineMode | None, Field(description="eager: the host issues each operator; absent: not published")
+        EngineMode | None, Field(description="eager: the host launches every operator; absent: not published")
     ] = None
     memory_fraction: Annotated[
         float | None, Field(gt=0, le=1, description="of a device's memory; absent: the engine's default")
     ] = None
-    max_num_seqs: Annotated[Requests | None, Field(description="sequences at once on a data-parallel rank")] = None
+    max_num_seqs: Annotated[Requests | None, Field(description="sequences decoded at once on a data-parallel rank")] = (
+        None
+    )
 
     @model_validator(mode="after")
     def _experts_lie_over_all_or_none(self) -> Self:

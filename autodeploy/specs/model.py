@@ -88,7 +88,7 @@ class ModelSpec(Document):
     ] = 0
     sliding_window: Annotated[
         int | None,
-        Field(ge=1, le=16_777_216, description="tokens; without layer_types it holds for every layer"),
+        Field(ge=1, le=16_777_216, description="tokens; applies to every layer if layer_types is absent"),
         _WHOLE,
     ] = None
     layer_types: Annotated[
@@ -106,7 +106,7 @@ class ModelSpec(Document):
         _WHOLE,
     ] = None
     attention_output_gate: Annotated[
-        bool, Field(description="queries are projected with a gate of the output beside them", exclude_if=_off)
+        bool, Field(description="the query projection also yields an output gate", exclude_if=_off)
     ] = False
     attention_head_gate: Annotated[
         bool, Field(description="one gate of the output a head, projected from the layer's input", exclude_if=_off)
@@ -177,7 +177,7 @@ class ModelSpec(Document):
 
     recipe: Annotated[
         Recipe | None,
-        Field(description="what the launch has to say besides the shape", exclude_if=lambda value: value is None),
+        Field(description="what the launch states besides the model's shape", exclude_if=lambda value: value is None),
     ] = None
 
     # -- validation ------------------------------------------------------------------------------------------

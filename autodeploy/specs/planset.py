@@ -319,11 +319,13 @@ class Plan(Told):
     ] = None
     expected_step_time_s: Annotated[
         float | None,
-        Field(description="unproven gains counted by the share that comes true, and a plan that may not fit by p_fits"),
+        Field(description="unproven gains scaled by the realised share, plans that may not fit weighted by p_fits"),
     ] = None
     regret_p80_pct: Annotated[
         float | None,
-        Field(description="80th percentile over the error box of how much longer it takes than the best plan there"),
+        Field(
+            description="80th percentile, over draws of the error box, of the excess over the best plan of each draw"
+        ),
     ] = None
     evidence: tuple[Evidence, ...] = ()
     oom_imbalance: float | None = None
@@ -349,7 +351,7 @@ class Plan(Told):
     ] = None
     rl: Annotated[
         RlPlan | None,
-        Field(description="of rl_post_training: its phases", exclude_if=lambda value: value is None),
+        Field(description="rl_post_training only: the phases of the step", exclude_if=lambda value: value is None),
     ] = None
     explanation: Text = ""
     assumptions: tuple[Text, ...] = ()
@@ -474,7 +476,9 @@ class PlanSet(Told):
     rescaled: Rescaled | None = None
     spares: Annotated[
         tuple[SpareRow, ...],
-        Field(description="plans with some nodes fewer, by `search.spare_nodes`", exclude_if=lambda value: not value),
+        Field(
+            description="plans with fewer nodes, as asked by `search.spare_nodes`", exclude_if=lambda value: not value
+        ),
     ] = ()
     features_off: Annotated[
         dict[str, Text], Field(description="features switched off in this search, each with its reason")

@@ -40,7 +40,7 @@ class Preset(Document):
 
     title: Annotated[str, Field(min_length=1, max_length=100)]
     source: str
-    recipe_source: Annotated[str | None, Field(description="of what in the recipe the source does not say")] = None
+    recipe_source: Annotated[str | None, Field(description="of recipe values that the source does not state")] = None
     assumed: tuple[str, ...] = ()
     published: PublishedCounts
     model: ModelSpec

@@ -39,7 +39,7 @@ class Measured(Document):
     memory_counts: Annotated[
         MemoryCounts | None,
         Field(
-            description="what peak_memory_gib counts: bytes in arrays, what the allocator took for them, or all on the "
+            description="what peak_memory_gib counts: bytes in tensors, bytes reserved by the allocator, or all on the "
             "card as the driver shows it; absent: as the framework's own figures do",
             exclude_if=_absent,
         ),
@@ -67,7 +67,8 @@ class Record(Document):
     short_run: bool | None = None
     notes: str = ""
     diagnoses: Annotated[
-        tuple[Diagnosis, ...], Field(description="what was read otherwise than it was written; found when it is read")
+        tuple[Diagnosis, ...],
+        Field(description="how the record was read where that differs from its text; set on reading"),
     ] = ()
 
     @model_validator(mode="before")

@@ -88,7 +88,9 @@ def _as_histogram(value: Any) -> Any:
 class ResponseLength(Document):
     """Tokens of a response: a lognormal by mean after the cut, cv before it, and cut; or a histogram."""
 
-    mean: Annotated[MeanTokens | None, Field(description="after the cut; absent: all are as long as max")] = None
+    mean: Annotated[MeanTokens | None, Field(description="after truncation; absent: all have the maximum length")] = (
+        None
+    )
     max: Annotated[Tokens | None, Field(description="where the engine stops")] = None
     cv: Annotated[
         float | None, Field(ge=0.0, le=10.0, description=f"deviation over mean before the cut; absent: {ASSUMED_CV}")
@@ -192,20 +194,20 @@ def _word_or_model(word: str) -> BeforeValidator:
 class RlTraining(Document):
     """What one step generates, scores and trains on."""
 
-    algorithm: Annotated[Algorithm, Field(description="which models are held and which phases run")] = "grpo"
+    algorithm: Annotated[Algorithm, Field(description="models that are loaded and phases that run")] = "grpo"
     prompts_per_step: Annotated[int, Field(ge=1, le=10_000_000, examples=[512])]
     responses_per_prompt: Annotated[int, Field(ge=1, le=65_536, examples=[16])]
     prompt_length: PromptLength
     response_length: ResponseLength
     prompt_correlation: Annotated[
-        float, Field(ge=0.0, le=1.0, description="of the lengths of one prompt's responses; assumed")
+        float, Field(ge=0.0, le=1.0, description="between the lengths of responses to one prompt; assumed")
     ] = 0.5
     updates_per_step: Annotated[int, Field(ge=1, le=65_536, description="mini batches")] = 1
     reference_model: Annotated[bool, Field(description="for the KL term; false skips its phase")] = True
     critic: Annotated[
         Literal["same"] | ModelSpec | None,
         _word_or_model("same"),
-        Field(description="of ppo: a model of the same shape, or another; absent: the same"),
+        Field(description="PPO only: a critic of the same shape, or another; absent: the same"),
     ] = None
     reward: Annotated[Literal["rule"] | ModelSpec, _word_or_model("rule")] = "rule"
     generation_precision: RolloutPrecision = "bf16"
@@ -251,18 +253,20 @@ class RlStrategy(Document):
     placement: Placement = "colocated"
     generation_npus: Annotated[
         int | None,
-        Field(ge=1, le=1_000_000, description="cards that generate, the rest trains; null: not published, the best"),
+        Field(
+            ge=1, le=1_000_000, description="cards that generate, the others train; null: not published, the best split"
+        ),
     ] = None
     generation: GenerationLayout
     staleness: Annotated[
-        int, Field(ge=0, le=64, description="of async: updates that generation may be ahead; 0 equals synchronous")
+        int, Field(ge=0, le=64, description="async only: updates that generation may run ahead; 0 is synchronous")
     ] = 0
-    partial_rollout: Annotated[bool, Field(description="unfinished responses go on in the next step")] = False
+    partial_rollout: Annotated[bool, Field(description="unfinished responses continue in the next step")] = False
     offload: Annotated[
-        tuple[Offload, ...], Field(description="of colocated: what leaves the device while it generates")
+        tuple[Offload, ...], Field(description="colocated only: states offloaded during generation")
     ] = ()
     pack_tokens: Annotated[
-        Tokens | None, Field(description="of a micro batch of packed responses; null: micro_batch_size responses")
+        Tokens | None, Field(description="per micro batch of packed responses; null: micro_batch_size responses")
     ] = None
 
     @field_validator("generation_npus")

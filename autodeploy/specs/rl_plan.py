@@ -45,7 +45,9 @@ class RlGeneration(Document):
     kv_gib: float
     longest_s: float
     tail_share: float
-    tail_starts_s: Annotated[float, Field(description="of decoding, from which the last tenth runs alone")] = 0.0
+    tail_starts_s: Annotated[
+        float, Field(description="of decoding, after which only the last tenth of the responses runs")
+    ] = 0.0
     batch_over_time: tuple[BatchPoint, ...] = ()
 
 
@@ -72,10 +74,10 @@ class RlPlan(Document):
     phases: tuple[RlPhase, ...]
     generation: RlGeneration
     hand_over_s: float
-    samples_in_flight: Annotated[float, Field(description="responses begun and not yet trained on, at most")]
+    samples_in_flight: Annotated[float, Field(description="maximum number of responses started and not yet trained on")]
     blocked_s: Annotated[
         float,
-        Field(description="in which everything waits for the longest response: the staleness bound sets the pace"),
+        Field(description="in which everything waits for the longest response, because the staleness bound is reached"),
     ] = 0.0
     generation_npus: Annotated[int, Field(description="cards that generate; colocated: all")]
     training_npus: Annotated[int, Field(description="cards that train; colocated: all")]

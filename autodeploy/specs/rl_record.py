@@ -60,7 +60,8 @@ class RlRecord(Document):
     token_count: TokenCount = "mean"
     notes: str = ""
     diagnoses: Annotated[
-        tuple[Diagnosis, ...], Field(description="what was read otherwise than it was written; found when it is read")
+        tuple[Diagnosis, ...],
+        Field(description="how the record was read where that differs from its text; set on reading"),
     ] = ()
 
     @model_validator(mode="before")

@@ -53,29 +53,31 @@ class RunSpec(Document):
     ] = ()
     layout_changes: Annotated[
         Literal["never", "allowed"],
-        Field(description="allowed: each phase is searched, and changes where that pays the checkpoint and restart"),
+        Field(
+            description="allowed: each phase is searched; the layout changes if that outweighs checkpoint and restart"
+        ),
     ] = "never"
     npu_failure_interval_h: Annotated[
-        Hours | None, Field(description="mean hours of one card between failures that stop the job")
+        Hours | None, Field(description="mean time between failures of one card that stop the job, in hours")
     ] = None
     failure_interval_h: Annotated[
-        Hours | None, Field(description="the same of the whole job; instead of the cards'")
+        Hours | None, Field(description="the same for the whole job, instead of per card")
     ] = None
     restart_s: Annotated[
         Annotated[float, Field(ge=0, le=1e7)] | None,
-        Field(description="from a failure to loading the checkpoint: noticing, replacing, starting"),
+        Field(description="from a failure to loading the checkpoint: detection, replacement, start-up"),
     ] = None
     recovered_share: Annotated[
         Annotated[float, Field(ge=0, lt=1)] | None,
         Field(
-            description="of the failures, those after which high availability finds a copy of every state",
+            description="share of failures after which high availability finds a copy of every state",
             exclude_if=lambda value: value is None,
         ),
     ] = None
     reboot_s: Annotated[
         Annotated[float, Field(ge=0, le=1e7)] | None,
         Field(
-            description="from a failure to the next step where only failed processes are started again",
+            description="from a failure to the next step if only failed processes restart",
             exclude_if=lambda value: value is None,
         ),
     ] = None
@@ -84,7 +86,7 @@ class RunSpec(Document):
     ] = None
     checkpoint: Annotated[
         Literal["synchronous", "asynchronous"],
-        Field(description="asynchronous: training waits for the copy to the host only"),
+        Field(description="asynchronous: training waits only for the copy to the host"),
     ] = "synchronous"
     checkpoint_format: Annotated[
         Literal["torch", "torch_dist"] | None,

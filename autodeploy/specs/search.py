@@ -100,7 +100,7 @@ class SearchSpec(Document):
             Field(
                 min_length=1,
                 max_length=100,
-                description="release of the target that plans and scripts are for; absent: the target's default",
+                description="release of the target framework; absent: its default",
                 examples=["mindspeed-llm-26.0.0"],
                 exclude_if=lambda value: value is None,
             ),
@@ -129,7 +129,7 @@ class SearchSpec(Document):
     risk: Annotated[
         Literal["averse", "neutral"],
         Field(
-            description="averse ranks by what is uncertain too, among plans that fit with 90 %; neutral by the "
+            description="averse: by regret under uncertainty, among plans that fit with 90 %; neutral: by the "
             "predicted objective alone"
         ),
     ] = "averse"
@@ -137,7 +137,7 @@ class SearchSpec(Document):
         tuple[Annotated[int, Field(ge=1, le=10_000)], ...],
         Field(
             max_length=8,
-            description="also plan with so many nodes fewer, each, and say whether today's checkpoint loads there",
+            description="also plan with this many fewer nodes, and say whether today's checkpoint loads there",
             exclude_if=lambda value: not value,
         ),
     ] = ()

@@ -88,7 +88,7 @@ class Strategy(Document):
     dp_replicate: Annotated[
         Degree,
         Field(
-            description="of the replicas, groups that each hold all shards (HSDP); 1: all ranks share them",
+            description="replica groups that each hold a full set of shards (HSDP); 1: one set over all ranks",
             exclude_if=lambda value: value == 1,
         ),
     ] = 1
@@ -103,7 +103,10 @@ class Strategy(Document):
     features: tuple[str, ...] = ()
     rl: Annotated[
         RlStrategy | None,
-        Field(description="of rl_post_training: where and how it generates", exclude_if=lambda value: value is None),
+        Field(
+            description="rl_post_training only: placement and layout of generation",
+            exclude_if=lambda value: value is None,
+        ),
     ] = None
 
     @model_validator(mode="after")

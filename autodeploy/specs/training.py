@@ -78,7 +78,7 @@ class TrainingSpec(Document):
     rl: Annotated[
         RlTraining | None,
         Field(
-            description="of rl_post_training: what a step generates and trains on",
+            description="rl_post_training only: prompts, responses and updates of a step",
             validate_default=True,
             exclude_if=lambda value: value is None,
         ),
@@ -86,14 +86,14 @@ class TrainingSpec(Document):
     lora: Annotated[
         LoraSpec | None,
         Field(
-            description="of sft and dpo: adapters are trained, the model is frozen; absent: all of it is trained",
+            description="SFT and DPO only: adapters are trained, the model is frozen; absent: all is trained",
             exclude_if=lambda value: value is None,
         ),
     ] = None
     dpo: Annotated[
         DpoSpec | None,
         Field(
-            description="of dpo: the loss over pairs of a chosen and a rejected sequence; absent: its defaults",
+            description="DPO only: the loss over pairs of a chosen and a rejected sequence; absent: its defaults",
             exclude_if=lambda value: value is None,
         ),
     ] = None
@@ -132,21 +132,21 @@ class TrainingSpec(Document):
     routing_imbalance_peak: Annotated[
         StatedImbalance | Factor,
         BeforeValidator(as_imbalance),
-        Field(description="the same at the worst moment; sizes memory"),
+        Field(description="the same at its peak; determines memory"),
     ] = 2.0
     expert_capacity_factor: Annotated[
         float | None,
         Field(
             gt=0,
             le=1024,
-            description="of the mean expert's tokens, with capacity_drop: what lies above is dropped; absent: 1.5",
+            description="of the mean expert's tokens, with capacity_drop: tokens above it are dropped; absent: 1.5",
             exclude_if=lambda value: value is None,
         ),
     ] = None
     router: Annotated[
         RouterKind | None,
         Field(
-            description="what balances experts; absent: as the model says; forced: tokens are dealt evenly",
+            description="how experts are balanced; absent: as the model defines; forced: tokens are distributed evenly",
             exclude_if=lambda value: value is None,
         ),
     ] = None

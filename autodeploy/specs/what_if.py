@@ -59,11 +59,11 @@ class ImproveReport(Told):
     plan: Plan
     improvements: tuple[Improvement, ...]
     keeping_layout: Annotated[
-        tuple[Improvement, ...], Field(description="the best of those after which checkpoints load as they are")
+        tuple[Improvement, ...], Field(description="the best changes that keep existing checkpoints loadable")
     ] = ()
     tried: Annotated[int, Field(description="changes that were predicted")]
     best_gain_pct: Annotated[
-        float | None, Field(description="of the best plan of a search with everything free; null: none fits")
+        float | None, Field(description="of the best plan of a search with nothing pinned; null: none fits")
     ] = None
     broken_rules: tuple[Text, ...] = ()
     spec: dict[str, Any]
@@ -78,7 +78,9 @@ class CardCount(Document):
     tokens_per_s: float
     days: float | None = None
     npu_hours: float | None = None
-    efficiency: Annotated[float, Field(description="tokens a second and card against the fewest cards of the table")]
+    efficiency: Annotated[
+        float, Field(description="tokens per second per card, relative to the row with the fewest cards")
+    ]
     estimated: Annotated[bool, Field(description="estimated by the sweep; false: a solved plan")] = True
 
 
