@@ -6,6 +6,7 @@ It has the functions of `autodeploy.planner` and may be named wherever that modu
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import signal
 import time
@@ -24,9 +25,10 @@ from autodeploy.stack.features import FEATURES
 from tests import factories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.steps.worlds import Moved, World
     from autodeploy.planner import LaunchRules
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
@@ -185,6 +187,14 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
     step_time_s = plan.step_time_s * factor ** (1.0 if plan.rank > 1 else 2.0)
     rate = plan.tokens_per_s_per_npu * plan.step_time_s / step_time_s
     return plan.model_copy(update={"step_time_s": step_time_s, "tokens_per_s_per_npu": rate})
+
+
+def breakdowns_in(spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]) -> list[Breakdown]:
+    """The same where the software has moved; nothing else moves it."""
+    software = {number.name for number in numbers if "release_current" in number.multiplies}
+    power, step_time_s = 1.0 if plan.rank > 1 else 2.0, reestimate(spec, plan).step_time_s
+    moved = [power * sum(by for name, by in world.items() if name in software) for world in worlds]
+    return [Breakdown(compute_s=step_time_s * math.exp(each)) for each in moved]
 
 
 def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:

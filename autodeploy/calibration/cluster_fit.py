@@ -6,6 +6,7 @@ What a cluster's runs can't tell apart stays where the shipped profile has it, s
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,22 @@ from autodeploy.calibration.alike_runs import alike_runs
 from autodeploy.calibration.calibrate import NOISE
 from autodeploy.calibration.covariances import covariance_document, covariance_of_fit, unfitted_beside
 from autodeploy.calibration.coverage import carried_from
-from autodeploy.calibration.fit import DEGREES, Fit, FitParameter, fit, jacobian_of, left_out_residuals, limits_of
+from autodeploy.calibration.fit import (
+    DEGREES,
+    STEP,
+    Fit,
+    FitParameter,
+    fit,
+    jacobian_of,
+    left_out_residuals,
+    limits_of,
+)
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters, nuisances_of
 from autodeploy.calibration.spreads import REPEAT_NOISE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
@@ -42,6 +52,7 @@ TELLS_OUTLIERS = 3
 LEAST_SHARE = 0.1
 
 Overlay = dict[str, Any]
+World = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,8 @@ class ClusterRun:
 
     predict : seconds of a step under an overlay, by part. group : runs of one configuration, which are predicted alike
         and left out together. parts : seconds of these parts, where a profiler told them apart; they add up to the
-        step.
+        step. predict_moved : as `predict` in each world in which parameters have moved from the overlay, by name and
+        logarithm; all priced together. Without it slopes are taken one parameter after the other.
     """
 
     id: str
@@ -60,6 +72,7 @@ class ClusterRun:
     predict: Callable[[Overlay], Mapping[str, float]]
     parts: Mapping[str, float] = field(default_factory=dict)
     work: str = ""
+    predict_moved: Callable[[Overlay, Sequence[FitParameter], Sequence[World]], list[dict[str, float]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,11 +130,31 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     def residuals(log_factors: Floats) -> Floats:
         return residuals_of(_overlay(profile, pinned, _at(parameters, log_factors), source))
 
+    together = {group: run.predict_moved for group, run in configurations.items() if run.predict_moved is not None}
+
+    def slopes_at(overlay: Overlay, moving: tuple[FitParameter, ...]) -> Floats:
+        """Forward differences of the residuals by each parameter [rows, parameters], without limits of fractions."""
+        worlds: list[World] = [{}, *({p.name: STEP} for p in moving)]
+        predicted = {group: predict_moved(overlay, moving, worlds) for group, predict_moved in together.items()}
+        moved = np.array([[row.residual(each) for each in predicted[row.run.group]] for row in rows], dtype=np.float64)
+        return np.asarray((moved[:, 1:] - moved[:, :1]) / STEP)
+
+    def slopes(log_factors: Floats) -> Floats:
+        return slopes_at(_overlay(profile, pinned, _at(parameters, log_factors), source), parameters)
+
     noise = np.array([row.noise() for row in rows], dtype=np.float64)
     share = np.array([row.share for row in rows], dtype=np.float64)
     degrees = DEGREES if len(configurations) >= TELLS_OUTLIERS else np.inf
     upper = limits_of(parameters, profile.efficiency)
-    found = fit(parameters, residuals, noise, upper=upper, share=share, iterations=ITERATIONS, degrees=degrees)
+    batched = 0 < len(together) == len(configurations)
+    found = fit(
+        *(parameters, residuals, noise),
+        upper=upper,
+        share=share,
+        slopes=slopes if batched else None,
+        iterations=ITERATIONS,
+        degrees=degrees,
+    )
     overlay = _overlay(profile, pinned, found, source)
     overlay["covariance"] = covariance_document(covariance_of_fit(found, source, in_residuals=SOFTWARE.prior_sigma**2))
     before = residuals_of({"profile": profile.name})
@@ -134,7 +167,9 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
         return residuals_of(_overlay(profile, pinned, moved, source))
 
     exercised = np.zeros((len(rows), 0))
-    if unfitted:
+    if unfitted and batched:
+        exercised = slopes_at(_overlay(profile, pinned, found, source), unfitted)
+    elif unfitted:
         exercised = jacobian_of(residuals_beside, np.zeros(len(unfitted)), found.residuals)
     alike = _alike(rows, found, unfitted, exercised, source)
     return ClusterFit(overlay, found, before[steps], residuals_of(overlay)[steps], left_out[steps], alike)

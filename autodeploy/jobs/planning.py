@@ -6,9 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.steps.worlds import Moved, World
     from autodeploy.planner import LaunchRules, Progress
     from autodeploy.solver.search_space import SearchSize
     from autodeploy.specs.cluster import ClusterSpec
@@ -61,6 +62,11 @@ class Planner(Protocol):
 
     def breakdown_of(self, spec: Spec, plan: Plan) -> Breakdown:
         """The parts of the step of `reestimate` alone."""
+
+    def breakdowns_in(
+        self, spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]
+    ) -> list[Breakdown]:
+        """The same in each world in which these numbers have moved."""
 
     def lowered(self, spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
         """What the formulas read of a plan of this spec."""

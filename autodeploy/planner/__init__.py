@@ -5,6 +5,7 @@ from __future__ import annotations
 from autodeploy.planner.bounds import strategy_bounds
 from autodeploy.planner.predictions import (
     breakdown_of,
+    breakdowns_in,
     estimate,
     lowered,
     place,
@@ -28,6 +29,7 @@ __all__ = [
     "Progress",
     "WhyNot",
     "breakdown_of",
+    "breakdowns_in",
     "budget_of",
     "check_space",
     "describe_hashes",

@@ -9,6 +9,8 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.layers.alternatives import resolved
 from autodeploy.evaluation.steps.one_strategy import candidate_for, estimated
 from autodeploy.evaluation.steps.timeline import pipeline_timeline
+from autodeploy.evaluation.steps.worlds import breakdowns_in as priced_breakdowns_in
+from autodeploy.evaluation.steps.worlds import reads
 from autodeploy.messages import Message
 from autodeploy.planner.prepared import at_size, context_for, context_of_plan, plan_context, prepare
 from autodeploy.ranking.one_strategy import Predicted, predicted
@@ -20,9 +22,10 @@ from autodeploy.strategies.rules import broken_rules
 from autodeploy.training_run.run_estimate import Step, planned_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.steps.worlds import Moved, World
     from autodeploy.ranking.prepared import Prepared
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
@@ -70,6 +73,19 @@ def breakdown_of(spec: Spec, plan: Plan) -> Breakdown:
     As the model predicts them by itself: no measured run of the same work rescales them.
     """
     return Breakdown(**estimated(plan.strategy, plan_context(spec, plan)).estimate.breakdown)
+
+
+def breakdowns_in(spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]) -> list[Breakdown]:
+    """`breakdown_of` in each world in which these numbers have moved, all priced together; for slopes, so without the
+    limits of fractions.
+    """
+    found = estimated(plan.strategy, plan_context(spec, plan))
+    read = [number for number in numbers if any(reads(found.context, name) for name in number.multiplies)]
+    names = {number.name for number in read}
+    moved = [{name: by for name, by in world.items() if name in names} for world in worlds]
+    distinct = [world for place, world in enumerate(moved) if world not in moved[:place]]
+    parts = priced_breakdowns_in(found.candidate, found.context, found.layout, read, distinct, limits=False)
+    return [Breakdown(**parts[distinct.index(world)]) for world in moved]
 
 
 def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:

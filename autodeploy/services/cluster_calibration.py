@@ -29,6 +29,7 @@ from hardware_profiles import cluster_topology
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.calibration.fit import FitParameter
     from autodeploy.jobs.planning import Planner
     from autodeploy.store.runs import RunTexts, SearchTexts
     from hardware_profiles import Profile
@@ -195,16 +196,27 @@ def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
         parts = {} if times is None else profiled_parts(times)
         axes = run.plan.strategy.model_dump()
         work = work_digest(run.spec.model, run.spec.training.seq_length, axes)
-        found.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner), parts, work))
+        predict, predict_moved = _predictors(run, planner)
+        found.append(ClusterRun(run.id, run.group, step_s, spread, predict, parts, work, predict_moved))
     return found
 
 
-def _predictor(run: StoredRun, planner: Planner) -> Any:
-    def predict(overlay: dict[str, Any]) -> dict[str, float]:
-        cluster = run.spec.cluster.model_copy(update={"overlay": overlay})
-        return predicted_parts(planner.breakdown_of(run.spec.model_copy(update={"cluster": cluster}), run.plan))
+def _predictors(run: StoredRun, planner: Planner) -> tuple[Any, Any]:
+    """`predict` and `predict_moved` of a `ClusterRun`."""
 
-    return predict
+    def under(overlay: dict[str, Any]) -> Spec:
+        cluster = run.spec.cluster.model_copy(update={"overlay": overlay})
+        return run.spec.model_copy(update={"cluster": cluster})
+
+    def predict(overlay: dict[str, Any]) -> dict[str, float]:
+        return predicted_parts(planner.breakdown_of(under(overlay), run.plan))
+
+    def predict_moved(
+        overlay: dict[str, Any], numbers: Sequence[FitParameter], worlds: Sequence[Mapping[str, float]]
+    ) -> list[dict[str, float]]:
+        return [predicted_parts(parts) for parts in planner.breakdowns_in(under(overlay), run.plan, numbers, worlds)]
+
+    return predict, predict_moved
 
 
 def _measured(runs: Sequence[StoredRun], timed: set[str]) -> list[dict[str, Any]]:

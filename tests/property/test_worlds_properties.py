@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
-from autodeploy.evaluation.steps.worlds import context_in, step_times_in
+from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
+from autodeploy.evaluation.steps.worlds import breakdowns_in, context_in, step_times_in
 from autodeploy.ranking.error_box import error_box
 from autodeploy.specs.choice_key import ChoiceKey
 from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from autodeploy.strategies.candidates import Candidates
 
 
-def step_s(context: Context, candidate: Candidates, layout: Layout) -> float:
+def estimate_of(context: Context, candidate: Candidates, layout: Layout) -> Estimate:
     classes = step_classes(unit_costs(context, candidate), candidate, context)
-    return estimate_layout(Priced(classes, candidate, context), layout).step_time_s
+    return estimate_layout(Priced(classes, candidate, context), layout)
 
 
 @settings(max_examples=15, phases=[Phase.generate], deadline=None)
@@ -47,7 +47,11 @@ def test_every_world_is_the_estimate_in_its_context_to_the_bit(data: st.DataObje
     assert found.shape == (len(drawn), len(worlds))
     for row, (d, layout) in enumerate(zip(drawn, layouts, strict=True)):
         candidate = candidates_of([d])
-        assert found[row, 0] == step_s(context, candidate, layout)
+        parts = breakdowns_in(candidate, context, layout, box.numbers, worlds[:4])
+        nominal = estimate_of(context, candidate, layout)
+        assert (found[row, 0], parts[0]) == (nominal.step_time_s, nominal.breakdown)
         for column in (1, 2, 3, 4 + data.draw(st.integers(0, 2 * len(box.numbers) - 1))):
             moved = context_in(context, box.numbers, worlds[column])
-            assert found[row, column] == step_s(moved, candidate, layout)
+            there = estimate_of(moved, candidate, layout)
+            assert found[row, column] == there.step_time_s
+            assert column > 3 or parts[column] == there.breakdown

@@ -15,6 +15,7 @@ from autodeploy.calibration.cluster_fit import (
     ClusterFit,
     ClusterRun,
     Overlay,
+    World,
     cluster_parameters,
     factors_of,
     fit_cluster,
@@ -22,7 +23,7 @@ from autodeploy.calibration.cluster_fit import (
 from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.parameters import NUISANCES, UNFITTED
 from autodeploy.evaluation.inputs.machine import Machine, machine_of
-from autodeploy.planner import breakdown_of, estimate, profile_hash
+from autodeploy.planner import breakdown_of, breakdowns_in, estimate, profile_hash
 from autodeploy.ranking.uncertainty import parameter_variance
 from autodeploy.reports.profiler_parts import predicted_parts
 from autodeploy.services.cluster_calibration import benchmark_overlay
@@ -33,6 +34,9 @@ from hardware_profiles import apply_overlay, cluster_topology, list_profiles, lo
 from hardware_profiles.errors import ProfileError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.calibration.fit import FitParameter
     from autodeploy.specs.planset import Breakdown, Plan
 
 NAME = "ascend-800t-a2"
@@ -61,14 +65,21 @@ def step_s(tp: int, overlay: Overlay) -> float:
 
 
 def on_cluster(of: Spec, plan: Plan, overlay: Overlay) -> Breakdown:
-    cluster = of.cluster.model_copy(update={"overlay": overlay})
-    return breakdown_of(of.model_copy(update={"cluster": cluster}), plan)
+    return breakdown_of(under(of, overlay), plan)
+
+
+def under(of: Spec, overlay: Overlay) -> Spec:
+    return of.model_copy(update={"cluster": of.cluster.model_copy(update={"overlay": overlay})})
 
 
 def run(factor: float, tp: int = 8, truth: Overlay | None = None) -> ClusterRun:
-    name, plain = str(tp), {"profile": NAME}
+    def moved(overlay: Overlay, numbers: Sequence[FitParameter], worlds: Sequence[World]) -> list[dict[str, float]]:
+        parts = breakdowns_in(under(spec(tp), overlay), planned(tp), numbers, worlds)
+        return [{"step": each.step_time_s} for each in parts]
+
+    seconds = factor * step_s(tp, truth or {"profile": NAME})
     return ClusterRun(
-        name, name, factor * step_s(tp, truth or plain), 0.0, lambda overlay: {"step": step_s(tp, overlay)}
+        *(str(tp), str(tp), seconds, 0.0), lambda overlay: {"step": step_s(tp, overlay)}, predict_moved=moved
     )
 
 
@@ -90,6 +101,15 @@ def test_one_run_moves_the_prediction_most_of_the_way(factor: float) -> None:
     assert abs(found.after[0]) <= 0.27 * abs(found.before[0]) + 1e-6
     assert step_s(8, found.overlay) == pytest.approx(math.exp(found.after[0]) * run(factor).measured_s)
     assert apply_overlay(load_profile(NAME), found.overlay).quantity("release_factors.current").kind == "fitted"
+
+
+def test_slopes_of_all_factors_together_are_those_of_one_after_the_other() -> None:
+    """But for the digits of an overlay's numbers, which are rounded."""
+    one = replace(run(1.2), predict_moved=None)
+    apart = fit_cluster(load_profile(NAME), [one], {"profile": NAME}, "one run").fit
+    together = fitted_to_one_run(1.2).fit
+    assert together.jacobian == pytest.approx(apart.jacobian, abs=2e-3)
+    assert together.log_factors == pytest.approx(apart.log_factors, abs=1e-3)
 
 
 def test_what_a_run_does_not_use_stays_as_shipped() -> None:
@@ -117,7 +137,13 @@ def parts_s(tp: int, overlay: Overlay) -> dict[str, float]:
 def profiled(truth: Overlay, slower: float = 1.0) -> ClusterRun:
     """A run whose parts a profiler told apart."""
     parts = {name: slower * seconds for name, seconds in parts_s(8, truth).items()}
-    return ClusterRun("trace", "8", sum(parts.values()), 0.05, lambda overlay: parts_s(8, overlay), parts)
+
+    def moved(overlay: Overlay, numbers: Sequence[FitParameter], worlds: Sequence[World]) -> list[dict[str, float]]:
+        found = breakdowns_in(under(spec(), overlay), planned(8), numbers, worlds)
+        return [predicted_parts(each) for each in found]
+
+    seconds = sum(parts.values())
+    return ClusterRun("trace", "8", seconds, 0.05, lambda overlay: parts_s(8, overlay), parts, predict_moved=moved)
 
 
 def test_a_profiled_step_tells_a_slow_network_from_slow_cards() -> None:

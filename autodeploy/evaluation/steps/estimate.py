@@ -84,18 +84,9 @@ def estimate_layout(priced: Priced, layout: Layout, *, forward_only: bool = Fals
         updated. States stay where they are.
     """
     placed = Placed.of(priced, layout, forward_only=forward_only)
-    problem, times, order = placed.problem, placed.times, placed.problem.order
-    timeline = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
-    makespan, busy, pairs = float(timeline.makespan_s[0]), timeline.busy_s[0], pair_counts(order)
-    pacing = int(np.argmax(busy))
+    problem, times, pairs = placed.problem, placed.times, pair_counts(placed.problem.order)
+    makespan, pacing, breakdown = placed.simulated()
     tail = 0.0 if forward_only else float(tail_s(problem, placed.layers)[0])
-    breakdown = placed.breakdown(pacing)
-    hidden = float(timeline.paired_hidden_s[0, pacing])
-    exchange = float((times.hidden_exchange_s[0, pacing] * pairs[pacing]).sum())
-    take_hidden(breakdown, hidden, min(exchange, hidden))
-    breakdown["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
-    for name, seconds in ({} if forward_only else placed.tail_parts()).items():
-        breakdown[name] += seconds
     memory, allocator, first_step, buffers = placed.memory()
     return Estimate(
         step_time_s=makespan + tail,
@@ -180,6 +171,20 @@ class Placed:
     def stage_sums(self, name: str) -> Floats:
         """Sum over the layers and the pieces of every stage of a number of theirs [pp]."""
         return np.asarray(self.chunk_sums(name).sum(axis=1))
+
+    def simulated(self) -> tuple[float, int, dict[str, float]]:
+        """Makespan of the schedule, the stage that paces it, and seconds of the whole step by part on that stage."""
+        times, order = self.times, self.problem.order
+        timeline = simulate(order, times.forward_s, times.backward_s, times.hidden_pair_s, times.sends)
+        pacing = int(np.argmax(timeline.busy_s[0]))
+        parts = self.breakdown(pacing)
+        hidden = float(timeline.paired_hidden_s[0, pacing])
+        exchange = float((times.hidden_exchange_s[0, pacing] * pair_counts(order)[pacing]).sum())
+        take_hidden(parts, hidden, min(exchange, hidden))
+        parts["pipeline_bubble_s"] = float(timeline.idle_s[0, pacing])
+        for name, seconds in ({} if self.forward_only else self.tail_parts()).items():
+            parts[name] += seconds
+        return float(timeline.makespan_s[0]), pacing, parts
 
     def breakdown(self, stage: int) -> dict[str, float]:
         """Seconds of a step by part on the pacing stage, what pairing hides still included."""

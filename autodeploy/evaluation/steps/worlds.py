@@ -20,7 +20,7 @@ from autodeploy.evaluation.stages.build_problem import build_problem, repriced
 from autodeploy.evaluation.stages.inner_problem import chunk_times, tail_s
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.stages.step_parts import p2p_s
-from autodeploy.evaluation.steps.estimate import applied_array, without_overlaps
+from autodeploy.evaluation.steps.estimate import Placed, applied_array, without_overlaps
 from cost_models.schedule import Sends, makespan_s
 from hardware_profiles.efficiencies import limited
 
@@ -111,6 +111,36 @@ def step_times_in(
     at : numbers in place of the profile's, from which the worlds depart.
     limits : fractions stay at most 1, and links within what they can carry; a slope is wanted without.
     """
+    rows = _rows_in(candidates, context, layouts, numbers, worlds, at=at, limits=limits)
+    times = [_times_of(_placed(mine, layout)) for mine, layout in zip(rows, layouts, strict=True)]
+    return np.array(times, dtype=np.float64).reshape(len(layouts), len(worlds))
+
+
+def breakdowns_in(
+    candidate: Candidates,
+    context: Context,
+    layout: Layout,
+    numbers: Sequence[Moved],
+    worlds: Sequence[World],
+    *,
+    limits: bool = True,
+) -> list[dict[str, float]]:
+    """Seconds of a step by part of one candidate under its layout in each world; parameters as of `step_times_in`."""
+    (rows,) = _rows_in(candidate, context, [layout], numbers, worlds, at=None, limits=limits)
+    return [placed.simulated()[2] for placed in _placed(rows, layout)]
+
+
+def _rows_in(
+    candidates: Candidates,
+    context: Context,
+    layouts: Sequence[Layout],
+    numbers: Sequence[Moved],
+    worlds: Sequence[World],
+    *,
+    at: Mapping[str, float] | None,
+    limits: bool,
+) -> list[list[Row]]:
+    """The rows of each candidate in the order of the worlds, priced in as few batches as there are loads."""
     values = [_values_in(context, numbers, world, at or {}, limits=limits) for world in worlds]
     rows: list[list[Row | None]] = [[None] * len(worlds) for _ in layouts]
     together: dict[Loads, list[int]] = {}
@@ -121,8 +151,7 @@ def step_times_in(
         for number, mine in enumerate(rows):
             for row, place in enumerate(places):
                 mine[place] = batch, number * len(places) + row
-    times = [_of_one([row for row in mine if row], layout) for mine, layout in zip(rows, layouts, strict=True)]
-    return np.array(times, dtype=np.float64).reshape(len(layouts), len(worlds))
+    return [[row for row in mine if row] for mine in rows]
 
 
 @dataclass(frozen=True)
@@ -151,8 +180,8 @@ class _Batch:
         return Priced(self.classes, self.candidates, context, row)
 
 
-def _of_one(rows: Sequence[Row], layout: Layout) -> Floats:
-    """Step time of one candidate's rows of batches under its layout [rows], its schedule walked through once."""
+def _placed(rows: Sequence[Row], layout: Layout) -> list[Placed]:
+    """One candidate's rows of batches under its layout."""
     start, place = rows[0]
     chosen = layout.chosen
     plain = build_problem(start.at(place, start.one), choices=chosen, menu=False)
@@ -166,15 +195,30 @@ def _of_one(rows: Sequence[Row], layout: Layout) -> Floats:
         without_overlaps(problem, layers, applied, batch.at(row, batch.one))
         for problem, (batch, row) in zip(problems, rows, strict=True)
     ]
-    times = [chunk_times(problem, layers, applied) for problem in problems]
+    return [
+        Placed(
+            batch.at(row, batch.context),
+            problem,
+            layers,
+            applied,
+            chunk_times(problem, layers, applied),
+            forward_only=False,
+        )
+        for problem, (batch, row) in zip(problems, rows, strict=True)
+    ]
+
+
+def _times_of(rows: Sequence[Placed]) -> Floats:
+    """Step time of one candidate under its layout in every world [rows], its schedule walked through once."""
+    times = [placed.times for placed in rows]
     makespans = makespan_s(
-        first.order,
+        rows[0].problem.order,
         np.concatenate([t.forward_s for t in times]),
         np.concatenate([t.backward_s for t in times]),
         np.concatenate([t.hidden_pair_s for t in times]),
         _sends(times),
     )
-    return np.asarray(makespans + np.concatenate([tail_s(problem, layers) for problem in problems]))
+    return np.asarray(makespans + np.concatenate([tail_s(placed.problem, placed.layers) for placed in rows]))
 
 
 def _sends(times: Sequence[ChunkTimes]) -> Sends:
