@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.importers.megatron_layers import noop_numbers
+from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
@@ -42,10 +43,10 @@ def _indexer(reader: FlagReader) -> dict[str, Any]:
     alone = reader.switch("--use-sparse-flash-attn", "/model/sparse_attention")
     if not reader.switch("--enable-dsa-indexer", "/model/sparse_attention"):
         if alone:
-            reader.refuse_mechanism("--use-sparse-flash-attn", "sparse attention without an indexer")
+            reader.refuse_mechanism("--use-sparse-flash-attn", Message("mechanism.sparse_without_indexer"))
         return {}
     if reader.has("--index-topk-pattern"):
-        reader.refuse_mechanism("--index-topk-pattern", "a pattern of layers that share chosen keys")
+        reader.refuse_mechanism("--index-topk-pattern", Message("mechanism.shared_index_pattern"))
     sizes: dict[str, int] = {}
     for flag, (field, usual) in INDEXER.items():
         given = reader.number(flag, f"/model/sparse_attention/{field}")
@@ -54,9 +55,7 @@ def _indexer(reader: FlagReader) -> dict[str, Any]:
         given = reader.number(flag, f"/model/sparse_attention/{field}")
         sizes |= {} if given is None else {field: max(given, 1)}
     if sizes.get("index_topk_freq", 1) > 1 and noop_numbers(reader):
-        reader.refuse_mechanism(
-            "--noop-layers", "chosen keys shared between layers, with padding that counts as layers"
-        )
+        reader.refuse_mechanism("--noop-layers", Message("mechanism.shared_index_with_padding"))
     return {"sparse_attention": sizes}
 
 
@@ -67,7 +66,7 @@ def _gated_delta_net(reader: FlagReader, layers: int) -> dict[str, Any]:
     if not interval:
         return {}
     if not all(given.values()):
-        reader.refuse_mechanism(INTERVAL, "linear attention without its heads")
+        reader.refuse_mechanism(INTERVAL, Message("mechanism.linear_without_heads"))
     noops = noop_numbers(reader)
     numbers = [number for number in range(layers + len(noops)) if number not in noops]  # it counts padding, too
     types = ["linear_attention" if (number + 1) % interval else "full_attention" for number in numbers]

@@ -24,9 +24,9 @@ TUNER: Final = "posttrain_gpt.py"
 RATIOS, STREAMS = "--compress-ratios", "--enable-mhc"
 KIND: Final = "attention to compressed keys"
 OF_THE_MODEL = {
-    "--kv-compress": "compressed attention",
-    RATIOS: "compressed attention",
-    STREAMS: "several residual streams (hyper-connections)",
+    "--kv-compress": Message("mechanism.compressed_attention"),
+    RATIOS: Message("mechanism.compressed_attention"),
+    STREAMS: Message("mechanism.residual_streams"),
 }
 SIZES = {
     "o_groups": ("--o-groups", 8),
