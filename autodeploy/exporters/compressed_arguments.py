@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from autodeploy.exporters.arguments import LaunchArguments
     from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.training import TrainingSpec
 
 TRAINER: Final = "pretrain_deepseek4.py"
 SPEC_MODULE: Final = "mindspeed_llm.tasks.models.spec.deepseek4_spec"
@@ -64,6 +65,26 @@ def refuse_unlaunched(arguments: LaunchArguments, model: ModelSpec) -> None:
     if what is not None:
         raise UnsupportedError(
             Message("exporters.has_no_flags_for", release=release.title, what=what),
+            path="/to",
+            hint=Message("exporters.export_plan_as_json"),
+        )
+
+
+def refuse_pairs(arguments: LaunchArguments, training: TrainingSpec) -> None:
+    """Refuses preference tuning, whose trainer does not join the streams (sft_trainer.py alone does).
+
+    Raises
+    ------
+    UnsupportedError
+        which names it.
+    """
+    if training.kind == "dpo":
+        raise UnsupportedError(
+            Message(
+                "exporters.has_no_flags_for",
+                release=arguments.release.title,
+                what=Message("exporters.part_pairs_of_compressed"),
+            ),
             path="/to",
             hint=Message("exporters.export_plan_as_json"),
         )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "pretrain_deepseek4.py"
 TUNER: Final = "posttrain_gpt.py"
+LATENT: Final = ("--multi-latent-attention", "--multi-head-latent-attention")
 RATIOS, STREAMS = "--compress-ratios", "--enable-mhc"
 KIND: Final = "attention to compressed keys"
 OF_THE_MODEL = {
@@ -50,19 +51,21 @@ def is_compressed(reader: FlagReader) -> bool:
     Raises
     ------
     UnsupportedError
-        where another program has its flags. SpecError : where its program lacks the one that makes its layers.
+        where another program has its flags. SpecError : where its program lacks those that make its layers.
     """
     program = reader.script.program.rpartition("/")[2]
     given = [flag for flag in OF_THE_MODEL if reader.has(flag)]
     own = program == PROGRAM or (program == TUNER and RATIOS in given)
     if not own and given:
         reader.refuse_mechanism(given[0], OF_THE_MODEL[given[0]])
-    if own and RATIOS not in given:
-        raise SpecError(
-            Message("importers.script_has_no", flag=RATIOS),
-            path="/model/layer_types",
-            hint=Message("importers.add_to_launch", flag=RATIOS),
-        )
+    latent = any(reader.has(flag) for flag in LATENT)
+    for flag, present in ((RATIOS, RATIOS in given), (LATENT[0], latent)):
+        if own and not present:
+            raise SpecError(
+                Message("importers.script_has_no", flag=flag),
+                path="/model/layer_types",
+                hint=Message("importers.add_to_launch", flag=flag),
+            )
     return own
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from autodeploy.errors import UnsupportedError
+from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.evaluation.stages.stage_memory import communicators
 from autodeploy.evaluation.stages.step_parts import p2p_bytes
@@ -332,6 +332,13 @@ def test_launches_of_other_operators_are_refused_by_name(flags: str, program: st
         imported(flags, program)
 
 
+@pytest.mark.parametrize("flag", ["--compress-ratios 0 4 128 4 128 4", "--multi-latent-attention"])
+def test_its_trainer_without_the_flags_of_its_layers_is_refused(flag: str) -> None:
+    text = SCRIPT.format(program="pretrain_deepseek4.py", flags=f"{KERNELS} {MHC}").replace(flag, "")
+    with pytest.raises(SpecError, match=flag.split()[0]):
+        import_document(text, "a.sh")
+
+
 def test_a_script_comes_back_as_the_model_it_was_written_for() -> None:
     one = spec(pp=4, tp=1, ep=4, dp=4, layers_per_stage=[1, 2, 1, 1], moe_dispatcher="alltoall")
     text = export(*planned(one), "mindspeed-llm").text
@@ -340,6 +347,13 @@ def test_a_script_comes_back_as_the_model_it_was_written_for() -> None:
     back = import_document(text, "a.sh")
     model = ModelSpec.model_validate(back.document["model"])
     assert same(model, one.model)
+
+
+def test_preference_tuning_is_not_written() -> None:
+    one = spec(tp=1, pp=2, ep=8, dp=8, moe_dispatcher="alltoall")
+    pairs = one.model_copy(update={"training": one.training.model_copy(update={"kind": "dpo"})})
+    with pytest.raises(UnsupportedError, match="preference tuning"):
+        export(*planned(pairs), "mindspeed-llm")
 
 
 def test_a_release_without_its_flags_refuses_it_by_name() -> None:
