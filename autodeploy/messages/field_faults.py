@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.messages.message import Message, message_or
+from autodeploy.messages.message import Message, joined, message_or
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,11 +16,22 @@ _QUOTING: dict[str, str] = {
     **dict.fromkeys(("less_than", "less_than_equal"), "is_too_big"),
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "is_no_whole_number"),
     **dict.fromkeys(("float_parsing", "float_type"), "is_no_number"),
-    "model_type": "is_no_mapping",
+    **dict.fromkeys(("tuple_type", "list_type"), "is_no_list"),
+    **dict.fromkeys(("model_type", "dict_type"), "is_no_mapping"),
+    "string_type": "is_no_text",
+    "finite_number": "is_not_finite",
     "bool_type": "is_neither_true_nor_false",
     "literal_error": "is_not_known_here",
 }
+_WANTED = {"is_no_whole_number": "a_whole_number", "is_no_number": "a_number"}
 _BOUNDS = ("ge", "gt", "le", "lt", "expected")
+# What is counted, by the type of a complaint about too few or too many.
+_COUNTED = {
+    **dict.fromkeys(("too_short", "too_long"), "entries"),
+    **dict.fromkeys(("string_too_short", "string_too_long"), "characters"),
+}
+_LIMITS = {"ge": "at_least", "gt": "more_than", "le": "at_most", "lt": "less_than"}
+_ONE = {"entries": "at_least_one_entry", "characters": "at_least_one_character"}
 
 
 class FieldFault(ValueError):
@@ -35,9 +46,13 @@ def fault_of(item: Mapping[str, Any]) -> tuple[str, str]:
     """Message and hint of a pydantic complaint; the value is quoted where that says what is wrong."""
     if item["type"] == "value_error":
         return _of_validator(item)
-    quoting = _QUOTING.get(item["type"])
+    quoting, counted = _QUOTING.get(item["type"]), _COUNTED.get(item["type"])
+    if item["input"] == "" and quoting in _WANTED:
+        return Message("field_fault.is_empty"), Message(f"field_fault.{_WANTED[quoting]}")
     if quoting is not None:
         return Message(f"field_fault.{quoting}", value=quoted(item["input"])), ""
+    if counted is not None:
+        return _of_count(item, counted)
     return bare_fault_of(item), ""
 
 
@@ -49,10 +64,29 @@ def bare_fault_of(item: Mapping[str, Any]) -> str:
     return message_or(str(item["msg"]), f"pydantic.{item['type']}", bound=bound)
 
 
+def limits_of(item: Mapping[str, Any]) -> str:
+    """The bounds that a value broke, as a hint."""
+    context = item.get("ctx") or {}
+    broken = [Message(f"field_fault.{word}", bound=context[key]) for key, word in _LIMITS.items() if key in context]
+    return joined(broken) if len(broken) > 1 else broken[0] if broken else ""
+
+
 def quoted(value: object) -> str:
     """A value as a complaint quotes it: whole numbers and short texts as they are, what is long cut off."""
     text = repr(value)
     return text if len(text) <= MOST_QUOTED else text[: MOST_QUOTED - 3] + "..."
+
+
+def _of_count(item: Mapping[str, Any], counted: str) -> tuple[str, str]:
+    """How many entries or characters a value has, and how many it may have."""
+    context = item["ctx"]
+    number = context.get("actual_length") or len(item["input"])
+    message = Message(f"field_fault.has_{counted}", count=number) if number else Message("field_fault.is_empty")
+    if "min_length" in context:
+        least = context["min_length"]
+        known = f"at_least_{counted}" if least > 1 else _ONE[counted]
+        return message, Message(f"field_fault.{known}", bound=least)
+    return message, Message(f"field_fault.at_most_{counted}", bound=context["max_length"])
 
 
 def _of_validator(item: Mapping[str, Any]) -> tuple[str, str]:

@@ -10,16 +10,19 @@ from pydantic import BaseModel, ValidationError
 
 from autodeploy.errors import FieldError
 from autodeploy.messages import Message, joined
-from autodeploy.messages.field_faults import fault_of
+from autodeploy.messages.field_faults import fault_of, limits_of
+from autodeploy.specs.union_faults import OF_BRANCHES, fault_of_union
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from pydantic_core import ErrorDetails
 
 # Branch labels that pydantic puts into the location of a union; they are no keys of the document.
 _OF_KEY = "[key]"  # what pydantic adds to the place of a mapping's key
 _BRANCHES = ("function-", "tuple[", "dict[", "list[", "constrained-", "literal[", "nullable[")
+_SCALARS = ("bool", "str", "int", "float")
+_OF_KEYS = ("extra_forbidden", "missing")
 
 
 def pointer(location: Iterable[int | str]) -> str:
@@ -63,20 +66,6 @@ def _nested_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-_LIMITS = {"ge": "at_least", "gt": "more_than", "le": "at_most", "lt": "less_than"}
-_LENGTHS = {"min_length": "at_least_long", "max_length": "at_most_long"}
-
-
-def _limits(context: Mapping[str, Any]) -> str:
-    """The bound that a value broke, as a hint."""
-    broken = [
-        Message(f"field_fault.{word}", bound=context[key])
-        for key, word in {**_LIMITS, **_LENGTHS}.items()
-        if key in context
-    ]
-    return joined(broken) if len(broken) > 1 else broken[0] if broken else ""
-
-
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]*)?(e[-+]?[0-9]+)?")
 _QUOTED = {"int_type": _NUMBER, "float_type": _NUMBER, "bool_type": re.compile("true|false")}
 
@@ -89,38 +78,51 @@ def _unquoted(item: ErrorDetails) -> str:
     return ""
 
 
-def _either(one: str, other: str) -> str:
-    """The choices of two branches of a union in one hint."""
-    if not (isinstance(one, Message) and isinstance(other, Message)):
-        return one or other
-    return Message("common.one_of", names=f"{one.values['names']}, {other.values['names']}")
+def _location(item: ErrorDetails) -> tuple[int | str, ...]:
+    """The place in the document: without what pydantic adds for branches of unions and for keys of mappings."""
+    location = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(_BRANCHES)))
+    if location and (location[-1] == _OF_KEY or (location[-1] in _SCALARS and item["type"] not in _OF_KEYS)):
+        return location[:-1]
+    return location
 
 
 def field_errors(
     error: ValidationError, *, prefix: str = "", model: type[BaseModel] | None = None
 ) -> tuple[FieldError, ...]:
-    """All complaints of one validation, in document order, one per field and message."""
-    found: dict[tuple[str, str], FieldError] = {}
+    """All complaints of one validation, in document order, one per field and message; one for all of a union."""
+    places: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for item in error.errors(include_url=False, include_context=True):
-        location = tuple(p for p in item["loc"] if not (isinstance(p, str) and p.startswith(_BRANCHES)))
-        location = location[:-1] if location and location[-1] == _OF_KEY else location
+        places.setdefault(_location(item), []).append(item)
+    found: dict[tuple[str, str], FieldError] = {}
+    for location, items in places.items():
         path = prefix + pointer(location)
-        message, hint = fault_of(item)
-        if item["type"] == "extra_forbidden":
+        branches = [item for item in items if item["loc"] != location and item["type"] in OF_BRANCHES]
+        if len(branches) > 1:
+            message, hint = fault_of_union(branches)
+            found[path, message] = FieldError(path, message, hint)
+        for item in items:
+            if len(branches) < 2 or item not in branches:
+                message, hint = _fault(item, location, model)
+                found.setdefault((path, message), FieldError(path, message, hint))
+    return tuple(found.values())
+
+
+def _fault(item: ErrorDetails, location: tuple[int | str, ...], model: type[BaseModel] | None) -> tuple[str, str]:
+    """Message and hint of one complaint."""
+    message, hint = fault_of(item)
+    match item["type"]:
+        case "extra_forbidden":
             message = Message("common.unknown_key", name=repr(location[-1]))
             hint = did_you_mean(str(location[-1]), _fields_at(model, location))
-        elif item["type"] == "missing":
+        case "missing":
             message = Message("specs.is_required", name=repr(location[-1]))
-        elif item["type"] == "model_type":
+        case "model_type":
             keys = _fields_at(model, (*location, ""))
             hint = Message("specs.mapping_with", keys=", ".join(keys)) if keys else ""
-        elif item["type"] == "literal_error":
+        case "literal_error":
             hint = Message("common.one_of", names=item["ctx"]["expected"])
-        elif item["type"] != "value_error":
-            hint = _limits(item.get("ctx") or {}) or _unquoted(item)
-        known = found.get((path, message))
-        if known is not None and item["type"] == "literal_error" and known.hint != hint:
-            hint = _either(known.hint, hint)  # another branch of a union
-            found[path, message] = FieldError(path, message, hint)
-        found.setdefault((path, message), FieldError(path, message, hint))
-    return tuple(found.values())
+        case "value_error":
+            pass
+        case _:
+            hint = hint or limits_of(item) or _unquoted(item)
+    return message, hint

@@ -1,0 +1,77 @@
+"""One complaint a mistake: unions, lengths and empty fields of documents."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+
+from autodeploy.messages import in_language
+from autodeploy.specs.validation import field_errors
+
+
+class Document(BaseModel, strict=True):
+    effort: Literal["fast", "deep"] | Annotated[float, Field(gt=0)] = "fast"
+    axis: int | float | bool | str = 1
+    axes: dict[str, int | bool] = {}
+    names: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)] = ("a",)
+    title: Annotated[str, Field(min_length=1, max_length=3)] = "a"
+    pairs: Annotated[tuple[int, ...], Field(min_length=2)] = (1, 2)
+    share: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+
+
+class Sent(BaseModel):
+    days: float = 1.0
+    cards: int = 1
+
+
+def told(document: dict[str, Any], kind: type[BaseModel] = Document) -> list[tuple[str, str, str]]:
+    with pytest.raises(ValidationError) as raised:
+        kind.model_validate(document)
+    return [(fault.path, str(fault.message), str(fault.hint)) for fault in field_errors(raised.value, model=kind)]
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "message", "hint"),
+    [
+        ({"effort": "high"}, "/effort", "'high' is not known here", "one of 'fast' or 'deep' or a number"),
+        ({"effort": -1.0}, "/effort", "-1.0 is too small", "more than 0.0 or one of 'fast' or 'deep'"),
+        ({"axis": None}, "/axis", "None is not known here", "a number or true or false or text"),
+        ({"axes": {"bool": []}}, "/axes/bool", "[] is not known here", "a whole number or true or false"),
+        ({"names": ()}, "/names", "is empty", "at least one entry"),
+        ({"names": ("a", "b", "c")}, "/names", "3 entries", "at most 2 entries"),
+        ({"names": 3}, "/names", "3 is not a list", ""),
+        ({"pairs": (1,)}, "/pairs", "1 entries", "at least 2 entries"),
+        ({"title": ""}, "/title", "is empty", "at least one character"),
+        ({"title": "long"}, "/title", "4 characters", "at most 3 characters"),
+        ({"title": 3}, "/title", "3 is not text", ""),
+        ({"share": math.nan}, "/share", "nan is not a finite number", ""),
+    ],
+)
+def test_a_mistake_has_one_complaint(document: dict[str, Any], path: str, message: str, hint: str) -> None:
+    assert told(document) == [(path, message, hint)]
+
+
+def test_mistakes_beside_a_union_are_kept() -> None:
+    assert [path for path, _, _ in told({"effort": "high", "axis": None, "title": ""})] == [
+        "/effort",
+        "/axis",
+        "/title",
+    ]
+
+
+def test_an_empty_field_of_a_form_is_no_wrong_number() -> None:
+    assert told({"days": "", "cards": ""}, Sent) == [
+        ("/days", "is empty", "a number"),
+        ("/cards", "is empty", "a whole number"),
+    ]
+
+
+def test_unions_are_told_in_chinese() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Document.model_validate({"effort": "high"})
+    (fault,) = field_errors(raised.value)
+    assert in_language(fault.message, "zh") == "此处没有 'high'"
+    assert in_language(fault.hint, "zh").endswith("或一个数字")
