@@ -142,16 +142,21 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     return WhyNot(message="legal and fits, but slower", step_time_s=step_time_s, against_best_pct=10.0)
 
 
-def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
+def timeline(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline:
     """One micro batch forward and backward on every stage."""
-    slots = []
+    shown = []
     for stage in range(strategy.pp):
         for kind, start_s in (("forward", 1.0 * stage), ("backward", 2.0 * strategy.pp - stage - 1.0)):
             micro_batch = {f"{kind}_micro_batch": 0, f"{kind}_chunk": 0}
-            slots.append(Slot(stage=stage, kind=kind, start_s=start_s, end_s=start_s + 1.0, **micro_batch))
+            shown.append(Slot(stage=stage, kind=kind, start_s=start_s, end_s=start_s + 1.0, **micro_batch))
     makespan_s = 2.0 * strategy.pp
     return PipelineTimeline(
-        pp=strategy.pp, vpp=1, micro_batches=1, makespan_s=makespan_s, step_time_s=makespan_s + 1.0, slots=tuple(slots)
+        pp=strategy.pp,
+        vpp=1,
+        micro_batches=1,
+        makespan_s=makespan_s,
+        step_time_s=makespan_s + 1.0,
+        slots=tuple(shown) if slots else (),
     )
 
 

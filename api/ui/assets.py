@@ -22,6 +22,7 @@ _BUNDLES = {
     STYLE: ("palette.css", "base.css", "charts.css"),
     SCRIPTS: (
         "axis_ticks.js",
+        "tabs.js",
         "copy.js",
         "charts.js",
         "new.js",

@@ -91,7 +91,7 @@ def knobs(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
 @slowly
 def stages(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
     """What each stage of the simulated pipeline does with its time."""
-    found, lang = views.timeline(view), language_of(request)
+    found, lang = views.stages(view), language_of(request)
     if found is None:
         return unknown(request, texts(lang)["plan.no_timeline"])
     lead = timeline_lead(found, lang, update=view.plan.rl is not None)
@@ -118,8 +118,8 @@ def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResp
             layer_title(layer, lang),
             beyond_line(layer, lang),
             [
-                (titles(OPERATORS, lang), operator_cells(layer), OPERATOR_NUMBERS),
-                (titles(EXCHANGES, lang), exchange_cells(layer), EXCHANGE_NUMBERS),
+                (titles(OPERATORS, lang), operator_cells(layer, lang), OPERATOR_NUMBERS),
+                (titles(EXCHANGES, lang), exchange_cells(layer, lang), EXCHANGE_NUMBERS),
             ],
         )
         for layer in report.layers

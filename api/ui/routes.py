@@ -189,7 +189,13 @@ def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
         found = views.profile(name)
     except NotFoundError as error:
         return not_found(request, error, error.hint)
-    return render(request, "profile.html", profile=found)
+    words = texts(language_of(request))
+
+    def in_words(text: str) -> str:
+        """Titles and notes of groups: what the document calls by a key, in the reader's language."""
+        return " · ".join(words.get(f"profiles.part_{part.replace(' ', '_')}", part) for part in text.split(" · "))
+
+    return render(request, "profile.html", profile=found, in_words=in_words)
 
 
 @router.get("/accuracy")

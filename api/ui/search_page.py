@@ -19,7 +19,7 @@ from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled
 from autodeploy.reports.rows import generation_cell
 from autodeploy.reports.spare_table import spare_table
 from autodeploy.reports.texts import reference_name
-from autodeploy.reports.wording import swap_names
+from autodeploy.reports.wording import mfu_convention, swap_names
 from autodeploy.specs.spec import Spec
 from autodeploy.strategies.rules import load_rules
 from cost_models.schedule import schedule
@@ -102,7 +102,7 @@ def rows(plan_set: PlanSet, lang: Language = "en") -> tuple[Row, ...]:
             name=reference_name(plan.label, lang) if is_reference(plan) else str(plan.rank),
             layout=layout(plan.strategy),
             generation="" if plan.strategy.rl is None else generation_cell(plan.strategy),
-            schedule=schedule(plan.strategy.schedule).title,
+            schedule=schedule(plan.strategy.schedule).title_in(lang),
             recompute=recompute_words(plan.strategy.recompute, lang),
             swap=", ".join(name.replace("_", " ") for name in swap_names(plan.strategy)) or "–",
             slower=None if not best_s or plan.rank == 1 else plan.step_time_s / best_s - 1,
@@ -244,7 +244,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
 _COLUMNS = {
     **{f"search.{name}": "" for name in ("rank", "layout", "schedule", "recompute")},
     **{f"search.{name}": "n" for name in ("s_per_step_interval", "tokens_per_card", "gib", "p_fits")},
-    "search.evidence": "",
+    "search.evidence": "spare",  # a narrow page leaves it to the details
     **{f"search.{name}": "n" for name in ("regret", "vs_best")},
 }
 
@@ -285,6 +285,7 @@ def recommendation(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "evidence_of": lambda plan: evidence_line(plan, lang),
         "unproven": unproven,
         "unproven_names": lambda plan: unproven_names(plan, lang),
+        "mfu_convention": mfu_convention(best, lang) if best else "",
         "expected": expected(best) if best else None,
         "expected_of": expected,
         "reference": reference_name(reference.label, lang, in_sentence=True) if reference else "",

@@ -209,6 +209,13 @@ class Views:
         """A plan with the newest search that found it; NotFoundError when there is none."""
         return self._services.searches.plan(_storable_id(plan_id))
 
+    def stages(self, view: PlanView) -> PipelineTimeline | None:
+        """The simulated pipeline of a plan without its slots; None where its profile or schedule is no longer known."""
+        try:
+            return self._services.stages(view)
+        except (SpecError, ProfileError):
+            return None
+
     def timeline(self, view: PlanView) -> PipelineTimeline | None:
         """The simulated pipeline of a plan; None where its profile or schedule is no longer known."""
         spec = Spec.model_validate(view.plan_set.search.spec)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.specs.strategy import Strategy
 
+MOST_NAMED = 12  # stages in the legend; of more, the shades alone tell
 MOST_NODES = 64
 LABEL_PX = 18  # that a node's number needs
 CELL = 0.94  # of a device's width
@@ -118,7 +119,7 @@ def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = 
             "ticktext": [str(device) for device in range(devices_per_node)],
             "range": [0, devices_per_node],
         },
-        showlegend=strategy.pp > 1,
+        showlegend=1 < strategy.pp <= MOST_NAMED,
     )
 
 

@@ -136,8 +136,10 @@ def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
     return place_candidate(candidate_for(context, spec.strategy), context, spec, prepared.identity)
 
 
-def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
+def timeline(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline:
     """The simulated pipeline of a strategy, slot by slot; of post-training that of one update, on mean packs.
+
+    Without slots it has the times of stages alone, much sooner where there are many.
 
     Raises
     ------
@@ -145,8 +147,8 @@ def timeline(spec: Spec, strategy: Strategy) -> PipelineTimeline:
         if the strategy's degrees contradict the cluster, or its schedule is not modelled.
     """
     if spec.training.rl is not None:
-        return timeline_rl(spec, strategy)
+        return timeline_rl(spec, strategy, slots=slots)
     prepared = prepare(spec)
     found = estimated(strategy, context_for(prepared, strategy, None))
-    drawn = pipeline_timeline(found.priced, found.layout)
+    drawn = pipeline_timeline(found.priced, found.layout, slots=slots)
     return rescaled_timeline(drawn, prepared.identity.measured)

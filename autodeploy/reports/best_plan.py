@@ -16,6 +16,7 @@ from autodeploy.reports.wording import (
     chance,
     choices,
     degrees,
+    mfu_convention,
     percent,
     quantity,
     seconds,
@@ -133,12 +134,11 @@ def lane_lines(plan: Plan, lang: Language) -> list[str]:
 
 
 def _speed(plan: Plan, lang: Language) -> str:
-    convention = plan.mfu_convention
     parts = [
         step_in_words(plan, lang),
         report_text(lang, "per_card", value=f"{plan.tokens_per_s_per_npu:,.0f}"),
         report_text(lang, "in_total", value=quantity(plan.tokens_per_s)),
-        report_text(lang, "mfu", value=percent(plan.mfu), convention=convention),
+        report_text(lang, "mfu", value=percent(plan.mfu), convention=mfu_convention(plan, lang)),
     ]
     return _spaced(parts)
 

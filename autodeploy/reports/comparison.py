@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.messages import in_language
@@ -11,6 +12,7 @@ from autodeploy.reports.texts import check_text, field_name, memory_name, part_n
 from autodeploy.reports.wording import chance, degrees, recompute_names, swap_names
 from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
 from autodeploy.specs.planset import PARTS
+from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan, PlanSet
 
+NOTHING = "none"  # what a document says of a strategy without any
+AT_EP = " at EP"
 Pair = tuple["PlanSet", "Plan"]
 # field, unit, whether more is better (None: neither)
 _FIGURES: tuple[tuple[str, str, bool | None], ...] = (
@@ -72,11 +76,13 @@ def compare_plans(pairs: Sequence[Pair]) -> Comparison:
     for name in _PLAIN:
         row("strategy", name, lambda pair, name=name: getattr(pair[1].strategy, name))  # type: ignore[misc]
     row("strategy", "layers_per_stage", lambda pair: " ".join(_layers(pair[1])))
-    row("strategy", "recompute", lambda pair: " + ".join(recompute_names(pair[1].strategy.recompute)) or "none")
-    row("strategy", "swap", lambda pair: " + ".join(swap_names(pair[1].strategy)) or "none")
+    row("strategy", "recompute", lambda pair: " + ".join(recompute_names(pair[1].strategy.recompute)) or NOTHING)
+    row("strategy", "swap", lambda pair: " + ".join(swap_names(pair[1].strategy)) or NOTHING)
     shared = set.intersection(*(set(plan.strategy.features) for plan in plans)) if plans else set()
     row(
-        "strategy", "features", lambda pair: " ".join(n for n in pair[1].strategy.features if n not in shared) or "none"
+        "strategy",
+        "features",
+        lambda pair: " ".join(n for n in pair[1].strategy.features if n not in shared) or NOTHING,
     )
     row("strategy", "unproven", lambda pair: _unproven(pair[1]))
     for name, unit, more in _FIGURES:
@@ -158,14 +164,32 @@ def _text(field: str, value: Cell, lang: Language, decimals: int) -> str:
         if field == "regret_p80_pct":
             return f"{value:.1f}"
         return f"{value:,.{decimals}f}"
-    return f"{value:,}" if isinstance(value, int) else value
+    return f"{value:,}" if isinstance(value, int) else _word(field, value, lang)
+
+
+def _word(field: str, text: str, lang: Language) -> str:
+    """A text of a strategy or a spec: what people know under another name than documents have, and repeats once."""
+    value, at_ep, ep = text.partition(AT_EP)
+    if at_ep:
+        return check_text(lang, "at_ep", value=value, ep=ep)
+    if field == "layers_per_stage":
+        return _repeats(text.split(" "))
+    if field == "schedule":
+        return schedule(text).title_in(lang)
+    return check_text(lang, "nothing") if text == NOTHING else text
+
+
+def _repeats(stages: Sequence[str]) -> str:
+    """`4+1, 7 x 4+4` for stages of equal layers one after the other."""
+    runs = [(stage, len(list(equal))) for stage, equal in groupby(stages)]
+    return ", ".join(stage if number == 1 else f"{number} × {stage}" for stage, number in runs)
 
 
 def _at(document: Any, path: str) -> Cell:
     for step in path.split("."):
         document = document.get(step) if isinstance(document, dict) else None
     if isinstance(document, dict) and "at_ep" in document:
-        return f"{document['value']:g} at EP{document['at_ep']}"
+        return f"{document['value']:g}{AT_EP}{document['at_ep']}"
     return document if isinstance(document, str | int | float | bool) else None
 
 
@@ -177,7 +201,7 @@ def _unproven(plan: Plan) -> Cell:
     """Axes and features that no run has; nothing where that is not known."""
     if not plan.evidence:
         return None
-    return ", ".join(f"{each.axis} {each.value}" for each in plan.evidence if each.runs == 0) or "none"
+    return ", ".join(f"{each.axis} {each.value}" for each in plan.evidence if each.runs == 0) or NOTHING
 
 
 def _worst_stage(plan: Plan) -> dict[str, float]:

@@ -32,12 +32,12 @@ def render_operators(report: OperatorReport, lang: Language = "en") -> str:
 
 def _layer(layer: LayerOperators, lang: Language) -> list[str]:
     lines = ["", layer_title(layer, lang)]
-    lines += aligned(Table(titles(OPERATORS, lang), operator_cells(layer), {*OPERATOR_NUMBERS}))
+    lines += aligned(Table(titles(OPERATORS, lang), operator_cells(layer, lang), {*OPERATOR_NUMBERS}))
     lines += wrap(beyond_line(layer, lang), hanging="  ") if layer.operators else []
     if layer.beside_s:
         lines.append(report_text(lang, "op_beside", time=_micros(layer.beside_s)))
     if layer.exchanges:
-        lines += aligned(Table(titles(EXCHANGES, lang), exchange_cells(layer), {*EXCHANGE_NUMBERS}))
+        lines += aligned(Table(titles(EXCHANGES, lang), exchange_cells(layer, lang), {*EXCHANGE_NUMBERS}))
     return lines
 
 
@@ -60,7 +60,8 @@ def head(report: OperatorReport, lang: Language) -> str:
 
 def layer_title(layer: LayerOperators, lang: Language) -> str:
     """A kind of layer and how many the model has."""
-    return report_text(lang, "op_layer", name=layer.name, count=f"{layer.layers:.4g}")
+    name = report_text(lang, f"op_layer_{layer.name}") if f"op_layer_{layer.name}" in report_text else layer.name
+    return report_text(lang, "op_layer", name=name, count=f"{layer.layers:.4g}")
 
 
 def beyond_line(layer: LayerOperators, lang: Language) -> str:
@@ -88,12 +89,12 @@ def _change_of(row: OperatorRow) -> str:
     return "op_change_matrix" if row.kind in {"gemm", "grouped_gemm"} else f"op_change_{row.kind}"
 
 
-def operator_cells(layer: LayerOperators) -> list[list[str]]:
+def operator_cells(layer: LayerOperators, lang: Language = "en") -> list[list[str]]:
     """A row for each operator, the longest of a step first."""
     return [
         [
             row.name,
-            row.kind,
+            report_text(lang, f"op_kind_{row.kind}"),
             _micros(row.forward_s),
             _micros(row.backward_s),
             _micros(row.uneven_s) if row.uneven_s else "",
@@ -105,13 +106,18 @@ def operator_cells(layer: LayerOperators) -> list[list[str]]:
     ]
 
 
-def exchange_cells(layer: LayerOperators) -> list[list[str]]:
+def tier_name(tier: str, lang: Language) -> str:
+    """A tier of the network in words; one of an own profile keeps its name."""
+    return report_text(lang, f"op_tier_{tier}") if f"op_tier_{tier}" in report_text else tier.replace("_", " ")
+
+
+def exchange_cells(layer: LayerOperators, lang: Language = "en") -> list[list[str]]:
     """A row for each exchange, what is longest exposed first."""
     return [
         [
             row.name,
             f"{row.group.upper()} {row.ranks}",
-            row.tier,
+            tier_name(row.tier, lang),
             f"{row.message_bytes / MEGA:.4g}",
             _micros(row.once_s),
             f"{row.bytes_per_s / GIGA:.4g}",

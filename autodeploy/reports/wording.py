@@ -108,6 +108,14 @@ def choices(strategy: Strategy, lang: Language) -> str:
     return report_text(lang, "comma").join(parts)
 
 
+def mfu_convention(plan: Plan, lang: Language) -> str:
+    """What is counted for MFU, and the peak it is a share of; text of another convention as it is."""
+    counted, _, peak = plan.mfu_convention.partition(", ")
+    if counted != "causal" or not peak:
+        return plan.mfu_convention
+    return report_text(lang, "comma").join((report_text(lang, "mfu_causal"), peak))
+
+
 def plan_lines(plan: Plan, lang: Language) -> tuple[str, str]:
     """The layout that an answer was completed to, and its memory."""
     strategy = plan.strategy

@@ -91,8 +91,8 @@ def estimate_rl(
     )
 
 
-def timeline_rl(spec: Spec, strategy: Strategy) -> PipelineTimeline:
-    """The simulated pipeline of one update of a strategy, slot by slot.
+def timeline_rl(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline:
+    """The simulated pipeline of one update of a strategy, slot by slot or without slots.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def timeline_rl(spec: Spec, strategy: Strategy) -> PipelineTimeline:
     npus = trainers(layout, healthy_npus(profile, spec.cluster))
     update = strategy.model_copy(update={"rl": None})
     found = estimated(update, context_of_update(spec, profile, update, layout.pack_tokens, npus=npus))
-    return pipeline_timeline(found.priced, found.layout)
+    return pipeline_timeline(found.priced, found.layout, slots=slots)
 
 
 def plan_rl(

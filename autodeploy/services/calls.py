@@ -51,9 +51,9 @@ def estimate(planner: str, spec: Spec) -> Plan:
     return load_planner(planner).estimate(spec)
 
 
-def timeline(planner: str, spec: Spec, strategy: Strategy) -> PipelineTimeline:
-    """The planner's simulation of a plan's pipeline."""
-    return load_planner(planner).timeline(spec, strategy)
+def timeline(planner: str, spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline:
+    """The planner's simulation of a plan's pipeline, with or without its slots."""
+    return load_planner(planner).timeline(spec, strategy, slots=slots)
 
 
 def operators(planner: str, spec: Spec, plan: Plan) -> OperatorReport:

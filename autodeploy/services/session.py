@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.strategy_bounds import StrategyBounds
+    from autodeploy.specs.timeline import PipelineTimeline
     from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
     from autodeploy.store.database import Database
     from autodeploy.store.workers import WorkerView
@@ -123,6 +124,11 @@ class Services:
         """Where the time of a stored plan goes, down to the operators of each kind of layer."""
         spec = Spec.model_validate(view.plan_set.search.spec)
         return self._call(calls.operators, self.planner_module, spec, view.plan)
+
+    def stages(self, view: PlanView) -> PipelineTimeline:
+        """What each stage of a stored plan's pipeline does in all, without its slots."""
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        return self._call(calls.timeline, self.planner_module, spec, view.plan.strategy, slots=False)
 
     def strategy_bounds(self, spec: Spec, most: int) -> StrategyBounds:
         """At most so many strategies of a search at their bounds; nothing is stored."""

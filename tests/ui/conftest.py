@@ -34,9 +34,15 @@ FITS = "() => document.documentElement.scrollWidth <= document.documentElement.c
 WIDTHS = (390, 1024, 1440)
 SHOWN = """chart => {
   if (chart.dataset.drawn) return true;
+  const away = chart.closest(".away");
+  if (away) document.getElementById(away.getAttribute("aria-labelledby")).click();
   chart.scrollIntoView({ block: "center", behavior: "instant" });
   return false;
 }"""
+
+
+OPEN_PART = "() => document.querySelector('#parts [aria-selected=true]')?.id"
+ALL_PARTS = "() => document.querySelectorAll('.away').forEach(part => part.classList.remove('away'))"
 
 
 @dataclass(frozen=True)
@@ -143,12 +149,14 @@ class Visitor:
         return self.page
 
     def wait_for_charts(self) -> None:
-        """Brings each figure of the page into view, waits until it is drawn, and goes back to where the page stood."""
-        stood = self.page.evaluate("window.scrollY")
+        """Brings each figure of the page into view, waits until it is drawn, and goes back to where it stood."""
+        stood, part = self.page.evaluate("window.scrollY"), self.page.evaluate(OPEN_PART)
         charts = self.page.locator(".chart").all()
         for chart in charts:
             self.page.wait_for_function(SHOWN, arg=chart.element_handle())
         if charts:
+            if part:
+                self.page.locator(f"#{part}").click()
             self.page.evaluate("y => window.scrollTo({ top: y, behavior: 'instant' })", stood)
 
     def watch(self) -> None:

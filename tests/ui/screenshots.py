@@ -64,7 +64,7 @@ def measure_runs(services: Services) -> None:
 def draw_canvases(page: Page) -> None:
     """Brings each picture that the page draws itself into view, waits for it, and goes back to the top."""
     for box in ("#all-strategies", "#timeline-box"):
-        if page.locator(box).count():
+        if page.locator(f"{box} canvas").is_visible():
             page.locator(f"{box} canvas").scroll_into_view_if_needed()
             page.wait_for_selector(f"{box}[data-drawn]", timeout=CANVAS_MS)
     page.evaluate("() => window.scrollTo({ top: 0, behavior: 'instant' })")
@@ -86,9 +86,9 @@ def main() -> None:
             # Name: address, colours, and the part of the page that the picture ends with.
             pictures = {
                 "searches": ("/?lang=en", "light", "main"),
-                "search": (f"/searches/{shown}?lang=en", "light", "section:has(#time)"),
-                "search_zh": (f"/searches/{shown}?lang=zh", "light", "section:has(#time)"),
-                "search_zh_dark": (f"/searches/{shown}?lang=zh", "dark", "section:has(#run)"),
+                "search": (f"/searches/{shown}?lang=en", "light", "section:has(#ranked)"),
+                "search_zh": (f"/searches/{shown}?lang=zh#pictures", "light", "section:has(#time)"),
+                "search_zh_dark": (f"/searches/{shown}?lang=zh#outlook", "dark", "section:has(#run)"),
                 "plan": (f"/plans/{plans[0]}?lang=en", "light", "section:has(#timeline)"),
                 "compare": (f"/compare?plans={','.join(plans[:3])}&lang=en", "light", "main"),
                 "new_search": ("/new?lang=en", "light", "#fields"),

@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests import factories
-from tests.ui.conftest import fits_every_width, visiting
+from tests.ui.conftest import ALL_PARTS, fits_every_width, visiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -64,10 +64,11 @@ def test_every_page_speaks_its_language_fits_and_breaks_no_rule(
             links = page.locator("a[href^='/']:not(.language)")
             for href in links.evaluate_all("links => links.map(link => link.getAttribute('href'))"):
                 assert f"lang={lang}" in href or href.startswith(("/v1/", "/openapi.json"))
+            fits_every_width(page)
+            page.evaluate(ALL_PARTS)
             page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
             if found := violations(page):
                 broken[path] = found
-            fits_every_width(page)
         visitor.faults = [fault for fault in visitor.faults if "404" not in fault]  # the missing search
     assert broken == {}, "\n".join(f"{path}: {line}" for path, lines in broken.items() for line in lines)
 

@@ -24,8 +24,8 @@ PRINTING = (
 )
 
 
-def _search(site: Site) -> str:
-    return f"/searches/{site.stored['good']}?lang=en"
+def _search(site: Site, part: str = "#pictures") -> str:
+    return f"/searches/{site.stored['good']}?lang=en{part}"
 
 
 def _loads(page: Page, name: str) -> bool:
@@ -33,14 +33,15 @@ def _loads(page: Page, name: str) -> bool:
 
 
 def test_nothing_is_drawn_or_fetched_before_it_is_near_the_view(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(_search(site), scroll=False)
+    page = visitor.open(_search(site, ""), scroll=False)
     page.wait_for_load_state("networkidle")
     assert _loads(page, SCRIPTS)
     assert not _loads(page, PLOTLY)
     assert page.locator(DRAWN).count() == 0
+    page.get_by_role("tab", name="Time and memory").click()
     places = page.evaluate(PLACES)
     page.locator("#chart-time").scroll_into_view_if_needed()
-    expect(page.locator("#chart-time[data-drawn]")).to_be_visible()
+    page.wait_for_selector("#chart-time[data-drawn]")
     assert page.locator(f"#chart-layers{DRAWN}").count() == 0, "far below"
     visitor.wait_for_charts()
     assert page.locator(DRAWN).count() == len(places) == 4
@@ -55,7 +56,7 @@ def test_the_keyboard_brings_a_chart_into_view(visitor: Visitor, site: Site) -> 
             break
     hidden = page.locator(":focus").inner_text()
     page.keyboard.press("Enter")
-    expect(page.locator("#chart-time[data-drawn]")).to_be_visible()
+    page.wait_for_selector("#chart-time[data-drawn]")
     expect(page.locator(":focus")).to_have_attribute("aria-pressed", "false")
     shown = "name => document.getElementById('chart-time').data.find(trace => trace.name === name).visible"
     page.wait_for_function(f"name => ({shown})(name) === false", arg=hidden)
@@ -79,22 +80,24 @@ def test_paper_has_pictures_or_else_their_tables(visitor: Visitor, site: Site) -
     visitor.wait_for_charts()
     page.reload()
     page.locator("#chart-time").scroll_into_view_if_needed()
-    expect(page.locator("#chart-time[data-drawn]")).to_be_visible()
+    page.wait_for_selector("#chart-time[data-drawn]")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert table.get_attribute("open") is None, "the library is there: pictures are drawn at once"
-    expect(page.locator(DRAWN)).to_have_count(4)
+    expect(page.locator(DRAWN)).to_have_count(4, timeout=30_000)
 
 
 def test_without_its_library_a_page_keeps_its_tables_and_tries_again(chromium_browser: Browser, site: Site) -> None:
     with visiting(chromium_browser, site.url) as visitor:
         visitor.page.route(f"**/{PLOTLY}*", lambda route: route.abort())
-        page = visitor.open(_search(site), scroll=False)
+        page = visitor.open(_search(site, ""), scroll=False)
         with page.expect_event("requestfailed"):
+            page.get_by_role("tab", name="Time and memory").click()
             page.locator("#chart-time").scroll_into_view_if_needed()
         expect(page.locator("section", has=page.locator("#chart-time")).locator("summary")).to_be_visible()
         page.unroute(f"**/{PLOTLY}*")
-        page.evaluate("window.scrollTo(0, 0)")
+        for name in ("Plans", "Time and memory"):
+            page.get_by_role("tab", name=name).click()
         page.locator("#chart-time").scroll_into_view_if_needed()
-        expect(page.locator("#chart-time[data-drawn]")).to_be_visible()
+        page.wait_for_selector("#chart-time[data-drawn]")
         assert [fault for fault in visitor.faults if "ERR_FAILED" not in fault] == []
         visitor.faults.clear()

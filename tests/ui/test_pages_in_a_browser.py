@@ -30,7 +30,7 @@ def test_past_searches_lead_to_a_search(visitor: Visitor, site: Site) -> None:
 
 
 def test_a_search_shows_its_best_plan_first_and_draws_its_charts(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(f"/searches/{site.stored['good']}")
+    page = visitor.open(f"/searches/{site.stored['good']}#pictures")
     best = page.locator("section.best")
     for degree in ("TP2", "PP16", "VPP2", "EP32", "DP24"):
         expect(best.locator(".axes b", has_text=degree)).to_be_visible()
@@ -52,12 +52,13 @@ def test_a_search_shows_its_best_plan_first_and_draws_its_charts(visitor: Visito
         assert box["height"] > 150
     assert page.locator("#chart-time .trace.bars").count() == 11
     assert page.locator("#chart-time .trace.bars path").count() == 11 * 6
+    page.get_by_role("tab", name="Plans").click()
     page.get_by_role("link", name="PP16 VPP2 EP48").first.click()
     expect(page.locator("#plan-2")).to_have_attribute("open", "")
 
 
 def test_charts_answer_the_pointer(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(f"/searches/{site.stored['good']}")
+    page = visitor.open(f"/searches/{site.stored['good']}#pictures")
     bar = page.locator("#chart-time .trace.bars path").first
     bar.scroll_into_view_if_needed()
     box = bar.bounding_box()

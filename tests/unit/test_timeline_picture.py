@@ -74,6 +74,15 @@ def test_a_picture_has_every_slot_in_order() -> None:
     assert forwards[0][:4] == (0, round(TICKS_PER_S * timeline.slots[0].end_s), 0, 0)
 
 
+def test_stages_are_told_without_slots() -> None:
+    whole = simulated(STRATEGIES[0])
+    spec = read_spec_document(SPEC | {"strategy": STRATEGIES[0]})
+    assert spec.strategy is not None
+    alone = planner.timeline(spec, spec.strategy, slots=False)
+    left_out = {"slots": (), "slots_left_out": len(whole.slots)}
+    assert alone == whole.model_copy(update=left_out)
+
+
 def test_the_table_says_each_stages_bubble() -> None:
     timeline = simulated(STRATEGIES[0])
     rows = stage_rows(timeline)

@@ -54,7 +54,14 @@
     live.hidden = false;
     fill(section, progress);
     section.dispatchEvent(new CustomEvent("progress-report", { detail: progress }));
-    if (progress.message) message.textContent = progress.message;
+    message.textContent = said(progress);
+  };
+
+  // The numbers below as one sentence, for those who hear the page.
+  const said = ({ incumbent_s: step, solved, enumerated }) => {
+    if (typeof step === "number") return message.dataset.best.replace("{}", words.seconds(step));
+    if (solved) return message.dataset.none;
+    return enumerated ? message.dataset.enumerated.replace("{}", words.count(enumerated)) : "";
   };
 
   const seen = (status) => {

@@ -9,10 +9,7 @@
 
   const choose = (tab) => {
     const panel = tab.hash.slice(1);
-    for (const each of tabs) {
-      each.setAttribute("aria-selected", String(each === tab));
-      each.tabIndex = each === tab ? 0 : -1;
-    }
+    mark(tab);
     for (const [id, element] of panels) element.hidden = id !== panel;
     panels.get(panel).setAttribute("aria-labelledby", tab.id);
     if (!tab.dataset.lead) return;
@@ -21,31 +18,13 @@
     text.placeholder = tab.dataset.example;
     file.accept = tab.dataset.accept;
     // A config.json says nothing of the run.
-    for (const mark of document.querySelectorAll("#paste .optional")) mark.hidden = tab.dataset.way === "config";
+    for (const word of document.querySelectorAll("#paste .optional")) word.hidden = tab.dataset.way === "config";
   };
-  const keep = (tab) => {
+  const mark = makeTabs(ways, tabs, (tab) => {
     choose(tab);
     history.replaceState(null, "", `${location.pathname}${location.search}#${tab.dataset.way}`);
-  };
-
-  ways.setAttribute("role", "tablist");
-  for (const [place, tab] of tabs.entries()) {
-    tab.setAttribute("role", "tab");
-    tab.setAttribute("aria-controls", `way-${tab.hash.slice(1)}`);
-    tab.addEventListener("click", (event) => {
-      event.preventDefault();
-      keep(tab);
-    });
-    tab.addEventListener("keydown", (event) => {
-      const to = { ArrowRight: place + 1, ArrowLeft: place - 1, Home: 0, End: tabs.length - 1 }[event.key];
-      if (event.key === " " || to !== undefined) event.preventDefault();
-      if (event.key === " ") keep(tab);
-      if (to === undefined) return;
-      const next = tabs[(to + tabs.length) % tabs.length];
-      keep(next);
-      next.focus();
-    });
-  }
+  });
+  for (const tab of tabs) tab.setAttribute("aria-controls", `way-${tab.hash.slice(1)}`);
   for (const panel of panels.values()) panel.setAttribute("role", "tabpanel");
 
   // What was pasted before shows its own way, else the address names one.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 MAX_SLOTS = 50_000
 
 
-def pipeline_timeline(priced: Priced, layout: Layout) -> PipelineTimeline:
-    """Every slot of a candidate under a layout.
+def pipeline_timeline(priced: Priced, layout: Layout, *, slots: bool = True) -> PipelineTimeline:
+    """Every slot of a candidate under a layout; without slots, what each stage does in all.
 
     Of more than 50,000 slots the first and the last are kept: between them the pipeline repeats itself.
     """
@@ -33,8 +33,8 @@ def pipeline_timeline(priced: Priced, layout: Layout) -> PipelineTimeline:
     assert simulated.start_s is not None
     assert simulated.end_s is not None
     lanes = slot_lanes(placed).along(order)
-    kept, left_out = _kept(order)
-    slots = tuple(
+    kept, left_out = _kept(order, MAX_SLOTS if slots else 0)
+    shown = tuple(
         _slot(
             order, lanes, stage, place, (float(simulated.start_s[stage, place]), float(simulated.end_s[stage, place]))
         )
@@ -48,7 +48,7 @@ def pipeline_timeline(priced: Priced, layout: Layout) -> PipelineTimeline:
         micro_batches=problem.micro_batches,
         makespan_s=makespan,
         step_time_s=makespan + float(tail_s(problem, placed.layers)[0]),
-        slots=slots,
+        slots=shown,
         slots_left_out=left_out,
         stages=tuple(
             StageTime(compute_s=compute_s, communication_s=communication_s, host_s=host_s, idle_s=max(0.0, idle_s))
@@ -59,9 +59,9 @@ def pipeline_timeline(priced: Priced, layout: Layout) -> PipelineTimeline:
     )
 
 
-def _kept(order: OperationOrder) -> tuple[list[list[int]], int]:
+def _kept(order: OperationOrder, most: int) -> tuple[list[list[int]], int]:
     """Places of each stage's slots that are shown, and how many of all stages are not."""
-    share = MAX_SLOTS // order.pp
+    share = most // order.pp
     kept, left_out = [], 0
     for count in order.slots:
         places = list(range(int(count)))
