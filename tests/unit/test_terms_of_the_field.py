@@ -57,7 +57,7 @@ TERMS = {
     "model FLOPs": "flops.step_flops_per_token",
     "MFU": "flops.mfu",
     "router": "mlp.moe_rows",
-    "token permutation": "mlp._permute",
+    "token permutation": "mlp.permute_rows",
     "SwiGLU": "mlp.activation_bytes_per_element",
     "RMSNorm": "layers._norms",
     "cross-entropy": "layers.head_table",
