@@ -25,7 +25,8 @@ LAST_S: Final = 0.6
 """After the limit, or after somebody asked to stop, nothing is computed any more."""
 FOR_THE_END: Final = 0.3
 MOST_FOR_THE_END_S: Final = 3.0
-"""Of the time limit, what is kept for describing the plans that were found."""
+"""Of the time limit, what is kept for describing the plans that were found: a share, and at most seconds of computing.
+"""
 WITHOUT_PLAN: Final = 0.4
 """Of what is kept, as long as there is no plan to describe."""
 POLL_S: Final = 0.04
@@ -57,8 +58,8 @@ class Deadline:
 
     def __init__(self, should_cancel: Callable[[], bool] | None, started: float, limit_s: float) -> None:
         self._should_cancel = should_cancel
-        self._end = started + limit_s
-        self._kept_s = min(MOST_FOR_THE_END_S, FOR_THE_END * limit_s)
+        self._started, self._limit_s, self._end = started, limit_s, started + limit_s
+        self._computed_before_s = time.process_time()
         self._part_end = self._end - self._kept_s * WITHOUT_PLAN
         self._cancelled_at: float | None = None
         self.out_of_time = False
@@ -72,9 +73,16 @@ class Deadline:
             return True
         return self._cancelled(now)
 
+    @property
+    def _kept_s(self) -> float:
+        """For the report. Where others share the machine all takes longer, by as much as it took so far."""
+        computed_s = max(1.0, time.process_time() - self._computed_before_s)  # the first second tells nothing
+        slower = max(1.0, (time.monotonic() - self._started) / computed_s)
+        return min(MOST_FOR_THE_END_S * slower, FOR_THE_END * self._limit_s)
+
     def has_plan(self) -> None:
-        """From now on there is a plan that has to be described."""
-        self._part_end = min(self._part_end, self._end - self._kept_s)
+        """There is a plan that has to be described."""
+        self._part_end = self._end - self._kept_s
 
     def finish(self) -> bool:
         """From now on for the report of what was found; whether there is no time but for the plans themselves."""

@@ -137,6 +137,20 @@ def test_some_of_the_time_is_kept_for_the_plans_once_there_are_any() -> None:
     assert stop.last(lambda: busy(0.01)) is None
 
 
+def late_with_plan(monkeypatch: pytest.MonkeyPatch, *, computed_s: float) -> bool:
+    """Whether a search is to end for the report of its plan, 100 s into a limit of 120 s."""
+    began = time.process_time()
+    stop = Deadline(None, time.monotonic() - 100.0, 120.0)
+    monkeypatch.setattr("autodeploy.deadline.time.process_time", lambda: began + computed_s)
+    stop.has_plan()
+    return stop()
+
+
+def test_more_time_is_kept_for_the_plans_where_others_share_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not late_with_plan(monkeypatch, computed_s=100.0)
+    assert late_with_plan(monkeypatch, computed_s=10.0)
+
+
 BIG = {
     "model": {"preset": "llama2-70b", "name": "big", "num_hidden_layers": 1024},
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 2048},
