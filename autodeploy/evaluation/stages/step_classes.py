@@ -227,7 +227,7 @@ class Priced:
     context: Context
     index: int = 0
 
-    @property
+    @cached_property
     def candidate(self) -> Candidates:
         """It alone."""
         return self.candidates.take(np.array([self.index]))

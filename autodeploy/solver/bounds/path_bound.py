@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from autodeploy.evaluation.stages.build_problem import build_problem, with_choices
+from autodeploy.evaluation.stages.build_problem import build_problem, repriced, with_choices
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.solver.bounds.paths import (
     PathLibrary,
@@ -94,8 +94,7 @@ def path_bound_s(
         agrees = simulated[0] <= solution.makespan_s * (1.0 + SIMULATION_TOLERANCE)
         if not lacking and (agrees or not library.add(paths, longest)):
             return PathBound(bound, True, number)
-        for path in longest:
-            model.add(path)
+        model.add(longest)
     return PathBound(bound, False, rounds)
 
 
@@ -158,8 +157,7 @@ class _Model:
             first, memory = self.memory.broken(first_layout(problem), np.zeros(problem.pp), over=-INFINITE), self.memory
             for number in sorted(first.tolist(), key=lambda row: (memory.stage[row], not memory.seconds[row])):
                 self._add_memory(number)
-        for path in paths:
-            self.add(path)
+        self.add(paths)
 
     def _most(self) -> Floats:
         """Layers of a class that a chunk can hold [pp, vpp, classes]: those before it leave a layer in each part."""
@@ -209,30 +207,33 @@ class _Model:
         self._row(float(memory.constant[number]), INFINITE, columns, values)
         return True
 
-    def add(self, path: SchedulePath) -> None:
-        """One more path: makespan >= its length."""
-        m = self.problem.micro_batches
-        layer_s, fixed_s = cut_costs_s(self.problem, path)
-        some, back, paired = layer_s != 0.0, path.backward != 0, path.pairs != 0
-        self._hide(paired)
-        columns = (self.counts[some], self.extra[back], self.hidden[paired], [self.makespan])
-        values = (-layer_s[some] / self.unit, -path.backward[back] / m, path.pairs[paired] / m, [1.0])
-        self._row(fixed_s / self.unit, INFINITE, np.concatenate(columns), np.concatenate(values))
+    def add(self, paths: Sequence[SchedulePath]) -> None:
+        """More paths: makespan >= the length of each."""
+        m, n = self.problem.micro_batches, len(paths)
+        layer_s, fixed_s = cut_costs_s(self.problem, paths)
+        backward, pairs = (np.array([getattr(path, name) for path in paths]) / m for name in ("backward", "pairs"))
+        values, places = (-layer_s / self.unit, -backward, pairs), (self.counts, self.extra, self.hidden)
+        flat = [each.reshape(n, of.size) for each, of in zip(values, places, strict=True)]
+        rows = np.concatenate([*flat, np.ones((n, 1))], axis=1)
+        for row, rest, path in zip(rows, (fixed_s / self.unit).tolist(), paths, strict=True):
+            if (self.hidden[path.pairs != 0] < 0).any():
+                self._hide(path.pairs != 0)
+            some = np.flatnonzero(row)
+            columns = np.concatenate([*map(np.ravel, places), [self.makespan]])
+            self._row(rest, INFINITE, columns[some], row[some])
 
     def _hide(self, paired: np.ndarray) -> None:
         """Columns of what pairs of chunks [pp, vpp, vpp] hide, in units of `unit` / micro batches; only new ones."""
-        new = np.argwhere(paired & (self.hidden < 0)).tolist()
-        scale, shares = self.unit / self.problem.micro_batches, pair_overlap_bounds(self.problem) if new else []
-        for stage, forward, backward in new:
+        scale, shares = self.unit / self.problem.micro_batches, pair_overlap_bounds(self.problem)
+        alone = [np.append(-(u + v) / scale, 1.0) for u, v in shares]
+        apart = [np.append(np.concatenate([-u, -v]) / scale, 1.0) for u, v in shares]
+        for stage, forward, backward in np.argwhere(paired & (self.hidden < 0)).tolist():
             self.hidden[stage, forward, backward] = column = len(self.columns)
             self.columns.append((0.0, INFINITE if shares else 0.0))
-            ahead, behind = self.counts[stage, forward], self.counts[stage, backward]
-            for u, v in shares:
-                if forward == backward:
-                    columns, values = ahead, -(u + v) / scale
-                else:
-                    columns, values = np.concatenate([ahead, behind]), np.concatenate([-u, -v]) / scale
-                self._row(-INFINITE, 0.0, np.append(columns, column), np.append(values, 1.0))
+            chunks = [forward] if forward == backward else [forward, backward]
+            columns = np.append(self.counts[stage, chunks], column)
+            for values in alone if forward == backward else apart:
+                self._row(-INFINITE, 0.0, columns, values)
 
     def _load(self) -> None:
         """Hand what is new to the solver: all at once at first, then row by row to keep its basis."""
@@ -405,20 +406,18 @@ class TupleBounds:
 
 def _easiest_of(members: list[Priced]) -> tuple[InnerProblem, ...]:
     """Of candidates of one outer tuple with the memory choices that each may use: without whole layers, and with."""
-    plain = [build_problem(priced, choices=frozenset()) for priced in members]
     allowed = [memory_choices(priced.candidate, priced.context) for priced in members]
     lean = list(range(len(members)))
     heavy = [member for member, choices in enumerate(allowed) if WHOLE in choices]
     relaxed = []
-    for some, whole in ((lean, frozenset()), (heavy, frozenset({WHOLE}))):
+    for some, whole in ((lean, frozenset[str]()), (heavy, frozenset({WHOLE}))):
         if some:
             # The easiest has the options of the first; the others' say what workspace they leave.
-            used = [allowed[some[0]] - ({WHOLE} - whole), *(whole for _ in some[1:])]
-            problems = [
-                with_choices(plain[member], members[member], choices)
-                for member, choices in zip(some, used, strict=True)
-            ]
-            relaxed.append(easiest(problems))
+            first = build_problem(members[some[0]], choices=allowed[some[0]] - ({WHOLE} - whole), menu=False)
+            send_s, others = max(first.p2p_s, first.blocking_p2p_s), [members[member] for member in some[1:]]
+            problems = [repriced(first, other, choices=frozenset(), send_s=send_s) for other in others]
+            leaving = (with_choices(each, other, whole) for each, other in zip(problems, others, strict=True))
+            relaxed.append(easiest([first, *leaving]))
     return tuple(relaxed)
 
 

@@ -18,6 +18,8 @@ from autodeploy.solver.inner.layouts import even_sizes, to_layout, uneven_sizes
 from cost_models.schedule import OperationOrder, Sends, critical_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem
     from cost_models.schedule import SchedulePath
 
@@ -92,19 +94,21 @@ def edges_s(problem: InnerProblem, path: SchedulePath) -> float:
     return float(path.edges * problem.p2p_s - path.covered.sum() * covered)
 
 
-def cut_costs_s(problem: InnerProblem, cut: SchedulePath) -> tuple[Floats, float]:
-    """Seconds that one more layer of a class in a chunk adds to a path [pp, vpp, classes] if no pair hides any, at
-    least, and the rest.
+def cut_costs_s(problem: InnerProblem, cuts: Sequence[SchedulePath]) -> tuple[Floats, Floats]:
+    """Seconds that one more layer of a class in a chunk adds to each path [n, pp, vpp, classes] if no pair hides any,
+    at least, and the rest [n].
     """
-    forward = np.array([c.forward_s for c in problem.classes])
-    backward = np.array([c.backward_s for c in problem.classes])
-    layer = cut.forward[..., None] * forward + cut.backward[..., None] * backward
-    layer -= cut.split[..., None] * np.array([c.split_s for c in problem.classes])
-    fixed = edges_s(problem, cut) + float((cut.forward + cut.backward).sum()) * problem.blocking_p2p_s
+    passes = ("forward", "backward", "split")
+    shape = (len(cuts), problem.pp, problem.vpp)
+    forward, backward, split = (np.reshape([getattr(cut, name) for cut in cuts], shape) for name in passes)
+    forward_s, backward_s, split_s = (np.array([getattr(c, f"{name}_s") for c in problem.classes]) for name in passes)
+    layer = forward[..., None] * forward_s + backward[..., None] * backward_s - split[..., None] * split_s
+    fixed = np.array([edges_s(problem, cut) for cut in cuts])
+    fixed += (forward + backward).sum(axis=(1, 2)) * problem.blocking_p2p_s
     for piece in problem.pieces:
-        place = (piece.stage, piece.chunk)
-        fixed += float(cut.forward[place]) * piece.cost.forward_s + float(cut.backward[place]) * piece.cost.backward_s
-        fixed -= float(cut.split[place]) * piece.cost.split_s
+        place = (slice(None), piece.stage, piece.chunk)
+        fixed += forward[place] * piece.cost.forward_s + backward[place] * piece.cost.backward_s
+        fixed -= split[place] * piece.cost.split_s
     return layer, fixed
 
 

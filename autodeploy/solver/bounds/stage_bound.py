@@ -139,9 +139,10 @@ class _Rows:
 
     def sorted(self, counts: Floats) -> _Sorted:
         """The cheapest classes first; counts [classes]."""
-        order = np.argsort(self.layer, axis=-1, kind="stable")
-        layer = np.take_along_axis(self.layer, order, -1)
-        places = [(np.maximum(layer[..., i], 1e-30), counts[order[..., i]]) for i in range(layer.shape[-1])]
+        layer, counts_of = self.layer[..., counts > 0.0], counts[counts > 0.0]
+        order = np.argsort(layer, axis=-1, kind="stable")
+        layer = np.take_along_axis(layer, order, -1)
+        places = [(np.maximum(layer[..., i], 1e-30), counts_of[order[..., i]]) for i in range(layer.shape[-1])]
         return _Sorted(self.constant, tuple(places if self.dearer is None else self._by_chunk(places, counts)))
 
     def _by_chunk(self, places: list[tuple[Floats, Floats]], counts: Floats) -> list[tuple[Floats, Floats]]:

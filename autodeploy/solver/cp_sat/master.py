@@ -330,12 +330,11 @@ def solve_counts(
     fine = master.scale * FRACTIONS
     used = np.logical_or.reduce([cut.pairs > 0 for cut in cuts]) if cuts else np.zeros((problem.pp, 1, 1), np.bool_)
     hidden = _hidden_in_pairs(model, problem, counts, used, fine)
-    for cut in cuts:
-        layer_s, fixed_s = cut_costs_s(problem, cut)
-        costs = np.floor(layer_s.ravel() * fine).astype(np.int64).tolist()
+    layer_s, fixed_s = (np.floor(each * fine).astype(np.int64) for each in cut_costs_s(problem, cuts))
+    for cut, costs, rest in zip(cuts, layer_s.reshape(len(cuts), len(flat)).tolist(), fixed_s.tolist(), strict=True):
         less = [-int(cut.pairs[place]) for place in hidden]
         path = weighted_sum([*flat, *hidden.values()], [*costs, *less])
-        model.add(path + int(np.floor(fixed_s * fine)) <= FRACTIONS * master.makespan)
+        model.add(path + rest <= FRACTIONS * master.makespan)
     tails = np.floor(np.array([c.tail_s for c in problem.classes]) * fine).astype(np.int64).tolist()
     for stage in range(problem.pp):
         own = sum(p.cost.tail_s for p in problem.pieces if p.stage == stage)

@@ -97,15 +97,21 @@ def even_sizes(problem: InnerProblem) -> Ints:
 
 def uneven_sizes(problem: InnerProblem, seed: int, count: int = 48) -> Ints:
     """Random layouts [n, parts] whose stages hold about as much as each other, but in uneven chunks."""
+    places = tuple(spots[0] for spots in problem.parts)
+    limits = problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem)
+    return _uneven(places, problem.pp, problem.vpp, limits, seed, count)
+
+
+@kept(64)
+def _uneven(places: Places, pp: int, vpp: int, limits: tuple[int, int, int], seed: int, count: int) -> Ints:
+    """The same of parts at some places; limits : as `rounded` takes them."""
     rng = np.random.default_rng(seed)
-    places = [spots[0] for spots in problem.parts]
     rows = []
     for sharpness in np.repeat([0.2, 1.0, 4.0], count // 3):
-        share = rng.dirichlet(np.full(problem.vpp, sharpness), size=problem.pp)
-        blend = rng.random() * np.linspace(0, 1, problem.pp)[:, None]
+        share = rng.dirichlet(np.full(vpp, sharpness), size=pp)
+        blend = rng.random() * np.linspace(0, 1, pp)[:, None]
         share = (1 - blend) * share[:1] + blend * share  # stages alike at the front, each its own at the end
-        weight = np.array([share[place] for place in places])
-        rows.append(rounded(weight, problem.total_layers, problem.min_layers_per_chunk, most_layers_per_chunk(problem)))
+        rows.append(rounded(np.array([share[place] for place in places]), *limits))
     fitting = [row for row in rows if row is not None]
     return np.array(fitting, dtype=np.int64).reshape(-1, len(places))
 

@@ -84,8 +84,16 @@ class QuickPlans:
                 return
             if again:
                 self._try(number, index, (), again=True)
-            elif number not in self._solved:
+            elif not self._settled(number):
                 self._look_at(number, self._next(self._order, position))
+
+    def _settled(self, number: int) -> bool:
+        """Whether an outer tuple was looked at, or need not be: bounds rule out all its candidates."""
+        if self.prune and number not in self._solved:
+            rows = self._candidates(number)
+            if self.open.bounds_s[rows].min() >= self._kth_s():
+                self._solved[number], self.frontier.pruned = [], self.frontier.pruned + len(rows)
+        return number in self._solved
 
     def by_bound(self, until: float) -> None:
         """Looks in the order of the bounds of outer tuples, until so much work is done or no bound is of interest."""
