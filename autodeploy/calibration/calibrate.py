@@ -21,7 +21,7 @@ from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import in_graph_mode
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.steps.worlds import sensitivities
-from autodeploy.messages import Message
+from autodeploy.messages import Message, in_plain_text
 from hardware_profiles.covariance import FittedFactor
 from hardware_profiles.loader import load_profile, shipped_profiles
 
@@ -172,5 +172,5 @@ def to_yaml(document: dict[str, Any], heading: str) -> str:
     stream = io.StringIO()
     yaml = YAML()
     yaml.width = 120
-    yaml.dump(document, stream)
+    yaml.dump(in_plain_text(document), stream)
     return f"# {heading}\n" + stream.getvalue()

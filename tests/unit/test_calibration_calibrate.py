@@ -18,6 +18,7 @@ from autodeploy.calibration.measured import fits_time
 from autodeploy.calibration.parameters import ELSEWHERE, NUISANCES, PARAMETERS, UNFITTED
 from autodeploy.calibration.predict import predict_record
 from autodeploy.errors import SpecError
+from autodeploy.messages import Message
 from docs.shipped_calibration.shipped import coverage_table, shipped_records
 from hardware_profiles import load_profile
 
@@ -233,3 +234,8 @@ def test_the_coverage_table_has_a_spread_for_every_class_with_three_records() ->
     assert table["classes"]["uncalibrated"]["log_sigma"] >= 0.15
     assert table["pair_log_sigma"] > 0.0
     assert [row["id"] for row in table["records"]] == [record.id for record in synthetic()]
+
+
+def test_an_overlay_says_its_messages_as_plain_text() -> None:
+    source = Message("calibration.carried_over_from", profile="nvidia-h100", text="MAP fit")
+    assert "source: 'carried over from nvidia-h100: MAP fit'" in to_yaml({"source": source}, "Fitted.")
