@@ -34,6 +34,7 @@ from autodeploy.cli import (
 )
 from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
 from autodeploy.cli.loudness import EveryCommand, begin, loudness
+from autodeploy.own_process import collect_seldom, use_one_thread
 
 app = typer.Typer(
     name="autodeploy",
@@ -77,6 +78,8 @@ def run() -> None:
     """Runs a command and leaves with its exit code."""
     from autodeploy.cli.output import quiet_broken_pipe
 
+    use_one_thread()
+    collect_seldom()
     begin()
     try:
         with quiet_broken_pipe():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import multiprocessing
 import os
@@ -17,6 +16,7 @@ from autodeploy.errors import MemoryLimitError, SearchCancelled
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.memory_limit import is_worn, limit_memory
 from autodeploy.jobs.planning import load_planner
+from autodeploy.own_process import collect_seldom, use_one_thread
 from autodeploy.store.database import Database
 
 if TYPE_CHECKING:
@@ -24,23 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A search uses one core, or two by a second process: libraries that would start a thread on every core are told not to,
-# before they are imported.
-SINGLE_THREADED = {
-    name: "1"
-    for name in (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "BLIS_NUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-    )
-} | {"MALLOC_ARENA_MAX": "2"}  # an arena for each thread would count against the memory limit, used or not
 # A search takes every core it gets: whoever answers requests on this machine comes first, then what they wait for.
 NICENESS = 10
 CALL_NICENESS = 5
-# New objects before the youngest are collected, and such passes before older ones are: a search makes few cycles.
-COLLECTED_AFTER = (20_000, 10, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +48,9 @@ def new_pool(planner: str, memory_bytes: int, niceness: int = NICENESS) -> Proce
     memory_bytes : most address space of the process.
     niceness : added to that of the parent.
     """
-    for name, value in SINGLE_THREADED.items():
-        os.environ.setdefault(name, value)
+    use_one_thread()
+    # An arena for each thread would count against the memory limit, used or not.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     return ProcessPoolExecutor(
         max_workers=1,
         mp_context=multiprocessing.get_context("spawn"),
@@ -80,9 +67,7 @@ def prepare(planner: str, memory_bytes: int, niceness: int = NICENESS) -> None:
     limit_memory(memory_bytes)
     threading.Thread(target=_die_with_parent, name="die-with-parent", daemon=True).start()
     load_planner(planner)
-    # What was imported stays: the collector walked all of it several times a search, 5 % of its time.
-    gc.freeze()
-    gc.set_threshold(*COLLECTED_AFTER)
+    collect_seldom()
 
 
 def _die_with_parent() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autodeploy.jobs import pool_process
+from autodeploy.own_process import use_one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +38,7 @@ def processes(*, forked: bool) -> Iterator[None]:
 
 def new_pool(planner: str, memory_bytes: int, niceness: int = pool_process.NICENESS) -> ProcessPoolExecutor:
     """As `pool_process.new_pool`, whose place it takes."""
-    for name, value in pool_process.SINGLE_THREADED.items():
-        os.environ.setdefault(name, value)
+    use_one_thread()
     return ProcessPoolExecutor(
         max_workers=1,
         mp_context=_context(),
