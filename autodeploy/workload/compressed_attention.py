@@ -115,11 +115,11 @@ def _projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Row
         Tensor("latents", np.asarray((on.norm_bytes + 2.0) * local * (rank + d))),
         Tensor("query_unnormed", np.asarray(2.0 * queries)),
         Tensor("query", np.asarray(2.0 * queries)),
-        Tensor("shared_key", np.asarray(2.0 * tokens * d * shard.ring)),
+        Tensor("mqa_key", np.asarray(2.0 * tokens * d * shard.ring)),
     ]
     latent = np.asarray(2.0 * tokens * rank)
     exchanges = column_exchanges(shard, "latent", W, latent, "q_up_proj", on)
-    return operators, tensors, exchanges + _gathered(shard, "shared_key", 2.0 * tokens * d)
+    return operators, tensors, exchanges + _gathered(shard, "mqa_key", 2.0 * tokens * d)
 
 
 def _compressor(
@@ -220,7 +220,7 @@ def _core(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKi
     heads, keys = np.asarray(model.num_attention_heads / shard.tp), seen(model, kind, document(shard, on))
     shape = (tokens, keys, heads, d, d)
     core = Operator(
-        "shared_key_attention",
+        "mqa_attention",
         "attention",
         W,
         flops=attention_flops(*shape),
@@ -229,8 +229,8 @@ def _core(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKi
         seq=2.0 * keys,
     )
     tensors = [
-        Tensor("shared_key_out", np.asarray(2.0 * tokens * heads * d)),
-        Tensor("shared_key_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True),
+        Tensor("mqa_out", np.asarray(2.0 * tokens * heads * d)),
+        Tensor("mqa_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True),
     ]
     return [core], tensors, []
 

@@ -171,11 +171,11 @@ def test_queries_see_their_window_and_the_entries_before_them(layer: int, seq: i
     found = scores(layer_table(SMALL, shard(seq=seq), FUSED, kind_of(SMALL, layer)))
     per_key = 2 * 16 * (64 + 64)
     # A causal triangle counts half of its diagonal: at most one key or entry a query less or more.
-    assert found["shared_key_attention"] / seq / per_key == pytest.approx(keys(kind, seq), abs=1.01)
+    assert found["mqa_attention"] / seq / per_key == pytest.approx(keys(kind, seq), abs=1.01)
     if kind == CSA:
         entries = np.mean(np.arange(1, seq + 1) // 4)
         assert found["index_scores"] / seq / (2 * 4 * 32) == pytest.approx(entries, abs=0.51)
-    assert set(found) == ({"shared_key_attention"} | ({"index_scores", "index_target"} if kind == CSA else set()))
+    assert set(found) == ({"mqa_attention"} | ({"index_scores", "index_target"} if kind == CSA else set()))
 
 
 @pytest.mark.parametrize("model", [SMALL, load_preset("deepseek-v4-flash"), load_preset("deepseek-v4-pro")])
@@ -250,7 +250,7 @@ def test_ranks_of_a_sequence_gather_keys_entries_and_what_neighbours_pool() -> N
     tokens = 32_768 // 4
     ring = {e.name: (float(np.ravel(e.message_bytes)[0]), e.forward_count) for e in table.exchanges if e.kind == "ring"}
     assert {name: size for name, (size, _) in ring.items()} == {
-        "shared_key_ring": 2 * tokens * 64,
+        "mqa_key_ring": 2 * tokens * 64,
         "pool_entries_ring": 2 * tokens / 4 * 64,
         "pool_tokens_ring": 4 * tokens * 4 * 64,
         "index_pool_entries_ring": 2 * tokens / 4 * 32,

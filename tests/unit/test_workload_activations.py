@@ -222,6 +222,7 @@ def test_every_memory_choice_names_tensors_operators_and_exchanges_that_exist() 
             load_preset("qwen3-32b"), shard(), replace(FUSED, copies_heads=True, keeps_gathered=True), ("dense", None)
         ),
         layer_table(load_preset("deepseek-v3"), shard(), LORA, ("moe", None)),
+        layer_table(load_preset("longcat-flash"), shard(), OperatorFeatures(), ("moe", None)),
     ]
     tensors = {t.name for table in tables for t in table.tensors} | {"*"}
     operators = {o.name for table in tables for o in table.operators} | {"*"}

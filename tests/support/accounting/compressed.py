@@ -79,10 +79,10 @@ def add_compressed(a: Account, kind: str) -> None:
     a.keep("latents", (r.norm_bytes + 2) * a.local * (rank + d))
     a.keep("query_unnormed", 2 * queries)
     a.keep("query", 2 * queries)
-    a.keep("shared_key", 2 * a.tokens * sequence * d)
+    a.keep("mqa_key", 2 * a.tokens * sequence * d)
     a.dense_params += h * (rank + d) + rank + d + rank * heads * d + heads
     _latents(a, 2 * a.tokens * rank)
-    _gather(a, "shared_key", 2 * a.tokens * d)
+    _gather(a, "mqa_key", 2 * a.tokens * d)
     window = min(r.seq / 2, 128 - 128**2 / (2 * r.seq))
     entries = 0.0
     if kind in TOKENS_OF_AN_ENTRY:
@@ -106,9 +106,9 @@ def _attend(a: Account, seen: float, heads: float) -> None:
     product = 2 * a.tokens * seen * heads * d
     flops = (2 * product, 5 * product)
     times = tuple(a.machine.attention(w, d, 2 * seen, backward=b) for w, b in zip(flops, (False, True), strict=True))
-    a._operator("shared_key_attention", W, (*times, 0.0), (*times, 0.0), 1, 1)
-    a.keep("shared_key_out", 2 * a.tokens * heads * d)
-    a.keep("shared_key_stats", a.run.stats_bytes * a.tokens * heads)
+    a._operator("mqa_attention", W, (*times, 0.0), (*times, 0.0), 1, 1)
+    a.keep("mqa_out", 2 * a.tokens * heads * d)
+    a.keep("mqa_stats", a.run.stats_bytes * a.tokens * heads)
 
 
 def _pool(a: Account, kind: str, width: int, name: str, passes: tuple[float, float, float]) -> None:

@@ -14,7 +14,7 @@ from tests.support.accounting.lanes import beside_cubes
 if TYPE_CHECKING:
     from tests.support.accounting.layer import Account, Message
 
-ATTENTION = ("latent_", "attention_", "ring", "heads")
+ATTENTION = ("latent_", "attention_", "ring", "heads", "mqa_", "pool_", "index_")
 OUTSIDE = ("permute", "unpermute")
 DENSE = ("mlp_up_proj", "mlp_activation", "mlp_down_proj")
 
@@ -80,6 +80,7 @@ def _shown(a: Account, step: str, *, backward: bool) -> float:
 def _tier(a: Account, name: str) -> int:
     """The outermost tier of links that the group of a message spans."""
     group = {"ring": "ring", "heads": "heads", "expert": "etp"}.get(name.split("_")[0], "tp")
+    group = "ring" if name.endswith("_ring") else group
     spans = a.machine.together(a.groups[group])
     grown = [t for t, span in enumerate(spans) if span > (spans[t - 1] if t else 1)]
     return grown[-1] if grown else 0
