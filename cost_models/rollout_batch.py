@@ -254,7 +254,8 @@ def _correlation(engines: Engines, lengths: Lengths, like: Likeness, together: i
     count = (engines.responses * engines.ranks)[:, None]
     ended = np.exp(count * np.log1p(-np.minimum(lengths.survival, 1.0 - 1e-12)) * like.independent)
     together_vary = count[:, 0] * ((ended * like.missing) @ lengths.stretch)
-    squares = np.diff(lengths.tokens**2, prepend=0.0)
-    variance = (1.0 - ended) @ squares - ((1.0 - ended) @ lengths.stretch) ** 2
+    # Of what the longest lacks of the limit: of many responses it is next to nothing, and so is its variance.
+    squares = 2.0 * lengths.tokens[-1] * lengths.stretch - np.diff(lengths.tokens**2, prepend=0.0)
+    variance = ended @ squares - (ended @ lengths.stretch) ** 2
     deviations = np.sqrt(np.maximum(variance, 0.0)) * like.deviation_of_sum(count[:, 0], together)
     return np.asarray(np.clip(together_vary / np.maximum(deviations, LEAST), 0.0, 1.0))
