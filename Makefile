@@ -2,7 +2,6 @@
 # make test   install, then run every test
 
 PYTHON  ?= python3
-# One more than two cores: tests of services wait for clocks and processes.
 WORKERS ?= 2
 EXAMPLE ?= examples/deepseek_v3_cloudmatrix_384.yaml
 UV      ?= uv

@@ -213,7 +213,7 @@ def _exchanges(table: LayerTable, context: Context, candidate: Candidates, wante
             if gathers:
                 op = "all_gather" if exchange.kind == "dispatch" else "reduce_scatter"
             else:
-                size *= exchange.choices or table.choices_per_token
+                size *= table.choices_of(exchange)
         elif exchange.kind == "ring":
             name, ranks, stride = "cp ring", 2 if ring > 1 else 1, tp * ulysses
         elif exchange.kind == "heads":

@@ -113,8 +113,7 @@ def _exchange(one: OneExchange, layer: LayerInputs, runs: float) -> ExchangeRow:
     exchange, groups, group = one.exchange, layer.groups, group_name(one.exchange)
     counts = scalar_at(exchange.forward_count, 0), scalar_at(exchange.backward_count, 0)
     once, exposed = scalar_at(one.once_s, 0), scalar_at(one.exposed_forward_s, 0) + scalar_at(one.exposed_backward_s, 0)
-    sent = exchange.choices or layer.table.choices_per_token
-    copies = sent if exchange.kind in {"dispatch", "combine"} else 1.0
+    copies = layer.table.choices_of(exchange) if exchange.kind in {"dispatch", "combine"} else 1.0
     whole, message = once * sum(counts), copies * scalar_at(exchange.message_bytes, 0)
     return ExchangeRow(
         name=exchange.name,

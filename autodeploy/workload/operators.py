@@ -139,6 +139,10 @@ class LayerTable:
     matrices: tuple[Matrices, ...] = ()  # that an optimizer orthogonalises
     by_operator: ByOperator | None = None  # what selective recomputation by operator leaves; None: it does not know it
 
+    def choices_of(self, exchange: Exchange) -> float:
+        """Experts that each token of a dispatch or combine is sent to."""
+        return exchange.choices or self.choices_per_token
+
 
 @dataclass(frozen=True, slots=True)
 class Sharding:

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from autodeploy.evaluation.inputs.build_context import loss_bytes
+from autodeploy.evaluation.layers.exchanges import DENSE, SHARED
+from autodeploy.evaluation.layers.pair_windows import ROUTED
 from autodeploy.specs.lora import TARGETS
-from autodeploy.specs.presets import load_preset
-from autodeploy.workload.layers import head_table, layer_table
+from autodeploy.specs.presets import load_preset, preset_names
+from autodeploy.workload.layers import head_table, layer_kinds, layer_table
 from autodeploy.workload.memory_choices import CHOICES
 from autodeploy.workload.operators import LayerTable, OperatorFeatures
 from tests.support.sharding import shard
@@ -270,3 +272,12 @@ def test_a_graph_keeps_what_sequence_parallelism_gathered(sp: bool) -> None:
         elsewhere = 2 * 4096 * 3 / 4 if sp else 0
         latent = (1536 + 512 + 64) if model.is_mla else model.hidden_size
         assert more == elsewhere * (latent + (model.hidden_size if kind == "dense" else 0))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_no_operator_of_attention_is_named_as_one_of_an_mlp(name: str) -> None:
+    """Pairs and overlaps know the operators of experts and of dense MLPs by how their names begin."""
+    model = load_preset(name)
+    for kind, _ in layer_kinds(model):
+        for op in layer_table(model, shard(), OperatorFeatures(), kind).operators:
+            assert op.window == "mlp" or not op.name.startswith((*ROUTED, *DENSE, SHARED)), op.name

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 HOT = frozenset({"hot_weights", "hot_gradients"})
 ZERO = frozenset({"zero_dispatch", "zero_combine"})  # of tokens to experts that return what they get
 EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT | ZERO
-DENSE_PATH = ("mlp_up_", "mlp_activation", "mlp_down_")  # beside experts on a shortcut, in both halves of the layer
+# Names of operators begin so: of a dense MLP, and of shared experts.
+DENSE, SHARED = ("mlp_up_", "mlp_activation", "mlp_down_"), "shared_"
 CONTEXT = frozenset({"ring", "heads"})
 CORE = "core_attention"  # each pass of the ring runs beside it
 
@@ -173,7 +174,7 @@ class _Work:
     def windows(self) -> tuple[Floats, Floats, Floats]:
         """Beside which dispatch and combine may run: the shared expert's forward and backward, the experts' dW."""
         zero = np.zeros(1)
-        shared = [t for name, t in self.times.items() if name.startswith("shared_")]
+        shared = [t for name, t in self.times.items() if name.startswith(SHARED)]
         experts = [t for name, t in self.times.items() if name.startswith("expert_")]
         return (
             np.asarray(sum((t.forward_s for t in shared), zero)),
@@ -187,7 +188,7 @@ class _Work:
         of what else it does twice.
         """
         rows = [(op, self.times[op.name]) for op in self.layer.table.operators if op.runs > 1.0]
-        shares = [(1.0 if op.name.startswith(DENSE_PATH) else 1.0 / op.runs, time) for op, time in rows]
+        shares = [(1.0 if op.name.startswith(DENSE) else 1.0 / op.runs, time) for op, time in rows]
         zero = np.zeros(1)
         return (
             np.asarray(sum((share * time.forward_s for share, time in shares), zero)),
@@ -285,7 +286,7 @@ def expert_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats
     """Seconds of one dispatch or combine under each candidate's dispatcher."""
     machine, groups, features = layer.machine, layer.groups, layer.features
     size, tiers, fixed = exchange.message_bytes, machine.tiers, machine.comm_op_s
-    choices, balance = exchange.choices or layer.table.choices_per_token, features.balance
+    choices, balance = layer.table.choices_of(exchange), features.balance
     imbalance = balance.exchange if busiest else balance.mean_exchange
     loss = machine.dispatch_loss if exchange.kind == "dispatch" else machine.combine_loss
     of_nodes = balance.node if busiest else balance.mean_exchange
@@ -397,10 +398,9 @@ def _behind_dense_path(work: _Work, exchange: Exchange, seconds: Floats, *, back
     Two of a kind share its half by the tokens that they send. What runs beside what is arXiv 2509.01322's, section
     2.1.2; that the halves are equal, and that nothing but contention is lost, is assumed.
     """
-    own = exchange.choices or work.layer.table.choices_per_token
-    alike = [each for each in work.layer.table.exchanges if each.kind == exchange.kind]
-    sent = sum(each.choices or work.layer.table.choices_per_token for each in alike)
-    window = work.dense_path[back] * (own / sent / 2.0)
+    table = work.layer.table
+    sent = sum(table.choices_of(each) for each in table.exchanges if each.kind == exchange.kind)
+    window = work.dense_path[back] * (table.choices_of(exchange) / sent / 2.0)
     hidden = np.maximum(0.0, seconds / work.layer.machine.exchange_beside - window)
     return np.where(work.layer.features.shortcut_overlap, np.minimum(hidden, seconds), seconds)
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.inputs.context import ALL_GATHER
-from autodeploy.evaluation.layers.exchanges import CORE, HOT, ExchangeTimes, LayerInputs, exchange_times, sharded_s
+from autodeploy.evaluation.layers.exchanges import (
+    CORE,
+    HOT,
+    SHARED,
+    ExchangeTimes,
+    LayerInputs,
+    exchange_times,
+    sharded_s,
+)
 from autodeploy.evaluation.layers.operator_time import OperatorTime, operator_time
 from autodeploy.evaluation.layers.pair_windows import Pairing, beside_matrix_work_s, halves
 from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
@@ -243,7 +251,7 @@ def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Fl
     """
     rows, features, busiest, exchanged = layer.operators, layer.features, times.busiest, times.exchanged
     names = [name for name in layer.table.after_synchronisation if name in rows or name in WITH_WEIGHTS]
-    early = [name for name in names if name.startswith("shared_")] if features.host_reorder else []
+    early = [name for name in names if name.startswith(SHARED)] if features.host_reorder else []
     queued = np.asarray(sum((busiest[name].forward_s for name in early), np.zeros(1)))
     queued = queued + np.where((features.dispatcher == ALL_GATHER) & features.async_gathers, exchanged.dispatch_s, 0.0)
     seconds = {"dispatch": exchanged.dispatch_s, "combine": exchanged.combine_s}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.exchanges import HOT, LayerInputs, expert_s, group_name
+from autodeploy.evaluation.layers.exchanges import DENSE, HOT, SHARED, LayerInputs, expert_s, group_name
 from cost_models.collectives import all_gather_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
@@ -55,8 +55,6 @@ def _window_s(times: dict[str, OperatorTime], side: str, backward: bool) -> Floa
 
 
 ROUTED = ("expert_", "sort_by_")  # operators between dispatch and combine
-DENSE = ("mlp_up_", "mlp_activation", "mlp_down_")  # the MLP of a dense layer, in the experts' place
-SHARED = "shared_"
 OUTSIDE = ("permute", "unpermute")  # reordering before the dispatch and after the combine
 CUBE = frozenset({"gemm", "grouped_gemm", "attention"})
 FAST = 1e30  # bytes a second of a link that takes no time

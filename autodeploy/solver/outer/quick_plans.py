@@ -88,7 +88,7 @@ class QuickPlans:
                 self._look_at(number, self._next(self._order, position))
 
     def _settled(self, number: int) -> bool:
-        """Whether an outer tuple was looked at, or need not be: bounds rule out all its candidates."""
+        """Whether an outer tuple needs no look: it had one, or bounds rule out all its candidates, now pruned."""
         if self.prune and number not in self._solved:
             rows = self._candidates(number)
             if self.open.bounds_s[rows].min() >= self._kth_s():
