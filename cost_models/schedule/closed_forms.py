@@ -119,12 +119,12 @@ class _Pipelines:
             size = self._column(group_size(self.pp, self.micro_batches) if self.size is None else self.size)
             ahead = self._column(forwards_ahead(how.name, 0, pp, vpp, micro_batches, size))
         work, beside, stage = longest_paths(
-            np.asfortranarray(self.counts),
-            _by_column(*self.work),
-            _by_column(stages.forward_s, stages.backward_s),
-            _by_column(stages.first_forward_s, stages.first_backward_s),
-            _by_column(stages.last_forward_s, stages.last_backward_s),
-            _by_column(*self.longest),
+            _in_order(self.counts.T),
+            _by_class(*self.work),
+            _by_class(stages.forward_s, stages.backward_s),
+            _by_class(stages.first_forward_s, stages.first_backward_s),
+            _by_class(stages.last_forward_s, stages.last_backward_s),
+            _by_class(*self.longest),
             (pp, vpp, micro_batches, size, ahead),
             self._column(self.edge_s),
             self._column(self.least_edge_s),
@@ -139,8 +139,8 @@ class _Pipelines:
         return ClosedForm(work + beside, work, beside, stage)
 
     def _column(self, values: Counts | int) -> Floats:
-        """As floats [n], one after the other in memory: compiled functions take numbers of one type."""
-        return np.ascontiguousarray(np.broadcast_to(values, (len(self.counts),)), dtype=np.float64)
+        """As floats [n]."""
+        return _in_order(np.broadcast_to(values, (len(self.counts),)))
 
     def _turn_s(self, ranks: Floats) -> Floats:
         """DualPipeV: what the device at the turn waits for beside its work [n]."""
@@ -156,9 +156,15 @@ class _Pipelines:
         )
 
 
-def _by_column(*values: Floats) -> tuple[Any, ...]:
-    """Arrays as compiled functions take them."""
-    return tuple(np.asfortranarray(each) for each in values)
+def _by_class(*values: Floats) -> tuple[Any, ...]:
+    """Arrays [n, k] as [k, n]."""
+    return tuple(_in_order(each.T) for each in values)
+
+
+def _in_order(values: Floats | Counts) -> Floats:
+    """As floats, row by row in memory, writeable: anything else, an array of one column too, is compiled for anew."""
+    found = np.ascontiguousarray(values, dtype=np.float64)
+    return found if found.flags.writeable else found.copy()
 
 
 def closed_form_s(

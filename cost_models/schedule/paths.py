@@ -75,9 +75,9 @@ def longest_paths(
 
     Parameters
     ----------
-    counts : stages of each class, in the order of the pipeline; 0 where it has none [n, k].
-    work : of the first and of the last stage of each class, in a step [n, k].
-    whole, first, last, longest : forward and backward of a stage, its first, its last and its slowest chunk [n, k].
+    counts : stages of each class, in the order of the pipeline; 0 where it has none [k, n].
+    work : of the first and of the last stage of each class, in a step [k, n].
+    whole, first, last, longest : forward and backward of a stage, its first, its last and its slowest chunk [k, n].
     sizes : pp, vpp, micro batches, `orders.group_size` and `orders.forwards_ahead` of stage 0 [n]; of every next stage
         two fewer.
     edge_s, least_edge_s : an edge between stages, and the least that one out of a pair takes [n].
@@ -86,7 +86,7 @@ def longest_paths(
     ramps, returns : 1 where a path comes down to its stage; where it goes back through the stages before; else 0.
     """
     pp, vpp, micro_batches, size, ahead = sizes
-    n, classes = counts.shape
+    classes, n = counts.shape
     best_work, best_beside, best_stage = np.empty(n), np.empty(n), np.empty(n)
     # All in one function: handing arrays on would cost as much as what is done with them.
     count_of, behind = np.empty(classes), np.empty(classes)
@@ -94,25 +94,25 @@ def longest_paths(
         edge, least, m = edge_s[row], least_edge_s[row], micro_batches[row]
         through = forward = backward = 0.0
         for each in range(classes):
-            count_of[each] = counts[row, each]
-            behind[each] = last[0][row, each] + last[1][row, each] + (edge + least)
+            count_of[each] = counts[each, row]
+            behind[each] = last[0][each, row] + last[1][each, row] + (edge + least)
             if leaves != STAYS and count_of[each] > 0.0:
-                through += count_of[each] * (whole[0][row, each] + whole[1][row, each])
-                forward, backward = max(forward, longest[0][row, each]), max(backward, longest[1][row, each])
+                through += count_of[each] * (whole[0][each, row] + whole[1][each, row])
+                forward, backward = max(forward, longest[0][each, row]), max(backward, longest[1][each, row])
         total, paced, stage, begin, ramp = -np.inf, 0.0, 0.0, 0.0, 0.0
         for own in range(classes):
             count = count_of[own]
             if count == 0.0:
                 continue
-            before = ramps * (first[0][row, own] + returns * first[1][row, own] + (1.0 + returns) * edge)
+            before = ramps * (first[0][own, row] + returns * first[1][own, row] + (1.0 + returns) * edge)
             for end in range(2 if count > 1.0 else 1):
                 past = count - 1.0 if end else 0.0
                 stage = begin + past
-                paced = work[1][row, own] if end else work[0][row, own]
+                paced = work[1][own, row] if end else work[0][own, row]
                 beside = ramp + past * before
                 if leaves == ONE_CHUNK:
                     behind_it, depth, reach, most, drained = pp[row] - stage, 0.0, 0.0, 0.0, 0.0
-                    forward_s, backward_s = whole[0][row, own], whole[1][row, own]
+                    forward_s, backward_s = whole[0][own, row], whole[1][own, row]
                     for later in range(own, classes):
                         stages = count_of[later] if later > own else count - 1.0 - past
                         free = max(behind_it - m - depth, 0.0)
@@ -131,7 +131,7 @@ def longest_paths(
                     way, here = (count - 1.0 - past) * behind[own], ahead[row] - 2.0 * stage
                     for later in range(own + 1, classes):
                         way += count_of[later] * behind[later]
-                    chunks = first[0][row, own], last[0][row, own]
+                    chunks = first[0][own, row], last[0][own, row]
                     beside += max(way - _lost_s(here, m, pp[row], vpp[row], size[row], waits, *chunks), 0.0)
                 if paced + beside > total:
                     total = paced + beside
