@@ -66,7 +66,7 @@ def accuracy_context(
     known = texts(lang)
     shipped = [replace(point, group=group_name(point.group, known)) for point in shipped]
     points = [*shipped, *own_points(ledger.items, known["accuracy.own_runs"])]
-    plot = predicted_against_measured_svg(points, known["accuracy.plot_title"], lang=lang, theme=PAGE)
+    plot = predicted_against_measured_svg(points, known["command.predicted_against_measured"], lang=lang, theme=PAGE)
     profiled = [view for view in ledger.items if view.measured.profiler is not None]
     return {
         "plot": Markup(plot),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import LANGUAGES, Language, section_texts
+from autodeploy.messages import LANGUAGES, Language, label, section_texts
+from autodeploy.messages.catalogue import catalogue
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -12,9 +14,29 @@ if TYPE_CHECKING:
 DEFAULT: Language = "en"
 
 
-def texts(lang: Language) -> dict[str, str]:
-    """All texts of a language by `section.key`."""
-    return section_texts(lang, "page")
+class Texts(dict[str, str]):
+    """Texts of pages by `section.key`.
+
+    Any other key is one of the whole catalogue (`report.p_fits`), or a label, which begins with a capital as titles do.
+    """
+
+    def __init__(self, lang: Language) -> None:
+        super().__init__(section_texts(lang, "page"))
+        self.lang = lang
+
+    def __missing__(self, key: str) -> str:
+        """Raises KeyError where no text has that key."""
+        whole = catalogue(self.lang).get(key)
+        if whole is not None:
+            return whole
+        title = label(self.lang, key)
+        return title[:1].upper() + title[1:]
+
+
+@cache
+def texts(lang: Language) -> Texts:
+    """All texts of a language for pages."""
+    return Texts(lang)
 
 
 def requested_language(request: Request) -> Language | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from api.ui.conditions import conditions_of, grade_of, memory_by_grade
@@ -14,6 +15,7 @@ from autodeploy.errors import FieldError, SpecError
 from autodeploy.figures.palette import PART_COLOURS
 from autodeploy.messages import Message
 from autodeploy.reports.evidence import evidence_line, evidence_rows
+from autodeploy.reports.operator_table import tier_name
 from autodeploy.reports.outlook import goal_line
 from autodeploy.reports.recommendation import box_rows, rescaled_words
 from autodeploy.reports.wording import choices
@@ -86,9 +88,11 @@ def knob_word(name: str, value: str, lang: Language) -> str:
     known = texts(lang)
     if name == "risk":
         return known[f"risk.{value}"]
+    if value in {"true", "false"}:
+        return known["label.yes" if value == "true" else "label.no"]
     if name == "schedule":
         return schedule(value).title_in(lang)
-    return known.get({"true": "plan.yes", "false": "plan.no"}.get(value, f"granularity.{value}"), value)
+    return known.get(f"granularity.{value}", value)
 
 
 def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy:
@@ -190,7 +194,7 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "conditions": conditions_of(view.plan, spec),
         "plan_shares": step_shares(view.plan.breakdown, view.plan.step_time_s, lang),
         "changed_shares": (),
-        "tier_word": lambda tier: texts(lang).get(f"knob.tier_{tier}", tier.replace("_", " ")),
+        "tier_word": partial(tier_name, lang=lang),
         "knob_word": lambda name, value: knob_word(name, value, lang),
         "what_if_data": {
             "spec": estimated,

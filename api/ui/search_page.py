@@ -242,10 +242,10 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
 
 # Columns of the ranked table: the key of the title and its class. Some are left out where no plan has their value.
 _COLUMNS = {
-    **{f"search.{name}": "" for name in ("rank", "layout", "schedule", "recompute")},
-    **{f"search.{name}": "n" for name in ("s_per_step_interval", "tokens_per_card", "gib", "p_fits")},
+    **dict.fromkeys(("search.rank", "layout", "schedule", "recompute"), ""),
+    **dict.fromkeys(("search.s_per_step_interval", "label.tokens_per_s_per_npu", "label.gib", "p_fits"), "n"),
     "search.evidence": "spare",  # a narrow page leaves it to the details
-    **{f"search.{name}": "n" for name in ("regret", "vs_best")},
+    **dict.fromkeys(("regret", "label.versus_best"), "n"),
 }
 
 
@@ -253,9 +253,9 @@ def columns(plan_set: PlanSet) -> dict[str, str]:
     """Titles of the ranked table with their classes; without those of which no plan says anything."""
     plans = plan_set.plans
     absent = {
-        "search.p_fits": all(plan.p_fits is None for plan in plans),
+        "p_fits": all(plan.p_fits is None for plan in plans),
         "search.evidence": not any(plan.evidence for plan in plans),
-        "search.regret": all(plan.regret_p80_pct is None for plan in plans),
+        "regret": all(plan.regret_p80_pct is None for plan in plans),
     }
     return {key: kind for key, kind in _COLUMNS.items() if not absent.get(key)}
 

@@ -66,7 +66,7 @@ def ablation_text(report: AblationReport, lang: Language = "en") -> str:
     from autodeploy.reports.texts import command_text
 
     blocks = []
-    names = ("feature", "step_column", "throughput", "moved")
+    names = ("feature", "s_per_step", "throughput", "moved")
     feature, step, throughput, moved = (command_text(lang, name) for name in names)
     for mode in MODES:
         rows = [_cells(row, lang) for row in report.rows if row.mode == mode]

@@ -120,13 +120,13 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
         [each.path, f"{each.old:.4g}", f"{each.new:.4g}", each.unit, f"{each.sigmas:+.1f}", str(each.points)]
         for each in found.changes
     ]
-    columns = titles("number", "old_value", "new_value", "unit", "prior_sigmas", "measurements_column")
+    columns = titles("number", "old_value", "new_value", "unit", "prior_sigmas", "measurements")
     talk(table_text(columns, rows, right=frozenset({1, 2, 4, 5}), whole=frozenset({0})))
     rows = [
         [each.kind, str(each.points), *(f"{100 * value:.0f} %" for value in (each.before, each.after, each.bias))]
         for each in found.agreements
     ]
-    columns = titles("class", "measurements_column", "error_before", "error_after", "mean_after")
+    columns = titles("class", "measurements", "error_before", "error_after", "mean")
     talk(table_text(columns, rows, right=frozenset({1, 2, 3, 4})))
     for each in found.changes:
         if each.limited:

@@ -60,7 +60,7 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     lines = [command_text(lang, as_it_is, step=seconds(plan.step_time_s), peak=f"{plan.peak_memory_gib:.1f}")]
     if plan.rescaled is not None:
         lines += wrap(rescaled_words(plan.rescaled, lang), hanging="  ")
-    columns = [command_text(lang, name) for name in ("change", "gain", "step_column")]
+    columns = [command_text(lang, name) for name in ("change", "gain", "s_per_step")]
     columns += ["GiB", *(command_text(lang, name) for name in ("checkpoint", "sets"))]
     shown = list(report.improvements)
     shown += [other for other in report.keeping_layout if other.name not in {i.name for i in shown}]

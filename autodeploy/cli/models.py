@@ -53,6 +53,6 @@ def show(
     sizes = {"total": f"{total:.1f}", "active": f"{active:.1f}"}
     head = [command_text(spoken, "model_title", title=preset.title, **sizes)]
     head.append(command_text(spoken, "model_source", text=preset.source))
-    head += [command_text(spoken, "model_assumed", text=text) for text in preset.assumed]
+    head += [command_text(spoken, "assumed", text=text) for text in preset.assumed]
     document = {"model": model.model_dump(mode="json", exclude_unset=True)}
     write_report("".join(f"# {line}\n" for line in head) + yaml_text(document), None)

@@ -212,7 +212,7 @@ def recommendation_text(found: Recommendation, lang: Language = "en") -> str:
         ]
         for row in found.scaling
     ]
-    names = ("cards_column", "days_column", "efficiency", "basis")
+    names = ("num_npus", "days", "efficiency", "basis")
     cards, days, efficiency, basis = (command_text(lang, name) for name in names)
     columns = [cards, "tokens/s", days, efficiency, basis]
     return "\n".join([*lines, "", table_text(columns, rows, right=frozenset({0, 1, 2, 3}))])

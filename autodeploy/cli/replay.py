@@ -42,7 +42,7 @@ def replay(
         figures = {"mean_before": found.mean_before, "mean_after": found.mean_after, "passes": passes}
         write_report(json_text({**figures, "runs": runs}), output)
     else:
-        names = ("run", "cluster", "measured_s", "replay_before", "replay_after", "replay_memory")
+        names = ("run", "cluster", "measured_s", "error_before", "replay_after", "replay_memory")
         titles = [command_text(language(lang), name) for name in names]
         rows = [
             [

@@ -79,7 +79,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     from autodeploy.messages import in_language
     from autodeploy.reports.texts import command_text
 
-    names = ("run", "tokens_column", "predicted", "error", "skipped")
+    names = ("run", "tokens_per_s_per_npu", "predicted", "error", "skipped")
     run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
     columns = [run, tokens, predicted, error, "GiB", predicted, error, skipped]
     trained = [row for row in report["rows"] if row.get("kind") != SERVED]

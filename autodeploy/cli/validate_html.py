@@ -137,7 +137,7 @@ def _served(row: ServedRow, lang: Language) -> list[str]:
 
 def _steps_table(rows: Sequence[RlRow], lang: Language) -> str:
     """Measured steps of post-training: step time [s], tokens per second and card."""
-    titles = ["run", "model", "seconds_a_step", "predicted", "tokens_column", "predicted", "error", "parts", "notes"]
+    titles = ["run", "model", "step", "predicted", "tokens_per_s_per_npu", "predicted", "error", "parts", "notes"]
     return _table(lang, "runs_caption", titles, [_step(row, lang) for row in rows], frozenset(range(2, 7)))
 
 

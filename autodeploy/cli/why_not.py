@@ -130,7 +130,11 @@ def parse_changes(text: str) -> dict[str, Any]:
     if bad or not wanted:
         raise SpecError(
             errors=tuple(bad)
-            or (FieldError("--strategy", Message("cli.is_empty"), Message("common.such_as", example="tp=8,pp=4")),)
+            or (
+                FieldError(
+                    "--strategy", Message("field_fault.is_empty"), Message("common.such_as", example="tp=8,pp=4")
+                ),
+            )
         )
     return wanted
 

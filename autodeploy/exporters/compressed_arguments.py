@@ -55,7 +55,7 @@ def refuse_unlaunched(arguments: LaunchArguments, model: ModelSpec) -> None:
     compressed, streams, release = model.compressed_attention, model.hyper_connections, arguments.release
     what: str | None = None
     if release.framework != "mindspeed-llm" or not all(map(arguments.knows, NEEDED)):
-        what = Message("exporters.part_compressed_attention")
+        what = Message("mechanism.compressed_attention")
     elif compressed is None:
         what = Message("exporters.part_streams_of_other_attention")
     elif compressed.csa_rate != INDEXED or (HCA in (model.layer_types or ()) and compressed.hca_rate == INDEXED):

@@ -42,7 +42,9 @@ def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None =
     shown = plan or best
     notes = counts_lines(plan_set, lang, columns=UNWRAPPED) + note_lines(plan_set, spec, lang, columns=UNWRAPPED)
     notes += off_lines(plan_set, lang)
-    facts = [] if shown is None else plan_lines(spec, shown, lang, name=report_text(lang, "plan"), columns=UNWRAPPED)
+    facts = (
+        [] if shown is None else plan_lines(spec, shown, lang, name=report_text(lang, "one_plan"), columns=UNWRAPPED)
+    )
     rows = plan_rows(plan_set, lang)
     tables = [] if shown is None else [("evidence", evidence_table(shown, lang)), ("box", box_table(plan_set, lang))]
     return _template().render(

@@ -37,7 +37,7 @@ class Launch:
 def note_doubts(arguments: LaunchArguments, spec: Spec) -> None:
     """Says what the file that the spec was read from leaves in doubt."""
     for doubt in spec.doubts:
-        arguments.note(Message("exporters.to_be_checked", text=doubt))
+        arguments.note(Message("command.doubt", text=doubt))
 
 
 def note_other_target(arguments: LaunchArguments, spec: Spec) -> None:

@@ -271,7 +271,7 @@ def _refuse_hostile(top: Mapping[str, Any]) -> None:
         elif isinstance(value, list | tuple):
             stack += [(item, (*location, index)) for index, item in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
-            raise SpecError(Message("importers.is_not_finite_number", value=value), path=pointer(location))
+            raise SpecError(Message("field_fault.is_not_finite", value=value), path=pointer(location))
         elif isinstance(value, int) and value.bit_length() > 128:
             raise SpecError(Message("importers.number_is_too_large"), path=pointer(location))
 

@@ -1,6 +1,6 @@
 """Everything that people read, by key: one catalogue a language."""
 
-from autodeploy.messages.catalogue import LANGUAGES, Language, Section, section_texts, text_of
+from autodeploy.messages.catalogue import LANGUAGES, Language, Section, label, section_texts, text_of
 from autodeploy.messages.message import (
     Message,
     at_place,
@@ -22,6 +22,7 @@ __all__ = [
     "in_plain_text",
     "joined",
     "keyed",
+    "label",
     "message_or",
     "read_keyed",
     "section_texts",

@@ -61,16 +61,26 @@ def section_texts(lang: Language, section: str) -> dict[str, str]:
     return {key.removeprefix(prefix): text for key, text in catalogue(lang).items() if key.startswith(prefix)}
 
 
+def label(lang: Language, key: str) -> str:
+    """The label of a field or column; where a key has dots, of its last name."""
+    return catalogue(lang)[f"label.{key.rpartition('.')[2]}"]
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Texts of one section: `Section("report")(lang, "best")` is the text `report.best`."""
+    """Texts of one section: `Section("report")(lang, "best")` is the text `report.best`.
+
+    What a section does not say itself is a label (i18next: fallback namespace): `Section("report")(lang, "days")` is
+    the text `label.days`.
+    """
 
     name: str
 
     def __call__(self, lang: Language, key: str, /, **values: object) -> str:
         """As `text_of`."""
-        return text_of(lang, f"{self.name}.{key}", **values)
+        own = f"{self.name}.{key}"
+        return text_of(lang, own, **values) if is_text(lang, own) else label(lang, key)
 
     def __contains__(self, key: str) -> bool:
-        """Whether the section has that text."""
-        return is_text("en", f"{self.name}.{key}")
+        """Whether the section has that text, or there is a label of that name."""
+        return is_text("en", f"{self.name}.{key}") or is_text("en", f"label.{key.rpartition('.')[2]}")

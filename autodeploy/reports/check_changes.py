@@ -53,7 +53,7 @@ def change_tables(report: CheckReport, lang: Language) -> list[str]:
     name = changes.name or check_text(lang, "baseline_name")
     lines = ["", f"### {escape(check_text(lang, 'changed', name=name))}", ""]
     if changes.fields:
-        title = "flag" if changes.fields[0].name.startswith("-") else "strategy_field"
+        title = "flag" if changes.fields[0].name.startswith("-") else "field"
         rows = [[f"`{field.name}`", _cell(field.before), _cell(field.after)] for field in changes.fields]
         lines += markdown(Table([check_text(lang, key) for key in (title, "before", "after")], rows))
     else:
@@ -71,7 +71,7 @@ def _numbers(before: Plan, after: Plan, changes: Changes, lang: Language) -> Tab
     more = after.peak_memory_gib - before.peak_memory_gib
     rows = [
         [
-            check_text(lang, "step_time"),
+            check_text(lang, "step_time_s"),
             seconds(before.step_time_s),
             seconds(after.step_time_s),
             f"{100 * slower:+.1f} %",

@@ -10,7 +10,7 @@ from autodeploy.reports.best_plan import experts_line, header, measured_mfu
 from autodeploy.reports.check_changes import change_lines, change_tables
 from autodeploy.reports.recommendation import rescaled_words
 from autodeploy.reports.tables import UNWRAPPED, Table, escape, markdown
-from autodeploy.reports.texts import check_text, memory_name, remedy_name, report_text
+from autodeploy.reports.texts import check_text, command_text, memory_name, remedy_name, report_text
 from autodeploy.reports.wording import degrees, percent, seconds, wrap
 from autodeploy.specs.spec import Spec
 
@@ -32,7 +32,7 @@ def render_check(report: CheckReport, lang: Language = "en") -> str:
         f"{_verdict(report.passed, lang)}  {line}" if not i else line for i, line in enumerate(_title(report, lang))
     ]
     for gate in report.gates:
-        mark = check_text(lang, "gate_passed" if gate.passed else "gate_failed")
+        mark = check_text(lang, "gate_passed" if gate.passed else "failed")
         lines += wrap(
             f"{mark} {gate_title(gate, lang)}{report_text(lang, 'colon')}{gate_words(gate, lang, report.release)}",
             indent="  ",
@@ -111,7 +111,7 @@ def _details(gate: Gate, report: CheckReport, lang: Language) -> list[str]:
 
 def unmodelled(report: CheckReport, lang: Language) -> list[str]:
     """What changes the result and no prediction knows: it stands above the verdict."""
-    return [check_text(lang, "unmodelled", text=in_language(text, lang)) for text in report.unmodelled]
+    return [command_text(lang, "unmodelled", text=in_language(text, lang)) for text in report.unmodelled]
 
 
 def rules(report: CheckReport, lang: Language) -> list[str]:
@@ -210,7 +210,7 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
             best = report.best
             better = best is not None and best.plan.peak_memory_gib * GIB <= short.limit_bytes
             lines.append(check_text(lang, "no_fix") + (f"; {check_text(lang, 'take_best')}" if better else ""))
-    lines += [check_text(lang, "assumed", text=in_language(text, lang)) for text in report.assumptions]
+    lines += [command_text(lang, "assumed", text=in_language(text, lang)) for text in report.assumptions]
     lines += [check_text(lang, "contradiction", text=in_language(text, lang)) for text in report.contradictions]
     if report.unknown_flags:
         flags = report_text(lang, "comma").join(in_language(flag, lang) for flag in report.unknown_flags)

@@ -68,7 +68,7 @@ def _of(offer: ClusterOffer, message: str, lang: Language) -> str:
 
 def cluster_titles(lang: Language) -> list[str]:
     """The heads of the columns; RIGHT says which of them hold numbers."""
-    names = ("cluster", "cards_column", "days_column", "interval_80", "cost", "layout_column", "front")
+    names = ("cluster", "num_npus", "days", "interval_80", "cost", "layout", "front")
     return [command_text(lang, name) for name in names]
 
 

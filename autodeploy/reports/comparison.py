@@ -176,7 +176,7 @@ def _word(field: str, text: str, lang: Language) -> str:
         return _repeats(text.split(" "))
     if field == "schedule":
         return schedule(text).title_in(lang)
-    return check_text(lang, "nothing") if text == NOTHING else text
+    return check_text(lang, "none") if text == NOTHING else text
 
 
 def _repeats(stages: Sequence[str]) -> str:

@@ -35,7 +35,7 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
     if shown is None:
         lines += [f"- {escape(line.strip(' -'))}" for line in no_plan_lines(plan_set, lang, columns=UNWRAPPED)]
     else:
-        name = report_text(lang, "best") if shown is best else report_text(lang, "plan")
+        name = report_text(lang, "best") if shown is best else report_text(lang, "one_plan")
         lines += _facts([*plan_lines(spec, shown, lang, name=name, columns=UNWRAPPED), *lane_lines(shown, lang)])
         lines += ["", *markdown(_plans(plan_set, lang))]
         lines += ["", *(f"- {escape(told)}" for told in recommendation_lines(plan_set, lang))]

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from autodeploy.specs.operators import LayerOperators, OperatorReport, OperatorRow
 
 MICRO, MEGA, GIGA, TERA = 1e-6, 1e6, 1e9, 1e12
-OPERATORS = ("op_name", "op_kind", "op_forward", "op_backward", "op_uneven", "op_rate", "op_roofline", "op_step")
+OPERATORS = ("operator", "kind", "op_forward", "op_backward", "op_uneven", "op_rate", "op_roofline", "s_per_step")
 OPERATOR_NUMBERS = (2, 3, 4, 5, 6, 7)
-EXCHANGES = ("op_exchange", "op_group", "op_tier", "op_message", "op_once", "op_reached", "op_hidden", "op_step")
+EXCHANGES = ("op_exchange", "group", "op_tier", "message_mb", "op_once", "op_reached", "op_hidden", "s_per_step")
 EXCHANGE_NUMBERS = (3, 4, 5, 6, 7)
 MOST_BEYOND = 3
 
@@ -108,7 +108,7 @@ def operator_cells(layer: LayerOperators, lang: Language = "en") -> list[list[st
 
 def tier_name(tier: str, lang: Language) -> str:
     """A tier of the network in words; one of an own profile keeps its name."""
-    return report_text(lang, f"op_tier_{tier}") if f"op_tier_{tier}" in report_text else tier.replace("_", " ")
+    return report_text(lang, f"tier_{tier}") if f"tier_{tier}" in report_text else tier.replace("_", " ")
 
 
 def exchange_cells(layer: LayerOperators, lang: Language = "en") -> list[list[str]]:

@@ -46,7 +46,7 @@ def render_plan_set(plan_set: PlanSet, lang: Language = "en", *, detail: bool = 
 
 def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate: one strategy as given, no ranking."""
-    lines = [*header(spec, plan, lang), *plan_lines(spec, plan, lang, name=report_text(lang, "plan"))]
+    lines = [*header(spec, plan, lang), *plan_lines(spec, plan, lang, name=report_text(lang, "one_plan"))]
     if plan.rescaled is not None:
         lines += wrap(rescaled_words(plan.rescaled, lang), indent=INDENT, hanging=INDENT)
     if plan.explanation:
@@ -116,14 +116,14 @@ def detail_lines(plan_set: PlanSet, plan: Plan, lang: Language) -> list[str]:
 
 def evidence_table(plan: Plan, lang: Language) -> Table | None:
     """What published runs say of each axis and feature of a plan."""
-    keys = ("evidence_axis", "evidence_value", "evidence_runs", "evidence_error", "evidence_record")
+    keys = ("axis", "value", "runs", "evidence_error", "nearest_record")
     cells = [[r.axis, r.value, r.runs, r.error, r.nearest_record] for r in evidence_rows(plan, lang)]
     return Table([report_text(lang, key) for key in keys], cells, {2, 3}) if cells else None
 
 
 def box_table(plan_set: PlanSet, lang: Language) -> Table | None:
     """The uncertain numbers that plans are ranked by."""
-    keys = ("box_number", "box_meaning", "box_low", "box_high", "box_influence", "box_basis")
+    keys = ("number", "box_meaning", "low", "high", "influence", "basis")
     cells = [[r.name, r.meaning, r.low, r.high, r.influence, r.basis] for r in box_rows(plan_set.risk, lang)]
     return Table([report_text(lang, key) for key in keys], cells, {2, 3, 4}) if cells else None
 
@@ -135,7 +135,7 @@ def box_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     if not rows:
         return []
     cells = [[row.name, row.low, row.high, row.influence] for row in told]
-    titles = [report_text(lang, key) for key in ("box_number", "box_low", "box_high", "box_influence")]
+    titles = [report_text(lang, key) for key in ("number", "low", "high", "influence")]
     title, *lines = aligned(Table(titles, cells, {1, 2, 3}))
     found = [title]
     for row, line in zip(told, lines, strict=True):

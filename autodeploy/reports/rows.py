@@ -47,11 +47,11 @@ class Column:
 
 
 _COLUMNS = (
-    *(("plan_id", "plan_column", False), ("layout", "layout", False)),
+    *(("plan_id", "plan", False), ("layout", "layout", False)),
     *(("generation", "generation_column", False), ("schedule", "schedule", False)),
-    *(("step_time_s", "step_column", True), ("tokens_per_s_per_npu", "card_column", True)),
-    *(("peak_memory_gib", "gib_column", True), ("p_fits", "p_fits_column", True), ("versus_best", "versus_best", True)),
-    ("regret", "regret_column", True),
+    *(("step_time_s", "s_per_step", True), ("tokens_per_s_per_npu", "card_column", True)),
+    *(("peak_memory_gib", "gib", True), ("p_fits", "p_fits_column", True), ("versus_best", "versus_best", True)),
+    ("regret", "regret", True),
 )
 UNKNOWN = "-"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spares import SparePlan
 
-COLUMNS = ("spare_nodes", "spare_cards", "spare_plan", "spare_batch", "spare_step", "spare_share", "spare_checkpoint")
+COLUMNS = ("nodes", "num_npus", "plan", "batch", "s_per_step", "spare_share", "checkpoint")
 NUMBERS = frozenset({0, 1, 3, 4, 5})
 
 

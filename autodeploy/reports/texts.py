@@ -33,7 +33,10 @@ _REFERENCES: Mapping[str | None, str] = {
 def reference_name(label: str | None, lang: Language, *, in_sentence: bool = False) -> str:
     """A plan for comparison by its label; a label that is no known one stays."""
     key = _REFERENCES.get(label)
-    return str(label) if key is None else _reference(lang, key + "_in_sentence" * in_sentence)
+    if key is None:
+        return str(label)
+    other = f"{key}_in_sentence"
+    return _reference(lang, other if in_sentence and other in _reference else key)
 
 
 def field_name(lang: Language, field: str) -> str:

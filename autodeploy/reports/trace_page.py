@@ -57,12 +57,12 @@ def trace_page(found: TraceComparison, lang: Language = "en") -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-_PARTS = ("trace_part", "trace_plan", "trace_run", "trace_difference", "trace_of_step")
-_OPERATORS = ("class", "trace_operator", "trace_shapes", "trace_count", "trace_ms_a_step", "trace_rate", "trace_ratio")
+_PARTS = ("part", "trace_plan", "trace_run", "trace_difference", "trace_of_step")
+_OPERATORS = ("class", "operator", "trace_shapes", "trace_count", "trace_ms_a_step", "trace_rate", "trace_ratio")
 _EXCHANGES = (
     "trace_operation",
-    "trace_group",
-    "trace_message",
+    "group",
+    "message_mb",
     "trace_count",
     "trace_ms_a_step",
     "trace_waiting",

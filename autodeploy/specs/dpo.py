@@ -32,7 +32,7 @@ class DpoSpec(Document):
 # Fields of a model, and what of it no reference is modelled for where they say something.
 _UNMODELLED: Final = {
     "n_routed_experts": Message("specs.part_experts"),
-    "linear_attention": Message("specs.part_linear_attention"),
+    "linear_attention": Message("mechanism.linear_attention"),
     "num_nextn_predict_layers": Message("specs.part_mtp"),
     "tie_word_embeddings": Message("specs.part_tied_embeddings"),
 }

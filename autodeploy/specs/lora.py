@@ -77,8 +77,8 @@ def _layer_widths(model: ModelSpec, names: tuple[str, ...], *, moe: bool, active
 # Fields of a model, and what of it no adapters are modelled for where they say something.
 _UNMODELLED: Final = {
     "sparse_attention": Message("specs.part_indexer"),
-    "linear_attention": Message("specs.part_linear_attention"),
-    "compressed_attention": Message("specs.part_compressed_attention"),
+    "linear_attention": Message("mechanism.linear_attention"),
+    "compressed_attention": Message("mechanism.compressed_attention"),
     "hyper_connections": Message("specs.part_hyper_connections"),
     "shortcut_moe": Message("specs.part_shortcut"),
     "n_zero_experts": Message("specs.part_zero_experts"),

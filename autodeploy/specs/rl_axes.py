@@ -52,7 +52,7 @@ def _adapter(axis: RlAxis) -> TypeAdapter[Any]:
 _VALUES: Final = {axis: _adapter(axis) for axis in RL_AXES if axis != "rl.offload"}
 _KINDS: Final = {
     "rl.generation.memory_fraction": Message("specs.share_above_0_at_most_1"),
-    "rl.partial_rollout": Message("specs.true_or_false"),
+    "rl.partial_rollout": Message("field_fault.a_truth_value"),
 }
 
 
@@ -92,7 +92,9 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
         complaints = error.errors()
         choices = [str(each["ctx"]["expected"]) for each in complaints if each["type"] == "literal_error"]
         hint = (
-            Message("common.one_of", names=choices[0]) if choices else _KINDS.get(axis, Message("specs.whole_number"))
+            Message("common.one_of", names=choices[0])
+            if choices
+            else _KINDS.get(axis, Message("field_fault.a_whole_number"))
         )
         raise FieldFault(Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])), hint) from None
     if isinstance(found, int | float | str):

@@ -132,10 +132,17 @@ def said() -> Iterator[tuple[str, str]]:
                 yield f"{scope}.{literals[0]}", place
 
 
+def is_label(key: str) -> bool:
+    """Whether a section that lacks the text says a label instead."""
+    return section(key) in SECTIONS.values() and f"label.{key.rpartition('.')[2]}" in keys("en")
+
+
 def test_every_key_that_is_said_is_in_the_catalogue() -> None:
     found = dict(said())
     assert len(found) > 1200
-    assert {key: place for key, place in found.items() if key not in keys("en")} == {}
+    known = keys("en")
+    missing = {key: place for key, place in found.items() if key not in known and not is_label(key)}
+    assert missing == {}
 
 
 def test_every_text_is_said_somewhere() -> None:
@@ -175,6 +182,8 @@ def test_a_section_says_its_texts_alone() -> None:
     say = Section("report")
     assert "best" in say
     assert "no such text" not in say
+    assert "days" in say
+    assert say("en", "days") == say("en", "run.days") == "days"
     assert say("zh", "best") == "推荐"
     with pytest.raises(KeyError):
         say("en", "no such text")

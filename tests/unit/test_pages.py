@@ -54,9 +54,9 @@ def test_both_languages_say_everything() -> None:
 
 def test_templates_ask_only_for_texts_that_are_there() -> None:
     source = "".join(entry.read_text(encoding="utf-8") for entry in TEMPLATES.iterdir())
-    asked = set(re.findall(r"""\bt\("([a-z_]+\.[a-z_]+)"[,)]""", source))
+    asked = set(re.findall(r"""\bt\(["'"]([a-z_0-9.]+)["'"][,)]""", source))
     assert len(asked) > 80
-    assert asked <= texts("en").keys()
+    assert all(texts("en")[key] for key in asked)
 
 
 def test_templates_have_no_inline_code_or_style() -> None:
@@ -145,8 +145,17 @@ def test_a_swapped_optimizer_is_named() -> None:
 def test_the_table_has_columns_for_what_is_known() -> None:
     plan_set = factories.plan_set(3)
     known = set(columns(factories.cautious(plan_set))) - set(columns(plan_set))
-    assert known == {"search.p_fits", "search.evidence", "search.regret"}
-    assert set(columns(plan_set)) <= texts("en").keys()
+    assert known == {"p_fits", "search.evidence", "regret"}
+    assert all(texts("en")[key] for key in columns(plan_set))
+
+
+def test_a_label_begins_with_a_capital_as_a_title() -> None:
+    assert texts("en")["num_npus"] == texts("en")["knob.num_npus"] == "Cards"
+    assert texts("en")["label.num_npus"] == "cards"
+    assert texts("zh")["mfu"] == "MFU"
+    assert texts("en")["report.p_fits"] == "P(fits) {chance}"
+    with pytest.raises(KeyError):
+        texts("en")["search.no_such_text"]
 
 
 def test_nothing_slower_than_a_measured_run_is_called_faster() -> None:
