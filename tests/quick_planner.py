@@ -1,6 +1,6 @@
 """A second planner for tests of the service: answers at once, or slowly, or not, as the model's name says.
 
-It has the functions of `autodeploy.planner` and may be named wherever that module may, also in spawned processes.
+It has the functions of `autodeploy.planner` and may be named wherever that module may, also in other processes.
 """
 
 from __future__ import annotations

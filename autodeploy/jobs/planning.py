@@ -87,5 +87,5 @@ class Planner(Protocol):
 
 
 def load_planner(module: str = PLANNER) -> Planner:
-    """The planner in that module. A name, because processes that are spawned import it anew."""
+    """The planner in that module. A name, because another process finds it by that."""
     return cast("Planner", import_module(module))

@@ -7,17 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from autodeploy.client import Client
-from tests.support import plain_http
 from tests.support.postgresql import free_port
+from tests.support.programs import Program, wait_until_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,32 +31,18 @@ SPEC: dict[str, Any] = {
 }
 
 
-def autodeploy(*arguments: str, database: str) -> list[str]:
-    return [sys.executable, "-m", "autodeploy.cli.main", *arguments]
-
-
-def environment(database: str) -> dict[str, str]:
-    return {**os.environ, "AUTODEPLOY_DATABASE_URL": database, "PYTHONPATH": str(ROOT)}
-
-
 @contextmanager
-def served(database: str, port: int) -> Iterator[str]:
+def served(database: str, port: int, directory: Path) -> Iterator[str]:
     """`autodeploy serve` until it is ready."""
-    command = autodeploy("serve", "--port", str(port), database=database)
     url = f"http://127.0.0.1:{port}"
-    with subprocess.Popen(command, env=environment(database), cwd=ROOT, stderr=subprocess.DEVNULL) as process:
-        end_s = time.monotonic() + 60.0
-        while time.monotonic() < end_s and process.poll() is None:
-            try:
-                if plain_http.get(f"{url}/readyz").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.1)
-        try:
-            yield url
-        finally:
-            process.terminate()
-            process.wait(30)
+    arguments, environment = ["serve", "--port", str(port)], {"AUTODEPLOY_DATABASE_URL": database}
+    program = Program(arguments, environment, directory / "server.log", forked=True)
+    program.start()
+    try:
+        wait_until_ready(url, program)
+        yield url
+    finally:
+        program.stop()
 
 
 def comparable(plan_set: dict[str, Any]) -> dict[str, Any]:
@@ -71,14 +55,15 @@ def comparable(plan_set: dict[str, Any]) -> dict[str, Any]:
 def test_command_line_curl_and_client_agree_and_a_restart_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(json.dumps(SPEC), encoding="utf-8")
     own, shared = f"sqlite:///{tmp_path / 'own.db'}", f"sqlite:///{tmp_path / 'server.db'}"
+    command = [sys.executable, "-m", "autodeploy.cli.main", "plan", str(tmp_path / "spec.yaml"), "-f", "json"]
+    environment = {**os.environ, "AUTODEPLOY_DATABASE_URL": own, "PYTHONPATH": str(ROOT)}
     printed = subprocess.run(
-        autodeploy("plan", str(tmp_path / "spec.yaml"), "-f", "json", database=own),
-        env=environment(own), cwd=ROOT, capture_output=True, text=True, check=True, timeout=120,
-    )  # fmt: skip
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
     expected = comparable(json.loads(printed.stdout))
     assert expected["plans"]
     port = free_port()
-    with served(shared, port) as url:
+    with served(shared, port, tmp_path) as url:
         with Client(url) as client:
             by_client = client.plan(SPEC, wait_s=120)
         assert comparable(by_client.model_dump(mode="json")) == expected
@@ -88,5 +73,5 @@ def test_command_line_curl_and_client_agree_and_a_restart_loses_nothing(tmp_path
         command += ["-H", "Cache-Control: no-cache", "-d", json.dumps(SPEC), f"{url}/v1/searches"]
         answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
         assert comparable(json.loads(answer.stdout)) == expected
-    with served(shared, port) as url, Client(url) as client:
+    with served(shared, port, tmp_path) as url, Client(url) as client:
         assert client.get(by_client.search.id).plan_set == by_client

@@ -136,10 +136,12 @@ def one_key_at_two_servers(ledger: Ledger, *, rounds: int, seed: int) -> Outcome
 
 
 @contextlib.contextmanager
-def service_with_own_postgresql(binaries: Path, directory: Path) -> Iterator[tuple[Service, Server]]:
+def service_with_own_postgresql(
+    binaries: Path, directory: Path, *, forked: bool = False
+) -> Iterator[tuple[Service, Server]]:
     """A server and a worker on a PostgreSQL server that may be restarted."""
     with (
         own_server(binaries, KEEPING_SETTINGS) as server,
-        running_service(server.dsn, directory, with_worker=True) as service,
+        running_service(server.dsn, directory, with_worker=True, forked=forked) as service,
     ):
         yield service, server

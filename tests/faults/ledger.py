@@ -31,7 +31,7 @@ SPEC: dict[str, Any] = {
     "model": "qwen3-0.6b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 16},
-    "search": {"effort": 0.02, "top_k": 2},
+    "search": {"effort": 0.02, "top_k": 2, "risk": "neutral"},
 }
 PATIENCE_S = 90.0
 UNAVAILABLE, STORAGE_FULL = 503, 507

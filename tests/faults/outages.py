@@ -51,7 +51,9 @@ class Recovery:
         return self.audit.lost == self.audit.doubled == 0 and max(self.delays_s) <= LIMIT_S
 
 
-def survive_outages(binaries: Path, directory: Path, *, outages: int, seed: int, stalled_after_s: float) -> Recovery:
+def survive_outages(
+    binaries: Path, directory: Path, *, outages: int, seed: int, stalled_after_s: float, forked: bool = False
+) -> Recovery:
     """Crashes the database so often while searches are submitted, and waits for what they became."""
     moments = random.Random(seed)
     changes = {
@@ -63,7 +65,7 @@ def survive_outages(binaries: Path, directory: Path, *, outages: int, seed: int,
     with (
         own_server(binaries, KEEPING_SETTINGS) as server,
         running_service(
-            server.dsn, directory, with_worker=True, num_servers=2, num_workers=WORKERS, changes=changes
+            server.dsn, directory, with_worker=True, num_servers=2, num_workers=WORKERS, changes=changes, forked=forked
         ) as service,
     ):
         _delays_s(service.worker_ports, time.monotonic())  # both are there before the first crash

@@ -56,10 +56,11 @@ def running_service(
     num_servers: int = 1,
     num_workers: int = 1,
     changes: Mapping[str, str] | None = None,
+    forked: bool = False,
 ) -> Iterator[Service]:
     """A migrated database with its servers and, `with_worker`, workers to which they send searches.
 
-    `changes` are environment variables that differ from `QUICK_SETTINGS`.
+    `changes` are environment variables that differ from `QUICK_SETTINGS`; `forked` programs start in an instant.
     """
     database = Database(database_url, pool_size=1)
     upgrade(database)
@@ -75,13 +76,15 @@ def running_service(
             for number in range(num_workers):
                 service.worker_ports.append(free_port())
                 own = environment | {"AUTODEPLOY_WORKER_PORT": str(service.worker_ports[-1])}
-                worker = Program(["worker"], own, directory / f"worker{number}.log")
+                worker = Program(["worker"], own, directory / f"worker{number}.log", forked=forked)
                 service.worker = service.worker or worker  # the first is the one that faults are for
                 worker.start()
                 stack.callback(worker.stop)
         for number in range(num_servers):
             port = free_port()
-            server = Program(["serve", "--port", str(port)], environment, directory / f"server{number}.log")
+            server = Program(
+                ["serve", "--port", str(port)], environment, directory / f"server{number}.log", forked=forked
+            )
             service.servers.append(server)
             service.urls.append(f"http://127.0.0.1:{port}")
             server.start()

@@ -36,7 +36,7 @@ def survives(service: Service, ledger: Ledger, kinds: list[Fault]) -> None:
 
 def test_a_server_with_sqlite_survives(tmp_path):
     """Its pool process is killed, it is killed itself, its disk is full."""
-    with running_service(f"sqlite:///{tmp_path / 'autodeploy.db'}", tmp_path) as service:
+    with running_service(f"sqlite:///{tmp_path / 'autodeploy.db'}", tmp_path, forked=True) as service:
         ledger = Ledger(service.database_url, service.urls)
         survives(service, ledger, [faults.kill_pool_process, faults.kill_server, faults.fill_disk])
 
@@ -46,7 +46,7 @@ def test_a_server_and_a_worker_on_postgresql_survive(tmp_path):
     binaries = server_binaries()
     if binaries is None:
         pytest.skip(NO_POSTGRESQL)
-    with faults.service_with_own_postgresql(binaries, tmp_path) as (service, server):
+    with faults.service_with_own_postgresql(binaries, tmp_path, forked=True) as (service, server):
         ledger = Ledger(service.database_url, service.urls)
         kinds = [faults.kill_pool_process, faults.kill_worker, faults.kill_server, faults.cut_connections]
         survives(service, ledger, [*kinds, faults.restart_postgresql(server)])
@@ -56,7 +56,7 @@ def test_a_server_and_a_worker_on_postgresql_survive(tmp_path):
 def test_one_key_at_two_servers_makes_one_search(request, tmp_path, database):
     sqlite = database == "sqlite"
     url = f"sqlite:///{tmp_path / 'autodeploy.db'}" if sqlite else request.getfixturevalue("empty_postgres_dsn")
-    with running_service(url, tmp_path, num_servers=2) as service:
+    with running_service(url, tmp_path, num_servers=2, forked=True) as service:
         ledger = Ledger(service.database_url, service.urls)
         outcome = faults.one_key_at_two_servers(ledger, rounds=ROUNDS, seed=SEED)
         nothing_lost_nothing_twice(outcome, searches=ROUNDS)
@@ -66,6 +66,6 @@ def test_workers_poll_again_after_crashes_of_the_database(tmp_path):
     binaries = server_binaries()
     if binaries is None:
         pytest.skip(NO_POSTGRESQL)
-    found = survive_outages(binaries, tmp_path, outages=ROUNDS, seed=SEED, stalled_after_s=4.0)
+    found = survive_outages(binaries, tmp_path, outages=ROUNDS, seed=SEED, stalled_after_s=4.0, forked=True)
     assert (found.audit.lost, found.audit.doubled) == (0, 0)
     assert found.holds, found.delays_s

@@ -37,7 +37,7 @@ def _forked() -> Iterator[None]:
 
 
 @pytest.fixture
-def new_interpreters() -> Iterator[None]:
+def products_processes() -> Iterator[None]:
     """For tests of the processes themselves: made as the product makes them."""
     with processes(forked=False):
         yield

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -22,55 +17,41 @@ from tests import factories
 from tests.quick_planner import SLOW
 from tests.support import plain_http
 from tests.support.postgresql import free_port
+from tests.support.programs import Program, wait_until_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.integration
-
-ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 90.0
-SERVER = """
-import sys
-from api.server import serve
-from tests.integration.conftest import QUICK, quick_settings
-if __name__ == "__main__":
-    serve(quick_settings(sys.argv[1], port=int(sys.argv[2])), planner=QUICK)
-"""
-
-
-@contextmanager
-def server(script: Path, database_url: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process that answers."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script), database_url, str(port)]
-    with subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
-        end_s = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < end_s and process.poll() is None:
-            try:
-                if plain_http.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.05)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(20)
 
 
 class Place:
     """Where the module's server runs."""
 
     def __init__(self, directory: Path) -> None:
-        self.script = directory / "server.py"
-        self.script.write_text(SERVER)
-        self.database_url = f"sqlite:///{directory / 'autodeploy.db'}"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        environment = {
+            "AUTODEPLOY_DATABASE_URL": f"sqlite:///{directory / 'autodeploy.db'}",
+            "AUTODEPLOY_PORT": str(self.port),
+            "AUTODEPLOY_HEARTBEAT_S": "0.2",
+            "AUTODEPLOY_STALLED_AFTER_S": "20",
+            "AUTODEPLOY_POLL_S": "0.2",
+        }
+        self._program = Program(
+            [], environment, directory / "server.log", module="tests.support.quick_server", forked=True
+        )
 
-    def server(self) -> Any:
-        return server(self.script, self.database_url, self.port)
+    @contextmanager
+    def server(self) -> Iterator[Program]:
+        """A server process that answers."""
+        self._program.start()
+        try:
+            wait_until_ready(self.url, self._program)
+            yield self._program
+        finally:
+            self._program.stop()
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +172,7 @@ def test_a_restarted_server_still_has_everything_and_goes_on(tmp_path):
             events = client.events(running.id)
             next(event for event in events if event.kind == "progress")
             started_s = time.monotonic()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0 or process.returncode == -signal.SIGTERM
+            assert process.stop() == 0
             assert time.monotonic() - started_s < 8
         with place.server():
             assert client.get(before.search.id).plan_set == before

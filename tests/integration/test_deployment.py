@@ -194,7 +194,10 @@ def test_the_programs_of_the_compose_file_work_together(programs, port, empty_po
     migrate.start()
     assert migrate.wait() == 0
     maker = Program(
-        ["keys", "create", "me", "--scope", "admin"], {"AUTODEPLOY_DATABASE_URL": empty_postgres_dsn}, tmp_path / "key"
+        ["keys", "create", "me", "--scope", "admin"],
+        {"AUTODEPLOY_DATABASE_URL": empty_postgres_dsn},
+        tmp_path / "key",
+        forked=True,
     )
     maker.start()
     assert maker.wait() == 0

@@ -51,7 +51,7 @@ def pool():
     pool.close()
 
 
-@pytest.mark.usefixtures("new_interpreters")
+@pytest.mark.usefixtures("products_processes")
 def test_answers_and_errors_come_back(pool):
     assert pool.call(double, 21) == 42
     assert pool.call(os.getpid) != os.getpid()
@@ -75,7 +75,7 @@ def test_processes_are_made_ready_before_the_first_call():
         pool.close()
 
 
-@pytest.mark.usefixtures("new_interpreters")
+@pytest.mark.usefixtures("products_processes")
 def test_a_process_that_dies_is_made_again(pool):
     with pytest.raises(OverloadError, match="died"):
         pool.call(die)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -20,19 +17,18 @@ from autodeploy.store.queue import Queue
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.quick_planner import ABORTS, CRASHES, FAILS, HUNGRY, INFEASIBLE, SLOW, SLOWER_THAN_EXPECTED
 from tests.support.postgresql import libpq_dsn
-from tests.support.programs import children_of
+from tests.support.programs import Program, children_of, lives
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from autodeploy.services import Services
     from autodeploy.settings import Settings
     from autodeploy.store.queue import Claim
 
 pytestmark = pytest.mark.integration
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,7 @@ def test_every_end_is_stored(runners):
         eventually(status_is(services, after, "optimal"))
 
 
-@pytest.mark.usefixtures("new_interpreters")
+@pytest.mark.usefixtures("products_processes")
 def test_a_search_over_its_memory_fails_once_and_says_what_to_change(runners):
     with runners.running(search_memory_bytes=1 << 30) as services:
         ids = {name: services.searches.submit(named(name)).search.id for name in (HUNGRY, ABORTS)}
@@ -156,7 +152,7 @@ def test_queued_and_running_searches_can_be_cancelled(runners):
         assert states(services, waiting) == ["queued", "cancelled"]
 
 
-@pytest.mark.usefixtures("new_interpreters")
+@pytest.mark.usefixtures("products_processes")
 def test_a_killed_pool_process_costs_one_attempt(runners):
     with runners.running() as services:
         search_id = services.searches.submit(named(SLOW)).search.id
@@ -169,7 +165,7 @@ def test_a_killed_pool_process_costs_one_attempt(runners):
         eventually(status_is(services, search_id, "cancelled"))
 
 
-@pytest.mark.usefixtures("new_interpreters")
+@pytest.mark.usefixtures("products_processes")
 def test_an_idle_process_that_is_killed_costs_nothing(runners):
     with runners.running() as services:
         first = services.searches.submit(named("first")).search.id
@@ -182,7 +178,7 @@ def test_an_idle_process_that_is_killed_costs_nothing(runners):
         assert attempts(services, second) == [1]
 
 
-@pytest.mark.usefixtures("new_interpreters")
+@pytest.mark.usefixtures("products_processes")
 def test_a_process_that_dies_between_claim_and_start_costs_nothing(runners, monkeypatch):
     claimed = Queue.claim_next
     killed: list[int] = []
@@ -204,7 +200,7 @@ def test_a_process_that_dies_between_claim_and_start_costs_nothing(runners, monk
 
 
 @EVERY_DATABASE
-@pytest.mark.usefixtures("new_interpreters")
+@pytest.mark.usefixtures("products_processes")
 def test_shutdown_hands_running_searches_back(runners):
     with runners.running() as services:
         search_id = services.searches.submit(named(SLOW)).search.id
@@ -276,38 +272,17 @@ def answers(call: Callable[[], Any]) -> Any:
         return None
 
 
-# It imports no more than a runner does: the processes that it starts import it, too.
-RUNNER = """
-import sys, time
-from autodeploy.services import open_services
-from autodeploy.settings import Settings
-if __name__ == "__main__":
-    settings = Settings.model_validate_json(sys.argv[1])
-    with open_services(settings, with_runner=True, as_worker=settings.jobs == "procrastinate", planner=sys.argv[2]):
-        print("ready", flush=True)
-        time.sleep(120)
-"""
-
-
 @EVERY_DATABASE
 def test_a_killed_runner_leaves_no_process_and_its_search_is_taken_over_at_once(runners, tmp_path):
-    script = tmp_path / "runner.py"
-    script.write_text(RUNNER)
-    command = [sys.executable, str(script), runners.settings().model_dump_json(exclude_unset=True), QUICK]
-    with (
-        runners.submitting() as services,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT
-        ) as killed,
-    ):
-        assert killed.stdout is not None
-        assert killed.stdout.readline() == "ready\n"
+    settings = runners.settings().model_dump_json(exclude_unset=True)
+    killed = Program([settings, QUICK], {}, tmp_path / "log", module="tests.support.quick_runner", forked=True)
+    with runners.submitting() as services:
+        killed.start()
         search_id = services.searches.submit(named(SLOW)).search.id
         eventually(progress(services, search_id))
         (pool,) = children_of(killed.pid)
         killed.kill()
-        killed.wait()
-        eventually(lambda: not Path(f"/proc/{pool}").exists(), within_s=5)
+        eventually(lambda: not lives(pool), within_s=5)
         with runners.running() as successor:
             eventually(lambda: attempts(successor, search_id) == [1, 2], within_s=15)
             successor.searches.cancel(search_id)

@@ -70,7 +70,7 @@ def test_the_queue_is_looked_at_without_a_wake_up(database_url, database):
         assert Queue(session).claim_next("nobody", now=utc_now()) is None
 
 
-@pytest.mark.usefixtures("new_interpreters")
+@pytest.mark.usefixtures("products_processes")
 def test_a_runner_whose_processes_do_not_start_is_not_ready(sqlite_url):
     database = Database(sqlite_url)
     upgrade(database)
@@ -81,7 +81,7 @@ def test_a_runner_whose_processes_do_not_start_is_not_ready(sqlite_url):
     database.close()
 
 
-@pytest.mark.usefixtures("new_interpreters")
+@pytest.mark.usefixtures("products_processes")
 def test_stopping_does_not_wait_for_a_process_that_is_still_starting(sqlite_url, tmp_path, monkeypatch):
     begun = tmp_path / "begun"
     planner = tmp_path / "planner_that_takes_its_time.py"

@@ -67,7 +67,7 @@ def running(directory: Path, **settings: object) -> Iterator[Running]:
         "AUTODEPLOY_SHUTDOWN_GRACE_S": "1",
         **{f"AUTODEPLOY_{name.upper()}": str(value) for name, value in settings.items()},
     }
-    program = Program(["serve", "--port", str(port)], environment, directory / "server.log")
+    program = Program(["serve", "--port", str(port)], environment, directory / "server.log", forked=True)
     program.start()
     try:
         wait_until_ready(f"http://127.0.0.1:{port}", program)

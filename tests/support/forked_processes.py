@@ -1,16 +1,21 @@
-"""Processes of services that run inside a test: forked from one that has imported the planners, not made from nothing.
+"""Processes of services and whole programs, forked from one that has imported everything, not made from nothing.
 
-A new interpreter takes a second to import what a search needs; some three hundred tests start a service. Programs that
-are started as an operator starts them, and tests of the processes themselves, make new interpreters all the same.
+A new interpreter takes a second or two to import what a search needs, and a server as long again to get ready; some
+three hundred tests start a service. Tests of the programs as an operator starts them make new interpreters.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from importlib import import_module
+from multiprocessing import forkserver, util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,19 +25,19 @@ from autodeploy.jobs import pool_process
 from autodeploy.own_process import use_one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from multiprocessing.context import BaseContext
+    from collections.abc import Iterator, Sequence
+    from multiprocessing.context import ForkServerContext
 
 ROOT = Path(__file__).resolve().parents[2]
-PRELOADED = ["autodeploy.jobs.pool_process", "autodeploy.services.calls", "autodeploy.planner", "tests.quick_planner"]
-NEW_INTERPRETER = pool_process.new_pool
+PRELOADED = ["tests.support.preloaded"]
+PRODUCTS_OWN = pool_process.new_pool
 
 
 @contextmanager
 def processes(*, forked: bool) -> Iterator[None]:
-    """Services that start inside the block fork their processes, or make them as the product does."""
+    """Services that start inside the block fork their processes from the tests' server, or make them as the product."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool_process, "new_pool", new_pool if forked else NEW_INTERPRETER)
+        patch.setattr(pool_process, "new_pool", new_pool if forked else PRODUCTS_OWN)
         yield
 
 
@@ -47,8 +52,8 @@ def new_pool(planner: str, memory_bytes: int, niceness: int = pool_process.NICEN
     )
 
 
-def _context() -> BaseContext:
-    """The context whose server has imported the planners; it starts with the first pool."""
+def _context() -> ForkServerContext:
+    """The context whose server has imported everything; it starts with the first process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     path = os.environ.get("PYTHONPATH")
@@ -68,3 +73,81 @@ def _prepare(environment: dict[str, str], planner: str, memory_bytes: int, nicen
     os.environ.clear()
     os.environ.update(environment)
     pool_process.prepare(planner, memory_bytes, niceness)
+
+
+class ForkedProgram:
+    """What `subprocess.Popen` is to a program in a new interpreter, in a session of its own.
+
+    `run` of the module is called, which reads `sys.argv[1:]`.
+    """
+
+    def __init__(self, module: str, arguments: Sequence[str], environment: dict[str, str], log_path: Path) -> None:
+        use_one_thread()
+        self._process = _context().Process(target=_run, args=(module, list(arguments), environment, log_path))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code of a process that has ended."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(module: str, arguments: list[str], environment: dict[str, str], log_path: Path) -> None:
+    os.setsid()
+    with log_path.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    _fork_own_server()
+    sys.argv = [module, *arguments]
+    import_module(module).run()
+
+
+def _fork_own_server() -> None:
+    """Gives this program the process that forks its others, as the product starts one, without an interpreter.
+
+    Before it has threads: then a fork is safe.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(util, "spawnv_passfds", _fork_and_run)
+        multiprocessing.get_context("forkserver").set_forkserver_preload([])
+        forkserver.ensure_running()
+
+
+def _fork_and_run(_path: str, arguments: Sequence[str], kept: Sequence[int]) -> int:
+    """In the place of `multiprocessing.util.spawnv_passfds`: runs the code that a new interpreter would be given."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        for name in os.listdir("/proc/self/fd"):
+            if (number := int(name)) > 2 and number not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+        exec(arguments[-1])
+    finally:
+        os._exit(0)

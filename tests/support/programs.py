@@ -10,21 +10,35 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests.support.forked_processes import ForkedProgram
+
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 90.0
 
 
 class Program:
-    """`autodeploy ...` with an environment; its words go to a log."""
+    """`autodeploy ...` with an environment; its words go to a log.
+
+    Parameters
+    ----------
+    module : run as a program.
+    forked : from a process that has imported everything, to call `run` of the module; else it is a new interpreter.
+    """
 
     def __init__(
-        self, arguments: list[str], environment: dict[str, str], log_path: Path, *, module: str = "autodeploy.cli.main"
+        self,
+        arguments: list[str],
+        environment: dict[str, str],
+        log_path: Path,
+        *,
+        module: str = "autodeploy.cli.main",
+        forked: bool = False,
     ) -> None:
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._module, self._arguments, self._forked = module, arguments, forked
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTODEPLOY_")}
         self._environment = kept | {"PYTHONPATH": str(ROOT)} | environment
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProgram | None = None
         self.log_path = log_path
 
     @property
@@ -35,9 +49,13 @@ class Program:
 
     def start(self) -> None:
         """Starts it; what it is ready for is asked elsewhere."""
+        if self._forked:
+            self._process = ForkedProgram(self._module, self._arguments, self._environment, self.log_path)
+            return
+        command = [sys.executable, "-m", self._module, *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, env=self._environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                command, env=self._environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
             )
 
     def is_running(self) -> bool:
@@ -48,6 +66,11 @@ class Program:
         """The exit code of a program that ends by itself."""
         assert self._process is not None, "a program that was started"
         return self._process.wait(STOP_LIMIT_S)
+
+    def send_signal(self, number: int) -> None:
+        """A signal of the system."""
+        assert self._process is not None, "a program that was started"
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL: no last word."""
@@ -83,15 +106,30 @@ def wait_until_ready(url: str, program: Program) -> None:
     raise RuntimeError(f"the server is not ready:\n{program.log_path.read_text(errors='replace')[-4000:]}")
 
 
+def lives(pid: int) -> bool:
+    """Whether the process runs; one that has ended may stay in the list of processes until somebody asks how."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def children_of(pid: int) -> list[int]:
-    """The spawned pool processes of a process."""
+    """The processes in which a program runs searches and predictions: its fork server has made them."""
+    servers = [child for child, _ in _children(pid, b"forkserver")]
+    # A forked program leads a session of its own.
+    return [child for server in servers for child, session in _children(server, b"") if child != session]
+
+
+def _children(pid: int, word: bytes) -> list[tuple[int, int]]:
+    """Numbers and sessions of living processes that this one has made and whose command has that word."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            state, parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if parent == pid and b"spawn_main" in command:
-            found.append(int(entry.name))
+        if int(parent) == pid and state != "Z" and word in command:
+            found.append((int(entry.name), int(session)))
     return found
