@@ -110,14 +110,14 @@ def spec_of(profile: str = "acme-one", target: str = "acme-trainer", **search: A
             "model": MODEL,
             "cluster": {"profile": profile, "num_npus": 32},
             "training": {"seq_length": 4096, "global_batch_size": 256},
-            "search": {"target": target, "effort": "fast", "top_k": 2, **search},
+            "search": {"target": target, "effort": "fast", "top_k": 1, **search},
         }
     )
 
 
 @pytest.mark.usefixtures("acme")
 def test_what_is_registered_is_planned_with_and_launched() -> None:
-    found = plan(spec_of(fix={"ep": 16}, forbid={"schedule": ["adaptive_pipe"]}))
+    found = plan(spec_of(fix={"ep": 16, "tp": 1}, forbid={"schedule": ["adaptive_pipe"]}))
     best = found.plans[0]
     assert "acme_overlap" in best.strategy.features
     assert not {"shared_expert_overlap", "swap_attention"} & {*best.strategy.features}
@@ -132,7 +132,7 @@ def test_a_schedule_of_its_own_is_launched_too() -> None:
     deeper = Schedule("acme_pipe", title="Acme Pipe", least_chunks=2, extra_warm_up=2, pairs=True)
     flag = LaunchFlag("--acme-schedule", "SCHEDULE_ARGS", ("deeper",))
     with schedule.registered(deeper), launched("acme_pipe", Variant("acme-trainer", by="schedule", flags=(flag,))):
-        found = plan(spec_of(fix={"schedule": "acme_pipe", "ep": 16, "pp": 2}))
+        found = plan(spec_of(fix={"schedule": "acme_pipe", "ep": 16, "pp": 2, "tp": 1}))
         assert found.plans, found.infeasible
         assert found.plans[0].strategy.schedule == "acme_pipe"
         assert "--acme-schedule deeper" in export(found, found.plans[0], "acme-trainer").text
@@ -198,11 +198,18 @@ def copied(name: str, folder: Path) -> str:
 
 
 def plans_of(profile: str, model: Any, target: str) -> list[Any]:
+    """The best plan of a small space with tensor parallelism, where chips differ most in what they use."""
     document = {
         "model": model,
         "cluster": {"profile": profile, "num_npus": 16},
         "training": {"seq_length": 4096, "global_batch_size": 128},
-        "search": {"target": target, "effort": "fast", "top_k": 3, "risk": "neutral"},
+        "search": {
+            "target": target,
+            "effort": "fast",
+            "top_k": 1,
+            "risk": "neutral",
+            "allow": {"tp": [2, 4], "pp": [1, 2], "micro_batch_size": [1]},
+        },
     }
     found = plan(read_spec_document(document, base_dir=Path(profile).parent))
     assert found.plans
