@@ -9,8 +9,9 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from autodeploy.evaluation.sweep.sweep import sweep
-from tests.property.test_independent_accounting import EXACT, assert_equal, assert_parts, estimated, template_of
+from tests.property.test_independent_accounting import EXACT, assert_equal, assert_parts, with_templates
 from tests.support.accounting.cases import SHORTCUT, Case, candidates_of, case_of, cluster, memory_choices, placements
+from tests.support.accounting.estimates import Placed, estimates
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.step import account
 
@@ -54,24 +55,26 @@ def degrees(draw: st.DrawFn, case: Case, *, pipelines: tuple[int, ...] = (1, 2, 
     )
 
 
-@settings(max_examples=60, phases=[Phase.generate])
+@settings(max_examples=20, phases=[Phase.generate])
 @given(st.data(), cases())
 def test_an_estimate_equals_the_accounting(data: st.DataObject, case: Case) -> None:
-    d = data.draw(degrees(case))
-    per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp))
-    applied = data.draw(memory_choices(per_chunk))
-    assert_equal(estimated(case, d, per_chunk, applied), account(case.run, d, case.machine, per_chunk, applied))
+    placed: list[Placed] = []
+    for _ in range(3):
+        d = data.draw(degrees(case))
+        per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp))
+        placed.append((d, per_chunk, data.draw(memory_choices(per_chunk))))
+    for found, (d, per_chunk, applied) in zip(estimates(case.context, placed), placed, strict=True):
+        assert_equal(found, account(case.run, d, case.machine, per_chunk, applied))
 
 
-@settings(max_examples=40, phases=[Phase.generate])
+@settings(max_examples=15, phases=[Phase.generate])
 @given(st.data(), cases())
 def test_the_sweep_equals_the_accounting(data: st.DataObject, case: Case) -> None:
-    d = data.draw(degrees(case, pipelines=(2, 3)))
-    per_chunk = template_of(case, d)
-    assume(per_chunk is not None)
-    assert per_chunk is not None
-    table = sweep(candidates_of([d]), case.context)
-    expected = account(case.run, d, case.machine, per_chunk)
-    assert table.memory_bytes[0] == pytest.approx(max(expected.allocator), rel=EXACT)
-    assert table.step_time_s[0] == pytest.approx(expected.step_s, rel=EXACT)
-    assert_parts(case, d, expected, {name: float(values[0]) for name, values in table.parts.items()})
+    placed = with_templates(case, [data.draw(degrees(case, pipelines=(2, 3))) for _ in range(4)])
+    assume(placed)
+    table = sweep(candidates_of([d for d, _ in placed]), case.context)
+    for row, (d, per_chunk) in enumerate(placed):
+        expected = account(case.run, d, case.machine, per_chunk)
+        assert table.memory_bytes[row] == pytest.approx(max(expected.allocator), rel=EXACT)
+        assert table.step_time_s[row] == pytest.approx(expected.step_s, rel=EXACT)
+        assert_parts(case, d, expected, {name: float(values[row]) for name, values in table.parts.items()})

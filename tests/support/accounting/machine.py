@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class Numbers:
 
     def together(self, members: list[int]) -> list[int]:
         """How many members share an instance of each tier with the first one, innermost tier first."""
-        return [sum(link.home(r) == link.home(members[0]) for r in members) for link in self.links]
+        return _together(tuple(link.instance for link in self.links), tuple(members))
 
     def _rate(self, link: Link, peers: int) -> float:
         share = min(1.0, peers / link.mesh_links) if link.mesh_links else 1.0
@@ -294,6 +295,15 @@ class Numbers:
         near = [r for r in members if self.links[-2].home(r) == self.links[-2].home(members[0])]
         inner = self.all_to_all(token_bytes, choices, near, imbalance=imbalance, fixed=0.0, loss=loss)
         return max(outer, inner) + 2 * self.comm_op_s
+
+
+@lru_cache(maxsize=4096)
+def _together(instances: tuple[int | None, ...], members: tuple[int, ...]) -> list[int]:
+    """How many members share an instance of so many ranks with the first one."""
+    return [
+        len(members) if size is None else sum(rank // size == members[0] // size for rank in members)
+        for size in instances
+    ]
 
 
 def _reached(nodes: int, choices: float, groups: int, picked: int) -> float:

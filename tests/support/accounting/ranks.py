@@ -56,11 +56,19 @@ def coordinates(world: int, sizes: Sizes) -> list[dict[str, int]]:
     return places
 
 
+@lru_cache(maxsize=1024)
+def groups(world: int, sizes: Sizes, along: frozenset[str]) -> list[list[int]]:
+    """Of every rank, all ranks that differ from it only along the given axes."""
+    together: dict[tuple[int, ...], list[int]] = {}
+    fixed = [tuple(n for axis, n in place.items() if axis not in along) for place in coordinates(world, sizes)]
+    for rank, place in enumerate(fixed):
+        together.setdefault(place, []).append(rank)
+    return [together[place] for place in fixed]
+
+
 def group(rank: int, world: int, sizes: Sizes, along: set[str]) -> list[int]:
     """All ranks that differ from `rank` only along the given axes."""
-    places = coordinates(world, sizes)
-    fixed = [(axis, place) for axis, place in places[rank].items() if axis not in along]
-    return [other for other, place in enumerate(places) if all(place[axis] == mine for axis, mine in fixed)]
+    return groups(world, sizes, frozenset(along))[rank]
 
 
 def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
@@ -86,7 +94,7 @@ def groups_of(rank: int, d: Degrees) -> dict[str, list[int]]:
         ends = [stage_ranks(p, d) for p in (0, d.pp - 1)]
         for axis in ("dense", "edp"):
             mine = [{**places[member], "pp": 0} for member in found[axis]]
-            found[axis] = [rank for end in ends for rank in end if {**places[rank], "pp": 0} in mine]
+            found[axis] = sorted(rank for end in ends for rank in end if {**places[rank], "pp": 0} in mine)
     return found
 
 

@@ -88,10 +88,17 @@ def expected_maximum(ranks: float, relative: float, third: float, share: float, 
     skewness /= variance**1.5
     excess = _bisected(lambda x: (x + 3.0) * math.sqrt(x) - skewness, max(1.0, skewness))
     sigma = math.sqrt(math.log1p(excess))
-    total, step = 0.0, 0.05
+    total = sum(weight * math.expm1(sigma * z - sigma * sigma / 2.0) for z, weight in _largest_of(ranks))
+    return 1.0 + math.sqrt(variance / excess) * total
+
+
+@lru_cache(maxsize=64)
+def _largest_of(ranks: float) -> list[tuple[float, float]]:
+    """Places z and what the largest of so many standard normal variables has there, where that counts."""
+    step, found = 0.05, []
     for index in range(-230, 260):
         z = index * step
         below = 0.5 * math.erfc(-z / math.sqrt(2.0))
-        density = ranks * math.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi) * below ** (ranks - 1.0)
-        total += step * density * math.expm1(sigma * z - sigma * sigma / 2.0)
-    return 1.0 + math.sqrt(variance / excess) * total
+        weight = step * ranks * math.exp(-z * z / 2.0) / math.sqrt(2.0 * math.pi) * below ** (ranks - 1.0)
+        found.append((z, weight))
+    return [(z, weight) for z, weight in found if weight > 0.0]
