@@ -11,7 +11,7 @@ from autodeploy.calibration.coverage import RUN_AXES, Neighbours, carried_from, 
 from autodeploy.specs.planset import Evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -59,10 +59,26 @@ def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:
     """
     pool = _pool(family)
     far = pool.neighbours.distances(family.removesuffix("/own"), run)
-    axes = [axis for axis in (*RUN_AXES, "ranks") if run["moe"] or axis not in OF_EXPERTS]
-    asked = [(axis, run[axis], is_used(run, axis)) for axis in axes]
-    asked += [(FEATURE, name, True) for name in run["features"]]
-    return tuple(pool.evidence(axis, value, far, used=used) for axis, value, used in asked)
+    return tuple(pool.evidence(axis, value, far, used=used) for axis, value, used in _asked(run))
+
+
+def unproven(run: Mapping[str, Any], family: str) -> frozenset[str]:
+    """Features, schedules and dispatchers by name and degrees by their axis, of which `evidence_of` has no run."""
+    pool = _pool(family)
+    return frozenset(
+        axis if isinstance(value, int) else value
+        for axis, value, used in _asked(run)
+        if not pool.marks_of(axis, value, used=used).any()
+    )
+
+
+def _asked(run: Mapping[str, Any]) -> Iterator[tuple[str, int | str, bool]]:
+    """Axes and features of a run with their values, and whether it uses them."""
+    for axis in (*RUN_AXES, "ranks"):
+        if run["moe"] or axis not in OF_EXPERTS:
+            yield axis, run[axis], is_used(run, axis)
+    for name in run["features"]:
+        yield FEATURE, name, True
 
 
 @dataclass
@@ -74,7 +90,7 @@ class _Pool:
 
     def evidence(self, axis: str, value: int | str, far: npt.NDArray[np.float64], *, used: bool) -> Evidence:
         """What the runs say of one axis or feature; `far`: how unlike the run each of them is."""
-        marks = self.having(axis, value) if used else np.ones(len(far), dtype=bool)
+        marks = self.marks_of(axis, value, used=used)
         runs = int(marks.sum())
         if not len(far):
             return Evidence(axis=axis, value=value, runs=0)
@@ -82,6 +98,10 @@ class _Pool:
         left = row.get("left_out")
         error = None if left is None else round(float(np.expm1(left)), 4)
         return Evidence(axis=axis, value=value, runs=runs, nearest_record=named(row), error=error)
+
+    def marks_of(self, axis: str, value: int | str, *, used: bool) -> npt.NDArray[np.bool_]:
+        """Which runs count for an axis or feature: all for what a run doesn't use [runs]."""
+        return self.having(axis, value) if used else np.ones(len(self.neighbours.rows), dtype=bool)
 
     def having(self, axis: str, value: int | str) -> npt.NDArray[np.bool_]:
         """Which runs have the feature or the word, or the degree within a factor of two [runs]."""

@@ -15,7 +15,6 @@ import numpy as np
 from autodeploy.ranking.error_box import error_box
 from autodeploy.ranking.fit_probability import LEAST_P_FITS, memory_spread_of, p_fits, roomy_limit_bytes
 from autodeploy.ranking.other_worlds import bad_worlds, estimates_in, first_of_each, near_rows
-from autodeploy.ranking.plans import layout_of_solved
 from autodeploy.ranking.regret_order import regret_order
 from autodeploy.ranking.responses import Responses, responses
 from autodeploy.ranking.unproven import unproven_axes, unproven_of
@@ -120,7 +119,7 @@ class Adviser:
     ) -> None:
         self._searched, self._best, self._budget = searched, frontier.best[: from_search(top_k)], budget
         self._top_k = top_k
-        self._weight_of, self._should_cancel = weight_of, should_cancel
+        self._weight_of, self._should_cancel, self._beside = weight_of, should_cancel, cores() > 1
         self._box: ErrorBox = error_box(profile, self._best[0].context)
         self._request = searched.request(top_k, 0.0, budget, should_cancel=should_cancel)
         self._outer = self._request.outer
@@ -198,8 +197,16 @@ class Adviser:
         known = [self._number(each) for each in fit]
         # Of most of them the search has looked at a template only, whatever room that leaves.
         found = dict.fromkeys(each.index for each in self._best[: max(LEAST_FASTEST, round(FASTEST * scale))])
-        for world in worlds:
-            seconds = estimates_in(self._searched, rows, self._box, world, lambda c: self._usual_limit(c, level))
+        estimates = estimates_in(
+            worlds,
+            self._searched,
+            rows,
+            self._box,
+            lambda context: self._usual_limit(context, level),
+            beside=self._beside,
+            should_cancel=self._should_cancel,
+        )
+        for world, seconds in zip(worlds, estimates or (), strict=estimates is not None):
             if world:
                 count = max(1, round(ELSEWHERE * scale))
                 found |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=known))
@@ -228,7 +235,7 @@ class Adviser:
                 self._rooms[key] = roomy_limit_bytes(1.0, self._spread(index), level)
             return self._searched.context_of(index).limit_bytes * self._rooms[key]
 
-        return RoomyPlans(self._request, limit_bytes, beside=cores() > 1)
+        return RoomyPlans(self._request, limit_bytes, beside=self._beside)
 
     def _usual_limit(self, context: Context, level: float) -> float:
         """The limit of the fastest plan, for a look at all candidates: without what runs said of this plan alone."""
@@ -259,7 +266,7 @@ class Adviser:
         return int(self._outer[solved.index])
 
     def _responses(self, plans: Sequence[Solved]) -> Responses | None:
-        return responses(plans, [layout_of_solved(each) for each in plans], self._box, self._should_cancel)
+        return responses(plans, self._box, beside=self._beside, should_cancel=self._should_cancel)
 
 
 def _identity(solved: Solved) -> tuple[object, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from autodeploy.evaluation.steps.worlds import context_in
 from autodeploy.evaluation.sweep.sweep import sweep
+from autodeploy.solver.outer.worker_process import by_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,17 +34,45 @@ def near_rows(searched: Searched, fastest_s: float) -> Ints:
 
 
 def estimates_in(
-    searched: Searched, rows: Ints, box: ErrorBox, world: World, limit_bytes: Callable[[Context], float]
-) -> Floats:
-    """Step times of candidates in a world, with enough recomputed to stay below a limit [rows]; inf where none does."""
-    found = np.full(len(rows), np.inf)
-    variants = searched.variant[rows]
-    for variant in np.unique(variants).tolist():
-        mine = np.flatnonzero(variants == variant)
-        context = searched.contexts[variant]
-        there = replace(context_in(context, box.numbers, world), limit_bytes=limit_bytes(context))
-        found[mine] = sweep(searched.candidates.take(rows[mine]), there, parts=False).repaired_s
-    return found
+    worlds: Sequence[World],
+    searched: Searched,
+    rows: Ints,
+    box: ErrorBox,
+    limit_bytes: Callable[[Context], float],
+    *,
+    beside: bool,
+    should_cancel: Callable[[], bool] | None,
+) -> list[Floats] | None:
+    """Step times of candidates in each world, with enough recomputed to stay below a limit [rows]; inf where none does.
+
+    beside : by two processes. None when cancelled.
+    """
+    worker = _Swept(searched, rows, box, limit_bytes, should_cancel or (lambda: False))
+    return by_two(worker, _Swept.estimates, worlds, beside=beside, should_cancel=should_cancel)
+
+
+@dataclass
+class _Swept:
+    """Sweeps the same candidates in one world after the other."""
+
+    searched: Searched
+    rows: Ints
+    box: ErrorBox
+    limit_bytes: Callable[[Context], float]
+    stopped: Callable[[], bool]
+
+    def estimates(self, world: World) -> Floats:
+        """Step times in a world [rows]; inf where there was no time."""
+        found = np.full(len(self.rows), np.inf)
+        variants = self.searched.variant[self.rows]
+        for variant in np.unique(variants).tolist():
+            if self.stopped():
+                break
+            mine = np.flatnonzero(variants == variant)
+            context = self.searched.contexts[variant]
+            there = replace(context_in(context, self.box.numbers, world), limit_bytes=self.limit_bytes(context))
+            found[mine] = sweep(self.searched.candidates.take(self.rows[mine]), there, parts=False).repaired_s
+        return found
 
 
 def bad_worlds(answers: Responses, count: int) -> list[World]:

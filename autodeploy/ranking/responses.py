@@ -9,12 +9,13 @@ import numpy as np
 
 from autodeploy.evaluation.steps.worlds import step_times_in
 from autodeploy.ranking.error_box import HIGH_QUANTILE
+from autodeploy.ranking.plans import layout_of_solved
+from autodeploy.solver.outer.worker_process import by_two
 from autodeploy.strategies.candidates import concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.steps.estimate import Layout
     from autodeploy.evaluation.steps.worlds import World
     from autodeploy.ranking.error_box import ErrorBox
     from autodeploy.solver.outer.candidate import Solved
@@ -70,24 +71,39 @@ def _half_widths(box: ErrorBox) -> Floats:
 
 
 def responses(
-    solved: Sequence[Solved],
-    layouts: Sequence[Layout],
-    box: ErrorBox,
-    should_cancel: Callable[[], bool] | None = None,
+    solved: Sequence[Solved], box: ErrorBox, *, beside: bool, should_cancel: Callable[[], bool] | None = None
 ) -> Responses | None:
-    """The responses of plans of any contexts; None where the search was cancelled."""
-    worlds: list[World] = [{}, *box.ends()]
-    times = np.ones((len(solved), len(worlds)))
-    rows_of: dict[int, list[int]] = {}
-    for row, each in enumerate(solved):
-        rows_of.setdefault(id(each.context), []).append(row)
-    for rows in rows_of.values():
-        if should_cancel is not None and should_cancel():
-            return None
-        candidates = concatenate([solved[row].candidate for row in rows])
-        context = solved[rows[0]].context
-        times[rows] = step_times_in(candidates, context, [layouts[row] for row in rows], box.numbers, worlds)
+    """The responses of plans of any contexts; None where the search was cancelled. beside: by two processes."""
+    worker = _Timed(solved, box, should_cancel or (lambda: False))
+    halves = [half for half in (range(0, len(solved), 2), range(1, len(solved), 2)) if half]
+    found = by_two(worker, _Timed.times, halves, beside=beside, should_cancel=should_cancel)
+    if found is None or worker.stopped():
+        return None
+    times = np.empty((len(solved), 1 + len(box.ends())))
+    for half, mine in zip(halves, found, strict=True):
+        times[half] = mine
     return responses_of(box, times)
+
+
+class _Timed:
+    """Step times of plans nominally and at the ends of a box."""
+
+    def __init__(self, solved: Sequence[Solved], box: ErrorBox, stopped: Callable[[], bool]) -> None:
+        self._solved, self._box, self.stopped = solved, box, stopped
+
+    def times(self, some: range) -> Floats:
+        """Of some of the plans [some, 1 + ends]; ones where there was no time."""
+        worlds: list[World] = [{}, *self._box.ends()]
+        solved = [self._solved[row] for row in some]
+        times = np.ones((len(solved), len(worlds)))
+        for context in {id(each.context): each.context for each in solved}.values():
+            if self.stopped():
+                break
+            rows = [row for row, each in enumerate(solved) if each.context is context]
+            candidates = concatenate([solved[row].candidate for row in rows])
+            layouts = [layout_of_solved(solved[row]) for row in rows]
+            times[rows] = step_times_in(candidates, context, layouts, self._box.numbers, worlds)
+        return times
 
 
 def responses_of(box: ErrorBox, times: Floats) -> Responses:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.coverage import RUN_AXES
-from autodeploy.calibration.evidence import evidence_of, realised_share
+from autodeploy.calibration.evidence import evidence_of, realised_share, unproven
 from autodeploy.ranking.uncertainty import run_of
 from autodeploy.strategies.tree import distinct
 
@@ -30,7 +30,7 @@ def evidence_for(candidate: Candidates, context: Context) -> tuple[Evidence, ...
 
 def unproven_of(candidate: Candidates, context: Context) -> frozenset[str]:
     """What a candidate rests on that no run has shown."""
-    return unproven_in(evidence_for(candidate, context))
+    return unproven(run_of(candidate, context), context.family)
 
 
 def unproven_in(evidence: Iterable[Evidence]) -> frozenset[str]:
@@ -42,7 +42,7 @@ def unproven_axes(candidates: Candidates, context: Context) -> Ints:
     """How many degrees and words of each candidate no run has [n]; features are left out, which a layout may add."""
     first, inverse = distinct([getattr(candidates, axis) for axis in RUN_AXES])
     rows = (run_of(candidates.take(slice(row, row + 1)), context, features=False) for row in first.tolist())
-    counts = np.array([len(unproven_in(evidence_of(row, context.family))) for row in rows], dtype=np.int64)
+    counts = np.array([len(unproven(row, context.family)) for row in rows], dtype=np.int64)
     return np.asarray(counts[inverse])
 
 

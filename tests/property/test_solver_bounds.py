@@ -19,6 +19,7 @@ from autodeploy.evaluation.stages.inner_problem import (
 )
 from autodeploy.solver import relax_bound, solve
 from autodeploy.solver.bounds.path_bound import (
+    SIMULATION_TOLERANCE,
     PathBound,
     PathLibrary,
     TupleBounds,
@@ -126,6 +127,8 @@ def test_bounds_by_sets_of_options_never_exceed_the_optimum(block: int) -> None:
             paths = [max(low, path_bound_s(each, library, rounds=20).bound_s) for low, each in found]
             bound = min([*paths, others_s])
             assert bound <= truth * (1 + 1e-9), seed
+            alone_s = TupleBounds(None, None, None, lambda: False).of_candidate((problem,), enough_s).bound_s  # type: ignore[arg-type]
+            assert min(bound, enough_s) * (1 - SIMULATION_TOLERANCE) <= alone_s <= truth * (1 + 1e-9), seed
             left_out += np.isfinite(others_s)
             higher += enough_s == np.inf and bound > free_s * (1 + 1e-3)
     assert feasible > 20

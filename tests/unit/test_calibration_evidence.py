@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.coverage import RUN_AXES, covering
-from autodeploy.calibration.evidence import NOTHING_KNOWN, counts, evidence_of, realised_share
+from autodeploy.calibration.evidence import NOTHING_KNOWN, counts, evidence_of, realised_share, unproven
+from autodeploy.ranking.unproven import unproven_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,3 +114,10 @@ def test_the_share_of_unproven_gains_is_a_prior_where_no_table_has_it() -> None:
         assert realised_share() == NOTHING_KNOWN
     with covering({"realised": {"share": 0.6, "sigma": 0.1, "n": 7, "how": "pairs"}}):
         assert (realised_share().share, realised_share().n) == (0.6, 7)
+
+
+def test_what_is_unproven_is_what_has_no_run() -> None:
+    for number in range(64):
+        features = ["adaptive_pipe", "no_such_feature"][: number % 3]
+        asked = run(tp=2 ** (number % 5), ep=2 ** (number % 9), pp=1 + number % 7, features=features)
+        assert unproven(asked, A2) == unproven_in(evidence_of(asked, A2))

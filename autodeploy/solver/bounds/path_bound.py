@@ -215,19 +215,19 @@ class _Model:
         values, places = (-layer_s / self.unit, -backward, pairs), (self.counts, self.extra, self.hidden)
         flat = [each.reshape(n, of.size) for each, of in zip(values, places, strict=True)]
         rows = np.concatenate([*flat, np.ones((n, 1))], axis=1)
-        for row, rest, path in zip(rows, (fixed_s / self.unit).tolist(), paths, strict=True):
-            if (self.hidden[path.pairs != 0] < 0).any():
-                self._hide(path.pairs != 0)
-            some = np.flatnonzero(row)
-            columns = np.concatenate([*map(np.ravel, places), [self.makespan]])
+        unknown = np.any([path.pairs != 0 for path in paths], axis=0) & (self.hidden < 0)
+        if unknown.any():
+            self._hide(unknown)
+        columns = np.concatenate([*map(np.ravel, places), [self.makespan]])
+        for row, some, rest in zip(rows, rows != 0.0, (fixed_s / self.unit).tolist(), strict=True):
             self._row(rest, INFINITE, columns[some], row[some])
 
     def _hide(self, paired: np.ndarray) -> None:
-        """Columns of what pairs of chunks [pp, vpp, vpp] hide, in units of `unit` / micro batches; only new ones."""
+        """Columns of what pairs of chunks [pp, vpp, vpp] hide, in units of `unit` / micro batches."""
         scale, shares = self.unit / self.problem.micro_batches, pair_overlap_bounds(self.problem)
         alone = [np.append(-(u + v) / scale, 1.0) for u, v in shares]
         apart = [np.append(np.concatenate([-u, -v]) / scale, 1.0) for u, v in shares]
-        for stage, forward, backward in np.argwhere(paired & (self.hidden < 0)).tolist():
+        for stage, forward, backward in np.argwhere(paired).tolist():
             self.hidden[stage, forward, backward] = column = len(self.columns)
             self.columns.append((0.0, INFINITE if shares else 0.0))
             chunks = [forward] if forward == backward else [forward, backward]
@@ -278,6 +278,8 @@ class _Model:
 
 ROUNDS = (4, 8, 16, 32, 64)
 """Linear programmes of one inner problem, at each visit."""
+CANDIDATE_ROUNDS = 32
+"""Linear programmes of one inner problem of a candidate that is bounded alone."""
 PER_SECOND = 800
 """Linear programmes that are about as much work as one unit of CP-SAT's deterministic time."""
 SETUP = 3
@@ -366,6 +368,18 @@ class TupleBounds:
             tuple_.proven[place] = replace(raised, bound_s=max(before.bound_s, raised.bound_s))
         finished = tuple_.visits >= len(ROUNDS) or all(each.over for each in tuple_.proven)
         return Visit(tuple_.least_s, done, finished)
+
+    def of_candidate(self, problems: tuple[InnerProblem, ...], enough_s: float) -> Visit:
+        """Bound one candidate, up to enough_s, by its own problems: without recomputing whole layers, and with."""
+        alone, work = _opened(problems, enough_s), 0
+        least_s = alone.others_s
+        for problem, before in sorted(zip(alone.problems, alone.proven, strict=True), key=lambda each: each[1].bound_s):
+            if before.bound_s >= least_s or self._should_cancel():
+                least_s = min(least_s, before.bound_s)
+                break
+            raised, spent = self._by_paths_s(problem, before, min(enough_s, least_s), CANDIDATE_ROUNDS)
+            least_s, work = min(least_s, max(before.bound_s, raised.bound_s)), work + spent
+        return Visit(least_s, work)
 
     def _by_paths_s(
         self, problem: InnerProblem, before: PathBound, enough_s: float, rounds: int

@@ -13,7 +13,7 @@ from autodeploy.evaluation.stages.build_problem import build_problem, with_choic
 from autodeploy.evaluation.stages.inner_problem import chunk_times
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.solver.bounds.outer_bound import outer_bounds_s
-from autodeploy.solver.bounds.path_bound import TupleBounds, Visit
+from autodeploy.solver.bounds.path_bound import PER_SECOND, TupleBounds, Visit
 from autodeploy.solver.bounds.problem_bound import relax_bound
 from autodeploy.solver.effort import QUICK
 from autodeploy.solver.inner.evaluate import MOST_SIMULATED, Evaluator
@@ -152,7 +152,8 @@ class CandidatePlans:
             for problem in self.problems()
         ]
         problem, solution = min(solved, key=lambda each: each[1].step_s)
-        return problem, replace(solution, bound_s=min(each.bound_s for _, each in solved))
+        work = sum(each.deterministic_work for _, each in solved)
+        return problem, replace(solution, bound_s=min(each.bound_s for _, each in solved), deterministic_work=work)
 
     def refined(self, problem: InnerProblem, effort: Effort, hint: InnerPlan) -> Quick:
         """A quick plan's problem solved in full from it.
@@ -233,6 +234,23 @@ class CandidateSolver:
     def visit(self, rows: Ints, ahead: list[Ints], enough_s: float) -> Visit:
         """`TupleBounds.visit`."""
         return self._tuples.visit(rows, ahead, enough_s)
+
+    def exact(self, index: int, effort: Effort, enough_s: float, counts: bool) -> Quick:
+        """`CandidatePlans.exact`, its bound raised by the paths of the candidate's own problems.
+
+        counts : with masters of layer counts too, which prove less than paths do when they are short.
+        """
+        plans = self.plans(index)
+        several_chunks = int(plans.candidate.vpp[0]) > 1
+        problem, solution = plans.exact(
+            replace(effort, rounds=0) if several_chunks and not counts else effort, enough_s
+        )
+        if not several_chunks or solution.bound_s >= min(enough_s, solution.step_s):
+            return problem, solution
+        by_paths = self._tuples.of_candidate(tuple(plans.problems()), enough_s)
+        bound_s = min(solution.step_s, max(solution.bound_s, by_paths.bound_s))
+        work = solution.deterministic_work + by_paths.work / PER_SECOND
+        return problem, replace(solution, bound_s=bound_s, deterministic_work=work)
 
     def solved(self, index: int, plan: Quick) -> Solved:
         """A candidate with a plan of it, whoever made it."""

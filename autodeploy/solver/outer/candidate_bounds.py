@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from autodeploy.messages import Message
 from autodeploy.solver.bounds.outer_bound import shapes_of
 from autodeploy.solver.bounds.path_bound import PER_SECOND
-from autodeploy.solver.outer.candidate import CandidatePlans, CandidateSolver
+from autodeploy.solver.outer.candidate import CandidateSolver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +42,8 @@ PROOF_SHARE = 0.5
 """Of the work, what is kept for bounds alone, after plans were made."""
 BOUND_SPREAD = 0.02
 """A bound that is higher than the least by more is not raised beside it: the work may be wanted lower down."""
+EXACT = 40
+"""Linear programmes that are about as much work as the plan of a candidate that is solved in full."""
 BOUND_TOLERANCE = 1e-6
 """A bound this close to what is enough is enough."""
 
@@ -199,7 +200,7 @@ class CandidateBounds:
                 solved = self._solved_exactly(rows, enough_s(), budget)
                 if not solved:
                     return
-                work -= sum(math.ceil(one.solution.deterministic_work * PER_SECOND) for one in solved)
+                work -= sum(EXACT + math.ceil(one.solution.deterministic_work * PER_SECOND) for one in solved)
                 yield Look(rows, deep=handed_all, solved=solved)
                 continue
             others = low & ~tuples.finished & (tuples.beside != tuples.beside[number])
@@ -218,8 +219,8 @@ class CandidateBounds:
         if by_bound[0] in tried or len(tried) >= budget.exact_solves:
             return ()
         next_two = [each for each in by_bound if each not in tried and self.bounds_s[each] < enough_s][:2]
-        exact = partial(CandidatePlans.exact, effort=budget.effort, enough_s=enough_s)
-        plans = self.shared(CandidateSolver.plan, [(each, exact) for each in next_two])
+        counts = budget.proof_gap <= 0.0
+        plans = self.shared(CandidateSolver.exact, [(each, budget.effort, enough_s, counts) for each in next_two])
         solved = []
         for index, plan in zip(next_two, plans, strict=True):
             if plan is None:
