@@ -29,7 +29,7 @@ from autodeploy.errors import (
     UnsupportedError,
 )
 from autodeploy.messages import Message, Section, in_language, keyed
-from autodeploy.messages.field_faults import bare_fault_of
+from autodeploy.messages.field_faults import fault_of, limits_of
 from autodeploy.messages.message import ENGLISH
 from autodeploy.specs.validation import pointer
 from autodeploy.store.database import DATABASE_ERRORS
@@ -165,8 +165,10 @@ def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
     for item in error.errors():
         where, *rest = item["loc"]
         path = pointer(rest) if where == "body" else "/".join(str(part) for part in rest)
-        hint = Message("api.in_the", where=where) if where != "body" else ""
-        fields.append(FieldError(path, bare_fault_of(item), hint))
+        message, hint = fault_of(item)
+        if where != "body":
+            hint = Message("api.in_the", where=where)
+        fields.append(FieldError(path, message, hint or limits_of(item)))
     detail = str(SpecError(errors=tuple(fields)))
     return problem_response(request, 422, "invalid-request", detail, errors=fields)
 

@@ -281,7 +281,7 @@ class Profile:
             hint = (
                 Message("profiles.did_you_mean_known_are", names=close[0], known=known)
                 if close
-                else Message("profiles.known_are", names=known)
+                else Message("common.one_of", names=known)
             )
             raise ProfileError(
                 Message("profiles.profile_has_no_device", name=self.name, device=repr(wanted)),
@@ -306,7 +306,7 @@ class Profile:
         raise ProfileError(
             Message("profiles.profile_has_no_tier", name=self.name, tier=repr(name)),
             path="/tiers",
-            hint=Message("profiles.known_are", names=known),
+            hint=Message("common.one_of", names=known),
         )
 
     @cached_property

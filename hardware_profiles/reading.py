@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from autodeploy.messages import Message, joined
-from autodeploy.messages.field_faults import bare_fault_of
+from autodeploy.messages.field_faults import fault_of as field_fault_of
+from autodeploy.messages.field_faults import limits_of
 from autodeploy.messages.foreign_faults import os_fault
 from hardware_profiles.errors import FieldProblem, ProfileError
 from hardware_profiles.quantities import json_pointer, quantities
@@ -71,7 +72,7 @@ def read_text(path: Path) -> str:
         ) from None
     except OSError as error:
         raise ProfileError(
-            Message("profiles.cannot_be_read", path=path, reason=os_fault(error)),
+            Message("common.cannot_be_read", file=path, reason=os_fault(error)),
             hint=Message("profiles.check_path_and_its_rights"),
         ) from None
 
@@ -97,10 +98,10 @@ def problems_of(error: ValidationError, prefix: Iterable[str] = ()) -> list[Fiel
                 for found in finding["ctx"]["findings"]
             )
             continue
-        message = bare_fault_of(finding)
-        hint = _MENDING.get(
-            finding["type"], Message("profiles.give_value_unit_kind_source") if "Quantity" in message else ""
-        )
+        message, hint = field_fault_of(finding)
+        if "Quantity" in finding["msg"]:
+            hint = Message("profiles.give_value_unit_kind_source")
+        hint = _MENDING.get(finding["type"], hint or limits_of(finding))
         problems.append(FieldProblem(json_pointer((*prefix, *finding["loc"])), message, hint))
     return problems
 

@@ -321,7 +321,7 @@ def _complete_efficiencies(given: dict[str, Quantity]) -> dict[str, Quantity]:
             hint = (
                 Message("common.did_you_mean", names=repr(close[0]))
                 if close
-                else Message("profiles.known_are", names=", ".join(EFFICIENCY_TERMS))
+                else Message("common.one_of", names=", ".join(EFFICIENCY_TERMS))
             )
             findings.append(
                 Finding((name,), Message("profiles.is_not_efficiency_that_formulas_read", name=repr(name)), hint)
@@ -390,9 +390,7 @@ class ProfileDocument(Document):
     def _default_device_is_known(self) -> Self:
         if self.default_device not in self.devices:
             message = Message("profiles.is_not_among_devices", name=repr(self.default_device))
-            _refuse(
-                [Finding(("default_device",), message, Message("profiles.known_are", names=", ".join(self.devices)))]
-            )
+            _refuse([Finding(("default_device",), message, Message("common.one_of", names=", ".join(self.devices)))])
         return self
 
     @model_validator(mode="after")

@@ -43,7 +43,7 @@ _FAULTS: tuple[tuple[str, str], ...] = (
         r"aliases are not allowed in a profile",
         "profiles.aliases_are_not_allowed_in_profile",
     ),  # these two: `bounded_yaml`
-    (r"nested more than (?P<depth>\d+) levels deep", "profiles.nested_more_than_levels"),
+    (r"nested more than (?P<depth>\d+) levels deep", "profiles.nested_more_than_levels_deep"),
     (r"unacceptable character .+", "profiles.control_character"),
 )
 # What is open is named where it was opened.

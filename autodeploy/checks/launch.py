@@ -85,7 +85,7 @@ def _doubts(imported: Imported, spec: Spec) -> tuple[tuple[str, ...], tuple[str,
     notes = imported.diagnostics
     if imported.kind in LAUNCH_FILES:
         return notes.doubts, tuple(text for text in notes.assumptions if text not in notes.contradictions)
-    mark = text_of("en", "importers.changes_result_not_modelled", doubt="")
+    mark = text_of("en", "command.unmodelled", text="")
     unmodelled = tuple(text.removeprefix(mark) for text in spec.doubts if text.startswith(mark))
     return unmodelled, tuple(text for text in spec.doubts if not text.startswith(mark))
 

@@ -86,9 +86,7 @@ def estimate(
 
     spec = read_spec(spec_file)
     if spec.strategy is None:
-        raise SpecError(
-            Message("common.estimate_needs_strategy_to_predict"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
-        )
+        raise SpecError(Message("common.estimate_needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
     if detail is Detail.OPERATORS:
         _show_operators(spec, server, output_format, output, lang)
         return

@@ -104,7 +104,7 @@ def _parallel(launch: Launch) -> dict[str, Any]:
     strategy = launch.plan.strategy
     if variant_of(strategy.schedule, launch.arguments.release) is None:
         raise UnsupportedError(
-            Message("exporters.mindformers_has_no_schedule", schedule=strategy.schedule),
+            Message("exporters.has_no_schedule", schedule=strategy.schedule, target="MindFormers"),
             path="/strategy/schedule",
             hint=Message("exporters.plan_with_search_target", target="mindformers"),
         )

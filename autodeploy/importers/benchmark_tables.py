@@ -190,7 +190,7 @@ def _collective(line: int, op: str | None) -> Collective:
     name = _OPS.get((op or "").lower().replace("_", "").replace("-", ""))
     if name is None:
         said = (
-            Message("importers.is_not_modelled", name=repr(op[:40])) if op else Message("importers.operation_not_said")
+            Message("common.is_not_modelled_yet", what=repr(op[:40])) if op else Message("importers.operation_not_said")
         )
         raise bad_line(line, said, hint=Message("common.one_of", names=", ".join(get_args(Collective))))
     return name

@@ -62,7 +62,7 @@ class Diagnostics:
     def to_check(self) -> tuple[str, ...]:
         """Everything that whoever plans should check before a number is believed, the weightiest first."""
         return (
-            *(Message("importers.changes_result_not_modelled", doubt=doubt) for doubt in self.doubts),
+            *(Message("command.unmodelled", text=doubt) for doubt in self.doubts),
             *self.assumptions,
         )
 

@@ -70,7 +70,7 @@ def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
     except RecursionError as error:
         raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH)) from error
     except ValueError as error:  # an integer of thousands of digits
-        raise SpecError(Message("importers.not_usable_json", reason=str(error).partition(";")[0])) from error
+        raise SpecError(Message("importers.not_json", reason=str(error).partition(";")[0])) from error
     _refuse_deep(value, max_values)
     return value
 
@@ -88,7 +88,7 @@ def load_yaml(text: str) -> Any:
     except YAMLError as error:
         raise SpecError(str(fault_of(error, text))) from error
     except (ValueError, TypeError) as error:  # such as a date of month 13, or a list as a key
-        raise SpecError(Message("importers.not_usable_yaml", reason=str(error).partition(";")[0])) from error
+        raise SpecError(Message("profiles.not_yaml", reason=str(error).partition(";")[0])) from error
 
 
 def _refuse_hostile(events: Iterable[Any]) -> None:

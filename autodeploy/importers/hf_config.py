@@ -226,7 +226,7 @@ def _mapping(data: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
         try:
             data = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
         except RecursionError:
-            raise SpecError(Message("importers.nested_deeper_than_levels", depth=MAX_DEPTH), path="") from None
+            raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path="") from None
         except ValueError as error:  # also of undecodable bytes and of numbers with thousands of digits
             raise SpecError(
                 Message("importers.not_json", reason=error),
@@ -265,7 +265,9 @@ def _refuse_hostile(top: Mapping[str, Any]) -> None:
         if nodes > MAX_NODES:
             raise SpecError(Message("importers.more_than_values", count=MAX_NODES), path="")
         if len(location) > MAX_DEPTH:
-            raise SpecError(Message("importers.nested_deeper_than_levels", depth=MAX_DEPTH), path=pointer(location[:3]))
+            raise SpecError(
+                Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path=pointer(location[:3])
+            )
         if isinstance(value, Mapping):
             stack += [(item, (*location, str(key))) for key, item in value.items()]
         elif isinstance(value, list | tuple):

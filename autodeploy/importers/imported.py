@@ -137,7 +137,7 @@ class Imported:
 
         if self.kind == "launch-script" and "seq_length" not in self.document["training"]:
             unread = [n.reason for n in self.diagnostics.ignored if "its value stays unknown" in n.reason]
-            hint = Message("importers.add_seq_length_to_launch")
+            hint = Message("importers.add_to_launch", flag="--seq-length")
             if unread:
                 hint = Message("importers.and_unread", hint=hint, unread=joined(unread, "semicolon"))
             raise SpecError(

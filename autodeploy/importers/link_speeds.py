@@ -63,7 +63,7 @@ def read_link_speeds(text: str) -> LinkSpeeds:
         if number in found:
             raise bad_line(
                 line,
-                Message("importers.device_is_there_twice", device=number),
+                Message("importers.is_there_twice", name=number, what="device"),
                 hint=Message("importers.one_file_for_each_node"),
             )
         if len(found) >= MAX_DEVICES:

@@ -82,7 +82,7 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
     if ffn is None:
         wide = 4 * model["hidden_size"]
         ffn = int(wide * 2 / 3 / 64) * 64 if model["hidden_act"] == "silu" else wide
-        reader.log.default("/model/intermediate_size", ffn, Message("importers.megatron_s_default"))
+        reader.log.default("/model/intermediate_size", ffn, Message("importers.default_of", framework="Megatron"))
     model |= _experts(reader, layers, ffn)
     if (mtp := reader.number("--mtp-num-layers", "/model/num_nextn_predict_layers")) is not None:
         model["num_nextn_predict_layers"] = mtp
@@ -126,7 +126,7 @@ def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
         for field, value in LATENT_DEFAULTS.items():
             if field not in found:
                 found[field] = value
-                reader.log.default(f"/model/{field}", value, Message("importers.megatron_s_default"))
+                reader.log.default(f"/model/{field}", value, Message("importers.default_of", framework="Megatron"))
     else:
         if groups is not None and (grouped or groups == model["num_attention_heads"]):
             found["num_key_value_heads"] = groups
@@ -160,7 +160,7 @@ def _ends(reader: FlagReader) -> dict[str, Any]:
     """Embedding, head and positions."""
     untied = reader.switch("--untie-embeddings-and-output-weights", "/model/tie_word_embeddings")
     if not untied:
-        reader.log.default("/model/tie_word_embeddings", True, Message("importers.megatron_s_default"))
+        reader.log.default("/model/tie_word_embeddings", True, Message("importers.default_of", framework="Megatron"))
     rotary = reader.has("--use-rotary-position-embeddings")
     kind = reader.text("--position-embedding-type", "/model/learned_position_embeddings")
     absent = reader.has("--no-position-embedding")
@@ -184,7 +184,7 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
     topk = reader.number("--moe-router-topk", "/model/num_experts_per_tok")
     if topk is None:
         topk = 2
-        reader.log.default("/model/num_experts_per_tok", topk, Message("importers.megatron_s_default"))
+        reader.log.default("/model/num_experts_per_tok", topk, Message("importers.default_of", framework="Megatron"))
     found: dict[str, Any] = {"n_routed_experts": experts, "num_experts_per_tok": topk, "moe_intermediate_size": width}
     if zero := reader.number("--num-zero-experts", "/model/n_zero_experts"):
         found["n_zero_experts"] = zero

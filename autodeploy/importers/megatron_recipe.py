@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
 
 NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
-DEFAULT = Message("importers.megatron_s_default")
+DEFAULT = Message("importers.default_of", framework="Megatron")
 
 NUMBERS: dict[str, tuple[str, ...]] = {
     "rms_norm_eps": ("--norm-epsilon",),

@@ -111,7 +111,7 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
     given = reader.text("--moe-token-dispatcher-type", "/strategy/moe_dispatcher")
     if given is None:
         given = "allgather"
-        reader.log.default("/strategy/moe_dispatcher", given, Message("importers.megatron_s_default"))
+        reader.log.default("/strategy/moe_dispatcher", given, Message("importers.default_of", framework="Megatron"))
     if given not in DISPATCHERS:
         reader.fail(
             "--moe-token-dispatcher-type",
@@ -190,7 +190,7 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
         raise SpecError(
             Message("importers.script_has_no", flag="--num-layers"),
             path="/model/num_hidden_layers",
-            hint=Message("importers.add_num_layers"),
+            hint=Message("importers.add_to_launch", flag="--num-layers"),
         )
     dual = reader.text("--schedules-method", "/strategy/schedule") == "dualpipev"
     chunks_per_stage = 2 if dual else _virtual_stages(reader, pp, layers)

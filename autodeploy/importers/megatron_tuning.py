@@ -57,7 +57,9 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     for field, flag, default in (("rank", "--lora-r", DEFAULT_RANK), ("alpha", "--lora-alpha", DEFAULT_ALPHA)):
         told = reader.number(flag, f"/training/lora/{field}")
         if told is None:
-            reader.log.default(f"/training/lora/{field}", default, Message("importers.mindspeed_llm_s_default"))
+            reader.log.default(
+                f"/training/lora/{field}", default, Message("importers.default_of", framework="MindSpeed-LLM")
+            )
         sizes[field] = default if told is None else told
     if not reader.switch("--lora-fusion", "/training/lora"):
         reader.log.default("/training/lora", "fused", Message("importers.predicted_as_with_lora_fusion"))

@@ -135,7 +135,7 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
     elif dtype not in kinds:
         reader.fail(
             "model.model_config.compute_dtype",
-            Message("importers.is_not_modelled", name=repr(str(dtype)[:40])),
+            Message("common.is_not_modelled_yet", what=repr(str(dtype)[:40])),
             ", ".join(kinds),
         )
     found = {"seq_length": sequence, "global_batch_size": batch, "precision": kinds.get(str(dtype), "bf16")}

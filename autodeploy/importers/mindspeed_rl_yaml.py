@@ -185,7 +185,7 @@ def _whole(reader: KeyReader, field: str, path: str, least: int = 1) -> int:
     found = reader.number(field, path, least=least)
     if found is None:
         found = DEFAULTS[path]
-        reader.log.default(field, found, Message("importers.mindspeed_rl_s_default"))
+        reader.log.default(field, found, Message("importers.default_of", framework="MindSpeed-RL"))
     return found
 
 

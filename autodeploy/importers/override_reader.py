@@ -61,7 +61,7 @@ class OverrideReader:
         value = "" if found is None else plain(found.text)
         if found is None or value.lower() in _NOTHING:
             if default is not None:
-                self.log.default(field, default, Message("importers.verl_s_default"))
+                self.log.default(field, default, Message("importers.default_of", framework="verl"))
             return default
         if found.unknown:
             name = found.unknown.strip("${}")

@@ -131,7 +131,9 @@ def _devices(listed: list[dict[str, Any]], path: str, seen: dict[str, set[object
         place = f"{path}/{index}"
         number = json_whole(device.get("device_id"), f"{place}/device_id")
         if number in devices:
-            raise SpecError(Message("importers.device_id_twice", number=number), path=f"{place}/device_id")
+            raise SpecError(
+                Message("importers.is_there_twice", name=number, what="device_id"), path=f"{place}/device_id"
+            )
         devices.append(number)
         if "rank_id" in device:
             json_once(json_whole(device["rank_id"], f"{place}/rank_id"), seen["rank_id"], f"{place}/rank_id", "rank_id")

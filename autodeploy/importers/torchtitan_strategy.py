@@ -65,7 +65,7 @@ def _micro_batch(reader: KeyReader, stages: int) -> int:
     """Sequences of a micro batch: what a rank takes at once, under a pipeline a part of it."""
     batch = reader.number("/strategy/micro_batch_size", "training.local_batch_size", least=1)
     if batch is None:
-        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.torchtitan_s_default"))
+        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.default_of", framework="torchtitan"))
     batch = batch or BATCH
     if stages == 1:
         return batch

@@ -175,7 +175,9 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     """Batch as it is given, else local_batch_size x replicas (distributed over ranks / (tp x cp))."""
     sequence = reader.number("/training/seq_length", "training.seq_len", least=1)
     if sequence is None:
-        reader.log.default("/training/seq_length", DEFAULTS["seq_len"], Message("importers.torchtitan_s_default"))
+        reader.log.default(
+            "/training/seq_length", DEFAULTS["seq_len"], Message("importers.default_of", framework="torchtitan")
+        )
     field, path = "/training/global_batch_size", "training.global_batch_size"
     batch = None if reader.raw(path) in (None, -1) else reader.number(field, path, least=1)
     local = reader.raw("training.local_batch_size") or BATCH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.messages.message import Message, joined, message_or
+from autodeploy.messages.message import Message, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,8 @@ _QUOTING: dict[str, str] = {
     "literal_error": "is_not_known_here",
 }
 _WANTED = {"is_no_whole_number": "a_whole_number", "is_no_number": "a_number"}
-_BOUNDS = ("ge", "gt", "le", "lt", "expected")
+# Of the key itself, by the type of a complaint.
+_OF_KEYS = {"extra_forbidden": "common.unknown_key", "missing": "specs.is_required"}
 # What is counted, by the type of a complaint about too few or too many.
 _COUNTED = {
     **dict.fromkeys(("too_short", "too_long"), "entries"),
@@ -43,7 +44,10 @@ class FieldFault(ValueError):
 
 
 def fault_of(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Message and hint of a pydantic complaint; the value is quoted where that says what is wrong."""
+    """Message and hint of a pydantic complaint; the value is quoted where that says what is wrong.
+
+    Pydantic's own English where no text is known for its type.
+    """
     if item["type"] == "value_error":
         return _of_validator(item)
     quoting, counted = _QUOTING.get(item["type"]), _COUNTED.get(item["type"])
@@ -53,20 +57,16 @@ def fault_of(item: Mapping[str, Any]) -> tuple[str, str]:
         return Message(f"field_fault.{quoting}", value=quoted(item["input"])), ""
     if counted is not None:
         return _of_count(item, counted)
-    return bare_fault_of(item), ""
-
-
-def bare_fault_of(item: Mapping[str, Any]) -> str:
-    """What a value should be; pydantic's own English where the catalogue has no text for its type."""
-    if item["type"] == "value_error":
-        return _of_validator(item)[0]
-    bound = next((item["ctx"][name] for name in _BOUNDS if name in item.get("ctx", {})), "")
-    return message_or(str(item["msg"]), f"pydantic.{item['type']}", bound=bound)
+    if item["type"] in _OF_KEYS:
+        return Message(_OF_KEYS[item["type"]], name=repr(item["loc"][-1])), ""
+    return str(item["msg"]), ""
 
 
 def limits_of(item: Mapping[str, Any]) -> str:
-    """The bounds that a value broke, as a hint."""
+    """The bounds that a value broke, or what is known instead, as a hint."""
     context = item.get("ctx") or {}
+    if item["type"] == "literal_error":
+        return Message("common.one_of", names=context["expected"])
     broken = [Message(f"field_fault.{word}", bound=context[key]) for key, word in _LIMITS.items() if key in context]
     return joined(broken) if len(broken) > 1 else broken[0] if broken else ""
 

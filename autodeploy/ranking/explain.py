@@ -68,7 +68,9 @@ def memory_explanation(plan: Plan, other: Plan | None) -> str:
     if other is None:
         fullest = max(plan.stages, key=lambda stage: stage.total_gib).memory_gib.model_dump()
         largest = sorted(fullest, key=lambda kind: -fullest[kind])[:3]
-        shares = [Message(f"ranking.gib_of_{kind}", gib=fullest[kind]) for kind in largest]
+        shares = [
+            Message("ranking.gib_of_part", part=Message(f"figure.memory.{kind}"), gib=fullest[kind]) for kind in largest
+        ]
         return Message("ranking.memory_goes_to", parts=joined(shares))
     return Message(
         "ranking.memory_and_time_against",

@@ -124,7 +124,7 @@ def _ruled_out(words: str, found: PlanSet) -> WhyNot:
     reasons = () if found.infeasible is None else found.infeasible.binding_rules[:MOST_REASONS]
     return WhyNot(
         rule=rules[0] if rules else "space",
-        message=Message("rl_planning.nothing_with_is_left", axes=words, texts=_reasons(reasons)),
+        message=Message("ranking.no_plan_with", axes=words, text=_reasons(reasons)),
         broken_rules=rules,
         nearest=() if found.infeasible is None else found.infeasible.nearest,
     )

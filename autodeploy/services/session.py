@@ -116,7 +116,7 @@ class Services:
         """
         if spec.strategy is None:
             raise SpecError(
-                Message("common.estimate_needs_strategy_to_predict"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
+                Message("common.estimate_needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
             )
         return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
 

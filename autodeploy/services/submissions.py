@@ -82,7 +82,7 @@ def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
     if len(note) > MAX_NOTE_LENGTH or "\0" in note:
         errors.append(
             FieldError(
-                "/note", Message("services.not_note"), Message("services.at_most_characters", count=MAX_NOTE_LENGTH)
+                "/note", Message("services.not_note"), Message("field_fault.at_most_characters", bound=MAX_NOTE_LENGTH)
             )
         )
     if errors:

@@ -55,7 +55,7 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
                 (
                     "num_key_value_heads",
                     Message("specs.but_latent_attention_has_one_head", heads=kv_heads, all=heads),
-                    Message("specs.omit_it"),
+                    Message("common.leave_it_out"),
                 )
             )
         if not missing and model.head_dim != model.qk_head_dim:
@@ -148,7 +148,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
             (
                 "attention_output_gate",
                 Message("specs.latent_attention_has_none_that_is_modelled"),
-                Message("specs.omit_it"),
+                Message("common.leave_it_out"),
             )
         )
     other = model.sliding_attention_heads
@@ -165,7 +165,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         found.append(("sliding_attention_heads", message, f"a multiple of {model.num_key_value_heads}"))
     if model.attention_head_gate and (model.is_mla or model.attention_output_gate):
         message = Message("specs.output_has_one_kind_of_gate_and_latent")
-        found.append(("attention_head_gate", message, Message("specs.omit_it")))
+        found.append(("attention_head_gate", message, Message("common.leave_it_out")))
     if model.sparse_attention is not None and not model.is_mla:
         found.append(
             (
@@ -208,7 +208,7 @@ def _compressed_faults(model: ModelSpec) -> list[Fault]:
     excluded = ("kv_lora_rank", "sparse_attention", "linear_attention", "sliding_attention_heads", "v_head_dim")
     switched = ("qk_norm", "attention_output_gate", "attention_head_gate", "tie_word_embeddings")
     found += [
-        (name, Message("specs.attention_to_compressed_keys_excludes_it"), Message("specs.omit_it"))
+        (name, Message("specs.attention_to_compressed_keys_excludes_it"), Message("common.leave_it_out"))
         for name in (*excluded, *switched)
         if getattr(model, name)
     ]
@@ -256,7 +256,7 @@ def _shortcut_faults(model: ModelSpec) -> list[Fault]:
     if model.n_zero_experts:
         beside = ("n_shared_experts", "n_group", "capacity_factor")
         found += [
-            (name, Message("specs.is_not_modelled_beside_zero_experts"), Message("specs.omit_it"))
+            (name, Message("specs.is_not_modelled_beside_zero_experts"), Message("common.leave_it_out"))
             for name in beside
             if getattr(model, name)
         ]
@@ -272,7 +272,8 @@ def _shortcut_faults(model: ModelSpec) -> list[Fault]:
     shapes = [name for name in unlike if getattr(model, name)]
     shapes += ["norm_layout"] if model.norm_layout != "pre" else []
     found += [
-        (name, Message("specs.is_not_modelled_in_layers_with_shortcut"), Message("specs.omit_it")) for name in shapes
+        (name, Message("specs.is_not_modelled_in_layers_with_shortcut"), Message("common.leave_it_out"))
+        for name in shapes
     ]
     return found
 

@@ -41,7 +41,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     close = list(dict.fromkeys((*begun, *get_close_matches(name, known, n=3, cutoff=0.6))))[:3]
     if close:
         return Message("common.did_you_mean", names=joined(close, "or"))
-    return Message("common.known", names=", ".join(known)) if len(known) <= 20 else ""
+    return Message("common.one_of", names=", ".join(known)) if len(known) <= 20 else ""
 
 
 def _fields_at(model: type[BaseModel] | None, location: tuple[int | str, ...]) -> list[str]:
@@ -112,15 +112,10 @@ def _fault(item: ErrorDetails, location: tuple[int | str, ...], model: type[Base
     message, hint = fault_of(item)
     match item["type"]:
         case "extra_forbidden":
-            message = Message("common.unknown_key", name=repr(location[-1]))
             hint = did_you_mean(str(location[-1]), _fields_at(model, location))
-        case "missing":
-            message = Message("specs.is_required", name=repr(location[-1]))
         case "model_type":
             keys = _fields_at(model, (*location, ""))
             hint = Message("specs.mapping_with", keys=", ".join(keys)) if keys else ""
-        case "literal_error":
-            hint = Message("common.one_of", names=item["ctx"]["expected"])
         case "value_error":
             pass
         case _:
