@@ -33,24 +33,19 @@ def _table() -> dict[str, Any]:
     return found
 
 
-def _rows(group: str, rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
+def _rows(rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
     return tuple(
-        FitParameter(
-            **{**row, "multiplies": tuple(row["multiplies"]), "meaning": meaning_of(f"{group}.{row['name']}", row)}
-        )
-        for row in rows
+        FitParameter(**{**row, "multiplies": tuple(row["multiplies"]), "meaning": meaning_of(row)}) for row in rows
     )
 
 
-def meaning_of(name: str, row: Mapping[str, Any]) -> Message:
+def meaning_of(row: Mapping[str, Any]) -> Message:
     """What a number of a table means, in a person's language."""
-    return Message.of_record(f"uncertain_number.{name}", row["meaning"])
+    return Message.of_record(f"uncertain_number.{row.get('record', row['name'])}", row["meaning"])
 
 
-_COMMON = _rows("common", _table()["common"])
-PARAMETERS: dict[str, tuple[FitParameter, ...]] = {
-    name: _rows(name, rows) for name, rows in _table()["families"].items()
-}
+_COMMON = _rows(_table()["common"])
+PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _table()["families"].items()}
 
 
 def _as_assumed(name: str, *multiplies: str) -> FitParameter:

@@ -72,7 +72,7 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
     own, left_out = np.sqrt(np.diag(matrix)), _left_out_widths(profile)
     parameters = _parameters(profile)
     priors = {parameter.name: parameter.prior_sigma for parameter in parameters}
-    meanings = {p.name: p.meaning for p in parameters} | {row["name"]: _meaning(row) for row in prior_widths()}
+    meanings = {p.name: p.meaning for p in parameters} | {row["name"]: meaning_of(row) for row in prior_widths()}
     numbers = []
     for place, sigma in zip(places, own.tolist(), strict=True):
         factor = covariance.factors[place]
@@ -134,17 +134,13 @@ def numbers_of_memory() -> tuple[Uncertain, ...]:
     return tuple(
         Uncertain(
             row["name"],
-            _meaning(row),
+            meaning_of(row),
             tuple(row["multiplies"]),
             row["log_sigma"],
             Message("calibration.prior", source=row["source"]),
         )
         for row in rows
     )
-
-
-def _meaning(row: Mapping[str, Any]) -> Message:
-    return meaning_of(f"prior.{row.get('record', row['name'])}", row)
 
 
 def _unused(profile: Profile, names: tuple[str, ...]) -> bool:
@@ -166,7 +162,11 @@ def _of_row(row: dict[str, Any], profile: Profile, context: Context) -> Uncertai
     if "when_measured" in row and profile.quantity(f"efficiency.{first}").kind in KNOWN_KINDS:
         sigma = row["when_measured"]
     return Uncertain(
-        row["name"], _meaning(row), tuple(row["multiplies"]), float(sigma), Message("calibration.prior", source=source)
+        row["name"],
+        meaning_of(row),
+        tuple(row["multiplies"]),
+        float(sigma),
+        Message("calibration.prior", source=source),
     )
 
 

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.strategy import Strategy
 
-part_names = partial(section_texts, section="figure.part")
 memory_names = partial(section_texts, section="figure.memory")
 picture_words = partial(section_texts, section="figure.word")
 rl_words = partial(section_texts, section="figure.rl")
 rl_phases = partial(section_texts, section="figure.rl_phase")
+
+
+def part_names(lang: Language) -> dict[str, str]:
+    """Parts of a step: as reports name them where no longer name says more."""
+    return section_texts(lang, "part") | section_texts(lang, "figure.part")
+
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 

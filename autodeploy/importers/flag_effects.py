@@ -46,9 +46,9 @@ def flag_effects() -> Mapping[str, FlagEffect]:
     found: dict[str, FlagEffect] = {}
     for name, group in _read("flag_effects.yaml").items():
         kind = KINDS.get(name, "no_effect")
-        found |= {flag: FlagEffect(kind, _reason("flag_effect", name, group)) for flag in group["flags"].split()}
+        found |= {flag: FlagEffect(kind, _reason("effect", name, group)) for flag in group["flags"].split()}
     for name, group in _read("unmodelled_flags.yaml").items():
-        reason = _reason("unmodelled_flag", name, group)
+        reason = _reason("unmodelled", name, group)
         for word in group["flags"].split():
             flag, _, harmless = word.partition("=")
             found[flag] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())

@@ -28,11 +28,11 @@ def key_effects() -> Mapping[str, FlagEffect]:
     document = load_shipped_yaml(text)
     found: dict[str, FlagEffect] = {}
     for name, group in document["no_effect"].items():
-        reason = Message.of_record(f"key_effect.{name}", group["reason"])
+        reason = Message.of_record(f"effect.{name}", group["reason"])
         found |= {key: FlagEffect("no_effect", reason) for key in group["keys"].split()}
     found |= {key: FlagEffect("read", BELONGS) for key in document["read"]["all"]["keys"].split()}
     for name, group in document["unmodelled"].items():
-        reason = Message.of_record(f"unmodelled_key.{name}", group["reason"])
+        reason = Message.of_record(f"unmodelled.{name}", group["reason"])
         for word in group["keys"].split():
             key, _, harmless = word.partition("=")
             found[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())

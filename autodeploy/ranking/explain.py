@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message, joined
+from autodeploy.messages.catalogue import is_text
 from autodeploy.specs.planset import PARTS, Plan
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def explanation(plan: Plan, other: Plan | None) -> str:
 
 def part_in_words(part: str) -> Message:
     """A part of the step as a sentence names it."""
-    return Message(f"part_in_words.{part}")
+    longer = f"part_in_words.{part}"
+    return Message(longer if is_text("en", longer) else f"part.{part}")
 
 
 def _than(longer_s: float, step_time_s: float, layout: str) -> Message:

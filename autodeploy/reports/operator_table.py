@@ -94,7 +94,7 @@ def operator_cells(layer: LayerOperators, lang: Language = "en") -> list[list[st
     return [
         [
             row.name,
-            report_text(lang, f"op_kind_{row.kind}"),
+            report_text(lang, f"kernel_{row.kind}"),
             _micros(row.forward_s),
             _micros(row.backward_s),
             _micros(row.uneven_s) if row.uneven_s else "",

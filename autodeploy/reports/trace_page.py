@@ -28,7 +28,7 @@ def trace_page(found: TraceComparison, lang: Language = "en") -> str:
         by_difference = sorted(found.parts, key=lambda part: -abs(part.measured_s - part.predicted_s))
         rows = [
             [
-                said(f"trace_{part.name}"),
+                said(f"profiler_{part.name}"),
                 f"{part.predicted_s:.4g}",
                 f"{part.measured_s:.4g}",
                 f"{part.measured_s - part.predicted_s:+.4g}",
@@ -45,9 +45,9 @@ def trace_page(found: TraceComparison, lang: Language = "en") -> str:
         ]
         blocks += [f"## {said('trace_memory')}", _table([said(n) for n in ("trace_peak", *_PARTS[1:3])], rows)]
     if found.classes:
-        rows = [[said(f"trace_{name}"), f"{MILLI * seconds:.4g}"] for name, seconds in found.classes]
+        rows = [[said(f"kernel_{name}"), f"{MILLI * seconds:.4g}"] for name, seconds in found.classes]
         blocks += [f"## {said('trace_classes')}", _table([said("class"), said("trace_ms_a_step")], rows)]
-        rows = [_operator(each, said(f"trace_{each.operator_class}")) for each in found.operators]
+        rows = [_operator(each, said(f"kernel_{each.operator_class}")) for each in found.operators]
         titles = [said(n) for n in _OPERATORS]
         blocks += [f"## {said('trace_operators')}", said("trace_of_profile", profile=found.profile)]
         blocks.append(_table(titles, rows))

@@ -47,7 +47,7 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Sections whose keys are names of rules, parts, fields and types of errors.
 BY_NAME = frozenset(
     {
-        *("broken_rule", "part_in_words", "pydantic", "field_fault", "json", "os", "list", "shape_reason", "problem"),
+        *("broken_rule", "part_in_words", "field_fault", "json", "os", "list", "shape_reason", "problem"),
         "axis_of_evidence",
     }
 )
@@ -55,7 +55,7 @@ BY_NAME = frozenset(
 RECORDS = frozenset(
     {
         *("rule", "flag_rule", "launch_rule", "feature", "feature_rule", "lacks", "uncertain_number"),
-        *("flag_effect", "unmodelled_flag", "key_effect", "unmodelled_key", "verl_effect"),
+        *("effect", "unmodelled", "verl_effect"),
     }
 )
 # Functions that say a text of a section, by how modules call them.
@@ -209,7 +209,7 @@ def record_texts() -> dict[str, str]:
         said += [*feature.model.values(), feature.only_asked, feature.unreleased, *(v.reason for v in feature.launch)]
     said += [e.reason for effects in (flag_effects(), key_effects(), override_effects()) for e in effects.values()]
     said += [parameter.meaning for group in (_COMMON, *PARAMETERS.values()) for parameter in group]
-    said += [meaning_of(f"prior.{row['name']}", row) for row in prior_widths()]
+    said += [meaning_of(row) for row in prior_widths()]
     lacks = {f"lacks.{p}.{name}": text for p in list_profiles() for name, text in load_profile(p).lacks.items()}
     told = {text.key: str(text) for text in said if isinstance(text, Message) and section(text.key) in RECORDS}
     return rules | lacks | told
