@@ -29,8 +29,12 @@ class Texts(dict[str, str]):
         whole = catalogue(self.lang).get(key)
         if whole is not None:
             return whole
-        title = label(self.lang, key)
-        return title[:1].upper() + title[1:]
+        return title(label(self.lang, key))
+
+
+def title(text: str) -> str:
+    """The text with a capital at its begin."""
+    return text[:1].upper() + text[1:]
 
 
 @cache

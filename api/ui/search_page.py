@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from api.ui import formats
 from api.ui.languages import texts
 from api.ui.rl_page import rl_charts, rl_context
-from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS
+from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS, picture_words
 from autodeploy import figures
 from autodeploy.figures.labels import is_reference, layout, memory_names, part_names
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
@@ -236,6 +236,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "picture_numbers": NUMBERS,
         "picture_colours": COLOURS,
         "picture_filters": FILTERED,
+        "picture_words": picture_words(lang),
         "running": plan_set.status in {"queued", "running"},
     }
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from api.ui.languages import texts
+from api.ui.languages import texts, title
 from autodeploy.figures.labels import layout
+from autodeploy.reports.texts import field_name
 from autodeploy.specs.strategy import Strategy
 from cost_models.schedule import schedule
 
@@ -54,12 +55,18 @@ def picture(plan_set: PlanSet, bounds: StrategyBounds, lang: Language) -> dict[s
         found.setdefault(_key(each.axes, each.num_npus), _point(each.axes, numbers, lang))
     fastest, valley = plan_set.fastest, plan_set.valley
     best_s = fastest.step_time_s if fastest is not None else min((p.step_time_s for p in plans), default=None)
+    words = {name.removeprefix(WORDS): text for name, text in texts(lang).items() if name.startswith(WORDS)}
     return {
-        "words": {name.removeprefix(WORDS): text for name, text in texts(lang).items() if name.startswith(WORDS)},
+        "words": words | picture_words(lang),
         "total": bounds.total,
         "valley_s": None if valley is None or best_s is None else [best_s, best_s * (1.0 + valley.within)],
         "points": list(found.values()),
     }
+
+
+def picture_words(lang: Language) -> dict[str, str]:
+    """Titles of what a point shows."""
+    return {name: title(field_name(lang, name)) for name in ("plan", *COLOURS)}
 
 
 def _solved(solved: SolvedStrategies) -> Iterator[tuple[dict[str, int | str], Numbers]]:
