@@ -164,7 +164,7 @@ def fate_kinds(fates: tuple[Share, ...], lang: Language) -> tuple[Share, ...]:
     if illegal:
         share = sum(fate.share for fate in illegal)
         kinds.insert(0, Share("rejected", "", sum(fate.amount for fate in illegal), share, 0.0))
-    return tuple(replace(kind, name=words[f"search.{kind.key}"]) for kind in kinds)
+    return tuple(replace(kind, name=words[f"label.{kind.key}"]) for kind in kinds)
 
 
 def dense_layers(model: dict[str, Any]) -> frozenset[int]:

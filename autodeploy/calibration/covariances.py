@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
-OF_LINKS = (
-    "node_growth",
-    "dispatch_loss",
-    "combine_loss",
-)  # efficiencies that measurements of the chip itself may tell
+OF_LINKS = ("node_growth", "dispatch_loss", "combine_loss")  # efficiencies that measurements of the chip may tell
 OF_THE_DEVICE = ("link_", "release_")  # factors that say nothing of another device
 
 
@@ -89,15 +85,11 @@ def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:
 
 
 def _of_priors(profile: Profile) -> Covariance:
-    own = tuple(p for p in known_parameters(profile.family) if not _stays(p))
+    own = tuple(p for p in known_parameters(profile.family) if not any(map(p.multiplies_any, OF_THE_DEVICE)))
     parameters = (*own, *link_parameters(tier.name for tier in profile.tiers))
     return covariance_of_matrix(
         parameters, np.diag([p.prior_sigma**2 for p in parameters]), "prior: parameters.yaml, no run was fitted"
     )
-
-
-def _stays(parameter: FitParameter) -> bool:
-    return any(parameter.multiplies_any(prefix) for prefix in OF_THE_DEVICE)
 
 
 def covariance_of_matrix(

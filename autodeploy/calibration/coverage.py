@@ -158,13 +158,10 @@ def spread_of(
         left = cluster.alike_variance + float(table["alike_log_sigma"]) ** 2 + REPEAT_NOISE**2
         if left < scale**2 * variance:
             variance, extrapolated, scale, same_work = left, [], 1.0, True
-    variance, beyond = widened(
-        variance,
-        run,
-        records,
-        float(table["ranks_per_doubling"].get(origin, RANKS_PER_DOUBLING)),
-        same_work=same_work,
-    )
+    slopes = {"ranks": float(table["ranks_per_doubling"].get(origin, RANKS_PER_DOUBLING)), **PER_DOUBLING}
+    if same_work:  # of the very cluster, with its features, sequence length and cut: only what adds ranks counts
+        slopes = {axis: slopes[axis] for axis in SCALED_AXES}
+    variance, beyond = widened(variance, run, records, slopes, None if same_work else PER_UNSEEN)
     extrapolated += beyond
     basis = (
         Message("calibration.configurations_of", count=entry["n"], group=key)
@@ -188,25 +185,25 @@ def widened(
     variance: float,
     run: Mapping[str, Any],
     records: Sequence[Mapping[str, Any]],
-    ranks_per_doubling: float,
-    *,
-    same_work: bool = False,
+    per_doubling: Mapping[str, float],
+    per_unseen: float | None,
 ) -> tuple[float, list[str]]:
     """The variance with what lies between a run and the records in quadrature, and the axes and features that do.
 
-    same_work : a run of the very cluster had its features, sequence length and cut; only degrees that add ranks count.
+    per_doubling : of each axis beyond the records' range. per_unseen : of each feature of no record; None where
+    features do not count.
     """
-    per_doubling, extrapolated = {"ranks": ranks_per_doubling, **PER_DOUBLING}, []
-    for axis in SCALED_AXES if same_work else AXES:
+    extrapolated = []
+    for axis, slope in per_doubling.items():
         seen = [r[axis] for r in records] or [1]
         beyond = max(0.0, math.log2(run[axis] / max(seen)), math.log2(min(seen) / run[axis]))
         if beyond > 0.5:
-            variance += (per_doubling[axis] * beyond) ** 2
+            variance += (slope * beyond) ** 2
             extrapolated.append(axis)
-    known = {name for r in records for name in r["features"]}
-    for name in () if same_work else sorted(set(run["features"]) - known):
-        variance += PER_UNSEEN**2
-        extrapolated.append(name)
+    if per_unseen is not None:
+        unseen = sorted(set(run["features"]) - {name for r in records for name in r["features"]})
+        variance = sum((per_unseen**2 for _ in unseen), start=variance)
+        extrapolated += unseen
     return variance, extrapolated
 
 

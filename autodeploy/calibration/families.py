@@ -14,6 +14,29 @@ _SIZE = re.compile(
     r"[-_ ]?\d+(\.\d+)?(x\d+(\.\d+)?)?[bmt](?![a-z])|[-_ ]?\d+point\d+b|[-_ ]a\d+(\.\d+)?b", re.IGNORECASE
 )
 OF_SOURCES = "Ampere"  # all runs on these chips are of GPT, so a family is a source and a model's name
+# Architecture lines, as names begin; of two that begin alike the longer one comes first.
+LINES = (
+    *(
+        "codeqwen15",
+        "qwen15",
+        "qwen25",
+        "qwen2",
+        "qwen3",
+        "qwen",
+        "codellama",
+        "llama2",
+        "llama31",
+        "llama32",
+        "llama3",
+    ),
+    *("llama", "chatglm3", "glm3", "glm4", "glm52", "baichuan2", "baichuan", "internlm2", "internlm3", "internlm"),
+    *("mixtral", "mistral", "deepseekv2", "deepseekv3", "deepseek2", "deepseekr1", "deepseek", "telechat", "aquila2"),
+    *("aquila", "gemma2", "gemma", "gpt3", "grok1", "minicpm", "bloom", "yi"),
+)
+ALIASES = {
+    **{"chatglm3": "glm3", "llama31": "llama3", "llama32": "llama3", "deepseek2": "deepseekv2"},
+    **{"deepseekr1": "deepseekv3", "codellama": "llama2", "codeqwen15": "qwen15"},
+}
 
 
 def family_of(record: Record) -> str:
@@ -31,49 +54,8 @@ def family_of_name(name: str, *, is_moe: bool) -> str:
         text = text.removeprefix(noise)
     text = _SIZE.sub("", text)
     text = text.replace("-", "").replace("_", "").replace(".", "").replace(" ", "")
-    known = (
-        *(
-            "codeqwen15",
-            "qwen15",
-            "qwen25",
-            "qwen2",
-            "qwen3",
-            "qwen",
-            "codellama",
-            "llama2",
-            "llama31",
-            "llama32",
-            "llama3",
-            "llama",
-        ),
-        *("chatglm3", "glm3", "glm4", "glm52", "baichuan2", "baichuan", "internlm2", "internlm3", "internlm"),
-        *(
-            "mixtral",
-            "mistral",
-            "deepseekv2",
-            "deepseekv3",
-            "deepseek2",
-            "deepseekr1",
-            "deepseek",
-            "telechat",
-            "aquila2",
-            "aquila",
-            "gemma2",
-            "gemma",
-        ),
-        *("gpt3", "grok1", "minicpm", "bloom", "yi"),
-    )
-    alias = {
-        "chatglm3": "glm3",
-        "llama31": "llama3",
-        "llama32": "llama3",
-        "deepseek2": "deepseekv2",
-        "deepseekr1": "deepseekv3",
-        "codellama": "llama2",
-        "codeqwen15": "qwen15",
-    }
-    for prefix in known:
+    for prefix in LINES:
         if text.startswith(prefix):
             moe = "moe" if is_moe and prefix.startswith("qwen") else ""
-            return alias.get(prefix, prefix) + moe
+            return ALIASES.get(prefix, prefix) + moe
     return text

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.coverage import ASSUMED_BESIDE_ALLOCATOR, axes_in_words, coverage
+from autodeploy.calibration.coverage import ASSUMED_BESIDE_ALLOCATOR, axes_in_words, coverage, widened
 from autodeploy.calibration.spreads import Z80
 from autodeploy.messages import Message
 from autodeploy.specs.planset import MemoryInterval
@@ -69,16 +69,8 @@ def memory_spread(maker: str, run: Mapping[str, Any], *, regime: str = STEADY, o
     name, entry = next(((n, e) for n, e in found if e), ("all", {"log_sigma": coverage()["memory_log_sigma"], "n": 0}))
     records = [r for r in table["records"] if name == "all" or r["vendor_family"] == maker]
     variance = float(entry["log_sigma"]) ** 2 + (ASSUMED_BESIDE_ALLOCATOR**2 if on_card else 0.0)
-    extrapolated = []
-    for axis, slope in PER_DOUBLING.items():
-        seen = [r[axis] for r in records]
-        beyond = max(0.0, math.log2(run[axis] / max(seen)), math.log2(min(seen) / run[axis])) if seen else 0.0
-        if beyond > 0.5:
-            variance += (slope * beyond) ** 2
-            extrapolated.append(axis)
-    known = {feature for r in records for feature in r["features"]}
-    for feature in sorted(set(run["features"]) - known) if records else ():
-        variance += PER_UNSEEN**2
-        extrapolated.append(feature)
+    extrapolated: list[str] = []
+    if records:
+        variance, extrapolated = widened(variance, run, records, PER_DOUBLING, PER_UNSEEN)
     basis = Message("calibration.peaks_of", count=entry["n"], group=name)
     return MemorySpread(math.sqrt(variance), basis, axes_in_words(extrapolated), int(entry["n"]))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Record
 
 MINDSPEED_2_1 = (2025, 6, 1)  # 2.1.0_core_r0.12.1, the first whose dispatchers are Megatron-LM's own again
+MINDSPEED_2_1_RELEASE = (2, 1)
 RELEASE_1_0_0 = (2024, 10, 30)  # MindSpeed-LLM 1.0.0; tables of its release candidates were measured before
 # Later tables of 1.0 and 2.0, whose software for experts is not today's: dispatchers, permutation and grouped kernels
 # were written again for 2.3 and 26.0 (Ascend/MindSpeed, core/transformer/moe).
@@ -167,12 +168,8 @@ def _mindformers(record: Record) -> ReleaseDefaults:
         features |= {"unfused_gradient_accumulation"}
     if record.model.is_moe and (record.strategy.etp or 1) > 1:
         features |= {"replicated_dispatch"}
-    text = (record.date or "").lower()
-    release = re.match(r"[rv]?(\d{1,2})\.(\d+)", text)
-    if release is not None:
-        late = (int(release[1]), int(release[2])) >= MINDFORMERS_1_5
-    else:
-        late = text[:3] in {"mas", "dev"} or (text[:2] == "20" and _released(record) >= MINDFORMERS_1_5_DATE)
+    dated = re.match(r"mas|dev|20|[rv]?\d{1,2}\.\d", (record.date or "").lower())
+    late = dated and not _older(record, MINDFORMERS_1_5, MINDFORMERS_1_5_DATE)
     return ReleaseDefaults(features, "current" if late else stack_of(record))
 
 
@@ -249,10 +246,7 @@ def _patches_permutation(record: Record) -> bool:
 
     Later releases only ask for it beside other flags.
     """
-    text = (record.date or "").lower()
-    if match := re.match(r"[rv]?(\d{1,2})\.(\d+)", text):
-        return (int(match[1]), int(match[2])) < (2, 1)
-    return text[:2] == "20" and _released(record) < MINDSPEED_2_1
+    return _older(record, MINDSPEED_2_1_RELEASE, MINDSPEED_2_1)
 
 
 def unnamed_features(profile: str) -> frozenset[str]:

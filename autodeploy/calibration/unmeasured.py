@@ -10,8 +10,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from autodeploy.evaluation.inputs.context import ALL_GATHER
 from autodeploy.evaluation.inputs.rank_order import stage_stride
 from autodeploy.evaluation.layers.exchanges import EXPERT, Groups
@@ -251,7 +249,7 @@ def _class(
 ) -> UnmeasuredClass:
     lacking = [missing.shape for _, missing in members if missing is not None]
     axes = list(dict.fromkeys(axis for shape in lacking for axis in shape))
-    extent = {axis: _extent([shape[axis] for shape in lacking if axis in shape]) for axis in axes}
+    values = {axis: [shape[axis] for shape in lacking if axis in shape] for axis in axes}
     return UnmeasuredClass(
         profile=profile,
         kind=kind,
@@ -259,12 +257,8 @@ def _class(
         number_kind=run.profile.quantity(number).kind,
         shapes=len(members),
         unmeasured=len(lacking),
-        extent=extent,
+        extent={axis: (min(reached), max(reached)) for axis, reached in values.items()},
     )
-
-
-def _extent(values: list[int]) -> tuple[int, int]:
-    return int(np.min(values)), int(np.max(values))
 
 
 def extent_words(extent: Mapping[str, tuple[int, int]]) -> str:

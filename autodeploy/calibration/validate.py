@@ -145,35 +145,31 @@ def validate(
     timed = [(r, row) for r, row in found if row.error.time is not None and row.counts_for_time]
     training = [(r, row) for r, row in timed if not is_update_phase(r)]
     memory = [row.error.memory for _, row in found if row.error.memory is not None]
-    by_class: dict[str, list[float]] = {}
-    for record, row in timed:
-        for name in classes_of(record):
-            by_class.setdefault(name, []).append(float(row.error.time or 0.0))
     generated = validate_generation(served)
     speeds = [(r, row.speed_error) for r, row in zip(served, generated, strict=True) if row.speed_error is not None]
-    for each, far in speeds:
-        for name in classes_of_generation(each):
+    steps = [(names, step.error.time) for step, names in post_trained if step.error.time is not None]
+    by_class: dict[str, list[float]] = {}
+    for names, far in (
+        *((classes_of(record), float(row.error.time or 0.0)) for record, row in timed),
+        *((classes_of_generation(record), far) for record, far in speeds),
+        *steps,
+    ):
+        for name in names:
             by_class.setdefault(name, []).append(far)
-    for step, names in post_trained:
-        for name in names if step.error.time is not None else ():
-            by_class.setdefault(name, []).append(float(step.error.time or 0.0))
     lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
-    summary = Summary(
-        time=_statistics([float(row.error.time or 0.0) for _, row in training or timed]),
-        memory=_statistics(memory),
-        tpot=_statistics([far for _, far in speeds]),
-        rl=_statistics([step.error.time for step, _ in post_trained if step.error.time is not None]),
-        by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
-        skipped=sum(bool(row.skipped) for _, row in found)
-        + sum(bool(row.skipped) for row in generated)
-        + sum(bool(step.skipped) for step, _ in post_trained)
-        + len(lost),
-    )
     rows: tuple[Row | ServedRow | RlRow, ...] = (
         *(row for _, row in found),
         *generated,
         *(step for step, _ in post_trained),
         *lost,
+    )
+    summary = Summary(
+        time=_statistics([float(row.error.time or 0.0) for _, row in training or timed]),
+        memory=_statistics(memory),
+        tpot=_statistics([far for _, far in speeds]),
+        rl=_statistics([far for _, far in steps]),
+        by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
+        skipped=sum(bool(row.skipped) for row in rows),
     )
     return ValidationReport(rows=rows, summary=summary, unmeasured=unmeasured(used))
 

@@ -86,8 +86,8 @@ def show(
         devices=", ".join(profile.devices),
         default=profile.default_device,
     )
-    sizes = "profile_sizes_one_die" if profile.devices_per_npu == 1 else "profile_sizes"
-    head += "\n" + command_text(spoken, sizes, dies=profile.devices_per_npu, cards=profile.npus_per_node) + "\n\n"
+    sizes = command_text(spoken, "profile_sizes", count=profile.devices_per_npu, cards=profile.npus_per_node)
+    head += f"\n{sizes}\n\n"
     columns = titles("number", "value", "unit", "kind", "source")
     table = table_text(columns, rows, right=frozenset({1}), whole=frozenset({0}))
     sources = [[key, source.title] for key, source in profile.document.sources.items()]

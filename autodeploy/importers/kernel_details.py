@@ -69,7 +69,8 @@ def read_kernel_details(text: str) -> KernelTimes:
         duration = number(cells["duration(us)"], row.line, "duration(us)")
         if duration < 0.0:
             raise bad_line(
-                row.line, Message("importers.duration_us_is_which_is_below_zero", value=cells["duration(us)"][:40])
+                row.line,
+                Message("importers.is_which_is_below_zero", value=cells["duration(us)"][:40], name="duration(us)"),
             )
         steps.add(cells.get("step id") or cells.get("step_id") or "")
         kind = cells.get("type", "")

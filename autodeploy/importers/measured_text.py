@@ -62,7 +62,7 @@ def lines_of(text: str) -> list[str]:
     if len(text) > MAX_TEXT_BYTES:
         raise SpecError(
             Message("importers.more_than_characters", limit=MAX_TEXT_BYTES),
-            hint=Message("importers.send_part_with_iterations"),
+            hint=Message("importers.send_part_that_matters"),
         )
     lines = text.split("\n")
     if len(lines) > MAX_LINES:

@@ -108,7 +108,7 @@ def _activation(reader: KeyReader) -> str:
     gated = reader.raw(f"{CONFIG}.gated_linear_unit")
     text = "silu" if value is None else str(value).lower()
     if value is None:
-        reader.log.default("/model/hidden_act", "silu", Message("importers.file_names_none"))
+        reader.log.default("/model/hidden_act", "silu", Message("importers.file_has_none"))
     if text in GATED:
         return "silu"
     if "gelu" in text:

@@ -108,7 +108,7 @@ def import_mindspeed_rl(
     prompts = flags.number("--global-batch-size", "/training/rl/prompts_per_step")
     if prompts is None or prompts < 1:
         raise SpecError(
-            Message("importers.file_has_no_global_batch_size"),
+            Message("importers.file_has_no", name="global_batch_size"),
             path=f"/{MEGATRON}/global_batch_size",
             hint=Message("importers.prompts_of_step"),
         )

@@ -32,7 +32,6 @@ _COUNTED = {
     **dict.fromkeys(("string_too_short", "string_too_long"), "characters"),
 }
 _LIMITS = {"ge": "at_least", "gt": "more_than", "le": "at_most", "lt": "less_than"}
-_ONE = {"entries": "at_least_one_entry", "characters": "at_least_one_character"}
 
 
 class FieldFault(ValueError):
@@ -83,9 +82,7 @@ def _of_count(item: Mapping[str, Any], counted: str) -> tuple[str, str]:
     number = context.get("actual_length") or len(item["input"])
     message = Message(f"field_fault.has_{counted}", count=number) if number else Message("field_fault.is_empty")
     if "min_length" in context:
-        least = context["min_length"]
-        known = f"at_least_{counted}" if least > 1 else _ONE[counted]
-        return message, Message(f"field_fault.{known}", bound=least)
+        return message, Message(f"field_fault.at_least_{counted}", count=context["min_length"])
     return message, Message(f"field_fault.at_most_{counted}", bound=context["max_length"])
 
 

@@ -9,7 +9,7 @@ from autodeploy.reports.breakdown import breakdown_line
 from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.outlook import headroom_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
-from autodeploy.reports.run_facts import run_facts
+from autodeploy.reports.run_facts import days, run_facts
 from autodeploy.reports.tables import COLUMNS
 from autodeploy.reports.texts import report_text
 from autodeploy.reports.wording import (
@@ -76,7 +76,7 @@ def _card_count(cards: int, plan: Plan | None, lang: Language) -> str:
         ranks = plan.strategy.tp * plan.strategy.pp * plan.strategy.cp * plan.strategy.dp
     if ranks > cards:
         return report_text(lang, "cards_and_dies", cards=f"{cards:,}", ranks=f"{ranks:,}")
-    return report_text(lang, "one_card") if cards == 1 else report_text(lang, "cards", cards=f"{cards:,}")
+    return report_text(lang, "cards", count=f"{cards:,}")
 
 
 def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: int = COLUMNS) -> list[str]:
@@ -98,8 +98,8 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
         facts += run_facts(plan.run, lang)
     elif plan.days is not None and plan.npu_hours is not None and spec.training.tokens is not None:
         tokens = quantity(spec.training.tokens)
-        days = f"{plan.days:,.0f}" if plan.days >= 10 else f"{plan.days:.1f}"
-        facts.append(report_text(lang, "run", tokens=tokens, days=days, card_hours=quantity(plan.npu_hours)))
+        hours = quantity(plan.npu_hours)
+        facts.append(report_text(lang, "run", tokens=tokens, days=days(plan.days), card_hours=hours))
     facts.append(breakdown_line(plan, lang))
     facts += [line for line in (headroom_line(plan, lang),) if line is not None]
     facts += [in_language(text, lang) for text in plan.assumptions]
@@ -140,18 +140,14 @@ def _speed(plan: Plan, lang: Language) -> str:
         report_text(lang, "in_total", value=quantity(plan.tokens_per_s)),
         report_text(lang, "mfu", value=percent(plan.mfu), convention=mfu_convention(plan, lang)),
     ]
-    return _spaced(parts)
+    return "   ".join(parts)
 
 
 def step_in_words(plan: Plan, lang: Language) -> str:
     """The step time, and what to expect where unproven gains and the risk not to fit make it another."""
     step = seconds(plan.step_time_s)
     expected = step if plan.expected_step_time_s is None else seconds(plan.expected_step_time_s)
-    return (
-        report_text(lang, "step", step=step)
-        if expected == step
-        else report_text(lang, "expected", step=step, expected=expected)
-    )
+    return report_text(lang, "step" if expected == step else "expected", step=step, expected=expected)
 
 
 def measured_mfu(plan: Plan, lang: Language) -> str:
@@ -167,9 +163,8 @@ def _interval(plan: Plan, lang: Language) -> str:
     given = plan.uncertainty
     text = report_text(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
     if given.extrapolated:
-        text += report_text(lang, "comma") + report_text(
-            lang, "extrapolated", axes=axes_in_words(given.extrapolated, lang)
-        )
+        axes = axes_in_words(given.extrapolated, lang)
+        text += report_text(lang, "comma") + report_text(lang, "extrapolated", axes=axes)
     if given.nearest_record is not None:
         text += report_text(lang, "semicolon") + report_text(lang, "nearest", record=given.nearest_record)
     return text
@@ -194,22 +189,20 @@ _ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"}
 def _memory(spec: Spec, plan: Plan, lang: Language) -> str:
     worst = max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib) if plan.stages else 0
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    text = report_text(lang, "memory", peak=peak, limit=limit, stage=worst)
+    facts = [report_text(lang, "memory", peak=peak, limit=limit, stage=worst)]
     if (known := plan.memory_interval) is not None:
         low, high = f"{known.low_gib:.1f}", f"{known.high_gib:.1f}"
-        text += report_text(lang, "semicolon") + report_text(lang, "memory_interval", low=low, high=high)
+        facts.append(report_text(lang, "memory_interval", low=low, high=high))
     if plan.p_fits is not None:
-        text += report_text(lang, "semicolon") + report_text(lang, "p_fits", chance=chance(plan.p_fits))
+        facts.append(report_text(lang, "p_fits", chance=chance(plan.p_fits)))
     if not plan.fits:
-        text += report_text(lang, "semicolon") + report_text(
-            lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}"
-        )
+        excess = plan.peak_memory_gib - plan.memory_limit_gib
+        facts.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))
     elif plan.oom_imbalance is not None and spec.model.is_moe:
         time, memory = factors_of(spec, plan)
-        text += report_text(lang, "semicolon") + report_text(
-            lang, "oom", limit=f"{plan.oom_imbalance:.1f}", assumed=f"{time:.1f}", peak=f"{memory:.1f}"
-        )
-    return text
+        values = {"limit": plan.oom_imbalance, "assumed": time, "peak": memory}
+        facts.append(report_text(lang, "oom", **{name: f"{value:.1f}" for name, value in values.items()}))
+    return report_text(lang, "semicolon").join(facts)
 
 
 def factors_of(spec: Spec, plan: Plan) -> tuple[float, float]:
@@ -227,8 +220,3 @@ def experts_line(experts: ExpertImbalance, lang: Language) -> str:
     factors = experts.time_factor, experts.memory_factor, experts.memory_factor_of_stage
     time, memory, stage = (f"{factor:.2f}" for factor in factors)
     return report_text(lang, "experts", ep=experts.ep, time=time, memory=memory, stage=stage, router=router)
-
-
-def _spaced(parts: list[str]) -> str:
-    """Facts of one line, set apart."""
-    return "   ".join(parts)

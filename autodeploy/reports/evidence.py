@@ -94,11 +94,7 @@ def _axis(axis: str, lang: Language) -> str:
         return field_name(lang, axis)
     if axis.startswith(_OF_POST_TRAINING):
         own = axis.removeprefix(_OF_POST_TRAINING).removeprefix("generation.")
-        return (
-            report_text(lang, "axis_generation", axis=own.upper())
-            if own in _DEGREES
-            else report_text(lang, f"axis_{own}")
-        )
+        return report_text(lang, "axis_generation" if own in _DEGREES else f"axis_{own}", axis=own.upper())
     return axis.upper()
 
 

@@ -25,16 +25,19 @@ def headroom_line(plan: Plan, lang: Language) -> str | None:
         report_text(
             lang,
             "loss",
-            part=report_text(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part),
+            part=_loss(loss.part, lang),
             seconds=seconds(loss.seconds),
             points=f"{loss.mfu_points:.1f}",
         )
         for loss in losses
     ]
     text = report_text(lang, "headroom", losses=report_text(lang, "comma").join(parts))
-    return (
-        text + report_text(lang, "semicolon") + report_text(lang, "mfu_without", mfu=percent(losses[-1].mfu_up_to_here))
-    )
+    without = report_text(lang, "mfu_without", mfu=percent(losses[-1].mfu_up_to_here))
+    return text + report_text(lang, "semicolon") + without
+
+
+def _loss(part: str, lang: Language) -> str:
+    return report_text(lang, "below_peak") if part == "compute_s" else part_name(lang, part)
 
 
 def goal_line(plan: Plan, lang: Language) -> str | None:
@@ -48,7 +51,7 @@ def goal_line(plan: Plan, lang: Language) -> str | None:
     left, parts = asked_s, []
     for loss in plan.headroom:
         share = min(1.0, left / loss.seconds)
-        name = report_text(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part)
+        name = _loss(loss.part, lang)
         parts.append(name if share >= 1.0 else report_text(lang, "goal_part", share=percent(share), part=name))
         left -= loss.seconds
         if left <= 0.0:
@@ -79,4 +82,4 @@ def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:
 def _point(point: ParetoPoint, lang: Language, *, same_cards: bool) -> str:
     name = degrees(point.strategy, with_dp=False) if point.rank is None else f"#{point.rank}"
     text = f"{name} {seconds(point.step_time_s)} s {point.peak_memory_gib:.1f} GiB"
-    return text if same_cards else f"{text} {report_text(lang, 'cards', cards=f'{point.num_npus:,}')}"
+    return text if same_cards else f"{text} {report_text(lang, 'cards', count=f'{point.num_npus:,}')}"

@@ -40,7 +40,7 @@ def render_plan_set(plan_set: PlanSet, lang: Language = "en", *, detail: bool = 
     lines += note_lines(plan_set, spec, lang)
     if detail and best is not None:
         lines += detail_lines(plan_set, best, lang)
-    lines += _next_lines(plan_set, spec, lang)
+    lines += [report_text(lang, "next"), *(INDENT + step for step in next_steps(plan_set, spec))]
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
@@ -82,9 +82,8 @@ def counts_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -
         solved=f"{counts.solved:,}",
     )
     if plan_set.plans:
-        text += report_text(lang, "semicolon") + (
-            report_text(lang, "gap_unknown") if gap is None else report_text(lang, "gap", gap=percent(gap))
-        )
+        proven = report_text(lang, "gap_unknown") if gap is None else report_text(lang, "gap", gap=percent(gap))
+        text += report_text(lang, "semicolon") + proven
     return wrap(text, columns, hanging=INDENT)
 
 
@@ -154,10 +153,8 @@ def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = 
     free = plan_set.unrestricted
     if free.best_step_time_s is not None and (free.price_pct or 0) >= 0.05 and spec.search.target != UNRESTRICTED:
         target = title_of(spec.search.target)
-        price = report_text(
-            lang, "price", target=target, price=f"{free.price_pct:.1f}", step=seconds(free.best_step_time_s)
-        )
-        lines += wrap(price, columns, hanging=INDENT)
+        values = {"price": f"{free.price_pct:.1f}", "step": seconds(free.best_step_time_s)}
+        lines += wrap(report_text(lang, "price", target=target, **values), columns, hanging=INDENT)
     for text in plan_set.warnings:
         lines += wrap(report_text(lang, "warning", text=in_language(text, lang)), columns, hanging=INDENT)
     if not plan_set.reproducible and spec.search.mode == "reproducible":  # mode fast has its own warning
@@ -178,32 +175,15 @@ def no_plan_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) 
     if reason is None:
         return lines
     if reason.binding_rules:
-        lines += wrap(
-            report_text(
-                lang,
-                "binding",
-                rules=report_text(lang, "semicolon").join(in_language(rule, lang) for rule in reason.binding_rules),
-            ),
-            columns,
-            indent=INDENT,
-            hanging=INDENT,
-        )
+        rules = report_text(lang, "semicolon").join(in_language(rule, lang) for rule in reason.binding_rules)
+        lines += wrap(report_text(lang, "binding", rules=rules), columns, indent=INDENT, hanging=INDENT)
     if not reason.nearest:
         return [*lines, INDENT + report_text(lang, "no_nearest")]
     lines.append(INDENT + report_text(lang, "nearest_changes"))
     for near in reason.nearest:
-        lines += wrap(
-            f"- {in_language(near.change, lang)}: {in_language(near.effect, lang)}",
-            columns,
-            indent=INDENT * 2,
-            hanging=INDENT,
-        )
+        told = f"- {in_language(near.change, lang)}: {in_language(near.effect, lang)}"
+        lines += wrap(told, columns, indent=INDENT * 2, hanging=INDENT)
     return lines
-
-
-def _next_lines(plan_set: PlanSet, spec: Spec, lang: Language) -> list[str]:
-    """Commands, each on its own line, to be copied."""
-    return [report_text(lang, "next"), *(INDENT + step for step in next_steps(plan_set, spec))]
 
 
 def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:

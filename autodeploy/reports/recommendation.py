@@ -13,7 +13,7 @@ from cost_models.schedule import SCHEDULES, schedule
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.planset import Bet, BoxNumber, Fastest, Plan, PlanSet, Rescaled, RiskRanking, Valley
+    from autodeploy.specs.planset import Bet, BoxNumber, Fastest, Plan, PlanSet, Rescaled, RiskRanking
 
 MOST_BETS = 3
 NO_MATTER = 0.005  # share by which a number changes the ratio of two plans, from which it is told
@@ -119,16 +119,14 @@ def valley_line(plan_set: PlanSet, lang: Language) -> str | None:
         return report_text(lang, "valley_alone", within=within)
     text = report_text(lang, "valley", layouts=f"{found.layouts:,}", within=within)
     if found.shared:
-        text += report_text(lang, "comma") + report_text(lang, "valley_shared", shared=shared_in_words(found, lang))
+        comma = report_text(lang, "comma")
+        shared = comma.join(_shared(axis, value, lang) for axis, value in found.shared.items())
+        text += comma + report_text(lang, "valley_shared", shared=shared)
     if found.fewest_unproven is not None:
-        which = _named(found.fewest_unproven, plan_set)
+        ranks = {plan.plan_id: f"#{plan.rank}" for plan in plan_set.plans}  # of those that are shown
+        which = ranks.get(found.fewest_unproven, found.fewest_unproven)
         text += report_text(lang, "semicolon") + report_text(lang, "fewest_unproven", plan=which)
     return text
-
-
-def shared_in_words(valley: Valley, lang: Language) -> str:
-    """`TP2, PP8, DualPipeV`."""
-    return report_text(lang, "comma").join(_shared(axis, value, lang) for axis, value in valley.shared.items())
 
 
 def _shared(axis: str, value: int | str, lang: Language) -> str:
@@ -137,12 +135,6 @@ def _shared(axis: str, value: int | str, lang: Language) -> str:
     if axis == "micro_batch_size":
         return report_text(lang, "micro_batch", size=value)
     return f"{axis.upper()}{value}" if isinstance(value, int) else str(value)
-
-
-def _named(plan_id: str, plan_set: PlanSet) -> str:
-    """Its rank where it is shown, else its id."""
-    ranks = {plan.plan_id: f"#{plan.rank}" for plan in plan_set.plans}
-    return ranks.get(plan_id, plan_id)
 
 
 def risk_line(plan_set: PlanSet, lang: Language) -> str | None:

@@ -31,10 +31,8 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
             restart=duration(run.restart_s),
         )
     )
-    if run.recovery != "none":
-        facts.append(report_text(lang, f"run_recovery_{run.recovery}"))
-    if costs := cost_words(run, lang):
-        facts.append(costs)
+    facts += [report_text(lang, f"run_recovery_{run.recovery}")] if run.recovery != "none" else []
+    facts += [costs] if (costs := cost_words(run, lang)) else []
     if run.priors:
         known = [report_text(lang, f"prior_{p.name}", value=f"{p.value:,g}", source=p.source) for p in run.priors]
         facts.append(report_text(lang, "run_priors", priors=report_text(lang, "semicolon").join(known)))
@@ -98,16 +96,12 @@ def _phase(number: int, phase: RunPhase, lang: Language) -> str:
 
 def cost_words(run: TrainingRun, lang: Language) -> str:
     """Price, energy and what it costs, as far as the user gave prices."""
-    parts = []
-    if run.cost is not None:
-        parts.append(report_text(lang, "run_cost", amount=quantity(run.cost), currency=run.currency).strip())
-    if run.energy_mwh is not None:
-        parts.append(report_text(lang, "run_energy", energy=quantity(run.energy_mwh)))
-    if run.energy_cost is not None:
-        parts.append(
-            report_text(lang, "run_energy_cost", amount=quantity(run.energy_cost), currency=run.currency).strip()
-        )
-    return report_text(lang, "comma").join(parts)
+    amounts = {"run_cost": run.cost, "run_energy": run.energy_mwh, "run_energy_cost": run.energy_cost}
+    return report_text(lang, "comma").join(
+        report_text(lang, key, amount=quantity(amount), currency=run.currency).strip()
+        for key, amount in amounts.items()
+        if amount is not None
+    )
 
 
 def days(value: float) -> str:

@@ -94,11 +94,8 @@ def choices(strategy: Strategy, lang: Language) -> str:
         schedule(strategy.schedule).title_in(lang),
         report_text(lang, "micro_batch", size=strategy.micro_batch_size),
     ]
-    parts.append(
-        report_text(lang, "recompute", what="+".join(recomputed))
-        if recomputed
-        else report_text(lang, "nothing_recomputed")
-    )
+    kept = "recompute" if recomputed else "nothing_recomputed"
+    parts.append(report_text(lang, kept, what="+".join(recomputed)))
     if swapped:
         parts.append(report_text(lang, "swap", what="+".join(swapped)))
     if strategy.reuse_fp32_param:
@@ -121,14 +118,11 @@ def plan_lines(plan: Plan, lang: Language) -> tuple[str, str]:
     strategy = plan.strategy
     fullest = max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib)
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    fits = (
-        ""
-        if plan.p_fits is None
-        else report_text(lang, "semicolon") + report_text(lang, "p_fits", chance=chance(plan.p_fits))
-    )
+    fits = [] if plan.p_fits is None else [report_text(lang, "p_fits", chance=chance(plan.p_fits))]
+    memory = report_text(lang, "memory", peak=peak, limit=limit, stage=fullest)
     return (
         report_text(lang, "completed_by", layout=degrees(strategy, with_dp=True), choices=choices(strategy, lang)),
-        report_text(lang, "memory", peak=peak, limit=limit, stage=fullest) + fits,
+        report_text(lang, "semicolon").join([memory, *fits]),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.calibrate import calibrate
-from autodeploy.calibration.coverage import PER_CARRIED_DEVICE, is_carried, widened
+from autodeploy.calibration.coverage import PER_CARRIED_DEVICE, PER_DOUBLING, PER_UNSEEN, is_carried, widened
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import jacobian_of, projected, values_of
 from autodeploy.calibration.measured import fits_time
@@ -144,4 +144,4 @@ def log_sigma(run: Mapping[str, Any], basis: Basis, slope: float, parameter_vari
     spread = class_spread(run, basis.rows, basis.left_out, basis.parameter_variance)
     variance = spread.variance_with(parameter_variance)
     variance += PER_CARRIED_DEVICE**2 if is_carried(run["family"], run, basis.rows) else 0.0
-    return math.sqrt(widened(variance, run, spread.records, slope)[0])
+    return math.sqrt(widened(variance, run, spread.records, {"ranks": slope, **PER_DOUBLING}, PER_UNSEEN)[0])
