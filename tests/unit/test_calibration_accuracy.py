@@ -174,7 +174,7 @@ def test_the_figure_has_a_trace_a_group_and_the_diagonal() -> None:
 
 
 def test_the_html_report_stands_alone() -> None:
-    records = [r for r in shipped_records() if r.cluster.profile == H100]
+    records = [r for r in shipped_records() if r.cluster.profile == H100][::5]
     report = validate(records)
     text = report_html(report, records)
     assert text == report_html(report, records)
