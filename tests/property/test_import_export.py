@@ -11,6 +11,7 @@ from autodeploy.importers.import_document import import_document
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute, Strategy
 from tests import factories
+from tests.support.examples import examples
 
 MINDSPEED_FEATURES = (
     *("flash_attention", "fused_swiglu", "fused_rmsnorm", "fused_operators", "grouped_gemm"),
@@ -209,7 +210,7 @@ SAME = (
 
 @pytest.mark.parametrize("target", ["mindspeed-llm", "megatron", ON_ASCEND, "mindformers"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_plan_comes_back_from_its_launch_file(target, data):
     plan_set, plan = data.draw(cases(target))
     framework = "megatron" if target == ON_ASCEND else target

@@ -27,14 +27,15 @@ from autodeploy.strategies.knobs import KNOBS, allowed_values, log2_ratio
 from autodeploy.strategies.rules import judge, load_rules, values_of
 from autodeploy.strategies.space import default_space, restrict
 from tests.support.cut_costs import cut_costs
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.specs.search import SearchSpec
 
-SPACES = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-TIMED = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+SPACES = settings(max_examples=examples(24), deadline=None, suppress_health_check=list(HealthCheck))
+TIMED = settings(max_examples=examples(24), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 TINY: dict[str, Any] = {
     "name": "tiny",
     "hidden_size": 1024,

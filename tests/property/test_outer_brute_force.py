@@ -24,13 +24,14 @@ from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_solver_brute_force import best_step_s
 from tests.support.cut_costs import cut_costs
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
 
-INSTANCES = 100
+INSTANCES = examples(50)
 TOP_K = 3
 TINY: dict[str, Any] = {
     "name": "tiny",

@@ -17,6 +17,7 @@ from autodeploy.solver.search_space import legal_candidates
 from cost_models.hbm import GIB
 from tests.property.test_outer_brute_force import TOP_K, instances, resolved
 from tests.support.cut_costs import cut_costs
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 pruned: list[int] = []
 
 
-@settings(max_examples=24, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
+@settings(
+    max_examples=examples(18), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
 @given(instances)
 def compare(drawn: dict[str, Any]) -> None:
     roomy = resolved(drawn, None)

@@ -21,6 +21,7 @@ from autodeploy.ranking.uncertainty import parameter_variance
 from autodeploy.specs.choice_key import ChoiceKey
 from hardware_profiles.covariance import Covariance, FittedFactor
 from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
@@ -90,12 +91,15 @@ def at(context: Context, efficiency: dict[str, float]) -> Context:
     return replace(context, machine=machine)
 
 
-def step_s(context: Context, candidate: Candidates, layout: Layout) -> float:
-    classes = step_classes(unit_costs(context, candidate), candidate, context)
-    return estimate_layout(Priced(classes, candidate, context), layout).step_time_s
+def steps_s(context: Context, candidates: Candidates, layouts: list[Layout]) -> np.ndarray:
+    """Of every candidate under its layout."""
+    classes = step_classes(unit_costs(context, candidates), candidates, context)
+    priced = [Priced(classes, candidates, context, index) for index in range(len(layouts))]
+    return np.array([estimate_layout(one, layout).step_time_s for one, layout in zip(priced, layouts, strict=True)])
 
 
-@settings(max_examples=15, phases=[Phase.generate], deadline=None)
+# Ten cases with four strategies each: a second strategy of a case costs little.
+@settings(max_examples=examples(10), phases=[Phase.generate], deadline=None)
 @given(st.data(), cases())
 def test_sensitivities_are_differences_of_the_estimate(data: st.DataObject, case: Case) -> None:
     context = at(case.context, {})
@@ -103,18 +107,15 @@ def test_sensitivities_are_differences_of_the_estimate(data: st.DataObject, case
     assert profile is not None
     factors = covariance_of(profile).factors
     values = {f"release_{band}": value for band, value in profile.release_factors.items()} | dict(profile.efficiency)
-    drawn = [data.draw(degrees(case)) for _ in range(2)]
-    layouts, expected = [], []
+    drawn = [data.draw(degrees(case)) for _ in range(4)]
+    candidates, layouts = candidates_of(drawn), []
+    counts = tuple(c.count for c in step_classes(unit_costs(context, candidates), candidates, context).layers)
     for d in drawn:
-        candidate = candidates_of([d])
         per_chunk = data.draw(placements(case.run.num_hidden_layers, d.pp, d.vpp, d.schedule))
-        counts = tuple(c.count for c in step_classes(unit_costs(context, candidate), candidate, context).layers)
         applied = {ChoiceKey(name): np.asarray(used) for name, used in data.draw(memory_choices(per_chunk)).items()}
-        layout = Layout(template_layers(counts, d.pp, d.vpp, np.asarray(per_chunk), d.schedule), applied)
-        layouts.append(layout)
-        moves = [{name: values.get(name, 1.0) * float(np.exp(STEP)) for name in f.multiplies} for f in factors]
-        times = np.array([step_s(at(context, move), candidate, layout) for move in ({}, *moves)])
-        expected.append(np.log(times[1:] / times[0]) / STEP)
-    found = sensitivities(candidates_of(drawn), context, layouts, factors)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+        layouts.append(Layout(template_layers(counts, d.pp, d.vpp, np.asarray(per_chunk), d.schedule), applied))
+    moves = [{name: values.get(name, 1.0) * float(np.exp(STEP)) for name in f.multiplies} for f in factors]
+    times = np.array([steps_s(at(context, move), candidates, layouts) for move in ({}, *moves)])
+    found = sensitivities(candidates, context, layouts, factors)
+    np.testing.assert_allclose(found, np.log(times[1:] / times[0]).T / STEP, atol=1e-6)
     assert np.any(found < -0.1)

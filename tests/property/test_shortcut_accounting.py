@@ -14,6 +14,7 @@ from tests.support.accounting.cases import SHORTCUT, Case, candidates_of, case_o
 from tests.support.accounting.estimates import Placed, estimates
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.step import account
+from tests.support.examples import examples
 
 ON = (
     *("fused_swiglu", "fused_rmsnorm", "rect_fa", "fused_operators", "overlap_grad_reduce", "overlap_param_gather"),
@@ -55,7 +56,7 @@ def degrees(draw: st.DrawFn, case: Case, *, pipelines: tuple[int, ...] = (1, 2, 
     )
 
 
-@settings(max_examples=20, phases=[Phase.generate])
+@settings(max_examples=examples(20), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_an_estimate_equals_the_accounting(data: st.DataObject, case: Case) -> None:
     placed: list[Placed] = []
@@ -67,7 +68,7 @@ def test_an_estimate_equals_the_accounting(data: st.DataObject, case: Case) -> N
         assert_equal(found, account(case.run, d, case.machine, per_chunk, applied))
 
 
-@settings(max_examples=15, phases=[Phase.generate])
+@settings(max_examples=examples(15), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_the_sweep_equals_the_accounting(data: st.DataObject, case: Case) -> None:
     placed = with_templates(case, [data.draw(degrees(case, pipelines=(2, 3))) for _ in range(4)])

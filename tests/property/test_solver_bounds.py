@@ -110,7 +110,7 @@ def test_no_bound_exceeds_the_optimum(block: int) -> None:
     assert forced, "memory costs time somewhere"
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(2))
 def test_bounds_by_sets_of_options_never_exceed_the_optimum(block: int) -> None:
     library, feasible, higher, left_out = PathLibrary(), 0, 0, 0
     for seed in range(3000 + block * CASES // 4, 3000 + (block + 1) * CASES // 4):
@@ -225,7 +225,7 @@ def test_dualpipe_is_bounded_by_its_work() -> None:
 
 def test_no_bound_exceeds_the_optimum_where_micro_batches_enter_from_both_ends() -> None:
     feasible = 0
-    for seed in range(400):
+    for seed in range(240):
         usual = heavy_problem(seed)
         # Both ends hold every piece: one for each direction.
         pieces = [replace(piece, stage=0, chunk=0 if piece is usual.pieces[0] else 1) for piece in usual.pieces]
@@ -242,7 +242,7 @@ def test_no_bound_exceeds_the_optimum_where_micro_batches_enter_from_both_ends()
             feasible += 1
             assert relax_bound(problem) <= truth * (1 + 1e-9), seed
             assert stage_bound_s(problem, 0.0, 2.0 * truth) <= truth * (1 + 1e-9), seed
-    assert feasible > 20
+    assert feasible > 12
 
 
 def test_no_bound_exceeds_the_optimum_of_equal_chunks() -> None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 
+SPACE = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "micro_batch_size": [1]}
+
+
 def spec_of(card_hours: float = 20_000.0, cards: int = 16, *, run: Any = None, **search: Any) -> Spec:
     """Llama2-7B on `cards`, of which one fails every `card_hours`."""
     return read_spec_document(
@@ -28,7 +31,7 @@ def spec_of(card_hours: float = 20_000.0, cards: int = 16, *, run: Any = None, *
             "cluster": {"profile": "ascend-800t-a2", "num_npus": cards},
             "training": {"seq_length": 4096, "global_batch_size": 4 * cards, "tokens": 1e12},
             "run": {"npu_failure_interval_h": card_hours, **(run or {})},
-            "search": {"effort": "fast", "top_k": 3, "objective": "time_to_train", **search},
+            "search": {"effort": "fast", "top_k": 3, "objective": "time_to_train", "allow": SPACE, **search},
         }
     )
 
