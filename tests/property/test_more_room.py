@@ -14,7 +14,7 @@ from autodeploy.planner import plan
 from autodeploy.solver import solve
 from tests.property.test_solver_brute_force import random_problem
 
-SPACE = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "micro_batch_size": [1]}
+SPACE = {"tp": [4, 8], "pp": [1, 2], "cp": [1], "micro_batch_size": [1]}
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -40,7 +40,7 @@ def test_a_search_with_more_memory_is_no_worse_than_its_gap(target: str) -> None
         "training": {"seq_length": 8192, "global_batch_size": 64},
     }
     steps = []
-    for limit in (18.0, 30.0, 61.0):
+    for limit in (18.0, 26.0, 61.0):
         search = {"target": target, "effort": "fast", "top_k": 1, "memory_limit_gib": limit, "allow": SPACE}
         found = plan(read_spec_document(base | {"search": search}))
         steps.append(found.plans[0].step_time_s)

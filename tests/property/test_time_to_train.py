@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 
-SPACE = {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "micro_batch_size": [1]}
+SPACE = {"tp": [2, 4], "pp": [1], "micro_batch_size": [1]}
 
 
 def spec_of(card_hours: float = 20_000.0, cards: int = 16, *, run: Any = None, **search: Any) -> Spec:
