@@ -59,9 +59,9 @@ def at_place(message: str, place: tuple[int, int] | None) -> str:
     return message if place is None else Message("common.line_column", line=place[0], column=place[1], message=message)
 
 
-def message_or(otherwise: str, key: str, **values: Any) -> str:
-    """The message where the catalogue has that key, else the plain text."""
-    return Message(key, **values) if is_text("en", key) else otherwise
+def message_or(english: str, key: str) -> str:
+    """A text of others, such as Python's: a message where the catalogue has its translation, else as it is."""
+    return Message.of_record(key, english) if is_text("zh", key) else english
 
 
 def in_language(text: str, lang: Language) -> str:
