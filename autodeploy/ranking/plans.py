@@ -21,6 +21,7 @@ from autodeploy.ranking.memory_menu import memory_menu
 from autodeploy.ranking.rescaled_plan import rescaled
 from autodeploy.ranking.uncertainty import interval, slopes_of
 from autodeploy.ranking.unproven import evidence_for
+from autodeploy.solver.outer.worker_process import by_two, halves_of
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, Operators, Plan, Stage, StageMemory
 from autodeploy.specs.spec import Spec, canonical_json
@@ -32,7 +33,7 @@ from cost_models.hbm import GIB
 from hardware_profiles.quantities import weakest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.inner_problem import InnerProblem
@@ -164,18 +165,34 @@ def _names(stages: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
     return tuple(sorted({ChoiceKey.of(key).name for stage in stages for key in stage}))
 
 
-def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity) -> list[Plan]:
-    """The plans of solved candidates; how uncertain they are is computed for all of one context together."""
-    layouts = [layout_of_solved(solved) for solved in found]
-    slopes: dict[int, Floats] = {}
-    contexts = {id(solved.context): solved.context for solved in found}
-    for key, context in contexts.items():
-        mine = [number for number, solved in enumerate(found) if id(solved.context) == key]
-        together = concatenate([found[number].candidate for number in mine])
-        slopes |= dict(zip(mine, slopes_of(together, context, [layouts[number] for number in mine]), strict=True))
-    return [
-        plan_of(solved.priced, layouts[number], spec, identity, slopes[number]) for number, solved in enumerate(found)
-    ]
+def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity, *, beside: bool = False) -> list[Plan]:
+    """The plans of solved candidates. beside: by two processes."""
+    halves = halves_of(len(found))
+    described = by_two(_Describer(found, spec, identity), _Describer.plans, halves, beside=beside, should_cancel=None)
+    plans = {
+        row: plan
+        for half, some in zip(halves, described or (), strict=True)
+        for row, plan in zip(half, some, strict=True)
+    }
+    return [plans[row] for row in range(len(found))]
+
+
+class _Describer:
+    """Describes solved candidates of a spec."""
+
+    def __init__(self, found: Sequence[Solved], spec: Spec, identity: Identity) -> None:
+        self._found, self._spec, self._identity = found, spec, identity
+        self.stopped: Callable[[], bool] = lambda: False
+
+    def plans(self, some: range) -> list[Plan]:
+        """The plans of some of them; how uncertain they are is computed for all of one context together."""
+        layouts = {row: layout_of_solved(self._found[row]) for row in some}
+        slopes: dict[int, Floats] = {}
+        for context in {id(self._found[row].context): self._found[row].context for row in some}.values():
+            mine = [row for row in some if self._found[row].context is context]
+            together = concatenate([self._found[row].candidate for row in mine])
+            slopes |= dict(zip(mine, slopes_of(together, context, [layouts[row] for row in mine]), strict=True))
+        return [plan_of(self._found[row].priced, layouts[row], self._spec, self._identity, slopes[row]) for row in some]
 
 
 def layout_of_solved(solved: Solved) -> Layout:

@@ -10,7 +10,7 @@ import numpy as np
 from autodeploy.evaluation.steps.worlds import step_times_in
 from autodeploy.ranking.error_box import HIGH_QUANTILE
 from autodeploy.ranking.plans import layout_of_solved
-from autodeploy.solver.outer.worker_process import by_two
+from autodeploy.solver.outer.worker_process import by_two, halves_of
 from autodeploy.strategies.candidates import concatenate
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def responses(
 ) -> Responses | None:
     """The responses of plans of any contexts; None where the search was cancelled. beside: by two processes."""
     worker = _Timed(solved, box, should_cancel or (lambda: False))
-    halves = [half for half in (range(0, len(solved), 2), range(1, len(solved), 2)) if half]
+    halves = halves_of(len(solved))
     found = by_two(worker, _Timed.times, halves, beside=beside, should_cancel=should_cancel)
     if found is None or worker.stopped():
         return None

@@ -164,7 +164,7 @@ def _described(
 ) -> list[Plan]:
     """The documents of plans; in a hurry one after the other, as many as there is time for."""
     if not hurried:
-        together = deadline.describe(lambda: plans_of_solved(found, spec, identity))
+        together = deadline.describe(lambda: plans_of_solved(found, spec, identity, beside=cores() > 1))
         if together is not None:
             return together
     documents: list[Plan] = []

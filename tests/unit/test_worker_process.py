@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.solver.outer.worker_process import LARGE_QUESTION_BYTES, WorkerProcess
+from autodeploy.solver.outer.worker_process import LARGE_QUESTION_BYTES, WorkerProcess, by_two, halves_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,3 +126,23 @@ def test_it_stops_when_the_process_that_asks_is_gone(tmp_path: Path) -> None:
     os.kill(asking, signal.SIGKILL)
     os.waitpid(asking, 0)
     wait_for(lambda: not mark.exists())
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_two_answer_in_the_order_of_the_questions(beside: bool) -> None:
+    def squares(half: range) -> list[int]:
+        return [number**2 for number in half]
+
+    class Squares:
+        stopped = staticmethod(lambda: False)
+
+        def of(self, half: range) -> tuple[int, list[int]]:
+            return os.getpid(), squares(half)
+
+    for count in range(5):
+        found = by_two(Squares(), Squares.of, halves_of(count), beside=beside, should_cancel=None)
+        assert found is not None
+        assert [answer for _, answer in found] == [squares(half) for half in halves_of(count)]
+        assert len({process for process, _ in found}) == (min(count, 2) if beside else min(count, 1))
+        assert sorted(number for half in halves_of(count) for number in half) == list(range(count))
+    assert by_two(Counting(), Counting.add, [1, 2], beside=beside, should_cancel=lambda: True) is None or not beside

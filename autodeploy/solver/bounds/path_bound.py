@@ -284,6 +284,8 @@ PER_SECOND = 800
 """Linear programmes that are about as much work as one unit of CP-SAT's deterministic time."""
 SETUP = 3
 """Linear programmes that are about as much work as making the first one of a problem."""
+OPENING = 4
+"""Linear programmes that are about as much work as making a tuple's problems and bounding their sets of options."""
 COLUMNS = 170.0
 """Columns of a linear programme that takes twice as long as a small one; larger ones take far longer."""
 MOST_OPTIONS = 16
@@ -340,14 +342,15 @@ class TupleBounds:
 
         ahead : tuples that will probably be visited next: their problems are made together.
         """
-        first = int(rows[0])
+        first, opened = int(rows[0]), len(self._known)
         if first not in self._known:
             groups = [rows, *(group for group in ahead if int(group[0]) not in self._known)]
             for group, problems in zip(groups, self._relaxed(groups), strict=True):
                 self._known[int(group[0])] = _opened(problems, enough_s)
                 if self._should_cancel():
                     break
-        return self._bounded(self._known[first], enough_s)
+        visit = self._bounded(self._known[first], enough_s)
+        return replace(visit, work=visit.work + OPENING * (len(self._known) - opened))
 
     def _bounded(self, tuple_: _Open, enough_s: float) -> Visit:
         tuple_.visits += 1

@@ -307,6 +307,8 @@ def best_template(problem: InnerProblem) -> InnerSolution:
     """
     even = replace(problem, uniform_options=True)
     masks, low = by_bound(even)
+    if not np.isfinite(low).any():
+        return InnerSolution("pruned", None)
     evaluator, sizes = Evaluator(problem), starts(problem)
     if problem.uniform_options:
         best = quick_plan(evaluator, (masks, low), sizes)
@@ -318,12 +320,10 @@ def best_template(problem: InnerProblem) -> InnerSolution:
 
 
 def _by_stage(problem: InnerProblem, masks: Ints, low: Floats, layouts: Ints) -> tuple[Ints, Ints]:
-    """Layouts on which every stage fits under some set of options, and for each stage the set that adds least time,
-    on no more layers than it takes.
+    """Layouts on which every stage fits under a set of options of finite bound, and for each stage the set that adds
+    least time, on no more layers than it takes.
     """
     rows = np.flatnonzero(np.isfinite(low))[: max(1, MOST_TEMPLATE_ROWS // len(layouts))]
-    if not len(rows):
-        return layouts[:0], np.zeros((0, problem.pp, len(problem.options)), dtype=np.int64)
     layout, applied = under_sets(problem, masks[rows], layouts)
     sets = len(rows)
     whole = [number for number, option in enumerate(problem.options) if option.name == WHOLE]
