@@ -38,16 +38,6 @@ class Batch:
         return layout.engine, self.generator.mode, layout.tp
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """What was predicted of one record, in the units of what was measured."""
-
-    tpot_ms: float
-    ttft_ms: float
-    decode_tokens_per_s_per_die: float
-    running: float
-
-
 def batches_of(records: Sequence[GenerationRecord], numbers: GenerationNumbers | None = None) -> list[Batch]:
     """The records by model, system and layout, in the order in which they come.
 
@@ -93,18 +83,3 @@ def service_of(batch: Batch, values: Mapping[str, float] | None = None) -> Servi
         prefill_batch_tokens=ENGINES[first.engine].prefill_batch_tokens,
         together=ENGINES[first.engine].together,
     )
-
-
-def measurements(records: Sequence[GenerationRecord], numbers: GenerationNumbers | None = None) -> list[Measurement]:
-    """Every record as clients would have measured it, in order."""
-    found: dict[int, Measurement] = {}
-    for batch in batches_of(records, numbers):
-        service, tp = service_of(batch), batch.records[0].generation.tp
-        for row, place in enumerate(batch.index):
-            found[int(place)] = Measurement(
-                tpot_ms=1e3 * float(service.tpot_s[row]),
-                ttft_ms=1e3 * float(service.ttft_s[row]),
-                decode_tokens_per_s_per_die=float(service.tokens_per_s[row]) / tp,
-                running=float(service.running[row]),
-            )
-    return [found[place] for place in range(len(records))]

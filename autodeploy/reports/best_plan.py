@@ -16,6 +16,7 @@ from autodeploy.reports.wording import (
     chance,
     choices,
     degrees,
+    fullest_stage,
     mfu_convention,
     percent,
     quantity,
@@ -187,9 +188,8 @@ _ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"}
 
 
 def _memory(spec: Spec, plan: Plan, lang: Language) -> str:
-    worst = max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib) if plan.stages else 0
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    facts = [report_text(lang, "memory", peak=peak, limit=limit, stage=worst)]
+    facts = [report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))]
     if (known := plan.memory_interval) is not None:
         low, high = f"{known.low_gib:.1f}", f"{known.high_gib:.1f}"
         facts.append(report_text(lang, "memory_interval", low=low, high=high))

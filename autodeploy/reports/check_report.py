@@ -11,7 +11,7 @@ from autodeploy.reports.check_changes import change_lines, change_tables
 from autodeploy.reports.recommendation import rescaled_words
 from autodeploy.reports.tables import UNWRAPPED, Table, escape, markdown
 from autodeploy.reports.texts import check_text, command_text, memory_name, remedy_name, report_text
-from autodeploy.reports.wording import degrees, percent, seconds, wrap
+from autodeploy.reports.wording import degrees, fullest_stage, percent, seconds, wrap
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
@@ -156,7 +156,6 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     plan = report.plan
     if plan is None:
         return []
-    stage = max(range(len(plan.stages)), key=lambda index: plan.stages[index].total_gib)
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
     survives = check_text(lang, "survives_any") if report.spec["model"].get("n_routed_experts") else ""
     if plan.oom_imbalance is not None and plan.oom_imbalance <= 1.0:
@@ -164,13 +163,13 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     elif plan.oom_imbalance is not None:
         sized = plan.experts.memory_factor if plan.experts is not None else 1.0
         survives = check_text(lang, "survives", oom=f"{plan.oom_imbalance:.1f}", peak=f"{sized:.1f}")
-    known = plan.memory_interval
     about = ""
-    if known is not None:
-        about = check_text(lang, "memory_interval", low=f"{known.low_gib:.1f}", high=f"{known.high_gib:.1f}")
+    if (known := plan.memory_interval) is not None:
+        values = {"low": f"{known.low_gib:.1f}", "high": f"{known.high_gib:.1f}"}
+        about = report_text(lang, "semicolon") + report_text(lang, "memory_interval", **values)
     low, high = seconds(plan.uncertainty.low_s), seconds(plan.uncertainty.high_s)
     lines = [
-        check_text(lang, "memory_line", stage=stage, peak=peak, limit=limit) + about + survives,
+        check_text(lang, "memory_line", stage=fullest_stage(plan), peak=peak, limit=limit) + about + survives,
         *([experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []),
         check_text(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
     ]
@@ -253,8 +252,8 @@ def _slower(slowdown: float, lang: Language) -> str:
 
 def _remedy(remedy: Remedy, lang: Language) -> str:
     names = " + ".join(remedy_name(lang, name) for name in remedy.names)
-    flags = check_text(lang, "fix_add", flags=" ".join(remedy.add_flags)) if remedy.add_flags else ""
-    flags += check_text(lang, "fix_drop", flags=" ".join(remedy.drop_flags)) if remedy.drop_flags else ""
+    changed = {"add_flags": remedy.add_flags, "drop_flags": remedy.drop_flags}
+    told = [command_text(lang, key, flags=" ".join(flags)) for key, flags in changed.items() if flags]
     cost = check_text(
         lang,
         "fix_cost",
@@ -263,7 +262,7 @@ def _remedy(remedy: Remedy, lang: Language) -> str:
         step=seconds(remedy.step_time_s),
         cost=f"{100 * remedy.slowdown:+.1f} %",
     )
-    return cost + flags
+    return report_text(lang, "semicolon").join([cost, *told])
 
 
 def _printable(text: str) -> str:

@@ -9,7 +9,7 @@ from autodeploy.messages import in_language
 from autodeploy.reports.run_facts import duration, size
 from autodeploy.reports.tables import Table, escape, markdown
 from autodeploy.reports.texts import check_text, field_name, memory_name, part_name
-from autodeploy.reports.wording import chance, degrees, recompute_names, swap_names
+from autodeploy.reports.wording import chance, degrees, fullest_stage, recompute_names, swap_names
 from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
 from autodeploy.specs.planset import PARTS
 from cost_models.schedule import schedule
@@ -205,8 +205,7 @@ def _unproven(plan: Plan) -> Cell:
 
 
 def _worst_stage(plan: Plan) -> dict[str, float]:
-    worst = max(plan.stages, key=lambda stage: stage.total_gib)
-    return worst.memory_gib.model_dump()
+    return plan.stages[fullest_stage(plan)].memory_gib.model_dump()
 
 
 def _best(values: tuple[Cell, ...], more: bool | None) -> int | None:

@@ -113,13 +113,17 @@ def mfu_convention(plan: Plan, lang: Language) -> str:
     return report_text(lang, "comma").join((report_text(lang, "mfu_causal"), peak))
 
 
+def fullest_stage(plan: Plan) -> int:
+    """The stage with the highest peak; 0 of a plan without stages."""
+    return max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib, default=0)
+
+
 def plan_lines(plan: Plan, lang: Language) -> tuple[str, str]:
     """The layout that an answer was completed to, and its memory."""
     strategy = plan.strategy
-    fullest = max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib)
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
     fits = [] if plan.p_fits is None else [report_text(lang, "p_fits", chance=chance(plan.p_fits))]
-    memory = report_text(lang, "memory", peak=peak, limit=limit, stage=fullest)
+    memory = report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))
     return (
         report_text(lang, "completed_by", layout=degrees(strategy, with_dp=True), choices=choices(strategy, lang)),
         report_text(lang, "semicolon").join([memory, *fits]),
