@@ -13,6 +13,7 @@ import pytest
 
 from tests import factories
 from tests.integration.conftest import eventually
+from tests.quick_planner import SLOW
 from tests.support import plain_http
 from tests.support.postgresql import free_port
 from tests.support.programs import Program, wait_until_ready
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-HEADER_S = 4.0
+HEADER_S = 2.0
+OPENED_TOGETHER_S = 4.0  # six hundred connections are, also on a machine that has other work
 HALF_HEAD = b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "
 HALF_BODY = (
     b'POST /v1/searches HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"model":'
@@ -67,7 +69,8 @@ def running(directory: Path, **settings: object) -> Iterator[Running]:
         "AUTODEPLOY_SHUTDOWN_GRACE_S": "1",
         **{f"AUTODEPLOY_{name.upper()}": str(value) for name, value in settings.items()},
     }
-    program = Program(["serve", "--port", str(port)], environment, directory / "server.log", forked=True)
+    environment["AUTODEPLOY_PORT"] = str(port)
+    program = Program([], environment, directory / "server.log", module="tests.support.quick_server", forked=True)
     program.start()
     try:
         wait_until_ready(f"http://127.0.0.1:{port}", program)
@@ -80,6 +83,13 @@ def running(directory: Path, **settings: object) -> Iterator[Running]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = tmp_path_factory.mktemp("slow")
     with running(directory, header_timeout_s=HEADER_S, body_timeout_s=HEADER_S, max_connections=700) as server:
+        yield server
+
+
+@pytest.fixture
+def patient_server(tmp_path: Path) -> Iterator[Running]:
+    late_s = OPENED_TOGETHER_S
+    with running(tmp_path, header_timeout_s=late_s, body_timeout_s=late_s, max_connections=700) as server:
         yield server
 
 
@@ -109,7 +119,8 @@ def closed(clients: list[socket.socket]) -> int:
     return count
 
 
-def test_six_hundred_half_open_connections_are_shed(server):
+def test_six_hundred_half_open_connections_are_shed(patient_server):
+    server = patient_server
     before = server.open_files()
     with ExitStack() as stack:
         began_s = time.monotonic()
@@ -118,7 +129,7 @@ def test_six_hundred_half_open_connections_are_shed(server):
         ]
         took_s, most = [], 0
         with plain_http.Client(base_url=server.url, timeout=30) as client:
-            while time.monotonic() < began_s + HEADER_S or not took_s:
+            while time.monotonic() < began_s + OPENED_TOGETHER_S or not took_s:
                 asked_s = time.monotonic()
                 assert client.get("/livez").status_code == 200
                 took_s.append(time.monotonic() - asked_s)
@@ -126,7 +137,7 @@ def test_six_hundred_half_open_connections_are_shed(server):
                 time.sleep(0.02)
         assert most >= before + 550, "they were open at the same time"
         assert sorted(took_s)[len(took_s) // 2] < 0.5
-        eventually(lambda: closed(clients) == 600, within_s=5 * HEADER_S)
+        eventually(lambda: closed(clients) == 600, within_s=5 * OPENED_TOGETHER_S)
         eventually(lambda: server.open_files() <= before + 2, within_s=10)
 
 
@@ -181,18 +192,17 @@ def test_pipelined_requests_are_all_answered(server):
 
 def test_a_long_wait_and_a_stream_are_no_slow_clients(server):
     """The client has sent everything: the server may take its time."""
-    spec = factories.spec_document(num_npus=384) | {"search": {"effort": "deep"}}
+    spec = factories.spec_document(model=factories.DEEPSEEK_V3 | {"name": SLOW})
     made = plain_http.post(f"{server.url}/v1/searches", json=spec, timeout=30).json()
     search = f"{server.url}/v1/searches/{made['search']['id']}"
     began_s = time.monotonic()
     waited = plain_http.get(search, params={"wait": 2 * HEADER_S}, timeout=60)
     assert waited.status_code == 200
-    assert time.monotonic() - began_s > 2 * HEADER_S or waited.json()["status"] in {"optimal", "feasible"}
+    assert time.monotonic() - began_s > 2 * HEADER_S - 0.2
+    assert waited.json()["status"] == "running"
     with plain_http.stream("GET", f"{search}/events", timeout=60) as stream:
         began_s = time.monotonic()
-        for _ in stream.iter_lines():
-            if time.monotonic() - began_s > 2 * HEADER_S:
-                break
+        assert any(time.monotonic() - began_s > 2 * HEADER_S for _ in stream.iter_lines())
     plain_http.post(f"{search}/cancel", timeout=30)
 
 

@@ -141,10 +141,10 @@ class Visitor:
     site_url: str
     faults: list[str] = field(default_factory=list)
 
-    def open(self, path: str, *, scroll: bool = True) -> Page:
-        """Goes to an address of the site; by default scrolls through it, so that every chart is drawn."""
+    def open(self, path: str, *, charts: bool = False) -> Page:
+        """Goes to an address of the site, and scrolls through it where `charts` are to be drawn: seconds of CPU."""
         self.page.goto(self.site_url + path)
-        if scroll:
+        if charts:
             self.wait_for_charts()
         return self.page
 

@@ -100,7 +100,7 @@ def main() -> None:
                     with open_services(settings, planner=PLANNER) as services:
                         measure_runs(services)
                 with visiting(browser, url, color_scheme=scheme) as visitor:
-                    page = visitor.open(path)
+                    page = visitor.open(path, charts=True)
                     draw_canvases(page)
                     box = page.locator(last).first.bounding_box()
                     assert box is not None

@@ -56,7 +56,7 @@ def test_every_page_speaks_its_language_fits_and_breaks_no_rule(
     broken: dict[str, list[str]] = {}
     with visiting(chromium_browser, site.url, color_scheme=scheme) as visitor:
         for path in paths(site):
-            page = visitor.open(f"{path}{'&' if '?' in path else '?'}lang={lang}")
+            page = visitor.open(f"{path}{'&' if '?' in path else '?'}lang={lang}", charts=True)
             assert page.evaluate("document.documentElement.lang").startswith(lang)
             ink, ground = page.evaluate(COLOURS_OF_BODY)
             assert (brightness(ink) > brightness(ground)) == (scheme == "dark")

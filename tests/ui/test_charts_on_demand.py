@@ -33,7 +33,7 @@ def _loads(page: Page, name: str) -> bool:
 
 
 def test_nothing_is_drawn_or_fetched_before_it_is_near_the_view(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(_search(site, ""), scroll=False)
+    page = visitor.open(_search(site, ""))
     page.wait_for_load_state("networkidle")
     assert _loads(page, SCRIPTS)
     assert not _loads(page, PLOTLY)
@@ -49,7 +49,7 @@ def test_nothing_is_drawn_or_fetched_before_it_is_near_the_view(visitor: Visitor
 
 
 def test_the_keyboard_brings_a_chart_into_view(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(_search(site), scroll=False)
+    page = visitor.open(_search(site))
     for _ in range(200):
         page.keyboard.press("Tab")
         if page.evaluate("Boolean(document.activeElement.closest('ul.legend'))"):
@@ -63,7 +63,7 @@ def test_the_keyboard_brings_a_chart_into_view(visitor: Visitor, site: Site) -> 
 
 
 def test_the_keys_for_printing_draw_everything_first(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(_search(site), scroll=False)
+    page = visitor.open(_search(site))
     page.evaluate(PRINTING)
     page.keyboard.press("Control+p")
     page.wait_for_function("() => window.printed !== undefined")
@@ -71,7 +71,7 @@ def test_the_keys_for_printing_draw_everything_first(visitor: Visitor, site: Sit
 
 
 def test_paper_has_pictures_or_else_their_tables(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(_search(site), scroll=False)
+    page = visitor.open(_search(site))
     table = page.locator("section", has=page.locator("#chart-layers")).locator("details")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     expect(table).to_have_attribute("open", "")
@@ -89,7 +89,7 @@ def test_paper_has_pictures_or_else_their_tables(visitor: Visitor, site: Site) -
 def test_without_its_library_a_page_keeps_its_tables_and_tries_again(chromium_browser: Browser, site: Site) -> None:
     with visiting(chromium_browser, site.url) as visitor:
         visitor.page.route(f"**/{PLOTLY}*", lambda route: route.abort())
-        page = visitor.open(_search(site, ""), scroll=False)
+        page = visitor.open(_search(site, ""))
         with page.expect_event("requestfailed"):
             page.get_by_role("tab", name="Time and memory").click()
             page.locator("#chart-time").scroll_into_view_if_needed()

@@ -70,7 +70,8 @@ def test_what_is_missing_and_post_training(
     with visiting(chromium_browser, planned.url, color_scheme=scheme) as visitor:
         for path in (*GOT, *POST_TRAINING):
             address = path.format(**post_trained)
-            _judge(visitor.open(f"{address}{'&' if '?' in path else '?'}lang={lang}"), broken, path)
+            page = visitor.open(f"{address}{'&' if '?' in path else '?'}lang={lang}", charts=True)
+            _judge(page, broken, path)
         visitor.faults = [fault for fault in visitor.faults if "404" not in fault]
     assert broken == {}, broken
 
@@ -79,8 +80,8 @@ def test_what_is_missing_and_post_training(
 def test_what_forms_answer(chromium_browser: Browser, planned: Site, lang: str, scheme: str) -> None:
     broken: dict[str, list[str]] = {}
     with visiting(chromium_browser, planned.url, color_scheme=scheme) as visitor:
+        page = visitor.open(f"/?lang={lang}")  # a form is sent from there, and from each answer the next
         for path, fields in SENT:
-            page = visitor.open(f"/?lang={lang}")
             filled = {name: value.format(**planned.stored) for name, value in fields.items()}
             with page.expect_navigation(timeout=120_000):
                 page.evaluate(SEND, [f"{path.format(**planned.stored)}?lang={lang}", filled])

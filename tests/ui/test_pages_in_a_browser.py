@@ -30,7 +30,7 @@ def test_past_searches_lead_to_a_search(visitor: Visitor, site: Site) -> None:
 
 
 def test_a_search_shows_its_best_plan_first_and_draws_its_charts(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(f"/searches/{site.stored['good']}#pictures")
+    page = visitor.open(f"/searches/{site.stored['good']}#pictures", charts=True)
     best = page.locator("section.best")
     for degree in ("TP2", "PP16", "VPP2", "EP32", "DP24"):
         expect(best.locator(".axes b", has_text=degree)).to_be_visible()
@@ -58,7 +58,7 @@ def test_a_search_shows_its_best_plan_first_and_draws_its_charts(visitor: Visito
 
 
 def test_charts_answer_the_pointer(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(f"/searches/{site.stored['good']}#pictures")
+    page = visitor.open(f"/searches/{site.stored['good']}#pictures", charts=True)
     bar = page.locator("#chart-time .trace.bars path").first
     bar.scroll_into_view_if_needed()
     box = bar.bounding_box()
@@ -172,7 +172,7 @@ def test_pages_are_walked_by_keyboard(visitor: Visitor) -> None:
 def test_a_phone_needs_no_sideways_scrolling(chromium_browser: Browser, site: Site) -> None:
     with visiting(chromium_browser, site.url, viewport={"width": 390, "height": 800}) as visitor:
         for path in ("/", "/new", f"/searches/{site.stored['good']}", "/profiles/cloudmatrix-384"):
-            page = visitor.open(path)
+            page = visitor.open(path, charts=True)
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 

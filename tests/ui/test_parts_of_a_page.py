@@ -29,7 +29,7 @@ def _shown(page: Page) -> list[str]:
 
 
 def test_the_answer_and_the_ranked_plans_come_first(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(_address(site), scroll=False)
+    page = visitor.open(_address(site))
     assert _shown(page) == ["plans"]
     expect(page.locator("section.best")).to_be_visible()
     expect(page.locator("#ranked")).to_be_visible()
@@ -38,7 +38,7 @@ def test_the_answer_and_the_ranked_plans_come_first(visitor: Visitor, site: Site
 
 
 def test_the_keyboard_walks_the_tabs_and_the_address_keeps_the_choice(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(_address(site), scroll=False)
+    page = visitor.open(_address(site))
     page.get_by_role("tab", name="Plans").focus()
     for name in (*PARTS[1:], PARTS[0], PARTS[1]):
         page.keyboard.press("ArrowRight")
@@ -51,7 +51,7 @@ def test_the_keyboard_walks_the_tabs_and_the_address_keeps_the_choice(visitor: V
 
 
 def test_a_link_into_a_part_opens_it(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(_address(site, "#fates"), scroll=False)
+    page = visitor.open(_address(site, "#fates"))
     assert _shown(page) == ["space"]
     expect(page.locator("#fates")).to_be_in_viewport()
     page.evaluate("location.hash = '#plan-2'")
@@ -65,7 +65,7 @@ def test_each_part_fits_and_breaks_no_rule(chromium_browser: Browser, site: Site
     with visiting(
         chromium_browser, site.url, color_scheme=scheme, viewport={"width": WIDTHS[0], "height": 844}
     ) as found:
-        page = found.open(_address(site).replace("lang=en", f"lang={lang}"))
+        page = found.open(_address(site).replace("lang=en", f"lang={lang}"), charts=True)
         for name in PARTS:
             page.locator(f"#to-{name}").click()
             assert violations(page) == [], name
@@ -74,7 +74,7 @@ def test_each_part_fits_and_breaks_no_rule(chromium_browser: Browser, site: Site
 
 def test_paper_and_readers_without_scripts_have_all_parts(chromium_browser: Browser, site: Site) -> None:
     with visiting(chromium_browser, site.url) as visitor:
-        page = visitor.open(_address(site, "#space"), scroll=False)
+        page = visitor.open(_address(site, "#space"))
         page.emulate_media(media="print")
         assert _shown(page) == list(PARTS)
         page.emulate_media(media="screen")

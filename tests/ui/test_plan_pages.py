@@ -277,7 +277,7 @@ def test_searches_are_compared_from_the_list(chromium_browser: Browser, planned:
 
 def test_tags_and_notes_are_kept_and_found(chromium_browser: Browser, planned: Site) -> None:
     with visiting(chromium_browser, planned.url) as visitor:
-        page = visitor.open(f"/searches/{planned.stored['search']}?lang=en#about", scroll=False)
+        page = visitor.open(f"/searches/{planned.stored['search']}?lang=en#about")
         page.get_by_label("Tags, separated by commas").fill("baseline, v3")
         page.get_by_label("Note", exact=True).fill("<b>before the move</b>")
         page.get_by_role("button", name="Save").click()

@@ -65,7 +65,7 @@ def test_the_picture_is_walked_with_the_keyboard(
 ) -> None:
     viewport = {"width": width, "height": 900}
     with visiting(chromium_browser, planned.url, color_scheme=scheme, viewport=viewport) as visitor:
-        page = visitor.open(f"/searches/{planned.stored['search']}?lang={lang}", scroll=False)
+        page = visitor.open(f"/searches/{planned.stored['search']}?lang={lang}")
         assert page.locator("#all-strategies").get_attribute("data-drawn") is None, "not read before it is in view"
         page.locator("#parts a[href='#space']").click()
         page.locator("#strategies-picture").scroll_into_view_if_needed()
@@ -82,7 +82,7 @@ def test_the_picture_is_walked_with_the_keyboard(
 
 def test_a_strategy_that_lost_says_why(chromium_browser: Browser, planned: Site) -> None:  # noqa: F811
     with visiting(chromium_browser, planned.url) as visitor:
-        page = visitor.open(f"/searches/{planned.stored['search']}?lang=en#space", scroll=False)
+        page = visitor.open(f"/searches/{planned.stored['search']}?lang=en#space")
         page.locator("#strategies-picture").scroll_into_view_if_needed()
         page.wait_for_selector("#all-strategies[data-drawn]")
         page.locator("#strategies-step").focus()
@@ -95,7 +95,7 @@ def test_a_strategy_that_lost_says_why(chromium_browser: Browser, planned: Site)
 
 def test_a_click_on_a_plan_opens_it(chromium_browser: Browser, planned: Site) -> None:  # noqa: F811
     with visiting(chromium_browser, planned.url) as visitor:
-        page = visitor.open(f"/searches/{planned.stored['search']}?lang=en#space", scroll=False)
+        page = visitor.open(f"/searches/{planned.stored['search']}?lang=en#space")
         page.locator("#strategies-picture").scroll_into_view_if_needed()
         page.wait_for_selector("#all-strategies[data-drawn]")
         slider = page.locator("#strategies-step")

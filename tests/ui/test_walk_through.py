@@ -106,7 +106,7 @@ def test_a_search_is_watched_and_stopped(chromium_browser: Browser, site: Site, 
 def test_a_search_page_is_light_beside_plotly(visitor: Visitor, site: Site) -> None:
     weights: dict[str, int] = {}
     visitor.page.on("response", lambda answer: weights.__setitem__(answer.url, len(answer.body())))
-    visitor.open(f"/searches/{site.stored['good']}")
+    visitor.open(f"/searches/{site.stored['good']}", charts=True)
     visitor.page.wait_for_load_state("networkidle")
     assert any(PLOTLY in url for url in weights)
     own = {url: size for url, size in weights.items() if PLOTLY not in url}

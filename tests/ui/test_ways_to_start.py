@@ -94,7 +94,7 @@ def test_a_pasted_file_with_faults_is_shown_in_its_own_way(visitor: Visitor) -> 
 
 
 def test_numbers_say_what_they_are(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(f"/searches/{site.stored['good']}?lang=en", scroll=False)
+    page = visitor.open(f"/searches/{site.stored['good']}?lang=en")
     mfu = page.locator("section.best .why", has_text="MFU")
     expect(mfu.locator(".tip")).to_be_hidden()
     mfu.hover()

@@ -84,14 +84,12 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(
         turned = _turn_imbalance_and_cards(page)
         fits_every_width(page)
         page.goto(searched)
-        visitor.wait_for_charts()
         page.get_by_role("button", name=says["compare.chosen"]).click()
         page.wait_for_url(re.compile(r"/compare\?"))
         expect(page.locator("pre.diff ins").first).to_be_visible()
         fits_every_width(page)
         page.goto(turned)
-        visitor.wait_for_charts()
-        assert page.locator("#knob-routing_imbalance").input_value() == "2.0"
+        expect(page.locator("#knob-routing_imbalance")).to_have_value("2.0")
         page.get_by_role("link", name=says["operators.title"]).click()
         page.wait_for_url(re.compile(r"/operators"))
         rows = page.locator("section.card").first.locator("table").first.locator("tbody tr")
@@ -100,7 +98,6 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(
         assert taken_s[0] == max(taken_s), "the slowest operator stands first"
         fits_every_width(page)
         page.goto(turned)
-        visitor.wait_for_charts()
         with page.expect_download(timeout=60_000) as started:
             page.get_by_role("button", name=says["plan.script_of_change"]).click()
         document = import_document(started.value.path().read_text(), "launch.sh").document
