@@ -29,6 +29,9 @@ FIXTURE_MARKS = {
     "chromium_browser": "chromium",
 }
 
+# Collecting makes millions of objects and all of them stay: looking for garbage among them takes longer than the rest.
+gc.disable()
+
 # The same cases on every run and machine: a failure is then a change of the code.
 settings.register_profile(
     "deterministic", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
@@ -54,6 +57,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    gc.enable()
 
 
 def _fold_skips(report: pytest.TestReport | pytest.CollectReport) -> None:

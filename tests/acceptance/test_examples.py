@@ -106,7 +106,9 @@ def test_what_cannot_fit_names_the_rule_and_the_nearest_change() -> None:
     assert change.startswith("cluster.num_npus: ")
     spec = read_spec_file(EXAMPLES / "cannot_fit.yaml")
     cards = int(change.partition(": ")[2])
-    larger = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"num_npus": cards})})
+    quick = spec.search.model_copy(update={"effort": "fast", "risk": "neutral", "top_k": 1})
+    cluster = spec.cluster.model_copy(update={"num_npus": cards})
+    larger = spec.model_copy(update={"cluster": cluster, "search": quick})
     assert planner.plan(larger, alone=True).plans, "the change that is named must fit"
 
 

@@ -108,9 +108,10 @@ async def test_a_rehearsal_that_ran_moves_its_plan(sqlite_url):
 
 async def test_post_training_is_planned_and_pages_are_there(sqlite_url):
     training = {"kind": "rl_post_training", "rl": RL}
+    quick = {"effort": "fast", "risk": "neutral", "top_k": 1}
     async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
         response = await client.post(
-            "/v1/searches", json={**SPEC, "training": training, "search": {}}, headers={"Prefer": "wait=60"}
+            "/v1/searches", json={**SPEC, "training": training, "search": quick}, headers={"Prefer": "wait=60"}
         )
         pages = [await client.get(url) for url in ("/", "/new", "/profiles", "/searches/srch_none")]
     body = response.json()

@@ -24,7 +24,12 @@ SPEC: dict[str, Any] = {
             "response_length": {"mean": 512, "max": 2048},
         },
     },
-    "search": {"top_k": 2, "fix": {"tp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b", "rl.generation.mode": "graph"}},
+    "search": {
+        "effort": "fast",
+        "risk": "neutral",
+        "top_k": 2,
+        "fix": {"tp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b", "rl.generation.mode": "graph"},
+    },
 }
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-EXAMPLES_PER_OPERATION = 5
+# Beside the examples of the document, in both databases: they differ in how they store, and hardly in what they refuse.
+EXAMPLES_PER_OPERATION = 3
 
 
 @pytest.fixture(scope="module", params=["sqlite with keys", "postgresql"])

@@ -36,7 +36,7 @@ SPEC = """\
 model: llama2-7b
 cluster: {profile: ascend-800t-a2, num_npus: 32, name: hall-2}
 training: {seq_length: 4096, global_batch_size: 256, tokens: 1e11}
-search: {effort: fast, top_k: 1, fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}}
+search: {effort: fast, risk: neutral, top_k: 1, fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}}
 """
 STRATEGY = "strategy: {tp: 2, pp: 2, recompute: {granularity: full}}\n"
 HF_CONFIG = {
@@ -186,7 +186,7 @@ def write_files(folder: Path) -> None:
     }
     for page in (ROOT / "docs" / "tutorial.md",):
         specs = [block.text for block in blocks(text_of(page)) if block.language == "yaml"]
-        whole = [text + "search: {effort: fast}\n" for text in specs]
+        whole = [text + "search: {effort: fast, risk: neutral}\n" for text in specs]
         texts |= {"qwen3_30b.yaml": whole[0], "mine.yaml": whole[1]}
     for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)
