@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import pytest
 from autodeploy import planner
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.solver.outer.best_first import best_first
+from autodeploy.solver.outer.candidate import LIKELY, CandidateSolver
 from autodeploy.solver.outer.worker_process import WorkerProcess
 from autodeploy.solver.search_space import search_space
 from autodeploy.specs.spec import Spec
@@ -62,6 +63,21 @@ def test_two_processes_find_what_one_finds(case: str, monkeypatch: pytest.Monkey
         assert one.solution.bound_s == other.solution.bound_s
         np.testing.assert_array_equal(one.solution.plan.layout, other.solution.plan.layout)
         np.testing.assert_array_equal(one.solution.plan.applied, other.solution.plan.applied)
+
+
+@pytest.mark.parametrize("case", SPACES)
+def test_a_candidate_costs_the_same_priced_with_others_or_alone(case: str) -> None:
+    document = read_spec_file(EXAMPLES / f"{case}.yaml").model_dump(mode="json", exclude_unset=True)
+    prepared = planner.prepare(Spec.model_validate(document))
+    space = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    request = space.request(3, 0.0, planner.budget_of(prepared.spec))
+    together, alone = (CandidateSolver(request, together=each) for each in (True, False))
+    last = [LIKELY] if len(request.candidates) > LIKELY else []
+    some = [*request.swept.fastest(LIKELY + 1)[[*range(0, 200, 9), *last]].tolist()]
+    for index in some:
+        problems = [list(solver.plans(index).problems()) for solver in (together, alone)]
+        for one, other in zip(*problems, strict=True):
+            np.testing.assert_equal(asdict(one), asdict(other))
 
 
 def test_a_planset_is_the_same_from_one_process_and_from_two(monkeypatch: pytest.MonkeyPatch) -> None:

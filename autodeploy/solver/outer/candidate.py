@@ -82,7 +82,8 @@ class CandidatePlans:
 
     Parameters
     ----------
-    units : costs of its cut of tensors, where known.
+    units : costs of its cut of tensors, where known. priced : gives it with the costs of its layers, where others are
+        priced with it.
     """
 
     def __init__(
@@ -91,13 +92,18 @@ class CandidatePlans:
         context: Context,
         should_cancel: Callable[[], bool] | None,
         units: UnitCosts | None = None,
+        priced: Callable[[], Priced] | None = None,
     ) -> None:
         self.candidate, self.context, self.units, self._should_cancel = candidate, context, units, should_cancel
+        self._priced = priced or self._priced_alone
         self._built: InnerProblem | None = None
 
     @cached_property
     def priced(self) -> Priced:
         """With the costs of its layers."""
+        return self._priced()
+
+    def _priced_alone(self) -> Priced:
         units = unit_costs(self.context, self.candidate) if self.units is None else self.units
         return Priced(step_classes(units, self.candidate, self.context), self.candidate, self.context)
 
@@ -209,14 +215,62 @@ def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | No
     return replace(solution, bound_s=min(solution.bound_s, free))
 
 
-class CandidateSolver:
-    """Bounds and plans of candidates."""
+LIKELY = 8_192
+"""Candidates that may be planned, the first by their estimate."""
+TOGETHER = 8
+"""Of these, so many are priced in one batch: that takes little longer than one."""
+MOST_BATCHES = 16
+
+
+class PricedTogether:
+    """Prices candidates that are mostly planned one after the other: the first of outer tuples in the order of their
+    estimate, and the others of a tuple. What a candidate costs does not depend on those beside it.
+    """
 
     def __init__(self, request: SearchRequest) -> None:
+        self._request = request
+        likely = request.swept.fastest(LIKELY)
+        outer = request.outer[likely]
+        key = outer + 1
+        key[np.unique(outer, return_index=True)[1]] = 0
+        self._rows = likely[np.argsort(key, kind="stable")]
+        self._place_of = {index: place for place, index in enumerate(self._rows.tolist())}
+        self._batches: dict[tuple[int, int], Priced] = {}
+
+    def at(self, index: int, context: Context) -> Priced:
+        """A candidate of a context, with the costs of its layers."""
+        place = self._place_of.get(index)
+        if place is None:
+            return self._priced(np.array([index]), context)
+        start = place - place % TOGETHER
+        rows = self._rows[start : start + TOGETHER]
+        rows = rows[[self._request.contexts(row) is context for row in rows.tolist()]]
+        key = start, id(context)
+        if key not in self._batches:
+            if len(self._batches) == MOST_BATCHES:
+                del self._batches[next(iter(self._batches))]
+            self._batches[key] = self._priced(rows, context)
+        return replace(self._batches[key], index=rows.tolist().index(index))
+
+    def _priced(self, rows: Ints, context: Context) -> Priced:
+        candidates = self._request.candidates.take(rows)
+        return Priced(step_classes(self._request.costs.of(rows), candidates, context), candidates, context)
+
+
+class CandidateSolver:
+    """Bounds and plans of candidates.
+
+    Parameters
+    ----------
+    together : whether candidates are priced before they are planned, with others: contexts are the same objects then.
+    """
+
+    def __init__(self, request: SearchRequest, *, together: bool = False) -> None:
         self._candidates, self._contexts, self._costs = request.candidates, request.contexts, request.costs
         self._outer = request.outer
         self.stopped: Callable[[], bool] = request.cancelled
         self._last: tuple[int, CandidatePlans] | None = None
+        self._together = PricedTogether(request) if together else None
         self._tuples = TupleBounds(self._candidates, self._contexts, self._costs, lambda: self.stopped())
 
     def stage_bounds_s(self, rows: Ints, low_s: Floats, high_s: float) -> Floats:
@@ -266,7 +320,9 @@ class CandidateSolver:
         if self._last is None or self._last[0] != index:
             row = slice(index, index + 1)
             candidate, context = self._candidates.take(row), self._contexts(index)
-            self._last = index, CandidatePlans(candidate, context, lambda: self.stopped(), self._costs.at(index))
+            priced = None if self._together is None else partial(self._together.at, index, context)
+            plans = CandidatePlans(candidate, context, lambda: self.stopped(), self._costs.at(index), priced)
+            self._last = index, plans
         return self._last[1]
 
 
