@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def spec_of(*, training: dict[str, Any] | None = None, **search: Any) -> Spec:
-    """Llama2-7B on one node of eight."""
+    """Llama2-7B on one node of eight, on two stages at most."""
     return read_spec_document(
         {
             "model": "llama2-7b",
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
             "training": {"seq_length": 4096, "global_batch_size": 64, "tokens": 1e9, **(training or {})},
-            "search": {"effort": "fast", **search},
+            "search": {"effort": "fast", "allow": {"pp": [1, 2], "cp": [1]}, **search},
         }
     )
 
@@ -189,18 +189,18 @@ def test_why_not_judges_a_whole_strategy_as_it_stands() -> None:
     illegal = why_not(spec_of(), whole(tp=8, vpp=2))
     assert illegal.rule == "chunks_need_stages"
     assert "virtual stages need a pipeline" in illegal.message
-    too_big = why_not(spec_of(), whole(micro_batch_size=8))
+    too_big = why_not(spec_of(), whole(micro_batch_size=8), best=planned()[0])
     assert too_big.rule == "memory"
     assert "GiB" in too_big.message
     assert too_big.fitting is None or too_big.fitting.fits
-    saves = why_not(spec_of(), whole(tp=2, micro_batch_size=4))
+    saves = why_not(spec_of(), whole(tp=2, micro_batch_size=4), best=planned()[0])
     assert saves.rule == "memory"
     assert saves.fitting is not None, "recomputation or swap makes it fit"
     assert saves.fitting.fits
     assert (saves.fitting.strategy.tp, saves.fitting.strategy.micro_batch_size) == (2, 4)
     assert saves.step_time_s == saves.fitting.step_time_s
     assert saves.against_best_pct == pytest.approx(100 * (saves.step_time_s / plans()[0].step_time_s - 1))
-    hopeless = why_not(spec_of(memory_limit_gib=8.0), whole())
+    hopeless = why_not(spec_of(memory_limit_gib=8.0), whole(), best=planned()[0])
     assert hopeless.rule == "memory"
     assert hopeless.fitting is None
     assert "no placement" in hopeless.message

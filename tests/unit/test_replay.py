@@ -26,7 +26,7 @@ SPEC = """
 model: llama2-7b
 cluster: {profile: ascend-800t-a2, num_npus: 8, name: hall-2}
 training: {seq_length: 4096, global_batch_size: 32}
-search: {effort: fast, top_k: 1}
+search: {effort: fast, top_k: 1, fix: {tp: 2, pp: 1, cp: 1, micro_batch_size: 1}}
 """
 RUN = ReplayedRun("run_1", "p_1", "hall-2", "llama2-7b", "1", 1.1, 1.0, 1.0, 0.10, 0.10, None, None)
 
