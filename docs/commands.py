@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from docs.schema_tables import code, table
@@ -19,13 +20,14 @@ EXIT_CODES = (
 )
 
 
-def commands() -> Iterator[tuple[str, Any]]:
+@cache
+def commands() -> tuple[tuple[str, Any], ...]:
     """Every command with its words after `autodeploy`, in the order of the help."""
     from typer.main import get_command
 
     from autodeploy.cli.main import app
 
-    yield from _walk((), get_command(app))
+    return tuple(_walk((), get_command(app)))
 
 
 def _walk(words: tuple[str, ...], command: Any) -> Iterator[tuple[str, Any]]:
