@@ -33,6 +33,7 @@ from autodeploy.messages import (
     text_of,
 )
 from autodeploy.messages.catalogue import catalogue
+from autodeploy.specs.told import Text, Told
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.launch_rules import launch_rules
@@ -233,6 +234,16 @@ def test_a_table_that_says_something_else_is_not_believed() -> None:
         read_keyed(document, "3 failures")
     with pytest.raises(KeyError):
         read_keyed({"key": "report.failures", "values": {}}, "2 failures")
+
+
+def test_a_stored_sentence_whose_key_is_gone_keeps_its_english() -> None:
+    class Stored(Told):
+        said: Text
+
+    for key in ("report.no_such_key", "report.best"):
+        read = Stored.model_validate({"said": "as it was", "messages": {"as it was": {"key": key, "values": {}}}})
+        assert read.model_dump() == {"said": "as it was"}
+        assert in_language(read.said, "zh") == "as it was"
 
 
 def test_a_records_text_keeps_its_english() -> None:
