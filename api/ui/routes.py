@@ -19,6 +19,7 @@ from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
 from autodeploy.calibration.shipped_points import shipped_memory_points, shipped_points
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
+from autodeploy.messages.catalogue import is_text
 from autodeploy.services.searches import NEWEST
 from autodeploy.store.searches import SearchFilter
 from autodeploy.store.sorted_searches import SORTS
@@ -193,7 +194,12 @@ def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
 
     def in_words(text: str) -> str:
         """Titles and notes of groups: what the document calls by a key, in the reader's language."""
-        return " · ".join(words.get(f"profiles.part_{part.replace(' ', '_')}", part) for part in text.split(" · "))
+        return " · ".join(of_part(part, part.replace(" ", "_")) for part in text.split(" · "))
+
+    def of_part(part: str, name: str) -> str:
+        return (
+            words[f"tier_{name}"] if is_text("en", f"label.tier_{name}") else words.get(f"profiles.part_{name}", part)
+        )
 
     return render(request, "profile.html", profile=found, in_words=in_words)
 

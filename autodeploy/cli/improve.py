@@ -92,7 +92,7 @@ def _cells(improvement: Improvement, lang: Language) -> list[str]:
 
 def _flag_lines(shown: Sequence[Improvement], lang: Language) -> list[str]:
     """Below the table, for the author of a script: the flags that each change adds and drops."""
-    from autodeploy.reports.texts import change_name, command_text, report_text
+    from autodeploy.reports.texts import change_name, command_text, report_text, titled
     from autodeploy.reports.wording import wrap
 
     lines = []
@@ -100,7 +100,7 @@ def _flag_lines(shown: Sequence[Improvement], lang: Language) -> list[str]:
         told = [("add_flags", improvement.add_flags), ("drop_flags", improvement.drop_flags)]
         flags = report_text(lang, "semicolon").join(command_text(lang, key, flags=" ".join(f)) for key, f in told if f)
         if flags:
-            of_change = command_text(lang, "flags_of", change=change_name(lang, improvement.name), flags=flags)
+            of_change = titled(lang, change_name(lang, improvement.name), flags)
             lines += wrap(of_change, hanging="  ")
     return [*lines, ""] if lines else []
 

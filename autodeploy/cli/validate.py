@@ -77,7 +77,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     """One line a run, then the summary: all errors are predicted / measured - 1 of speeds and of memory."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.texts import command_text, titled
 
     names = ("run", "tokens_per_s_per_npu", "predicted", "error", "skipped")
     run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
@@ -93,12 +93,9 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
         lines.append(table_text(titles, [_served_row(row, lang) for row in served], right=frozenset(range(1, 7))))
     summary = report["summary"]
     for name in ("time", "memory", *(name for name in ("tpot", "rl") if summary.get(name))):
-        told = command_text(
-            lang, "class_count", name=command_text(lang, name), statistics=_statistics(summary[name], lang)
-        )
-        lines.append(told + "\n")
+        lines.append(titled(lang, command_text(lang, name), _statistics(summary[name], lang)) + "\n")
     for name, values in (summary.get("by_class") or {}).items():
-        lines.append("  " + command_text(lang, "class_count", name=name, statistics=_by_class(values, lang)) + "\n")
+        lines.append("  " + titled(lang, name, _by_class(values, lang)) + "\n")
     said = [(row["id"], text) for row in report["rows"] for text in row.get("diagnoses") or ()]
     if said:
         lines.append(command_text(lang, "read_otherwise") + "\n")

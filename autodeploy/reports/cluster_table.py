@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
-from autodeploy.reports.texts import command_text
+from autodeploy.reports.texts import command_text, titled
 from autodeploy.reports.wording import degrees, system_title
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def cluster_lines(found: ClusterComparison, lang: Language) -> list[str]:
 
 
 def _of(offer: ClusterOffer, message: str, lang: Language) -> str:
-    return command_text(lang, "cluster_said", cluster=offer_title(offer), said=in_language(message, lang))
+    return titled(lang, offer_title(offer), in_language(message, lang))
 
 
 def cluster_titles(lang: Language) -> list[str]:

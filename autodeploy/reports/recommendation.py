@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
 from autodeploy.reports.rows import looks_like, what_differs
-from autodeploy.reports.texts import reference_name, report_text
+from autodeploy.reports.texts import reference_name, report_text, titled
 from autodeploy.reports.wording import chance, degrees, percent, seconds
 from cost_models.schedule import SCHEDULES, schedule
 
@@ -65,7 +65,7 @@ def reference_line(plan_set: PlanSet, lang: Language) -> str | None:
     if found is None or found.label not in {"public recipe", "your script"} or not found.explanation:
         return None
     name = reference_name(found.label, lang)
-    return report_text(lang, "reference_from", name=name, source=in_language(found.explanation, lang))
+    return titled(lang, name, in_language(found.explanation, lang))
 
 
 def other_fastest(plan_set: PlanSet) -> Fastest | None:

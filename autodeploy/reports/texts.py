@@ -39,6 +39,11 @@ def reference_name(label: str | None, lang: Language, *, in_sentence: bool = Fal
     return _reference(lang, other if in_sentence and other in _reference else key)
 
 
+def titled(lang: Language, name: str, text: str) -> str:
+    """`name: text`."""
+    return f"{name}{report_text(lang, 'colon')}{text}"
+
+
 def field_name(lang: Language, field: str) -> str:
     """A field of a comparison in words; one without words keeps its name."""
     if field in _DEGREES:
