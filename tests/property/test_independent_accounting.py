@@ -75,7 +75,7 @@ def assert_equal(found: Estimate, expected: Step) -> None:
 # Several strategies of each case: the planner prices ten of them as fast as one.
 
 
-@settings(max_examples=examples(40), phases=[Phase.generate])
+@settings(max_examples=examples(30), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_an_estimate_equals_the_accounting(data: st.DataObject, case: Case) -> None:
     placed: list[Placed] = []
