@@ -192,7 +192,7 @@ def test_nothing_is_run(tmp_path):
         (script(flags=f"{SHAPE} {REST} --noop-layers 7"), "7 is not below --num-layers 4"),
         (script(flags=f"{SHAPE} {REST} --pipeline-model-parallel-layout 'Ett|tq|L'"), "'q' is not one of E, t, m, L"),
         (script(flags=f"{SHAPE} {REST} --pipeline-model-parallel-layout EttL"), "it places 2 layers, the model has 4"),
-        (script(flags=f"{SHAPE} --seq-length 8 --global-batch-size 8"), "no vocabulary size"),
+        (script(flags=f"{SHAPE} --seq-length 8 --global-batch-size 8"), "the script has no --vocab-size"),
     ],
 )
 def test_mistakes_name_their_place(text, message):
