@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 NO_POSTGRESQL = "PostgreSQL is not here (Debian: postgresql; or set AUTODEPLOY_TEST_DSN)"
-NO_CHROMIUM = "Chromium is not here (Debian: chromium)"
+NO_CHROMIUM = "Chromium is not here (Debian: chromium-headless-shell or chromium)"
 FIXTURE_MARKS = {
     "postgres_server_dsn": "postgres",
     "chromium_browser": "chromium",
