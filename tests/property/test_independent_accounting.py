@@ -214,6 +214,17 @@ def test_layers_with_a_window(seq: int, heads: dict[str, Any]) -> None:
         assert_equal(estimated(case, d, [[8]], applied), account(case.run, d, case.machine, [[8]], applied))
 
 
+@pytest.mark.parametrize("targets", [("linear_fc1",), ("linear_qkv", "linear_fc2")])
+def test_what_frees_nothing_before_frozen_weights_takes_no_share_of_a_wait(targets: tuple[str, ...]) -> None:
+    """Norms before them keep nothing, and leave the wait for an exchange to what is recomputed."""
+    on = frozenset({"selective_recompute", "flash_attention"})
+    model = LATENT | {"num_nextn_predict_layers": 0}
+    case = case_of(model, cluster("supernodes"), on, imbalance=3.0, peak=3.0, adapters=(64, targets))
+    d = Degrees(case.world, tp=4, ep=8, micro_batches=2, sequence_parallel=True)
+    applied = {"moe_zero_memory_level0": [7]}
+    assert_equal(estimated(case, d, [[8]], applied), account(case.run, d, case.machine, [[8]], applied))
+
+
 @pytest.mark.parametrize(("tp", "sequence_parallel"), [(1, False), (2, False), (4, True)])
 @pytest.mark.parametrize("model", [DENSE, DENSE | {"hidden_act": "gelu", "qk_norm": True}, LATENT], ids=str)
 def test_every_second_product_is_computed_again(tp: int, sequence_parallel: bool, model: dict[str, Any]) -> None:

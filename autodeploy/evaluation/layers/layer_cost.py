@@ -393,14 +393,13 @@ def _waits(
 
     A replay needs no gradient, so it can run beside the exchanges of the backward pass that nothing else hides. Full
     recompute has them to itself; choices that may be combined share them in proportion to their work, so that together
-    they never hide more than there is.
+    they never hide more than there is. One that frees no bytes, as of norms before frozen weights, has no share.
     """
-    partial = [
-        c
-        for c in CHOICES.values()
-        if c.kind == "recompute" and EVERYTHING not in c.frees and _freed_here(c, kept, table)
-    ]
-    together = np.asarray(sum((_replayed_work(c, times, table) for c in partial), np.zeros(1)))
+    together = np.zeros(1)
+    for choice in CHOICES.values():
+        if choice.kind == "recompute" and EVERYTHING not in choice.frees:
+            freed = sum(kept[name] * share for name, share in _freed_here(choice, kept, table).items())
+            together = together + np.where(np.asarray(freed) > 0.0, _replayed_work(choice, times, table), 0.0)
 
     def window(choice: MemoryChoice, work: Floats) -> Floats:
         share = 1.0 if EVERYTHING in choice.frees else work / np.maximum(together, 1e-30)
