@@ -32,3 +32,8 @@ def collect_seldom() -> None:
     """Keeps what was imported: the collector would walk all of it several times a search, 5 % of its time."""
     gc.freeze()
     gc.set_threshold(*COLLECTED_AFTER)
+
+
+def leave_at_once() -> None:
+    """Keeps the collector from a last walk over all that was imported, most of a second, while the process ends."""
+    gc.freeze()

@@ -34,7 +34,7 @@ from autodeploy.cli import (
 )
 from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
 from autodeploy.cli.loudness import EveryCommand, begin, loudness
-from autodeploy.own_process import collect_seldom, use_one_thread
+from autodeploy.own_process import collect_seldom, leave_at_once, use_one_thread
 
 app = typer.Typer(
     name="autodeploy",
@@ -90,6 +90,8 @@ def run() -> None:
         code = report_error(error, asked_language(sys.argv))
         _show_trace_when_asked(code)
         sys.exit(code)
+    finally:
+        leave_at_once()
 
 
 def _show_trace_when_asked(code: int) -> None:
