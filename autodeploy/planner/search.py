@@ -89,12 +89,12 @@ def plan(
     if of is not None:
         prepared = replace(prepared, identity=replace(prepared.identity, spec_hash=spec_hash(of)))
     with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
-        if not alone:
-            beside.begin()
         choice, context = prepared.choice, prepared.context
         searched = _ended(
             lambda: search_space(prepared.spec, prepared.profile, choice, context, stop), spec, stop, alone=alone
         )
+        if not alone:
+            beside.begin()  # what the sweep has loaded by now, a second process need not load again
         enumerated_s = time.monotonic() - started
         report = SearchReporter(progress, started, searched, prepared.identity.ratio, stop)
         report.enumerated()
