@@ -193,7 +193,7 @@ class SearchService:
             spec = with_overlay(session, spec, self._principal.team)
         content = Content(*self._planner.describe_hashes(spec))
         tags = check_annotations(tags, note)
-        admitted = Admitted(spec, content, None)  # it does not wait
+        admitted = Admitted(spec, content, self._expected_s(spec))
         with self._database.write() as session:
             view = self.insert(session, admitted, tags, note, reuse=reuse, enqueue=False)
             claim = Queue(session).claim(view.id, str(Owner()), now=utc_now())

@@ -18,10 +18,10 @@ from autodeploy.specs.training import TrainingSpec
 from cost_models.expert_migration import greedy_placement
 from cost_models.load_balance import contiguous, hot_share, loads_of_ranks, series_of_factor, without_hottest
 from tests.support.accounting.cases import LATENT, MOE, Case, candidates_of, case_of, cluster, spec_of
-from tests.support.accounting.estimates import estimates
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.run import Levelled
 from tests.support.accounting.step import account
+from tests.support.estimates import estimates
 from tests.support.examples import examples
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from tests.support.accounting.cases import (
     memory_choices,
     placements,
 )
-from tests.support.accounting.estimates import Placed, estimated, estimates
 from tests.support.accounting.ranks import Degrees
+from tests.support.estimates import Placed, estimated, estimates
 from tests.support.examples import examples
 
 ROUNDING = 1e-9

@@ -28,8 +28,8 @@ from tests.support.accounting.cases import (
     models,
     placements,
 )
-from tests.support.accounting.estimates import estimates
 from tests.support.accounting.ranks import Degrees
+from tests.support.estimates import estimates
 from tests.support.examples import examples
 
 if TYPE_CHECKING:

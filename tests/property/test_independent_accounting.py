@@ -28,9 +28,9 @@ from tests.support.accounting.cases import (
     memory_choices,
     placements,
 )
-from tests.support.accounting.estimates import Placed, estimates
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.step import Step, account
+from tests.support.estimates import Placed, estimates
 from tests.support.examples import examples
 
 if TYPE_CHECKING:

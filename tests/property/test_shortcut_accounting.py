@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from autodeploy.evaluation.sweep.sweep import sweep
 from tests.property.test_independent_accounting import EXACT, assert_equal, assert_parts, with_templates
 from tests.support.accounting.cases import SHORTCUT, Case, candidates_of, case_of, cluster, memory_choices, placements
-from tests.support.accounting.estimates import Placed, estimates
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.step import account
+from tests.support.estimates import Placed, estimates
 from tests.support.examples import examples
 
 ON = (

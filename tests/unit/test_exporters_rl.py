@@ -247,7 +247,7 @@ def test_plans_of_one_kind_are_not_launched_as_the_other():
         (f"{ROLLOUT}.gpu_memory_utilization", 1, None),
         (f"{ROLLOUT}.enforce_eager", 1, "takes bool, not 1"),
         (f"{OVERRIDE}.recompute_method", "all", "no value 'all'"),
-        (f"{ROLLOUT}.num", 8, "no key"),
+        (f"{ROLLOUT}.num", 8, "it has no "),
         ("trainer.save_freq", "${SAVE_FREQ}", None),
     ],
 )

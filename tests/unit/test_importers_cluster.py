@@ -87,11 +87,14 @@ def imported(*texts: str, profile: str | None = None) -> ImportedCluster:
     return import_cluster([(f"file{i}", read_cluster_text(text)) for i, text in enumerate(texts)], profile)
 
 
+PATIENCE_S = 10.0  # far beyond what a slow machine takes, far below what hostile text could cost
+
+
 def refused(text: str) -> SpecError:
     began = time.process_time()
     with pytest.raises(SpecError) as caught:
         read_cluster_text(text)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < PATIENCE_S
     return caught.value
 
 
@@ -301,7 +304,7 @@ def test_a_wrong_value_of_a_rank_table_is_refused_with_its_line(path: str, value
     [
         ('{"version": "1.0",\n"version": "1.2"}', "line 2: the key 'version' is given twice"),
         ('{"version": "1.0",\n\n"server_count": NaN}', "line 3: NaN is not a JSON number"),
-        ('{"version": "1.0",\n"server_count": ' + "9" * 5000 + "}", "line 2: not usable JSON"),
+        ('{"version": "1.0",\n"server_count": ' + "9" * 5000 + "}", "line 2: not JSON: "),
         ("\n" + "[" * 100_000, "line 2: nested"),
         ("{" * 5, "line 1"),
         ('{"version": "1.0"\n"status": ""}', "line 2"),

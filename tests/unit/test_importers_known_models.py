@@ -63,7 +63,7 @@ def test_a_vocabulary_is_lent_by_a_preset_that_the_file_names_and_told() -> None
     ],
 )
 def test_a_vocabulary_is_never_assumed(flags: str, filename: str) -> None:
-    with pytest.raises(SpecError, match="no vocabulary size") as caught:
+    with pytest.raises(SpecError, match="no --vocab-size") as caught:
         read(flags, filename)
     assert "--set VOCAB_SIZE=N" in caught.value.errors[0].hint
 
@@ -98,7 +98,7 @@ def test_of_models_of_one_shape_the_series_that_the_file_names_lends(filename: s
 
 @pytest.mark.parametrize("filename", ["pretrain_llama_70b.sh", "pretrain_llama70b.sh", "codellama2_70b.sh"])
 def test_models_of_one_shape_that_the_file_does_not_tell_apart_lend_nothing(filename: str) -> None:
-    with pytest.raises(SpecError, match="no vocabulary size"):
+    with pytest.raises(SpecError, match="no --vocab-size"):
         read(GROUPED, filename)
 
 
@@ -109,7 +109,7 @@ def test_layers_of_the_named_series_lend_at_another_depth_and_it_is_told() -> No
     (doubt,) = found["doubts"]
     assert doubt == "/model/vocab_size = 32000: the script has none: that of Llama-2 70B, whose layers are as wide"
     assert "取各层宽度相同的 Llama-2 70B 的值" in in_language(doubt, "zh")
-    with pytest.raises(SpecError, match="no vocabulary size"):
+    with pytest.raises(SpecError, match="no --vocab-size"):
         read(f"{deeper} --num-experts 8 --moe-router-topk 2", "pretrain_llama2_moe.sh")
 
 
@@ -124,7 +124,7 @@ def test_a_family_lends_where_its_vocabularies_hardly_count_and_it_is_told(filen
     found = read(HUGE, filename).document
     assert found["model"]["vocab_size"] == size
     assert any("change less than 0.3 % of the parameters" in doubt for doubt in found["doubts"])
-    with pytest.raises(SpecError, match="no vocabulary size"):
+    with pytest.raises(SpecError, match="no --vocab-size"):
         read(HUGE.replace("--num-layers 64", "--num-layers 2"), filename)
 
 
