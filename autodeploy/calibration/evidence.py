@@ -63,13 +63,16 @@ def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:
 
 
 def unproven(run: Mapping[str, Any], family: str) -> frozenset[str]:
-    """Features, schedules and dispatchers by name and degrees by their axis, of which `evidence_of` has no run."""
+    """Names of what a run rests on, of which `evidence_of` has no run."""
     pool = _pool(family)
     return frozenset(
-        axis if isinstance(value, int) else value
-        for axis, value, used in _asked(run)
-        if not pool.marks_of(axis, value, used=used).any()
+        named_by(axis, value) for axis, value, used in _asked(run) if not pool.marks_of(axis, value, used=used).any()
     )
+
+
+def named_by(axis: str, value: int | str) -> str:
+    """What names one thing that a run rests on: a degree its axis, a feature, schedule or dispatcher itself."""
+    return axis if isinstance(value, int) else value
 
 
 def _asked(run: Mapping[str, Any]) -> Iterator[tuple[str, int | str, bool]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.coverage import RUN_AXES
-from autodeploy.calibration.evidence import evidence_of, realised_share, unproven
+from autodeploy.calibration.evidence import evidence_of, named_by, realised_share, unproven
 from autodeploy.ranking.uncertainty import run_of
 from autodeploy.strategies.tree import distinct
 
@@ -35,7 +35,7 @@ def unproven_of(candidate: Candidates, context: Context) -> frozenset[str]:
 
 def unproven_in(evidence: Iterable[Evidence]) -> frozenset[str]:
     """Features, schedules and dispatchers by name and degrees by their axis, of which there is no run."""
-    return frozenset(each.axis if isinstance(each.value, int) else each.value for each in evidence if not each.runs)
+    return frozenset(named_by(each.axis, each.value) for each in evidence if not each.runs)
 
 
 def unproven_axes(candidates: Candidates, context: Context) -> Ints:

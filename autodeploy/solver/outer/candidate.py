@@ -64,10 +64,15 @@ class Solved:
 
 def refining(solved: Solved, effort: Effort, *, counts: bool) -> Callable[[CandidatePlans], Quick]:
     """What solves a candidate's problem in full from its plan. counts: with masters of layer counts too."""
-    if solved.problem.vpp > 1 and not counts:
-        # A short master of layer counts proves less than paths do, and proposes nothing better than the local search.
-        effort = replace(effort, rounds=0)
+    effort = _with_masters(effort, solved.problem.vpp, counts=counts)
     return partial(CandidatePlans.refined, problem=solved.problem, effort=effort, hint=solved.plan)
+
+
+def _with_masters(effort: Effort, vpp: int, *, counts: bool) -> Effort:
+    """With the masters that are worth it. counts: of layer counts too, for stages with several chunks: a short one
+    proves less than paths do, and proposes nothing better than the local search.
+    """
+    return effort if vpp == 1 or counts else replace(effort, rounds=0)
 
 
 def solve_candidate(
@@ -290,16 +295,13 @@ class CandidateSolver:
         return self._tuples.visit(rows, ahead, enough_s)
 
     def exact(self, index: int, effort: Effort, enough_s: float, counts: bool) -> Quick:
-        """`CandidatePlans.exact`, its bound raised by the paths of the candidate's own problems.
-
-        counts : with masters of layer counts too, which prove less than paths do when they are short.
+        """`CandidatePlans.exact`; of stages with several chunks its bound is raised by paths of the candidate's own
+        problems. counts : with masters of layer counts too.
         """
         plans = self.plans(index)
-        several_chunks = int(plans.candidate.vpp[0]) > 1
-        problem, solution = plans.exact(
-            replace(effort, rounds=0) if several_chunks and not counts else effort, enough_s
-        )
-        if not several_chunks or solution.bound_s >= min(enough_s, solution.step_s):
+        vpp = int(plans.candidate.vpp[0])
+        problem, solution = plans.exact(_with_masters(effort, vpp, counts=counts), enough_s)
+        if vpp == 1 or solution.bound_s >= min(enough_s, solution.step_s):
             return problem, solution
         by_paths = self._tuples.of_candidate(tuple(plans.problems()), enough_s)
         bound_s = min(solution.step_s, max(solution.bound_s, by_paths.bound_s))
