@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats, Number
     from cost_models.compute import ComputeRates
 
+REMEMBERED_SIZE = 256  # entries of an array
+
 
 def tile_loss(m: Number, n: Number, k: Number, chunks: Number, rates: ComputeRates) -> Floats:
     """Time of C[m, n] = A[m, k] B[k, n] in `chunks` pieces of its rows against the whole, at least 1.
@@ -22,10 +25,25 @@ def tile_loss(m: Number, n: Number, k: Number, chunks: Number, rates: ComputeRat
     Fewer rows are fewer output tiles: the last wave of each piece leaves matrix cores idle, once a piece instead of
     once. Both are in whole waves of the best tiles on the device's cores (`gemm_waves.tiled_efficiency`).
     """
-    half, cores = rates.gemm_k_half, rates.cube_cores
+    sizes = [np.asarray(size, dtype=np.float64) for size in (m, n, k, chunks, rates.gemm_k_half)]
+    if max(size.size for size in sizes) > REMEMBERED_SIZE:
+        return _tile_loss(*sizes, rates.cube_cores)
+    return _remembered_tile_loss(tuple((size.shape, size.tobytes()) for size in sizes), rates.cube_cores)
+
+
+def _tile_loss(m: Floats, n: Floats, k: Floats, chunks: Floats, half: Floats, cores: float) -> Floats:
     whole = tiled_efficiency(m, n, k, half, cores)
-    piece = tiled_efficiency(np.asarray(m) / chunks, n, k, half, cores)
+    piece = tiled_efficiency(m / chunks, n, k, half, cores)
     return np.asarray(np.maximum(whole / piece, 1.0))
+
+
+@lru_cache(maxsize=1024)
+def _remembered_tile_loss(sizes: tuple[tuple[tuple[int, ...], bytes], ...], cores: float) -> Floats:
+    """A search asks the same of a few products many times: in every pass, world and space beside its own."""
+    m, n, k, chunks, half = (np.frombuffer(values).reshape(shape) for shape, values in sizes)
+    loss = _tile_loss(m, n, k, chunks, half, cores)
+    loss.setflags(write=False)
+    return loss
 
 
 def chunked_s(

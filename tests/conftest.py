@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 from tests.support import chromium, postgresql
 
@@ -37,6 +38,8 @@ settings.register_profile(
     "deterministic", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("deterministic")
+# Nor do they follow what happens to be imported: Hypothesis would draw constants of every module that a run has loaded.
+providers._get_local_constants = lambda: providers._local_constants
 
 
 def require_all() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from autodeploy.ablation.rl_estimates import estimated_anyway, features_of
@@ -51,7 +52,8 @@ def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[],
     ordered = _ordered(order, active)
     name = spec.model.name or "model"
 
-    def predicted(kept: frozenset[str], stand_ins: frozenset[str] = frozenset()) -> Plan | SpecError:
+    @cache
+    def predicted(kept: frozenset[str], stand_ins: frozenset[str]) -> Plan | SpecError:
         removed = frozenset(active) - kept
         variant = without(without_mechanisms(strategy, removed), removed - MECHANISMS.keys())
         features = (kept | stand_ins) - MECHANISMS.keys()
@@ -59,17 +61,18 @@ def ablate(spec: Spec, *, order: Sequence[str] = (), should_cancel: Callable[[],
             return estimated_anyway(spec, variant, features)
         return estimate(spec.model_copy(update={"strategy": variant}), features=features)
 
-    whole, baseline = predicted(frozenset(active)), predicted(frozenset())
+    none = frozenset[str]()
+    whole, baseline = predicted(frozenset(active), none), predicted(none, none)
     rows = [_row(name, "none", "baseline", baseline, baseline)]
-    rows += [_row(name, f, "alone", predicted(frozenset({f})), baseline) for f in ordered]
+    rows += [_row(name, f, "alone", predicted(frozenset({f}), none), baseline) for f in ordered]
     before = baseline
     for number, feature in enumerate(ordered):
-        after = predicted(frozenset(ordered[: number + 1]))
+        after = predicted(frozenset(ordered[: number + 1]), none)
         rows.append(_row(name, feature, "cumulative", after, before))
         before = after
     for feature in ordered:
         pairs = feature in SCHEDULES and schedule(feature).pairs
-        stand_ins = STAND_INS & on if pairs else frozenset[str]()
+        stand_ins = STAND_INS & on if pairs else none
         rows.append(_row(name, feature, "leave_one_out", predicted(frozenset(active) - {feature}, stand_ins), whole))
     return AblationReport(rows=tuple(rows), engine_version=ENGINE_VERSION)
 

@@ -19,6 +19,7 @@ from autodeploy.strategies.grid_rules import judge_grid
 from autodeploy.strategies.rules import Rule, judge
 from autodeploy.strategies.space import Space
 from autodeploy.strategies.tree import CUT_AXES, OPTIMIZER_STATE_AXES, CandidateTree, distinct_cuts, tree_of
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -84,7 +85,7 @@ def rows(candidates: Candidates) -> np.ndarray:
     return np.stack([np.asarray(column, dtype=np.int64) for column in candidates.columns().values()], axis=1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(judged(), st.booleans())
 def test_rules_by_level_give_the_same_candidates_and_counts(
     case: tuple[Grid, Candidates, dict[str, Any], str], by_replicas: bool
@@ -140,7 +141,7 @@ def check_levels(tree: CandidateTree, by_replicas: bool) -> None:
     assert len(tree.cuts) == (len(tree.placed) if by_replicas else len(np.unique(tree.cut_of)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(judged(), st.randoms(use_true_random=False), st.booleans())
 def test_any_candidates_make_a_tree(
     case: tuple[Grid, Candidates, dict[str, Any], str], random: Any, by_replicas: bool

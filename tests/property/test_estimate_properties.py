@@ -47,7 +47,7 @@ def placed(data: st.DataObject, case: Case, count: int, schedules: tuple[str, ..
     return found
 
 
-@settings(max_examples=examples(25), phases=[Phase.generate])
+@settings(max_examples=examples(12), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_parts_of_a_sweep_add_up_and_none_is_negative(data: st.DataObject, case: Case) -> None:
     table = sweep(candidates_of([data.draw(degrees(case)) for _ in range(12)]), case.context)
@@ -60,7 +60,7 @@ def test_parts_of_a_sweep_add_up_and_none_is_negative(data: st.DataObject, case:
     assert (table.least_bytes <= table.memory_bytes * (1 + ROUNDING)).all()
 
 
-@settings(max_examples=examples(30), phases=[Phase.generate])
+@settings(max_examples=examples(14), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_parts_of_an_estimate_add_up_and_no_layout_beats_the_bound(data: st.DataObject, case: Case) -> None:
     layouts = placed(data, case, 6)
@@ -74,7 +74,7 @@ def test_parts_of_an_estimate_add_up_and_no_layout_beats_the_bound(data: st.Data
         assert table.least_bytes[index] <= found.allocator_bytes.max() * (1 + ROUNDING)
 
 
-@settings(max_examples=examples(25), phases=[Phase.generate])
+@settings(max_examples=examples(12), phases=[Phase.generate])
 @given(st.data(), cases(), st.sampled_from(["network", "memory", "matrix", "host_link"]))
 def test_a_faster_machine_is_never_slower(data: st.DataObject, case: Case, part: str) -> None:
     layouts = placed(data, case, 3, ESTIMATED)
@@ -95,7 +95,7 @@ def test_a_faster_machine_is_never_slower(data: st.DataObject, case: Case, part:
         np.testing.assert_array_equal(after.card_bytes, before.card_bytes)
 
 
-@settings(max_examples=examples(20), phases=[Phase.generate])
+@settings(max_examples=examples(10), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_more_tokens_take_longer_and_need_no_less_memory(data: st.DataObject, case: Case) -> None:
     layouts: list[Placed] = []
@@ -124,13 +124,13 @@ def assert_alone_is_as_in_a_batch(case: Case, batch: list[Degrees], alone: int) 
             assert values[0] == together[name][index], (name, d)
 
 
-@settings(max_examples=examples(20), phases=[Phase.generate])
+@settings(max_examples=examples(10), phases=[Phase.generate])
 @given(st.data(), cases().filter(lambda case: "grouped_gemm" in case.run.on))
 def test_a_candidate_alone_is_the_same_as_in_a_batch(data: st.DataObject, case: Case) -> None:
     assert_alone_is_as_in_a_batch(case, [data.draw(degrees(case)) for _ in range(5)], 2)
 
 
-@settings(max_examples=examples(10), phases=[Phase.generate])
+@settings(max_examples=examples(6), phases=[Phase.generate])
 @given(st.data(), st.sampled_from(sorted(MODELS)))
 def test_an_estimate_is_the_same_alone_and_in_a_batch(data: st.DataObject, name: str) -> None:
     case = case_of(MODELS[name], cluster("supernodes"), ON, imbalance=1.3, peak=2.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cost_models.expert_skew import SkewFamily, family_imbalance
 from tests.support.examples import examples
 
-MANY = settings(max_examples=examples(100))
+MANY = settings(max_examples=examples(40))
 EXPERTS = st.sampled_from([8, 60, 64, 128, 160, 256, 384])
 FAMILIES = st.builds(
     SkewFamily,

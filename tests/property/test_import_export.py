@@ -210,7 +210,7 @@ SAME = (
 
 @pytest.mark.parametrize("target", ["mindspeed-llm", "megatron", ON_ASCEND, "mindformers"])
 @given(data=st.data())
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_plan_comes_back_from_its_launch_file(target, data):
     plan_set, plan = data.draw(cases(target))
     framework = "megatron" if target == ON_ASCEND else target
@@ -250,7 +250,7 @@ def paired(strategy):
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_json_brings_the_whole_plan_back(data):
     plan_set, plan = data.draw(cases("json"))
     spec = import_document(export(plan_set, plan, "json").text, "plan.json").spec()

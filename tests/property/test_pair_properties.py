@@ -25,6 +25,7 @@ from cost_models.schedule import (
 )
 from tests.support.accounting.cases import LATENT, Case, candidates_of, case_of, cluster
 from tests.support.accounting.ranks import Degrees
+from tests.support.examples import examples
 
 SECONDS = st.floats(0.0, 10.0).map(lambda x: np.array([x]))
 ROUNDING = 1e-9
@@ -59,7 +60,7 @@ def faster(value: Any, share: float, chosen: list[bool]) -> Any:
     return replace(value, **{f.name: faster(getattr(value, f.name), share, chosen) for f in fields(value)})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(pairs(), st.floats(0.0, 1.0), st.lists(st.booleans(), min_size=60, max_size=60))
 def test_a_faster_lane_never_lengthens_a_pair(
     pair: tuple[ForwardHalf, BackwardHalf], share: float, chosen: list[bool]
@@ -70,7 +71,7 @@ def test_a_faster_lane_never_lengthens_a_pair(
     assert after.inner_s[0] + after.first_s[0] <= before.inner_s[0] + before.first_s[0] + ROUNDING
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(pairs())
 def test_a_pair_runs_all_work_and_hides_no_more_than_exchanges(pair: tuple[ForwardHalf, BackwardHalf]) -> None:
     forward, backward = pair
@@ -87,7 +88,7 @@ def test_a_pair_runs_all_work_and_hides_no_more_than_exchanges(pair: tuple[Forwa
     assert time.inner_s[0] <= work + sent + busy + ROUNDING
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.sampled_from(["adaptive_pipe", "dualpipev", "dualpipe"]), st.integers(1, 6), st.integers(2, 4), st.data())
 def test_pairs_by_formula(kind: str, pp: int, vpp: int, data: st.DataObject) -> None:
     pp, vpp = (2 * pp, 2) if kind == "dualpipe" else (pp, 2) if kind == "dualpipev" else (pp, vpp)

@@ -28,7 +28,7 @@ pruned: list[int] = []
 
 
 @settings(
-    max_examples=examples(18), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+    max_examples=examples(10), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
 @given(instances)
 def compare(drawn: dict[str, Any]) -> None:
@@ -66,5 +66,5 @@ def steps(found: SearchState) -> list[float]:
 def test_pruning_loses_no_plan() -> None:
     pruned.clear()
     compare()
-    assert len(pruned) > 12
+    assert len(pruned) > 6
     assert sum(pruned) > 0, "something was pruned at all"

@@ -17,6 +17,7 @@ from autodeploy.calibration.validate import validate
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.record import Record
 from autodeploy.workload.flops import mfu
+from tests.support.examples import examples
 
 PROFILES = ("ascend-800t-a2", "cloudmatrix-384", "nvidia-a100-80g", "nvidia-h100", "nvidia-h800", "nvidia-b200")
 DENSE = ("llama2-7b", "llama3.1-405b", "qwen3-32b")
@@ -109,7 +110,7 @@ def runs(draw: st.DrawFn, models: tuple[str, ...] = DENSE + EXPERTS) -> Run:
 # -- nothing is refused, nothing is absurd ------------------------------------------------------------------------
 
 
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=examples(18), deadline=None)
 @given(runs())
 def test_every_run_has_a_time_between_the_limits_of_its_chip(run: Run) -> None:
     predicted = run.predict()
@@ -140,7 +141,7 @@ ODD: tuple[tuple[str, Any], ...] = (
 )
 
 
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=examples(18), deadline=None)
 @given(runs(), st.lists(st.sampled_from(ODD), max_size=4), st.sampled_from([None, 1, 7, 12, 10_007]))
 def test_no_rule_and_no_word_refuses_a_run(run: Run, odd: list[tuple[str, Any]], cards: int | None) -> None:
     document = replace(run, more=tuple(odd)).record().model_dump(mode="json", exclude={"diagnoses"}, exclude_unset=True)
@@ -157,7 +158,7 @@ def test_no_rule_and_no_word_refuses_a_run(run: Run, odd: list[tuple[str, Any]],
 # -- shapes of scaling --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(runs())
 def test_more_replicas_with_as_much_work_each_are_no_faster_and_lose_little(run: Run) -> None:
     """Weak scaling to tens of thousands of cards: gradients of a ring cost (g - 1) / g, so a doubling costs less than
@@ -171,7 +172,7 @@ def test_more_replicas_with_as_much_work_each_are_no_faster_and_lose_little(run:
     assert steps[2] - steps[0] <= exchange + 0.02 * steps[2]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(runs(), st.integers(1, 40))
 def test_a_sequence_more_takes_at_most_a_micro_batch_more(run: Run, extra: int) -> None:
     document = run.record()
@@ -190,7 +191,7 @@ def test_a_sequence_more_takes_at_most_a_micro_batch_more(run: Run, extra: int) 
     assert longer == pytest.approx(whole, rel=1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(runs(DENSE), st.sampled_from(["nvidia-h100", "nvidia-b200"]))
 def test_8_bits_are_faster_by_less_than_the_ratio_of_peaks(run: Run, profile: str) -> None:
     """Deep products alone double their rate; casts, attention, head and exchanges do not. Small ones may lose."""
@@ -202,7 +203,7 @@ def test_8_bits_are_faster_by_less_than_the_ratio_of_peaks(run: Run, profile: st
     assert heads[0] == heads[1]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(runs(EXPERTS), st.sampled_from([2, 4, 8]))
 def test_ranks_that_hold_the_same_tokens_work_on_them_once(run: Run, tp: int) -> None:
     """Without sequence parallelism the ranks of an expert's tensor-parallel group share their tokens: as many rows as

@@ -17,11 +17,12 @@ from autodeploy.specs.presets import load_preset
 from autodeploy.specs.rl import RlStrategy, RlTraining
 from autodeploy.specs.strategy import Recompute, Strategy
 from cost_models.placements import asynchronous
+from tests.support.examples import examples
 
 MODELS = {name: load_preset(name) for name in ("qwen3-8b", "qwen3-30b-a3b")}
 PROFILE = profile_of(ClusterSpec(profile="nvidia-h100", num_npus=8))
 OFFLOAD = ("optimizer", "gradients", "parameters")
-FEW = settings(max_examples=6, deadline=None)
+FEW = settings(max_examples=examples(4), deadline=None)
 NOTHING = Overheads()
 
 names = st.sampled_from(sorted(MODELS))

@@ -15,8 +15,9 @@ from cost_models.response_lengths import Lengths, histogram_lengths, likeness, l
 from cost_models.rollout import Rollout, rollout
 from cost_models.rollout_batch import Engines, stretches
 from cost_models.rollout_parts import folded
+from tests.support.examples import examples
 
-MANY = settings(max_examples=25)
+MANY = settings(max_examples=examples(12))
 FEWEST_SLOTS = 8
 
 times = st.floats(0.01, 1000.0)

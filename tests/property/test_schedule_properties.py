@@ -17,6 +17,7 @@ from cost_models.schedule import (
     makespan_s,
     operation_order,
 )
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from cost_models.arrays import Floats
@@ -42,7 +43,7 @@ def instances(draw: st.DrawFn) -> Instance:
     return kind, pp, vpp, m, forward, backward, hidden, sends
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(instances())
 def test_closed_forms_are_lower_bounds(case: Instance) -> None:
     kind, pp, vpp, m, forward, backward, hidden, p2p = case
@@ -67,7 +68,7 @@ def test_closed_forms_are_lower_bounds(case: Instance) -> None:
     assert (short.makespan_s <= graph * (1 + 1e-12)).all()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(instances())
 def test_every_critical_path_is_a_cut(case: Instance) -> None:
     kind, pp, vpp, m, forward, backward, hidden, p2p = case
@@ -79,7 +80,7 @@ def test_every_critical_path_is_a_cut(case: Instance) -> None:
     assert (length <= graph * (1 + 1e-12)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(instances())
 def test_more_work_never_ends_sooner(case: Instance) -> None:
     kind, pp, vpp, m, forward, backward, hidden, p2p = case

@@ -98,8 +98,8 @@ def steps_s(context: Context, candidates: Candidates, layouts: list[Layout]) -> 
     return np.array([estimate_layout(one, layout).step_time_s for one, layout in zip(priced, layouts, strict=True)])
 
 
-# Ten cases with four strategies each: a second strategy of a case costs little.
-@settings(max_examples=examples(10), phases=[Phase.generate], deadline=None)
+# Five cases with four strategies each: a second strategy of a case costs little.
+@settings(max_examples=examples(5), phases=[Phase.generate], deadline=None)
 @given(st.data(), cases())
 def test_sensitivities_are_differences_of_the_estimate(data: st.DataObject, case: Case) -> None:
     context = at(case.context, {})

@@ -56,7 +56,7 @@ def degrees(draw: st.DrawFn, case: Case, *, pipelines: tuple[int, ...] = (1, 2, 
     )
 
 
-@settings(max_examples=examples(20), phases=[Phase.generate])
+@settings(max_examples=examples(10), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_an_estimate_equals_the_accounting(data: st.DataObject, case: Case) -> None:
     placed: list[Placed] = []
@@ -68,7 +68,7 @@ def test_an_estimate_equals_the_accounting(data: st.DataObject, case: Case) -> N
         assert_equal(found, account(case.run, d, case.machine, per_chunk, applied))
 
 
-@settings(max_examples=examples(15), phases=[Phase.generate])
+@settings(max_examples=examples(8), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_the_sweep_equals_the_accounting(data: st.DataObject, case: Case) -> None:
     placed = with_templates(case, [data.draw(degrees(case, pipelines=(2, 3))) for _ in range(4)])

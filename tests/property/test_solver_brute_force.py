@@ -25,6 +25,7 @@ from autodeploy.solver import relax_bound, solve
 from autodeploy.solver.inner.layouts import to_layout
 from autodeploy.solver.inner.memory_options import legal_options
 from cost_models.schedule import in_flight_moments, makespan_s, operation_order
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     from autodeploy.solver.inner.evaluate import InnerSolution
@@ -156,7 +157,7 @@ def hold_to_brute_force(problem: InnerProblem, seed: int) -> InnerSolution:
     return solution
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(min(examples(5), 10)))
 def test_solver_matches_brute_force(block: int) -> None:
     seeds = range(block * CASES // 10, (block + 1) * CASES // 10)
     found = [hold_to_brute_force(random_problem(seed), seed) for seed in seeds]
@@ -165,7 +166,7 @@ def test_solver_matches_brute_force(block: int) -> None:
 
 def test_chunks_begin_where_they_may() -> None:
     kept = 0
-    for seed in [*range(0, 300, 5), *range(1, 300, 5)]:  # those with one chunk a stage
+    for seed in [*range(0, 150, 5), *range(1, 150, 5)]:  # those with one chunk a stage
         free = random_problem(seed)
         rng = np.random.default_rng(seed)
         layers = tuple(count + 2 for count in free.layers)
@@ -176,12 +177,12 @@ def test_chunks_begin_where_they_may() -> None:
         if solution.plan is not None:
             kept += 1
             assert set(solution.plan.layout.sum(axis=(1, 2)).cumsum()[:-1].tolist()) <= set(starts), seed
-    assert kept >= 60
+    assert kept >= 30
 
 
 def test_one_stage_with_pairs_is_never_faster_than_its_bound() -> None:
     proven = compared = 0
-    for seed in range(20_003, 21_003, 5):
+    for seed in range(20_003, 20_503, 5):
         spread = random_problem(seed)
         assert spread.pairs
         problem = replace(
@@ -199,5 +200,5 @@ def test_one_stage_with_pairs_is_never_faster_than_its_bound() -> None:
         assert (solution.plan is None) == (not np.isfinite(truth)), seed
         compared += bool(np.isfinite(truth) and solution.plan is not None and solution.plan.applied.any())
         proven += bool(np.isfinite(truth) and solution.status == "optimal" and solution.step_s <= truth * (1 + 2e-6))
-    assert compared >= 20, "memory is short"
-    assert proven >= 50
+    assert compared >= 10, "memory is short"
+    assert proven >= 25

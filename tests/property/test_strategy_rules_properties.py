@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autodeploy.stack.expression import evaluate, names
+from tests.support.examples import examples
 
-MANY = settings(max_examples=60)
+MANY = settings(max_examples=examples(30))
 AXES = {"tp": [1, 2, 4, 8], "pp": [1, 3, 5, 7], "ep": [2, 2, 6, 9], "layers": [61] * 4}
 ALLOWED = (
     *(ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.BinOp, ast.Compare, ast.Name, ast.Load),

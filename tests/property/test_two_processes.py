@@ -73,7 +73,7 @@ def test_a_candidate_costs_the_same_priced_with_others_or_alone(case: str) -> No
     request = space.request(3, 0.0, planner.budget_of(prepared.spec))
     together, alone = (CandidateSolver(request, together=each) for each in (True, False))
     last = [LIKELY] if len(request.candidates) > LIKELY else []
-    some = [*request.swept.fastest(LIKELY + 1)[[*range(0, 200, 9), *last]].tolist()]
+    some = [*request.swept.fastest(LIKELY + 1)[[*range(0, 200, 20), *last]].tolist()]
     for index in some:
         problems = [list(solver.plans(index).problems()) for solver in (together, alone)]
         for one, other in zip(*problems, strict=True):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SHORT = 16  # documents of the curve are whole sequences, or a sixteenth of one
 BISECTIONS = 24
+OF_STAGES = 7  # a step of theirs is a whole search
 BALANCE = "virtual_pipeline_balance"
 
 
@@ -111,8 +112,10 @@ def lengths_of_imbalance(spec: Spec, features: frozenset[str], imbalance: float)
     return histogram(_bisected(lambda share: -uneven(share), 0.05, 1.0, -imbalance))
 
 
-def _bisected(rising: Callable[[float], float], low: float, high: float, wanted: float) -> float:
-    for _ in range(BISECTIONS):
+def _bisected(
+    rising: Callable[[float], float], low: float, high: float, wanted: float, bisections: int = BISECTIONS
+) -> float:
+    for _ in range(bisections):
         middle = (low + high) / 2.0
         low, high = (middle, high) if rising(middle) < wanted else (low, middle)
     return high
@@ -140,6 +143,6 @@ def _stages_pct(spec: Spec, features: frozenset[str], imbalance: float) -> float
 
     if imbalance <= 1.0:
         return 0.0
-    wanted = rows if uneven(rows) >= imbalance else _bisected(uneven, rows, 256.0 * rows, imbalance)
+    wanted = rows if uneven(rows) >= imbalance else _bisected(uneven, rows, 256.0 * rows, imbalance, OF_STAGES)
     steps = (solve(problem(wanted, on), effort=FAST).step_s for on in (even, free))
     return max(0.0, _gain_pct(*steps))

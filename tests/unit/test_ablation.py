@@ -53,7 +53,8 @@ def test_every_feature_of_the_strategy_is_switched_each_way(report):
 def test_what_cuts_the_sequence_is_priced_against_the_ring():
     long = {"seq_length": 65536, "global_batch_size": 32}
     for algorithm, feature, more in (("ulysses", "ulysses", {}), ("hybrid", "hybrid_cp", {"ulysses_degree": 4})):
-        cut = SPEC.strategy.model_copy(update={"ep": 2, "cp": 8, "cp_algo": algorithm, **more})
+        plain = {"schedule": "1f1b", "vpp": 1, "features": ("flash_attention",)}
+        cut = SPEC.strategy.model_copy(update={**plain, "ep": 2, "cp": 8, "cp_algo": algorithm, **more})
         training = SPEC.training.model_validate({**SPEC.training.model_dump(), **long})
         spec = SPEC.model_copy(update={"strategy": cut, "training": training})
         rows = {row.mode: row for row in ablate(spec).rows if row.feature == feature}

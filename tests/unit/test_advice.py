@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def planned(risk: str, memory_limit_gib: float | None = None, top_k: int = 5) -> PlanSet:
     """Qwen3-30B-A3B on two nodes of eight, where its best plans are."""
     search: dict[str, Any] = {"effort": "fast", "risk": risk, "top_k": top_k, "memory_limit_gib": memory_limit_gib}
-    search["allow"] = {"tp": [1, 2], "pp": [1, 2], "micro_batch_size": [1, 2]}
+    search["allow"] = {"tp": [1], "pp": [1, 2], "cp": [1], "micro_batch_size": [1, 2]}
     return plan(
         read_spec_document(
             {
@@ -64,7 +64,7 @@ def test_the_fastest_plan_is_that_of_the_neutral_ranking() -> None:
 
 
 def test_a_plan_that_may_not_fit_counts_with_its_remedy() -> None:
-    found = planned("averse", memory_limit_gib=30.0)
+    found = planned("averse", memory_limit_gib=30.0, top_k=1)
     assert found.fastest is not None
     assert found.fastest.p_fits < 0.9
     bets = {bet.kind: bet for bet in found.fastest.bets}
@@ -77,8 +77,8 @@ def test_a_plan_that_may_not_fit_counts_with_its_remedy() -> None:
 
 
 def test_with_less_memory_nothing_recommended_is_tighter() -> None:
-    for limit in (30.0, None):
-        best = planned("averse", memory_limit_gib=limit).plans[0]
+    for limit, top_k in ((30.0, 1), (None, 5)):
+        best = planned("averse", limit, top_k).plans[0]
         assert best.peak_memory_gib <= best.memory_limit_gib
         assert best.p_fits is not None
         assert best.p_fits >= 0.9
@@ -93,7 +93,7 @@ def test_plans_differ_in_more_than_chunks() -> None:
 
 
 def test_one_plan_is_asked_for_and_given() -> None:
-    found = planned("averse", top_k=1)
+    found = planned("averse", 30.0, 1)
     assert len(found.plans) == 1
     assert found.plans[0].p_fits is not None
     assert found.plans[0].p_fits >= 0.9
@@ -110,8 +110,10 @@ def test_the_box_is_printed_with_widths_and_their_basis() -> None:
 
 
 def test_the_same_spec_is_ranked_alike() -> None:
-    again = planned.__wrapped__("averse")
-    assert again.plans == planned("averse").plans
+    again = planned.__wrapped__("averse", 30.0, 1)
+    assert (again.plans, again.fastest, again.risk) == tuple(
+        getattr(planned("averse", 30.0, 1), name) for name in ("plans", "fastest", "risk")
+    )
 
 
 @pytest.mark.parametrize(("robust", "risk"), [("regret", "averse"), ("worst_time", "averse"), ("off", "neutral")])

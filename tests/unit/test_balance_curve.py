@@ -20,10 +20,10 @@ def spec_of(model: str = "pangu-ultra-moe-718b") -> Spec:
     return read_spec_document(
         {
             "model": model,
-            "cluster": {"profile": "ascend-800t-a2", "device": "910B3", "num_npus": 6144},
-            "training": {"seq_length": 8192, "global_batch_size": 3072},
+            "cluster": {"profile": "ascend-800t-a2", "device": "910B3", "num_npus": 3072},
+            "training": {"seq_length": 8192, "global_batch_size": 768},
             "search": {"target": "any"},
-            "strategy": {"tp": 8, "pp": 16, "vpp": 2, "ep": 32, "etp": 1, "schedule": "adaptive_pipe"},
+            "strategy": {"tp": 8, "pp": 8, "vpp": 2, "ep": 32, "etp": 1, "schedule": "adaptive_pipe"},
         }
     )
 

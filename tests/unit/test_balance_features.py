@@ -31,6 +31,8 @@ LAYOUT = {
     "recompute": {"granularity": "full"},
 }
 
+FEW = {"tp": [1], "pp": [2], "cp": [1], "ep": [8], "micro_batch_size": [1]}
+
 
 def run(*features: str, training: dict[str, Any] | None = None, model: Any = None, **strategy: Any) -> Plan:
     document = PANGU | {"training": PANGU["training"] | (training or {}), "strategy": LAYOUT | strategy}
@@ -56,9 +58,18 @@ def test_as_many_nodes_as_experts_a_token_leave_no_gain() -> None:
 
 @pytest.mark.parametrize(("ep", "chosen"), [(32, "hierarchical"), (128, "alltoall")])
 def test_the_search_chooses_the_dispatcher_by_nodes(ep: int, chosen: str) -> None:
-    wanted = {"tp": 8, "pp": 16, "vpp": 2, "ep": ep, "etp": 1, "micro_batch_size": 1, "schedule": "interleaved"}
+    wanted = {
+        "tp": 8,
+        "pp": 16,
+        "vpp": 2,
+        "cp": 1,
+        "ep": ep,
+        "etp": 1,
+        "micro_batch_size": 1,
+        "schedule": "interleaved",
+    }
     features = {name: "auto" if name in {*STACK, "hierarchical_a2a"} else "off" for name in FEATURES}
-    search = {"target": "any", "fix": wanted, "features": features, "top_k": 1, "effort": "fast"}
+    search = {"target": "any", "fix": wanted, "features": features, "top_k": 1, "effort": "fast", "risk": "neutral"}
     found = plan(read_spec_document(PANGU | {"search": search}))
     assert found.plans[0].strategy.moe_dispatcher == chosen
 
@@ -141,7 +152,7 @@ def test_a_histogram_shortens_attention_and_rearranging_levels_it() -> None:
 
 @pytest.mark.parametrize("target", ["any", "mindspeed-llm"])
 def test_layers_are_even_where_virtual_pipeline_balance_is_off(target: str) -> None:
-    wanted = {"tp": 4, "pp": 4, "vpp": 1, "ep": 1, "micro_batch_size": 1, "schedule": "1f1b"}
+    wanted = {"tp": 4, "pp": 4, "vpp": 1, "cp": 1, "ep": 1, "micro_batch_size": 1, "schedule": "1f1b"}
     found = {}
     for switch in ("auto", "off"):
         search = {"target": target, "fix": wanted, "features": {"virtual_pipeline_balance": switch}, "top_k": 1}
@@ -150,7 +161,7 @@ def test_layers_are_even_where_virtual_pipeline_balance_is_off(target: str) -> N
             "model": {"preset": "llama2-7b", "vocab_size": 256_000},
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 64},
             "training": {"seq_length": 4096, "global_batch_size": 128},
-            "search": search | {"effort": "fast"},
+            "search": search | {"effort": "fast", "risk": "neutral"},
         }
         found[switch] = plan(read_spec_document(document)).plans[0]
     assert found["off"].strategy.layers_per_stage == (8, 8, 8, 8)
@@ -158,13 +169,13 @@ def test_layers_are_even_where_virtual_pipeline_balance_is_off(target: str) -> N
 
 
 def test_migration_is_in_a_mindspeed_plan_only_under_its_overlapped_layer() -> None:
-    search = {"target": "megatron", "top_k": 1, "effort": "fast"}
+    search = {"target": "megatron", "top_k": 1, "effort": "fast", "risk": "neutral"}
     document = {
         "model": "qwen3-30b-a3b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 64},
         "training": {"seq_length": 4096, "global_batch_size": 256},
     }
     for schedule in ("1f1b", "adaptive_pipe"):
-        found = plan(read_spec_document(document | {"search": search | {"allow": {"schedule": [schedule], "ep": [8]}}}))
+        found = plan(read_spec_document(document | {"search": search | {"allow": FEW | {"schedule": [schedule]}}}))
         strategy = found.plans[0].strategy
         assert ("expert_migration" in strategy.features) is (strategy.schedule == "adaptive_pipe")

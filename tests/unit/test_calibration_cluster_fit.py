@@ -194,8 +194,16 @@ def _a3_run(factor: float) -> ClusterRun:
         }
     )
     plan = estimate(of)
+
+    def moved(overlay: Overlay, numbers: Sequence[FitParameter], worlds: Sequence[World]) -> list[dict[str, float]]:
+        return [predicted_parts(each) for each in breakdowns_in(under(of, overlay), plan, numbers, worlds)]
+
     seconds = factor * plan.step_time_s
-    return ClusterRun("a3", "a3", seconds, 0.0, lambda overlay: predicted_parts(on_cluster(of, plan, overlay)))
+    return ClusterRun(
+        *("a3", "a3", seconds, 0.0),
+        lambda overlay: predicted_parts(on_cluster(of, plan, overlay)),
+        predict_moved=moved,
+    )
 
 
 def test_one_outlier_among_three_configurations_hardly_counts() -> None:

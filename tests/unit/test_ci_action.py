@@ -8,10 +8,22 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ruamel.yaml import YAML
+
+import autodeploy.cli.check  # noqa: F401
+from autodeploy import planner
+from autodeploy.checks import check, launch_of
+from autodeploy.cli.main import run
+from autodeploy.errors import SpecError
+from autodeploy.importers.import_document import import_document, import_file
+from autodeploy.reports.check_report import render_check_markdown
+from tests.support.forked_commands import forked_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 ACTION = YAML(typ="safe").load((ROOT / "examples" / "ci" / "github-action" / "action.yml").read_text())
@@ -53,12 +65,8 @@ class Runner:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "comments.json").write_text(json.dumps([[11, "looks good"]]))
-        self._program("gh", GH)
-        self._program("autodeploy", "from autodeploy.cli.main import run\nrun()\n")
-
-    def _program(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.write_text(f"#!{sys.executable}\n{text}")
+        path = folder / "gh"
+        path.write_text(f"#!{sys.executable} -IS\n{GH}")
         path.chmod(0o755)
 
     def run(self, event: str = "pull_request", **given: str) -> tuple[int, dict[str, str], str]:
@@ -90,7 +98,6 @@ class Runner:
         environment = {
             **os.environ,
             "PATH": f"{self.folder}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
             "RUNNER_TEMP": str(self.folder),
             "GITHUB_OUTPUT": str(self.folder / "outputs"),
             "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
@@ -108,10 +115,20 @@ class Runner:
         return [body for _, body in json.loads((self.folder / "comments.json").read_text())]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """What a check imports and makes ready, once for all the commands that are forked from here."""
+    launch = launch_of(import_file(SCRIPT), "nvidia-h100")
+    render_check_markdown(check(launch, planner=planner))
+    with pytest.raises(SpecError):
+        import_document('torchrun x.py "\n', "broken.sh")
+
+
 @pytest.fixture
-def runner(tmp_path: Path) -> Runner:
+def runner(tmp_path: Path) -> Iterator[Runner]:
     (tmp_path / "broken.sh").write_text('torchrun x.py "\n')
-    return Runner(tmp_path)
+    with forked_command(tmp_path / "autodeploy", run):
+        yield Runner(tmp_path)
 
 
 def test_one_comment_is_made_and_then_kept_up_to_date(runner: Runner) -> None:

@@ -40,10 +40,11 @@ class Scaling:
         return SimpleNamespace(plans=(factories.plan(1, tokens_per_s=self._rate(spec)),))
 
 
-def spec_of(**cluster: Any) -> Spec:
+def spec_of(*, search: dict[str, Any] | None = None, **cluster: Any) -> Spec:
     document = {"profile": A2, "num_npus": 64} | cluster
     training = {"seq_length": 4096, "global_batch_size": 64}
-    return read_spec_document({"model": "llama2-7b", "cluster": document, "training": training})
+    whole = {"model": "llama2-7b", "cluster": document, "training": training, "search": search or {}}
+    return read_spec_document(whole)
 
 
 def compared(*prices: tuple[str, float], days: float = 20.0) -> ClusterComparison:
@@ -131,8 +132,9 @@ def test_a_cluster_with_its_price_is_read() -> None:
 
 def test_the_real_planner_answers_for_both_clusters() -> None:
     offers = [ClusterOffer(profile=A2, price_per_npu_hour=1.2), ClusterOffer(profile=CM, price_per_npu_hour=2.6)]
+    spec = spec_of(search={"effort": "fast", "allow": {"tp": [1, 2, 4], "pp": [1, 2], "micro_batch_size": [1]}})
     answers = [
-        points_on(on_offer(spec_of(), offer), offer, planner=planner, days=60.0, tokens=1e12, max_npus=128)
+        points_on(on_offer(spec, offer), offer, planner=planner, days=60.0, tokens=1e12, max_npus=128)
         for offer in offers
     ]
     found = side_by_side(answers, 60.0)

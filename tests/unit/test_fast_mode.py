@@ -38,7 +38,6 @@ def planned(mode: str, **fix: Any) -> PlanSet:
 
 
 CASES: list[dict[str, Any]] = [
-    {"tp": 2, "pp": 8, "vpp": 2, "micro_batch_size": 1},
     {"tp": 4, "pp": 4, "vpp": 1},
     {"tp": 2, "pp": 4, "vpp": 5, "micro_batch_size": 2},
 ]
@@ -71,7 +70,7 @@ def test_neither_mode_finds_a_plan_below_the_other_ones_bound(fix: dict[str, Any
 
 
 def test_the_result_says_that_it_need_not_repeat() -> None:
-    fast, sure = planned("fast", **CASES[1]), planned("reproducible", **CASES[1])
+    fast, sure = planned("fast", **CASES[0]), planned("reproducible", **CASES[0])
     assert not fast.reproducible
     assert sure.reproducible
     said = f"mode fast searched on {len(os.sched_getaffinity(0))} cores"

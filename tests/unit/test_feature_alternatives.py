@@ -37,7 +37,10 @@ def spec_of(
     return read_spec_document(document)
 
 
-SHORT_PIPELINES = {"pp": [1, 2, 4], "vpp": [1, 2], "micro_batch_size": [1, 2]}
+SHORT_PIPELINES = {
+    **{"tp": [1, 2], "pp": [2], "vpp": [1, 2], "cp": [1], "micro_batch_size": [1]},
+    **{"ep": [4, 8], "moe_dispatcher": ["alltoall"]},
+}
 FORCED: dict[str, dict[str, str]] = {
     "migration": {"expert_migration": "on"},
     "copies": {"mutual_routing": "on"},

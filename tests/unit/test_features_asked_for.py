@@ -13,7 +13,7 @@ from autodeploy.strategies.rules import load_rules
 ASKED = {name for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
 TARGETS = {"keep_gathered": "mindspeed-llm-fsdp2"}  # that have it; "any" has all others
 WITH = {"hsdp": ("fsdp", "torch_fsdp2")}  # on only where the spec asks for what they need
-FEW = {"tp": [2, 4], "pp": [2, 4], "vpp": [1, 2], "micro_batch_size": [1]}
+FEW = {"tp": [2], "pp": [2, 4], "vpp": [1, 2], "cp": [1, 4], "ep": [1, 8], "micro_batch_size": [1]}
 SHORTCUT = {
     **{
         "name": "shortcut",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +28,28 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parents[2] / "hardware_profiles" / "data"
 LEAF_NODES = 4
 CARDS = 256
+LOADED: dict[str, Profile] = {}
 
 
 def with_leaf(folder: Path, over: float | None, nodes: int = LEAF_NODES, name: str = "ascend-800t-a2") -> Profile:
     """A shipped profile, its scale-out tier behind leaf switches; as shipped without `over`."""
-    document = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"))
+    path = folder / f"leaf-{over}-{nodes}.yaml"
+    text = text_of(over, nodes, name)
+    path.write_text(text, encoding="utf-8")
+    if text not in LOADED:
+        LOADED[text] = load_profile(str(path), calibrated=False)
+    return LOADED[text]
+
+
+@cache
+def text_of(over: float | None, nodes: int, name: str) -> str:
+    """The profile as a document."""
+    document = yaml.load((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     if over is not None:
         said = {"kind": "assumed", "source": "own"}
         document["tiers"][-1]["leaf_nodes"] = {"value": nodes, "unit": "nodes", **said}
         document["tiers"][-1]["leaf_oversubscription"] = {"value": over, "unit": "ratio", **said}
-    path = folder / f"leaf-{over}-{nodes}.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return load_profile(str(path), calibrated=False)
+    return str(yaml.dump(document, Dumper=yaml.CSafeDumper))
 
 
 def machine(profile: Profile, cards: int = CARDS) -> Machine:
