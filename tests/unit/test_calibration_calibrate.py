@@ -42,7 +42,7 @@ TRUTH = {
 
 @cache
 def synthetic() -> tuple[Record, ...]:
-    """Runs of the shipped records as a device with known efficiencies would have run them: of every third
+    """Runs of the shipped records as a device with known efficiencies would have run them: of every second
     configuration, as a fit takes as long as there are records.
     """
     parameters = (*PARAMETERS[PRIOR.family], *NUISANCES)
@@ -51,11 +51,11 @@ def synthetic() -> tuple[Record, ...]:
     fitted = [r for r in shipped_records() if r.cluster.profile == NAME and fits_time(r)]
     of_configurations = {configuration_of(record): record for record in reversed(fitted)}
     made = []
-    for record in list(reversed(of_configurations.values()))[::3]:
+    for record in list(reversed(of_configurations.values()))[::2]:
         rate = predict_record(record, efficiency=values, calibrated=False).tokens_per_s_per_npu
         measured = record.measured.model_copy(update={"tokens_per_s_per_npu": rate, "step_time_s": None})
         made.append(record.model_copy(update={"measured": measured}))
-    assert len(made) >= 13
+    assert len(made) >= 20
     return tuple(made)
 
 

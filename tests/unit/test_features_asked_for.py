@@ -13,7 +13,11 @@ from autodeploy.strategies.rules import load_rules
 ASKED = {name for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
 TARGETS = {"keep_gathered": "mindspeed-llm-fsdp2"}  # that have it; "any" has all others
 WITH = {"hsdp": ("fsdp", "torch_fsdp2")}  # on only where the spec asks for what they need
-FEW = {"tp": [2], "pp": [2, 4], "vpp": [1, 2], "cp": [1, 4], "ep": [1, 8], "micro_batch_size": [1]}
+FEW = {"tp": [2], "pp": [2], "vpp": [1, 2], "cp": [1], "ep": [1, 8], "micro_batch_size": [1]}
+ELSEWHERE = {  # what such a feature asks of the others
+    **{name: {"cp": [4]} for name in ("ring", "ulysses", "hybrid_cp")},
+    "tp_pp_dp_mapping": {"pp": [4]},
+}
 SHORTCUT = {
     **{
         "name": "shortcut",
@@ -30,6 +34,8 @@ SHARDED = {"tp": [1], "pp": [1], "vpp": [1], "micro_batch_size": [1]}  # FSDP2 c
 
 def answered(features: dict[str, str], *, target: str = "any", **training: Any):
     allowed = SHARDED if target in TARGETS.values() or "torch_fsdp2" in features else FEW
+    for name in features:
+        allowed = allowed | ELSEWHERE.get(name, {})
     dense = bool({"mc2", "coc"} & set(features))
     return plan(
         read_spec_document(
@@ -39,7 +45,7 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
                 "training": {"seq_length": 4096, "global_batch_size": 128, "routing_imbalance": 1.3, **training},
                 "search": {
                     "target": target,
-                    "effort": "fast",
+                    "effort": 0.02,
                     "features": features,
                     "top_k": 3,
                     "risk": "neutral",  # what is legal is the same under each
