@@ -27,7 +27,8 @@ def tile_loss(m: Number, n: Number, k: Number, chunks: Number, rates: ComputeRat
     """
     sizes = [np.asarray(size, dtype=np.float64) for size in (m, n, k, chunks, rates.gemm_k_half)]
     if max(size.size for size in sizes) > REMEMBERED_SIZE:
-        return _tile_loss(*sizes, rates.cube_cores)
+        m, n, k, chunks, half = sizes
+        return _tile_loss(m, n, k, chunks, half, rates.cube_cores)
     return _remembered_tile_loss(tuple((size.shape, size.tobytes()) for size in sizes), rates.cube_cores)
 
 
