@@ -1,4 +1,4 @@
-"""What every test may ask for: a PostgreSQL database, a Chromium page, repeatable random cases.
+"""What every test may ask for: a PostgreSQL database, repeatable random cases; `tests/ui` adds a browser.
 
 PostgreSQL comes from `AUTODEPLOY_TEST_DSN` (a server on which databases may be created) or is started from the
 machine's own binaries. Where it or Chromium is missing, the tests that need it are skipped, all with the same reason,
@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import chromium, postgresql
+from tests.support import postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-
-    from playwright.sync_api import Browser, Page
 
 NO_POSTGRESQL = "PostgreSQL is not here (Debian: postgresql; or set AUTODEPLOY_TEST_DSN)"
 NO_CHROMIUM = "Chromium is not here (Debian: chromium-headless-shell or chromium)"
@@ -145,27 +143,3 @@ def empty_postgres_dsn(postgres_server_dsn: str, worker_name: str) -> Iterator[s
 def worker_name() -> str:
     """The name of this test process among several."""
     return os.environ.get("PYTEST_XDIST_WORKER", "main")
-
-
-# One browser a module, not a session: while it is open its event loop runs, and other modules' loops could not.
-@pytest.fixture(scope="module")
-def chromium_browser() -> Iterator[Browser]:
-    """The machine's Chromium, headless, driven by Playwright."""
-    path = chromium.chromium_path()
-    if path is None:
-        pytest.skip(NO_CHROMIUM)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=chromium.launch_options())
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(chromium_browser: Browser) -> Iterator[Page]:
-    """An empty page in a fresh context, 1280 x 800."""
-    options: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}, "locale": "en-GB"}
-    context = chromium_browser.new_context(**options)
-    yield context.new_page()
-    context.close()

@@ -1,4 +1,4 @@
-"""The database and the browser that other tests stand on."""
+"""The databases that other tests stand on."""
 
 from __future__ import annotations
 
@@ -23,8 +23,3 @@ def test_each_database_is_empty_and_its_own(postgres_dsn, empty_postgres_dsn):
 
 def test_dsn_is_for_sqlalchemy_with_psycopg(empty_postgres_dsn):
     assert empty_postgres_dsn.startswith("postgresql+psycopg://")
-
-
-def test_chromium_runs_scripts(page):
-    page.set_content("<h1>plan</h1><script>document.title = document.querySelector('h1').textContent + 's'</script>")
-    assert page.title() == "plans"

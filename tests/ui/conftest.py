@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -17,6 +17,8 @@ from api.app import create_app
 from api.server import server_config
 from autodeploy.settings import Settings
 from tests import factories
+from tests.conftest import NO_CHROMIUM
+from tests.support import browsers
 from tests.support.forked_processes import processes
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fastapi import FastAPI
-    from playwright.sync_api import Browser, BrowserContext, Page, Request
+    from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
     from autodeploy.services import Services
 
@@ -41,6 +43,8 @@ SHOWN = """chart => {
 }"""
 
 
+_PORTS: dict[int, None] = {}  # of all sites of this process, in the order of their first use
+_SERVED: set[int] = set()
 OPEN_PART = "() => document.querySelector('#parts [aria-selected=true]')?.id"
 ALL_PARTS = "() => document.querySelectorAll('.away').forEach(part => part.classList.remove('away'))"
 
@@ -56,9 +60,28 @@ class Site:
 
 
 @contextmanager
+def _listener() -> Iterator[socket.socket]:
+    """On a port that an earlier site had, if one is free: the browser knows what it fetched and compiled from there."""
+    listener = None
+    for port in [port for port in _PORTS if port not in _SERVED]:
+        with suppress(OSError):
+            listener = socket.create_server(("127.0.0.1", port))
+            break
+    listener = listener or socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    _PORTS.setdefault(port)
+    _SERVED.add(port)
+    try:
+        with listener:
+            yield listener
+    finally:
+        _SERVED.remove(port)
+
+
+@contextmanager
 def serving(app: FastAPI) -> Iterator[str]:
-    """Serves the app on a free port of the loopback until the end of the block; gives its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    """Serves the app on a port of the loopback until the end of the block; gives its address."""
+    with _listener() as listener:
         port = listener.getsockname()[1]
         config = server_config(app, app.state.settings)
         config.timeout_graceful_shutdown = 1
@@ -161,33 +184,61 @@ class Visitor:
 
     def watch(self) -> None:
         """Notes console errors, uncaught exceptions and requests to anywhere else."""
-        host = urlsplit(self.site_url).netloc
+        self.page.on("request", self._requests)
+        self.page.on("pageerror", self._fails)
+        self.page.on("console", self._complains)
 
-        def leaves(request: Request) -> None:
-            address = urlsplit(request.url)
-            if address.scheme in {"http", "https"} and address.netloc != host:
-                self.faults.append(f"request to {request.url}")
+    def watch_no_more(self) -> None:
+        """The page may be another visitor's."""
+        self.page.remove_listener("request", self._requests)
+        self.page.remove_listener("pageerror", self._fails)
+        self.page.remove_listener("console", self._complains)
 
-        self.page.on("request", leaves)
-        self.page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
-        self.page.on(
-            "console",
-            lambda message: self.faults.append(message.text) if message.type in {"error", "warning"} else None,
-        )
+    def _requests(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme in {"http", "https"} and address.netloc != urlsplit(self.site_url).netloc:
+            self.faults.append(f"request to {request.url}")
+
+    def _fails(self, error: Error) -> None:
+        self.faults.append(f"exception: {error}")
+
+    def _complains(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.faults.append(message.text)
 
 
 @contextmanager
-def visiting(browser: Browser, url: str, **options: object) -> Iterator[Visitor]:
-    """A fresh visitor; at the end nothing may have gone wrong."""
+def visiting(browser: Browser, url: str, *, fresh: bool = False, **options: object) -> Iterator[Visitor]:
+    """A visitor without cookies and kept filters; at the end nothing may have gone wrong.
+
+    Its page is one that others had with the same options, unless it is to be `fresh`, with nothing fetched.
+    """
     settings = {"viewport": {"width": 1280, "height": 900}, "locale": "en-GB", "color_scheme": "light"} | options
-    context: BrowserContext = browser.new_context(**settings)  # type: ignore[arg-type]
-    visitor = Visitor(context.new_page(), url)
-    visitor.watch()
-    try:
-        yield visitor
-        assert visitor.faults == []
-    finally:
-        context.close()
+    with browsers.page(browser, settings, fresh=fresh) as page:
+        visitor = Visitor(page, url)
+        visitor.watch()
+        try:
+            yield visitor
+            assert visitor.faults == []
+        finally:
+            visitor.watch_no_more()
+
+
+@pytest.fixture
+def chromium_browser() -> Browser:
+    """The machine's Chromium, headless, driven by Playwright."""
+    browser = browsers.browser()
+    if browser is None:
+        pytest.skip(NO_CHROMIUM)
+    return browser
+
+
+# Not a fixture's end: there is one browser for all modules here, and while it is open no other test's loop could run.
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        browsers.close()
 
 
 @pytest.fixture

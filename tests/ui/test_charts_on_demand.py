@@ -70,7 +70,12 @@ def test_the_keys_for_printing_draw_everything_first(visitor: Visitor, site: Sit
     assert page.evaluate("window.printed") == page.locator(".chart").count() == 4
 
 
-def test_paper_has_pictures_or_else_their_tables(visitor: Visitor, site: Site) -> None:
+def test_paper_has_pictures_or_else_their_tables(chromium_browser: Browser, site: Site) -> None:
+    with visiting(chromium_browser, site.url, fresh=True) as visitor:
+        _prints(visitor, site)
+
+
+def _prints(visitor: Visitor, site: Site) -> None:
     page = visitor.open(_search(site))
     table = page.locator("section", has=page.locator("#chart-layers")).locator("details")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
@@ -87,7 +92,7 @@ def test_paper_has_pictures_or_else_their_tables(visitor: Visitor, site: Site) -
 
 
 def test_without_its_library_a_page_keeps_its_tables_and_tries_again(chromium_browser: Browser, site: Site) -> None:
-    with visiting(chromium_browser, site.url) as visitor:
+    with visiting(chromium_browser, site.url, fresh=True) as visitor:
         visitor.page.route(f"**/{PLOTLY}*", lambda route: route.abort())
         page = visitor.open(_search(site, ""))
         with page.expect_event("requestfailed"):

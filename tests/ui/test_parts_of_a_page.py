@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
 from playwright.sync_api import expect
 
-from tests.ui.conftest import WIDTHS, fits_every_width, visiting
-from tests.ui.test_accessibility import violations
+from tests.ui.conftest import visiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -58,18 +56,6 @@ def test_a_link_into_a_part_opens_it(visitor: Visitor, site: Site) -> None:
     expect(page.locator("#plan-2")).to_be_in_viewport()
     assert _shown(page) == ["plans"]
     expect(page.locator("#plan-2")).to_have_attribute("open", "")
-
-
-@pytest.mark.parametrize(("lang", "scheme"), [("en", "dark"), ("zh", "light")])
-def test_each_part_fits_and_breaks_no_rule(chromium_browser: Browser, site: Site, lang: str, scheme: str) -> None:
-    with visiting(
-        chromium_browser, site.url, color_scheme=scheme, viewport={"width": WIDTHS[0], "height": 844}
-    ) as found:
-        page = found.open(_address(site).replace("lang=en", f"lang={lang}"), charts=True)
-        for name in PARTS:
-            page.locator(f"#to-{name}").click()
-            assert violations(page) == [], name
-            fits_every_width(page)
 
 
 def test_paper_and_readers_without_scripts_have_all_parts(chromium_browser: Browser, site: Site) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from autodeploy.messages import Language
-    from tests.ui.conftest import Site, Visitor
+    from tests.ui.conftest import Site
 
 WEIGHT_LIMIT = 1.5e6
 LANGUAGES = pytest.mark.parametrize("lang", ["en", "zh"])
@@ -103,11 +103,12 @@ def test_a_search_is_watched_and_stopped(chromium_browser: Browser, site: Site, 
         expect(page.get_by_role("heading", level=1)).to_contain_text(says["status.cancelled"], timeout=30_000)
 
 
-def test_a_search_page_is_light_beside_plotly(visitor: Visitor, site: Site) -> None:
+def test_a_search_page_is_light_beside_plotly(chromium_browser: Browser, site: Site) -> None:
     weights: dict[str, int] = {}
-    visitor.page.on("response", lambda answer: weights.__setitem__(answer.url, len(answer.body())))
-    visitor.open(f"/searches/{site.stored['good']}", charts=True)
-    visitor.page.wait_for_load_state("networkidle")
+    with visiting(chromium_browser, site.url, fresh=True) as visitor:
+        visitor.page.on("response", lambda answer: weights.__setitem__(answer.url, len(answer.body())))
+        visitor.open(f"/searches/{site.stored['good']}", charts=True)
+        visitor.page.wait_for_load_state("networkidle")
     assert any(PLOTLY in url for url in weights)
     own = {url: size for url, size in weights.items() if PLOTLY not in url}
     assert 10_000 < sum(own.values()) <= WEIGHT_LIMIT, own
