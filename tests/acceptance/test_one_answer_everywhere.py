@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.acceptance
 
 ROOT = Path(__file__).resolve().parents[2]
+FIXED = {"micro_batch_size": 1, "vpp": 1, "cp": 1, "schedule": "1f1b"}
 SPEC: dict[str, Any] = {
     "model": "llama2-7b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 64},
-    "search": {"top_k": 2, "effort": "fast", "fix": {"micro_batch_size": 1}, "allow": {"tp": [2, 4], "pp": [1, 2]}},
+    "search": {"top_k": 2, "effort": "fast", "fix": FIXED, "allow": {"tp": [2, 4], "pp": [1, 2]}},
 }
 
 

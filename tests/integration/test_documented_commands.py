@@ -38,6 +38,8 @@ cluster: {profile: ascend-800t-a2, num_npus: 32, name: hall-2}
 training: {seq_length: 4096, global_batch_size: 256, tokens: 1e11}
 search: {effort: fast, risk: neutral, top_k: 1, fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}}
 """
+# Of specs that pages show without one.
+SEARCH = "search: {effort: fast, risk: neutral, fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}}\n"
 STRATEGY = "strategy: {tp: 2, pp: 2, recompute: {granularity: full}}\n"
 HF_CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -186,7 +188,7 @@ def write_files(folder: Path) -> None:
     }
     for page in (ROOT / "docs" / "tutorial.md",):
         specs = [block.text for block in blocks(text_of(page)) if block.language == "yaml"]
-        whole = [text + "search: {effort: fast, risk: neutral}\n" for text in specs]
+        whole = [text + SEARCH for text in specs]
         texts |= {"qwen3_30b.yaml": whole[0], "mine.yaml": whole[1]}
     for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-HEADER_S = 2.0
+HEADER_S = 1.2
 OPENED_TOGETHER_S = 4.0  # six hundred connections are, also on a machine that has other work
 HALF_HEAD = b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "
 HALF_BODY = (

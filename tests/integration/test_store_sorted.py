@@ -76,9 +76,9 @@ def paged(database: Database, where: SearchFilter, sort: str) -> list[str]:
     with database.read() as session:
         while True:
             after = seen[-1] if seen else None
-            rows: Sequence[Any] = sorted_page(session, LIST_COLUMNS, where, sort, limit=7, after=after)
+            rows: Sequence[Any] = sorted_page(session, LIST_COLUMNS, where, sort, limit=11, after=after)
             seen += [row.id for row in rows]
-            if len(rows) < 7:
+            if len(rows) < 11:
                 return seen
 
 

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import gc
+import tempfile
+from pathlib import Path
+
+import psycopg  # noqa: F401
+
+import api.server
 import autodeploy.cli.main
+import autodeploy.jobs.distributed
 import autodeploy.jobs.pool_process
 import autodeploy.planner
 import tests.quick_planner  # noqa: F401
 from api.ui.warm_up import warm_up
 from autodeploy.services import calls
+from autodeploy.settings import Settings
 from autodeploy.specs.spec import parse_spec
+from autodeploy.store.database import Database
+from autodeploy.store.migrate import upgrade
 
 warm_up()
 calls.make_ready("autodeploy.planner")
 autodeploy.planner.plan(parse_spec(calls.SMALL | {"search": {"effort": 0.02, "top_k": 1}}), alone=True)
+with tempfile.TemporaryDirectory() as directory:
+    settings = Settings(database_url=f"sqlite:///{Path(directory) / 'autodeploy.db'}")
+    database = Database(settings.database_url, pool_size=1)
+    upgrade(database)
+    api.server.create_app(settings, database=database)
+    database.close()
+# What is here stays: a pass of the collector in a forked process would copy all of it.
+gc.collect()
+gc.freeze()

@@ -37,7 +37,8 @@ class Program:
     ) -> None:
         self._module, self._arguments, self._forked = module, arguments, forked
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTODEPLOY_")}
-        self._environment = kept | {"PYTHONPATH": str(ROOT)} | environment
+        # As in `tests/conftest.py`: tests themselves share the cores.
+        self._environment = kept | {"PYTHONPATH": str(ROOT), "AUTODEPLOY_CORES": "1"} | environment
         self._process: subprocess.Popen[bytes] | ForkedProgram | None = None
         self.log_path = log_path
 

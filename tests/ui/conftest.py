@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 import time
@@ -15,6 +16,9 @@ import uvicorn
 
 from api.app import create_app
 from api.server import server_config
+from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.jobs.planning import PLANNER as REAL_PLANNER
+from autodeploy.services import open_services
 from autodeploy.settings import Settings
 from tests import factories
 from tests.conftest import NO_CHROMIUM
@@ -31,6 +35,12 @@ if TYPE_CHECKING:
     from autodeploy.services import Services
 
 PLANNER = "tests.quick_planner"
+SPEC = {
+    "model": "llama2-7b",
+    "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
+    "training": {"seq_length": 4096, "global_batch_size": 64},
+    "search": {"effort": "fast", "top_k": 3, "fix": {"tp": 2, "micro_batch_size": 1}, "allow": {"pp": [2, 4]}},
+}
 START_S = 20.0
 FITS = "() => document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 WIDTHS = (390, 1024, 1440)
@@ -123,27 +133,61 @@ def _forked() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A database file and ids of what is in it, by what is special about them."""
+
+    path: Path
+    ids: dict[str, str]
+
+
+# Planned once: each module's server has a copy.
+@pytest.fixture(scope="session")
+def stored_searches(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    """What `store_searches` stores."""
+    path = tmp_path_factory.mktemp("stored") / "pages.db"
+    with open_services(Settings(database_url=f"sqlite:///{path}"), planner=PLANNER) as services:
+        return Stored(path, store_searches(services))
+
+
+@pytest.fixture(scope="session")
+def planned_search(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    """One search, planned by the real planner."""
+    path = tmp_path_factory.mktemp("planned") / "pages.db"
+    with open_services(Settings(database_url=f"sqlite:///{path}"), planner=REAL_PLANNER) as services:
+        plan_set = services.searches.plan_and_store(read_spec_document(SPEC))
+    return Stored(path, {"search": plan_set.search.id} | {f"plan{plan.rank}": plan.plan_id for plan in plan_set.plans})
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(stored_searches: Stored, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server with stored searches and a runner that plans quickly."""
-    with _site(tmp_path_factory.mktemp("site"), stored=True) as site:
+    with _site(tmp_path_factory.mktemp("site"), stored_searches) as site:
         yield site
 
 
 @pytest.fixture(scope="module")
 def empty_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server that has never been used."""
-    with _site(tmp_path_factory.mktemp("empty_site"), stored=False) as site:
+    with _site(tmp_path_factory.mktemp("empty_site"), None) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def planned(planned_search: Stored, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server with the real planner, whose one search it has planned."""
+    with _site(tmp_path_factory.mktemp("plans"), planned_search, planner=REAL_PLANNER) as site:
         yield site
 
 
 @contextmanager
-def _site(directory: Path, *, stored: bool) -> Iterator[Site]:
-    settings = Settings(database_url=f"sqlite:///{directory / 'pages.db'}", poll_s=0.1)
-    app = create_app(settings, planner=PLANNER)
+def _site(directory: Path, stored: Stored | None, *, planner: str = PLANNER) -> Iterator[Site]:
+    path = directory / "pages.db"
+    if stored is not None:
+        shutil.copy(stored.path, path)
+    app = create_app(Settings(database_url=f"sqlite:///{path}", poll_s=0.1), planner=planner)
     with serving(app) as url:
-        services: Services = app.state.services
-        yield Site(url, services, store_searches(services) if stored else {})
+        yield Site(url, app.state.services, stored.ids if stored is not None else {})
 
 
 def fits_every_width(page: Page) -> None:

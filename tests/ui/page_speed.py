@@ -46,15 +46,19 @@ class Visit:
         return self.wire_bytes.get("Document", 0) + self.wire_bytes.get("Stylesheet", 0)
 
 
-def visits(browser: Browser, address: str) -> tuple[Visit, Visit]:
-    """The first visit of a browser that knows nothing of the site, and the next one."""
+def visits(browser: Browser, address: str, *, slowed: bool = True) -> tuple[Visit, Visit]:
+    """The first visit of a browser that knows nothing of the site, and the next one.
+
+    Without `slowed` machine and line are as they are, and seconds are not waited for and stay 0.
+    """
     context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB")
     try:
         page = context.new_page()
         session = context.new_cdp_session(page)
         session.send("Network.enable")
-        session.send("Network.emulateNetworkConditions", FAST_3G)
-        session.send("Emulation.setCPUThrottlingRate", {"rate": CPU_SLOWDOWN})
+        if slowed:
+            session.send("Network.emulateNetworkConditions", FAST_3G)
+            session.send("Emulation.setCPUThrottlingRate", {"rate": CPU_SLOWDOWN})
         current = Visit()
         kinds: dict[str, str] = {}
 
@@ -69,17 +73,19 @@ def visits(browser: Browser, address: str) -> tuple[Visit, Visit]:
         session.on("Network.responseReceived", answered)
         session.on("Network.loadingFinished", finished)
         cold = current
-        cold.useful_s = _useful_s(page, address)
+        cold.useful_s = _useful_s(page, address, slowed=slowed)
         page.goto("about:blank")
         warm = current = Visit()
-        warm.useful_s = _useful_s(page, address)
+        warm.useful_s = _useful_s(page, address, slowed=slowed)
         return cold, warm
     finally:
         context.close()
 
 
-def _useful_s(page: Page, address: str) -> float:
+def _useful_s(page: Page, address: str, *, slowed: bool) -> float:
     page.goto(address, wait_until="load")
+    if not slowed:
+        return 0.0
     page.wait_for_timeout(SETTLED_MS)
     return float(page.evaluate(LARGEST_PAINT)) / 1e3
 

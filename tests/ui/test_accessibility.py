@@ -38,7 +38,8 @@ FEWER = """() => {
       if (seen[kind] > 2 && !child.id && !child.querySelector("[id]")) child.remove();
       return kind;
     });
-    const named = [...element.attributes].filter(({ name }) => /^(class|role|aria-|tabindex|hidden|disabled)/.test(name));
+    const judged = /^(class|role|aria-|tabindex|hidden|disabled)/;
+    const named = [...element.attributes].filter(({ name }) => judged.test(name));
     const own = named.map(({ name, value }) => (/^(class|role|aria-hidden)/.test(name) ? name + value : name));
     const says = [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
     return `${element.tagName}[${own}]${says}(${inside})`;

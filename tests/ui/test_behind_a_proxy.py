@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-# nginx with the example where it is installed (Debian: nginx-light); everywhere one that does the same.
-PROXIES = [*(["nginx"] if proxy.nginx_path() else []), "keeps the prefix", "strips the prefix"]
+# nginx with the example where it is installed (Debian: nginx-light), elsewhere one that does the same.
+PROXIES = ["nginx" if proxy.nginx_path() else "keeps the prefix", "strips the prefix"]
 # Of several searches and plans one is enough.
 IDS = re.compile(r"(srch|p)_\w+")
 ADDRESSES = """() => [...document.querySelectorAll('[href], [src], [action], [formaction]')].map(

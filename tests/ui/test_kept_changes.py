@@ -9,7 +9,6 @@ from playwright.sync_api import expect
 
 from autodeploy.specs.spec import Spec
 from tests.ui.conftest import visiting
-from tests.ui.test_plan_pages import planned as planned
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

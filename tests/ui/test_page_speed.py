@@ -1,7 +1,7 @@
 """Pages are small and fetched once: each on its first visit and the next.
 
 How soon they are of use on a slow machine and line is held by `make bench` (AUTODEPLOY_TIMED=1): a machine with other
-work says nothing about it.
+work says nothing about it. Elsewhere one page alone shows that the line is slow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import pytest
 
 from api.ui.assets import PLOTLY, SCRIPTS, STYLE
 from tests.ui.page_speed import Visit, visits
-from tests.ui.test_plan_pages import planned as planned
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -40,10 +39,10 @@ PAGES = (
 )
 
 
-def _fastest(browser: Browser, address: str) -> tuple[Visit, Visit]:
+def _fastest(browser: Browser, address: str, *, slowed: bool) -> tuple[Visit, Visit]:
     tried = []
     for _ in range(TRIES):
-        cold, warm = visits(browser, address)
+        cold, warm = visits(browser, address, slowed=slowed)
         tried.append((cold, warm))
         if cold.useful_s <= COLD_S and warm.useful_s <= WARM_S:
             break
@@ -52,8 +51,9 @@ def _fastest(browser: Browser, address: str) -> tuple[Visit, Visit]:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_small_and_soon_of_use(chromium_browser: Browser, planned: Site, path: str) -> None:
-    cold, warm = _fastest(chromium_browser, planned.url + path.format(**planned.stored))
-    assert cold.useful_s > 0.5, "two exchanges with the server take that long on this line"
+    slowed = TIMED or path == PAGES[0]
+    cold, warm = _fastest(chromium_browser, planned.url + path.format(**planned.stored), slowed=slowed)
+    assert not slowed or cold.useful_s > 0.5, "two exchanges with the server take that long on this line"
     assert not TIMED or (cold.useful_s <= COLD_S and warm.useful_s <= WARM_S), (cold, warm)
     assert 1000 < cold.document_and_css_bytes <= MOST_BYTES
     # One style sheet and one file of scripts, and with the next visit none of them.

@@ -10,41 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from api.app import create_app
 from api.ui.languages import texts
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.settings import Settings
 from tests.support import plain_http
-from tests.ui.conftest import Site, serving, visiting
+from tests.ui.conftest import SPEC, visiting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from playwright.sync_api import Browser
 
     from autodeploy.messages import Language
-    from autodeploy.services import Services
+    from tests.ui.conftest import Site
 
 FILES = Path(__file__).parents[1] / "launch_files"
-SPEC = {
-    "model": "llama2-7b",
-    "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
-    "training": {"seq_length": 4096, "global_batch_size": 64},
-    "search": {"effort": "fast", "top_k": 3, "fix": {"tp": 2, "micro_batch_size": 1}, "allow": {"pp": [2, 4]}},
-}
-
-
-@pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A server whose one search was planned by the real planner."""
-    settings = Settings(database_url=f"sqlite:///{tmp_path_factory.mktemp('plans') / 'pages.db'}", poll_s=0.1)
-    app = create_app(settings)
-    with serving(app) as url:
-        services: Services = app.state.services
-        plan_set = services.searches.plan_and_store(read_spec_document(SPEC))
-        ids = {f"plan{plan.rank}": plan.plan_id for plan in plan_set.plans}
-        yield Site(url, services, {"search": plan_set.search.id, **ids})
 
 
 @pytest.mark.parametrize(("lang", "scheme"), [("en", "light"), ("zh", "dark")])

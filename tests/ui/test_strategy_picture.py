@@ -11,7 +11,6 @@ from playwright.sync_api import expect
 from tests.support import plain_http
 from tests.ui.conftest import Site, visiting
 from tests.ui.panning import MOST_SHARE, STEPS, long_tasks_while_panning
-from tests.ui.test_plan_pages import planned  # noqa: F401 - a fixture
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -27,7 +26,7 @@ def points_of(site: Site, lang: str = "en") -> dict[str, object]:
     return document
 
 
-def test_points_are_the_plans_and_others_at_their_bounds(planned: Site) -> None:  # noqa: F811
+def test_points_are_the_plans_and_others_at_their_bounds(planned: Site) -> None:
     found = points_of(planned)
     points = found["points"]
     assert isinstance(points, list)
@@ -58,7 +57,7 @@ def test_points_are_the_plans_and_others_at_their_bounds(planned: Site) -> None:
 )
 def test_the_picture_is_walked_with_the_keyboard(
     chromium_browser: Browser,
-    planned: Site,  # noqa: F811
+    planned: Site,
     width: int,
     lang: str,
     scheme: str,
@@ -80,7 +79,7 @@ def test_the_picture_is_walked_with_the_keyboard(
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def test_a_strategy_that_lost_says_why(chromium_browser: Browser, planned: Site) -> None:  # noqa: F811
+def test_a_strategy_that_lost_says_why(chromium_browser: Browser, planned: Site) -> None:
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"/searches/{planned.stored['search']}?lang=en#space")
         page.locator("#strategies-picture").scroll_into_view_if_needed()
@@ -93,7 +92,7 @@ def test_a_strategy_that_lost_says_why(chromium_browser: Browser, planned: Site)
         expect(page.locator("main")).to_contain_text("slower than the best")
 
 
-def test_a_click_on_a_plan_opens_it(chromium_browser: Browser, planned: Site) -> None:  # noqa: F811
+def test_a_click_on_a_plan_opens_it(chromium_browser: Browser, planned: Site) -> None:
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"/searches/{planned.stored['search']}?lang=en#space")
         page.locator("#strategies-picture").scroll_into_view_if_needed()
@@ -109,7 +108,7 @@ def test_a_click_on_a_plan_opens_it(chromium_browser: Browser, planned: Site) ->
         page.wait_for_url(re.compile(r"/plans/p_\w+"))
 
 
-def test_five_thousand_points_are_moved_without_long_tasks(chromium_browser: Browser, planned: Site) -> None:  # noqa: F811
+def test_five_thousand_points_are_moved_without_long_tasks(chromium_browser: Browser, planned: Site) -> None:
     found = points_of(planned)
     points = found["points"]
     assert isinstance(points, list)

@@ -1,4 +1,4 @@
-"""One person's way through the pages in each language: submit, watch, cancel, compare, what-if, scaling, export."""
+"""One person's way through the pages in both languages: submit, watch, cancel, compare, what-if, scaling, export."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from api.ui.assets import PLOTLY
 from api.ui.languages import texts
 from autodeploy.importers.import_document import import_document
 from tests import factories
+from tests.ui.conftest import SPEC as PLANNED
 from tests.ui.conftest import visiting
-from tests.ui.test_plan_pages import SPEC as PLANNED
-from tests.ui.test_plan_pages import planned as planned
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -27,34 +26,35 @@ WEIGHT_LIMIT = 1.5e6
 LANGUAGES = pytest.mark.parametrize("lang", ["en", "zh"])
 
 
-@LANGUAGES
-def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planned: Site, lang: Language) -> None:
-    says = texts(lang)
+def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planned: Site) -> None:
+    """Until the plans are exported in English, then in Chinese."""
+    says = texts("en")
     with visiting(chromium_browser, planned.url) as visitor:
-        page = visitor.open(f"/?lang={lang}")
+        page = visitor.open("/?lang=en")
         page.get_by_role("link", name=says["site.new"]).first.click()
         page.locator("#way-of-spec").click()
         page.locator("#spec-text").fill(json.dumps(PLANNED | {"training": {**PLANNED["training"], "tokens": 1e12}}))
         expect(page.locator("#paste-status")).not_to_be_empty()
         page.locator("#paste").get_by_role("button", name=says["new.submit"]).click()
-        page.wait_for_url(re.compile(rf"/searches/srch_\w+\?lang={lang}"))
+        page.wait_for_url(re.compile(r"/searches/srch_\w+\?lang=en"))
         page.locator("section.best").wait_for(timeout=60_000)
-        visitor.wait_for_charts()
         expect(page.locator("section", has=page.locator("#run"))).to_contain_text(says["run.goodput"])
         expect(page.locator("section", has=page.locator("#run"))).to_contain_text("Llama 3 405B")
         search_id = re.findall(r"srch_\w+", page.url)[0]
         _scale(page, says)
-        other = page.locator("a.language").get_attribute("href") or ""
-        assert other.startswith(f"/searches/{search_id}?"), "the page in the other language can be asked for"
+        page.goto(f"{planned.url}/searches/{search_id}?lang=en")
         _export(page)
+        page.locator("a.language").click()
+        page.wait_for_url(re.compile(rf"/searches/{search_id}\?lang=zh"))
+        says = texts("zh")
+        visitor.wait_for_charts()
         page.get_by_role("button", name=says["compare.chosen"]).click()
         page.wait_for_url(re.compile(r"/compare\?"))
         assert page.locator("thead th").count() == 3
-        visitor.open(f"/searches/{search_id}?lang={lang}")
+        visitor.open(f"/searches/{search_id}?lang=zh")
         page.locator("#open-plan").click()
-        visitor.wait_for_charts()
         _turn_a_knob(page)
-        _ask_why_not(page, says, lang)
+        _ask_why_not(page, says)
 
 
 def _scale(page: Page, says: dict[str, str]) -> None:
@@ -83,12 +83,12 @@ def _turn_a_knob(page: Page) -> None:
     expect(page.locator("[data-key='step_time_s']")).not_to_have_text(before, timeout=20_000)
 
 
-def _ask_why_not(page: Page, says: dict[str, str], lang: str) -> None:
+def _ask_why_not(page: Page, says: dict[str, str]) -> None:
     page.locator("input[name=strategy]").fill("tp=16,pp=1")
     page.get_by_role("button", name=says["plan.ask"]).click()
     answer = page.locator("section", has=page.locator("#why-not")).get_by_role("status")
     expect(answer).not_to_be_empty(timeout=60_000)
-    assert bool(re.search("[\u4e00-\u9fff]", answer.inner_text())) == (lang == "zh")
+    assert re.search("[\u4e00-\u9fff]", answer.inner_text())
 
 
 @LANGUAGES
