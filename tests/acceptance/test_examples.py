@@ -97,21 +97,6 @@ def test_batch_that_divides_badly_is_warned_about() -> None:
     assert "batch" in warning
 
 
-def test_what_cannot_fit_names_the_rule_and_the_nearest_change() -> None:
-    result = planned("cannot_fit")
-    assert result.status == "infeasible"
-    assert result.infeasible is not None
-    assert result.infeasible.binding_rules[0].startswith("memory")
-    change = result.infeasible.nearest[0].change
-    assert change.startswith("cluster.num_npus: ")
-    spec = read_spec_file(EXAMPLES / "cannot_fit.yaml")
-    cards = int(change.partition(": ")[2])
-    quick = spec.search.model_copy(update={"effort": "fast", "risk": "neutral", "top_k": 1})
-    cluster = spec.cluster.model_copy(update={"num_npus": cards})
-    larger = spec.model_copy(update={"cluster": cluster, "search": quick})
-    assert planner.plan(larger, alone=True).plans, "the change that is named must fit"
-
-
 def test_typos_are_all_reported_at_once() -> None:
     with pytest.raises(SpecError) as caught:
         read_spec_file(EXAMPLES / "bad_typos.yaml")
@@ -145,6 +130,8 @@ def test_pangu_ultra_moe_is_planned() -> None:
 
 
 def test_equal_specs_give_equal_plans() -> None:
-    first = planned("llama2_70b_32")
-    second = planner.plan(read_spec_file(EXAMPLES / "llama2_70b_32.yaml"))
+    document = read_spec_file(EXAMPLES / "llama2_70b_32.yaml").model_dump(mode="json", exclude_none=True)
+    document["search"] |= {"effort": "fast", "fix": {"micro_batch_size": 1, "vpp": 1, "cp": 1}}
+    first, second = (planner.plan(read_spec_document(document)) for _ in range(2))
+    assert first.plans
     assert first.model_dump(exclude={"timing"}) == second.model_dump(exclude={"timing"})

@@ -23,7 +23,13 @@ SPEC: dict[str, Any] = {
     "model": "llama2-7b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 64},
-    "search": {"effort": "fast", "top_k": 2, "fix": {"micro_batch_size": 1}, "allow": {"tp": [2, 4], "pp": [1, 2]}},
+    "search": {
+        "effort": "fast",
+        "risk": "neutral",
+        "top_k": 2,
+        "fix": {"micro_batch_size": 1},
+        "allow": {"tp": [2, 4], "pp": [1, 2]},
+    },
 }
 
 
