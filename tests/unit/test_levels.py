@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan, prepare
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from autodeploy.solver.effort import Budget
 
 
-FEW: dict[str, Any] = {"cp": 1, "pp": 8, "micro_batch_size": 1}
 SEARCH_PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "search.md"
 
 
@@ -145,7 +144,7 @@ def test_a_gap_above_what_is_usual_and_asked_for_is_told() -> None:
         "model": "llama2-70b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
         "training": {"seq_length": 4096, "global_batch_size": 32},
-        "search": {"target": "any", "effort": 0.02, "risk": "neutral", "fix": FEW | {"tp": 2}},
+        "search": {"target": "any", "effort": 0.02, "risk": "neutral", "fix": {"cp": 1, "tp": 2, "pp": 16}},
     }
     found = plan(read_spec_document(document))
     assert found.optimality.gap is not None

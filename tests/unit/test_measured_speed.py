@@ -135,7 +135,9 @@ def test_times_are_multiplied_and_rates_divided() -> None:
 
 def planned_spec() -> Spec:
     spec = launch().spec.model_copy(update={"strategy": None})
-    return spec.model_copy(update={"search": spec.search.model_copy(update={"effort": "fast"})})
+    return spec.model_copy(
+        update={"search": spec.search.model_copy(update={"effort": "fast", "fix": {"cp": 1, "vpp": 1}})}
+    )
 
 
 @cache

@@ -43,22 +43,22 @@ CUDA = (
     "of which 3.25 MiB is free. Of the allocated memory 70.00 GiB is allocated by PyTorch\n"
 )
 A2, A3 = "ascend-800t-a2", "cloudmatrix-384"
-CASES: dict[str, tuple[str, str, int, int, int]] = {
-    "dense": ("llama2-7b", A2, 8, 4096, 32),
-    "long": ("llama3.1-8b", A2, 16, 16384, 32),
-    "experts": ("mixtral-8x7b", A2, 32, 4096, 128),
-    "mla": ("deepseek-v2-lite", A3, 16, 4096, 256),
+CASES: dict[str, tuple[str, str, int, int, int, dict[str, list[int]]]] = {
+    "dense": ("llama2-7b", A2, 8, 4096, 32, {"tp": [1], "pp": [1, 2], "cp": [1]}),
+    "long": ("llama3.1-8b", A2, 16, 16384, 32, {"tp": [1], "pp": [2], "cp": [2, 4]}),
+    "experts": ("mixtral-8x7b", A2, 32, 4096, 128, {"tp": [1], "pp": [2, 4], "cp": [1]}),
+    "mla": ("deepseek-v2-lite", A3, 16, 4096, 256, {}),
 }
 
 
 def spec_of(case: str) -> Spec:
-    model, profile, npus, seq_length, batch = CASES[case]
+    model, profile, npus, seq_length, batch, few = CASES[case]
     return parse_spec(
         {
             "model": model,
             "cluster": {"profile": profile, "num_npus": npus},
             "training": {"seq_length": seq_length, "global_batch_size": batch},
-            "search": {"effort": "fast", "top_k": 5},
+            "search": {"effort": "fast", "top_k": 5, "allow": few},
         }
     )
 

@@ -159,7 +159,8 @@ def test_extra_warm_up_forwards_are_in_the_order() -> None:
 
 @ALL
 def test_it_is_searched_and_estimated_alike(known: Schedule) -> None:
-    found = plan(spec_of(fix={"schedule": known.name, "tp": 2, "pp": 4, "vpp": 2}, top_k=1))
+    fixed = {"schedule": known.name, "tp": 2, "pp": 4, "vpp": 2, "cp": 1, "micro_batch_size": 1}
+    found = plan(spec_of(fix=fixed, top_k=1, risk="neutral"))
     best = found.plans[0]
     assert best.strategy.schedule == known.name
     assert estimate(spec_of().model_copy(update={"strategy": best.strategy})).step_time_s == best.step_time_s

@@ -29,6 +29,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def planned(batch: int = 64, num_npus: int = 8, limit_gib: float | None = None, tp: int | None = None) -> PlanSet:
     """Llama2-7B on a few cards."""
     search: dict[str, Any] = {"effort": "fast", "memory_limit_gib": limit_gib, "fix": {} if tp is None else {"tp": tp}}
+    search |= {"risk": "neutral", "allow": {"cp": [1], "vpp": [1, 2]}} if limit_gib is None else {}
     return plan(
         read_spec_document(
             {
@@ -197,7 +198,7 @@ def test_the_example_that_cannot_fit_names_memory_and_the_nearest_change_that_fi
     larger = spec.model_copy(
         update={
             "cluster": spec.cluster.model_copy(update={"num_npus": npus}),
-            "search": spec.search.model_copy(update={"effort": "fast"}),
+            "search": spec.search.model_copy(update={"effort": 0.02, "risk": "neutral"}),
         }
     )
     assert plan(larger).plans, "the named change really fits"
@@ -209,7 +210,7 @@ def test_blocks_and_spares_that_cannot_fit_are_infeasible_and_told_how_many_card
             "model": "llama2-70b",
             "cluster": {"profile": "ascend-800t-a2", "blocks": [{"supernode": 0, "nodes": 1}], "spare_npus": 2},
             "training": {"seq_length": 4096, "global_batch_size": 64},
-            "search": {"effort": "fast", "top_k": 1},
+            "search": {"effort": 0.02, "top_k": 1, "risk": "neutral"},
         }
     )
     found = plan(spec)

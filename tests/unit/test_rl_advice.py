@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from autodeploy.rl_planning.advice import RlAdvice
 
 
-def advised(**search: Any) -> RlAdvice:
-    spec = spec_of(fix=UPDATE, **search)
+@cache
+def advised() -> RlAdvice:
+    spec = spec_of(fix=UPDATE)
     profile = profile_of(spec.cluster)
     found = RlSearch(spec, profile, 16, lambda one, **_: plan(one), lambda: False).run()
     advice = advise(spec, profile, found.choices, overheads_of("any"), lambda: False)
@@ -80,7 +82,7 @@ def test_steps_follow_the_numbers_of_both_parts() -> None:
 
 
 def test_advice_is_the_same_twice() -> None:
-    first, second = advised(), advised()
+    first, second = advised(), advised.__wrapped__()
     assert [each.row for each in first.weighed] == [each.row for each in second.weighed]
     assert [each.regret for each in first.weighed] == [each.regret for each in second.weighed]
 
