@@ -80,7 +80,7 @@ class RecognisedRequests:
             return await run_in_threadpool(access.recognise, key.strip())
         session_key = key_of_session(request, self._settings.session_s)
         if session_key is None:
-            raise UnknownCallerError(Message("api.api_key_is_needed"), hint="Authorization: Bearer adk_...")
+            raise UnknownCallerError(Message("problem.unauthorized"), hint="Authorization: Bearer adk_...")
         principal = await run_in_threadpool(access.recognise, session_key)
         if request.method not in READING and not is_of_own_page(request):
             raise AccessError(Message("api.only_own_pages_may_change"))

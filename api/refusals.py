@@ -43,7 +43,7 @@ KEYS_SAID_BY_SCHEMA = frozenset({"specs.is_required", "common.unknown_key"})
 def groups() -> dict[str, dict[str, str]]:
     """Every group: its keys with their sentences."""
     texts = catalogue("en") | {f"rule.{rule.name}": rule.text for rule in load_rules()}
-    texts |= {f"flag_rule.{rule.name}": rule.text for rule in flag_rules()}
+    texts |= {rule.key: rule.text for rule in flag_rules()}
     by_schema = {key for key in texts if key.partition(".")[0] in SAID_BY_SCHEMA} | KEYS_SAID_BY_SCHEMA
     found = {
         group: {key: text for key, text in sorted(texts.items()) if _section(key) in names and key not in by_schema}

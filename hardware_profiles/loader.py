@@ -117,8 +117,10 @@ def _named(name: str, calibrated: bool) -> Profile:
     known = list_profiles()
     if name not in known:
         close = get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-        key = "profiles.did_you_mean_known_are_or_path" if close else "profiles.known_are_or_path"
-        hint = Message(key, name=close[0] if close else "", names=", ".join(known))
+        names = ", ".join(known)
+        hint = Message("profiles.known_are_or_path", names=names)
+        if close:
+            hint = Message("profiles.did_you_mean_known_are", names=close[0], known=names)
         raise ProfileError(Message("common.there_is_no_hardware_profile", name=repr(name)), hint=hint)
     if calibrated and name in _RECALIBRATED:
         return _RECALIBRATED[name]

@@ -25,7 +25,7 @@ MAX_YAML_BYTES = 128 * 1024
 
 _MENDING = {
     "extra_forbidden": Message("profiles.remove_it_or_check_its_spelling_against_documented"),
-    "missing": Message("profiles.add_it"),
+    "missing": Message("specs.give_it"),
 }
 
 
@@ -33,8 +33,8 @@ def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
     """The mapping that a YAML text holds; ProfileError with line and column when it is not one."""
     if len(text) > MAX_YAML_BYTES:
         raise ProfileError(
-            Message("profiles.is_larger_than_kib", name=name, limit=MAX_YAML_BYTES // 1024),
-            hint=Message("profiles.profile_is_about_10_kb"),
+            Message("common.is_larger_than_bytes", file=name, limit=MAX_YAML_BYTES),
+            hint=Message("profiles.start_from_one_of_shipped_profiles"),
         )
     from hardware_profiles.bounded_yaml import YAMLError, load_bounded_yaml  # here: what is shipped needs none of it
 
@@ -73,7 +73,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise ProfileError(
             Message("common.cannot_be_read", file=path, reason=os_fault(error)),
-            hint=Message("profiles.check_path_and_its_rights"),
+            hint=Message("common.check_path"),
         ) from None
 
 

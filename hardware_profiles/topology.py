@@ -185,7 +185,7 @@ def _check_blocks(profile: Profile, blocks: Sequence[tuple[int, int]]) -> None:
         raise ProfileError(
             Message("profiles.block_has_no_node"),
             path="/blocks",
-            hint=Message("profiles.leave_out_supernodes_without_nodes"),
+            hint=Message("common.leave_it_out"),
         )
     limit = profile.supernode_nodes
     nodes_of = _nodes_by_supernode(blocks)
@@ -199,5 +199,5 @@ def _check_blocks(profile: Profile, blocks: Sequence[tuple[int, int]]) -> None:
                     limit=limit,
                 ),
                 path=f"/blocks/{index}/nodes",
-                hint=Message("profiles.at_most_nodes_supernode", limit=limit),
+                hint=Message("field_fault.at_most", bound=limit),
             )

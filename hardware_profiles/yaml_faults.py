@@ -82,4 +82,4 @@ def in_plain_words(problem: str) -> Message:
         found = re.fullmatch(pattern, problem)
         if found is not None:
             return Message(key, **found.groupdict())
-    return Message("profiles.not_yaml", reason=problem)
+    return Message("common.not_of_format", reason=problem, format="YAML")

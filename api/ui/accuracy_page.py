@@ -65,7 +65,7 @@ def accuracy_context(
     """Everything that the template reads."""
     known = texts(lang)
     shipped = [replace(point, group=group_name(point.group, known)) for point in shipped]
-    points = [*shipped, *own_points(ledger.items, known["accuracy.own_runs"])]
+    points = [*shipped, *own_points(ledger.items, known["accuracy.ledger"])]
     plot = predicted_against_measured_svg(points, known["command.predicted_against_measured"], lang=lang, theme=PAGE)
     profiled = [view for view in ledger.items if view.measured.profiler is not None]
     return {

@@ -39,7 +39,7 @@ def see(request: Request, path: str, *, status: int = 303) -> RedirectResponse:
 def not_found(request: Request, error: NotFoundError, hint: str = "") -> HTMLResponse:
     """The page that says so; by default with what may have become of searches and plans."""
     known = texts(language_of(request))
-    message = str(error) or known["error.not_found"]
+    message = str(error) or known["problem.not-found"]
     return _error(request, 404, known["error.not_found_title"], message, hint or known["error.not_found_hint"])
 
 

@@ -29,7 +29,7 @@ def as_page(request: Request, problem: JSONResponse) -> Response:
         "error.html",
         status=problem.status_code,
         title=title,
-        message=known["error.not_found"] if missing else document["detail"],
+        message=known["problem.not-found"] if missing else document["detail"],
         hint="" if missing else document["hint"],
     )
     page.headers.update({name: problem.headers[name] for name in KEPT_HEADERS if name in problem.headers})

@@ -425,6 +425,6 @@ def _refuse_unstorable(document: Any) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SpecError(Message("api.text_has_half_surrogate")) from error
+        raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair")) from error
     if "\\u0000" in text:
-        raise SpecError(Message("api.text_has_nul"))
+        raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"))

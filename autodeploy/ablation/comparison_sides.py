@@ -43,7 +43,6 @@ class Run:
             raise SpecError(
                 Message("ablation.this_figure_is_read_off_step_of_pre"),
                 path="/effects",
-                hint=Message("ablation.another_metric"),
             )
         return self.made_from
 

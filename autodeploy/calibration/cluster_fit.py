@@ -22,7 +22,6 @@ from autodeploy.calibration.fit import (
     Fit,
     FitParameter,
     fit,
-    jacobian_of,
     left_out_residuals,
     limits_of,
 )
@@ -59,10 +58,10 @@ World = Mapping[str, float]
 class ClusterRun:
     """A run that says something of the step time.
 
-    predict : seconds of a step under an overlay, by part. group : runs of one configuration, which are predicted alike
-        and left out together. parts : seconds of these parts, where a profiler told them apart; they add up to the
-        step. predict_moved : as `predict` in each world in which parameters have moved from the overlay, by name and
-        logarithm; all priced together. Without it slopes are taken one parameter after the other.
+    predict : seconds of a step under an overlay, by part. predict_moved : as `predict` in each world in which
+        parameters have moved from the overlay, by name and logarithm. group : runs of one configuration, which are
+        predicted alike and left out together. parts : seconds of these parts, where a profiler told them apart; they
+        add up to the step.
     """
 
     id: str
@@ -70,9 +69,9 @@ class ClusterRun:
     measured_s: float
     spread: float
     predict: Callable[[Overlay], Mapping[str, float]]
+    predict_moved: Callable[[Overlay, Sequence[FitParameter], Sequence[World]], list[dict[str, float]]]
     parts: Mapping[str, float] = field(default_factory=dict)
     work: str = ""
-    predict_moved: Callable[[Overlay, Sequence[FitParameter], Sequence[World]], list[dict[str, float]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -130,13 +129,12 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     def residuals(log_factors: Floats) -> Floats:
         return residuals_of(_overlay(profile, pinned, _at(parameters, log_factors), source))
 
-    together = {group: run.predict_moved for group, run in configurations.items() if run.predict_moved is not None}
-
     def slopes_at(overlay: Overlay, moving: tuple[FitParameter, ...]) -> Floats:
         """Forward differences of the residuals by each parameter [rows, parameters], without limits of fractions."""
         worlds: list[World] = [{}, *({p.name: STEP} for p in moving)]
-        predicted = {group: predict_moved(overlay, moving, worlds) for group, predict_moved in together.items()}
-        moved = np.array([[row.residual(each) for each in predicted[row.run.group]] for row in rows], dtype=np.float64)
+        predicted = {group: run.predict_moved(overlay, moving, worlds) for group, run in configurations.items()}
+        moved = np.array([row.residual(each) for row in rows for each in predicted[row.run.group]], dtype=np.float64)
+        moved = moved.reshape(len(rows), len(worlds))
         return np.asarray((moved[:, 1:] - moved[:, :1]) / STEP)
 
     def slopes(log_factors: Floats) -> Floats:
@@ -146,12 +144,11 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     share = np.array([row.share for row in rows], dtype=np.float64)
     degrees = DEGREES if len(configurations) >= TELLS_OUTLIERS else np.inf
     upper = limits_of(parameters, profile.efficiency)
-    batched = 0 < len(together) == len(configurations)
     found = fit(
         *(parameters, residuals, noise),
         upper=upper,
         share=share,
-        slopes=slopes if batched else None,
+        slopes=slopes,
         iterations=ITERATIONS,
         degrees=degrees,
     )
@@ -162,15 +159,7 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     steps = np.array([row.part is None for row in rows], dtype=np.bool_)
     unfitted = unfitted_beside(profile, parameters)
 
-    def residuals_beside(log_factors: Floats) -> Floats:
-        moved = _at((*parameters, *unfitted), np.concatenate([found.log_factors, log_factors]))
-        return residuals_of(_overlay(profile, pinned, moved, source))
-
-    exercised = np.zeros((len(rows), 0))
-    if unfitted and batched:
-        exercised = slopes_at(_overlay(profile, pinned, found, source), unfitted)
-    elif unfitted:
-        exercised = jacobian_of(residuals_beside, np.zeros(len(unfitted)), found.residuals)
+    exercised = slopes_at(_overlay(profile, pinned, found, source), unfitted)
     alike = _alike(rows, found, unfitted, exercised, source)
     return ClusterFit(overlay, found, before[steps], residuals_of(overlay)[steps], left_out[steps], alike)
 

@@ -93,7 +93,6 @@ def fit(
     slopes: Residuals | None = None,
     start: Floats | None = None,
     iterations: int = 8,
-    step: float = STEP,
     degrees: float = DEGREES,
 ) -> Fit:
     """Maximum a posteriori estimate.
@@ -115,7 +114,7 @@ def fit(
     current = residuals(theta)
 
     def jacobian_at(place: Floats, there: Floats) -> Floats:
-        return slopes(place) if slopes is not None else jacobian_of(residuals, place, there, step)
+        return slopes(place) if slopes is not None else jacobian_of(residuals, place, there)
 
     jacobian = jacobian_at(theta, current)
     for _ in range(iterations):
@@ -251,11 +250,11 @@ def limits_of(parameters: Sequence[FitParameter], base: Mapping[str, float]) -> 
     return found
 
 
-def jacobian_of(residuals: Residuals, theta: Floats, current: Floats, step: float = STEP) -> Floats:
+def jacobian_of(residuals: Residuals, theta: Floats, current: Floats) -> Floats:
     """Slopes of the residuals by forward differences [records, parameters]; `current`: the residuals at theta."""
     columns = []
     for number in range(len(theta)):
-        for size in (step, -step):
+        for size in (STEP, -STEP):
             moved = theta.copy()
             moved[number] += size
             column = (residuals(moved) - current) / size

@@ -11,9 +11,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.importers.megatron_layers import expanded_layout, layers_of_entries
-from autodeploy.messages import Message
+from autodeploy.messages import Message, section_texts
 from autodeploy.specs.check import BrokenRule
 from autodeploy.stack.expression import evaluate, names
+from autodeploy.strategies.rules import load_rules
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class FlagRule:
     """One condition over flags: what must hold where `when` does, and the sentence that says that it does not.
 
     `component` states it; `without` is a component that replaces the code which does, where a release has it. Each
-    may be names of releases instead, with blanks between.
+    may be names of releases instead, with blanks between. `key`: of the sentence in the catalogues.
     """
 
     name: str
@@ -39,6 +40,7 @@ class FlagRule:
     require: str
     text: str
     source: str
+    key: str
     when: str = "True"
     without: str = ""
 
@@ -84,11 +86,16 @@ def _document() -> dict[str, Any]:
 
 @cache
 def flag_rules() -> tuple[FlagRule, ...]:
-    """Every rule, in file order."""
-    return tuple(
-        FlagRule(**{("component" if key == "from" else key): value for key, value in row.items()})
-        for row in _document()["rules"]
-    )
+    """Every rule, in file order; one without a text says what the rule of strategies of its name says."""
+    of_strategies = {rule.name: (f"rule.{rule.name}", rule.text) for rule in load_rules()}
+    of_strategies |= {name: (f"broken_rule.{name}", text) for name, text in section_texts("en", "broken_rule").items()}
+    keys: dict[str, str] = {}
+    found = []
+    for row in _document()["rules"]:
+        key, text = (f"flag_rule.{row['name']}", row["text"]) if "text" in row else of_strategies[row["name"]]
+        rest = {("component" if name == "from" else name): value for name, value in row.items() if name != "text"}
+        found.append(FlagRule(**rest, text=text, key=keys.setdefault(text, key)))
+    return tuple(found)
 
 
 @cache
@@ -223,7 +230,7 @@ def broken_flag_rules(
         if broken:
             on = [name for name in sorted(rule.names()) if values.get(name) is True]
             given = ", ".join(_flag(name) for name in on if name in names(rule.require))
-            text = Message.of_record(f"flag_rule.{rule.name}", rule.text, **told, **{GIVEN: given})
+            text = Message.of_record(rule.key, rule.text, **told, **{GIVEN: given})
             if not told and not on:
                 told = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
             found.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))

@@ -54,7 +54,7 @@ def launch_of(
     spec = imported.spec(cluster, device, num_npus)
     if spec.strategy is None:
         raise SpecError(
-            Message("checks.check_needs_strategy_to_launch"),
+            Message("common.needs_strategy"),
             path="/strategy",
             hint=Message("checks.strategy_or_launch_script"),
         )

@@ -130,13 +130,15 @@ def share(text: str, option: str, *, most: float) -> float:
         value = float(bare.removesuffix("%")) / (100.0 if bare.endswith("%") else 1.0)
     except ValueError:
         raise SpecError(
-            Message("cli.is_no_share", value=repr(text[:40])), path=option, hint=Message("cli.such_as_95_or_0_95")
+            Message("cli.is_no_share", value=repr(text[:40])),
+            path=option,
+            hint=Message("common.such_as", example="95%"),
         ) from None
     if not 0.0 <= value <= most or (option == "--max-memory" and value == 0.0):
         raise SpecError(
-            Message("cli.is_not_from_0_to", value=repr(text[:40]), most=most),
+            Message("importers.is_not_from_to", value=repr(text[:40]), least="0 %", most=f"{most:.0%}"),
             path=option,
-            hint=Message("cli.such_as_95_or_0_95"),
+            hint=Message("common.such_as", example="95%"),
         )
     return value
 

@@ -175,9 +175,9 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
                 number += 1
                 line = json.loads(text)
                 if not isinstance(line, dict):
-                    raise SpecError(Message("cli.not_row"), path=f"{file.name}, line {number}")
+                    raise SpecError(Message("importers.not_json_object"), path=f"{file.name}, line {number}")
                 yield line
     except OSError as error:
         raise SpecError(Message("common.cannot_be_read", file=file, reason=os_fault(error))) from error
     except (ValueError, RecursionError) as error:
-        raise SpecError(Message("cli.this_line_is_no_json"), path=f"{file.name}, line {number}") from error
+        raise SpecError(Message("importers.not_json_object"), path=f"{file.name}, line {number}") from error

@@ -68,9 +68,7 @@ def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
         try:
             view = services.searches.plan(plan_id)
         except NotFoundError as error:
-            raise NotFoundError(
-                str(error), hint=Message("cli.autodeploy_plan_spec_stores_plans_and_prints_their")
-            ) from error
+            raise NotFoundError(str(error), hint="autodeploy plan SPEC") from error
         if view.stale:
             notify("stale_plan", plan=plan_id)
         yield services, view

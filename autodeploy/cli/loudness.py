@@ -37,7 +37,7 @@ def _choose(which: Loudness, *, wanted: bool) -> None:
     if loudness() not in {"normal", which}:
         from autodeploy.errors import SpecError
 
-        raise SpecError(Message("cli.quiet_and_verbose_exclude_each_another"), hint=Message("cli.give_one_of_them"))
+        raise SpecError(Message("cli.quiet_and_verbose_exclude_each_another"))
     _LOUDNESS.set(which)
 
 

@@ -61,7 +61,7 @@ def language(option: LanguageOption) -> Language:
 SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON spec; - reads YAML from stdin")]
 Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write there, not to stdout")]
 Format = Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the PlanSet")]
-SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help=Message("cli.table_or_json"))]
+SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help="json prints the whole answer")]
 Lang = Annotated[
     LanguageOption,
     typer.Option("--lang", help="language of reports and messages", envvar="AUTODEPLOY_LANG", callback=_remember),
@@ -84,7 +84,7 @@ def read_spec(name: str) -> Spec:
 
     text = sys.stdin.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
-        raise SpecError(Message("cli.stdin_has_more_than_characters", limit=MAX_BYTES))
+        raise SpecError(Message("importers.more_than_characters", limit=MAX_BYTES))
     return read_spec_document(load_yaml(text), base_dir=Path(), doubt=_doubt)
 
 

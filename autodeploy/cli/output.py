@@ -62,7 +62,6 @@ def replacing(path: Path) -> Iterator[TextIO]:
     except OSError as error:
         raise SpecError(
             Message("cli.cannot_be_written", file=path, reason=os_fault(error)),
-            hint=Message("cli.choose_another_file"),
         ) from error
     finally:
         if whole:

@@ -86,7 +86,7 @@ def estimate(
 
     spec = read_spec(spec_file)
     if spec.strategy is None:
-        raise SpecError(Message("common.estimate_needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+        raise SpecError(Message("common.needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
     if detail is Detail.OPERATORS:
         _show_operators(spec, server, output_format, output, lang)
         return
@@ -105,7 +105,7 @@ def estimate(
         raise SpecError(
             Message("cli.estimate_is_not_shown_as", format=output_format.value),
             path="--format",
-            hint=Message("cli.table_or_json"),
+            hint=Message("common.one_of", names="table, json"),
         )
     raise typer.Exit(exit_code("optimal" if predicted.fits else "infeasible"))
 
@@ -132,7 +132,7 @@ def _show_operators(
         raise SpecError(
             Message("cli.operators_are_not_shown_as", format=output_format.value),
             path="--format",
-            hint=Message("cli.table_or_json"),
+            hint=Message("common.one_of", names="table, json"),
         )
 
 

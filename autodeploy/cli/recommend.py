@@ -107,7 +107,7 @@ def offer_of(text: str) -> ClusterOffer:
         raise SpecError(
             Message("cli.is_no_cluster_with_price_of_card_and", value=repr(text[:80])),
             path="--cluster",
-            hint=Message("cli.such_as_cloudmatrix_384_2_6_or_ascend"),
+            hint=Message("common.such_as", example="ascend-800t-a2:910B3=1.2"),
         )
     return ClusterOffer(profile=profile, device=grade or None, price_per_npu_hour=value)
 
@@ -128,9 +128,9 @@ def compare_clusters(
 
     if len(offers) > MAX_CLUSTERS:
         raise SpecError(
-            Message("cli.clusters", count=len(offers)),
+            Message("common.has_entries", count=len(offers)),
             path="--cluster",
-            hint=Message("cli.compare_at_most", count=MAX_CLUSTERS),
+            hint=Message("field_fault.at_most", bound=MAX_CLUSTERS),
         )
     if server is None:
         found = _clusters_here(spec, offers, asked)
@@ -187,7 +187,7 @@ def token_count(text: str) -> float:
         raise SpecError(
             Message("specs.is_not_number_of_tokens", value=repr(text[:40])),
             path="--tokens",
-            hint=Message("cli.such_as_13t_or_500b"),
+            hint=Message("common.such_as", example="13T"),
         )
     return value
 

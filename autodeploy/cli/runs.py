@@ -238,7 +238,7 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
             ]
             for p in outcome["reranked"][:SHOWN_PLANS]
         ]
-        titles = [command_text(lang, n) for n in ("stored_plan", "rank", "new_rank", "step_s", "new_step_s")]
+        titles = [command_text(lang, n) for n in ("stored_plan", "rank", "new_rank", "s_per_step", "new_step_s")]
         text += "\n" + table_text(titles, rows, right=frozenset({1, 2, 3, 4}))
     return text
 

@@ -62,11 +62,7 @@ class LaunchArguments:
             raise UnsupportedError(
                 Message("common.cannot_launch_this_plan", release=self.release.title, reason=fault),
                 path="/to",
-                hint=Message(
-                    "exporters.plan_with_search_target_and_search_target_release",
-                    target=self.target,
-                    name=self.release.name,
-                ),
+                hint=f"search.target: {self.target}, search.target_release: {self.release.name}",
             )
         if not self.has(flag):
             self.blocks.setdefault(block, []).append((flag, values))

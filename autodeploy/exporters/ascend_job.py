@@ -42,7 +42,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
         raise UnsupportedError(
             Message("exporters.ascendjob_needs_one_of", names=known),
             path="/cluster/profile",
-            hint=Message("exporters.export_script"),
+            hint=Message("exporters.export_to", names="mindspeed-llm"),
         )
     ranks = plan.num_npus_used * profile.devices_per_npu
     per_node = min(ranks, profile.ranks_per_node)

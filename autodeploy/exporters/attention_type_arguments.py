@@ -68,7 +68,7 @@ def refuse_special_attention(model: ModelSpec, release: Release) -> None:
         raise UnsupportedError(
             Message("exporters.has_no_flags_for", release=release.title, what=named[0]),
             path="/to",
-            hint=Message("exporters.export_plan_as_json"),
+            hint=Message("exporters.export_to", names="json"),
         )
 
 
@@ -99,8 +99,12 @@ def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
 
 def _add_shared_keys(arguments: LaunchArguments, sparse: SparseAttention) -> None:
     if not arguments.knows("--index-topk-freq"):
-        message = Message("exporters.has_no_flags_for_chosen_keys_shared_between", release=arguments.release.title)
-        raise UnsupportedError(message, path="/to", hint=Message("exporters.export_plan_as_json"))
+        message = Message(
+            "exporters.has_no_flags_for",
+            release=arguments.release.title,
+            what=Message("mechanism.shared_index_pattern"),
+        )
+        raise UnsupportedError(message, path="/to", hint=Message("exporters.export_to", names="json"))
     arguments.add("ATTENTION_ARGS", "--index-topk-freq", sparse.index_topk_freq)
     arguments.add("ATTENTION_ARGS", "--index-skip-topk-offset", sparse.index_skip_topk_offset)
 

@@ -66,7 +66,7 @@ def refuse_unlaunched(arguments: LaunchArguments, model: ModelSpec) -> None:
         raise UnsupportedError(
             Message("exporters.has_no_flags_for", release=release.title, what=what),
             path="/to",
-            hint=Message("exporters.export_plan_as_json"),
+            hint=Message("exporters.export_to", names="json"),
         )
 
 
@@ -86,7 +86,7 @@ def refuse_pairs(arguments: LaunchArguments, training: TrainingSpec) -> None:
                 what=Message("exporters.part_pairs_of_compressed"),
             ),
             path="/to",
-            hint=Message("exporters.export_plan_as_json"),
+            hint=Message("exporters.export_to", names="json"),
         )
 
 

@@ -135,7 +135,7 @@ def _add_megatron_modules(
     known = [MEGATRON_MODULES[name] for name in modules if name in MEGATRON_MODULES]
     for name in modules:
         if name not in MEGATRON_MODULES:
-            arguments.note(Message("exporters.megatron_lm_cannot_recompute_alone", name=name))
+            arguments.note(Message("exporters.cannot_recompute_alone", name=name, framework="Megatron-LM"))
     if not known:
         return
     if with_full:
@@ -173,7 +173,7 @@ def _add_mindspeed_modules(
             if name in some and counts and layers <= even:
                 arguments.add("MOE_ARGS", "--moe-zero-memory-num-layers", layers)
         elif name not in same:
-            arguments.note(Message("exporters.no_public_flag_recomputes_alone", name=name))
+            arguments.note(Message("exporters.cannot_recompute_alone", name=name, framework="MindSpeed"))
     if same and arguments.has("--recompute-granularity"):
         arguments.note(Message("exporters.full_recompute_leaves_no_room_for_on_another", names="+".join(same)))
     elif same:
@@ -206,7 +206,7 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
         elif name in SWAP_FLAGS and arguments.knows(SWAP_FLAGS[name]):
             arguments.add("SWAP_ARGS", SWAP_FLAGS[name])
         else:
-            arguments.note(Message("exporters.no_public_flag_swaps", name=name))
+            arguments.note(Message("exporters.cannot_swap", name=name, framework="MindSpeed"))
     if any(found != held_layers(name, placed, model) for name, found in counts.items() if any(found)):
         arguments.note(Message("exporters.plan_swaps_different_number_of_layers_on_each"))
     if strategy.swap_optimizer:

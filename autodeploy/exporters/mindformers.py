@@ -38,9 +38,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     document = configuration(launch)
     unknown = sorted(set(_paths(document)) - launch.arguments.release.keys.keys() - platform_keys().keys())
     if unknown:
-        raise UnsupportedError(
-            Message("exporters.has_no_key", release=launch.arguments.release.title, name=unknown[0]), path="/to"
-        )
+        raise UnsupportedError(Message("exporters.it_has_no", flag=unknown[0]), path="/to")
     comments = [provenance_line(plan_set, plan), *(line.removeprefix("# ") for line in mark(launch))]
     comments += release_lines(launch.arguments.release)
     comments += [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks."]
@@ -104,9 +102,9 @@ def _parallel(launch: Launch) -> dict[str, Any]:
     strategy = launch.plan.strategy
     if variant_of(strategy.schedule, launch.arguments.release) is None:
         raise UnsupportedError(
-            Message("exporters.has_no_schedule", schedule=strategy.schedule, target="MindFormers"),
+            Message("exporters.cannot_launch_axis", value=strategy.schedule, target="MindFormers", axis="schedule"),
             path="/strategy/schedule",
-            hint=Message("exporters.plan_with_search_target", target="mindformers"),
+            hint="search.target: mindformers",
         )
     found: dict[str, Any] = {
         "enable_alltoall": strategy.moe_dispatcher != "allgather",
@@ -131,9 +129,7 @@ def _recompute(launch: Launch, placed: Placement) -> dict[str, Any]:
     counts = _counts(launch.plan.strategy, placed)
     for name in counts:
         if name not in {"full", "activation"}:
-            launch.arguments.note(
-                Message("exporters.has_no_key_that_recomputes_alone", framework="MindFormers", name=name)
-            )
+            launch.arguments.note(Message("exporters.cannot_recompute_alone", framework="MindFormers", name=name))
     return {
         "recompute": _layers_list(counts.get("full"), placed),
         "select_recompute": _layers_list(counts.get("activation"), placed),
@@ -182,7 +178,7 @@ def _swap(launch: Launch) -> dict[str, Any]:
     ]
     for name in names:
         if name not in SWAPPED_OPERATORS:
-            launch.arguments.note(Message("exporters.mindformers_has_no_key_that_swaps", name=name))
+            launch.arguments.note(Message("exporters.cannot_swap", name=name, framework="MindFormers"))
     return {"swap": True, "default_prefetch": 1, "op_swap": operators} if operators else {}
 
 
@@ -190,9 +186,11 @@ def _note_rest(launch: Launch) -> None:
     strategy = launch.plan.strategy
     for flag in ("swap_optimizer", "reuse_fp32_param", "fsdp"):
         if getattr(strategy, flag):
-            launch.arguments.note(Message("exporters.is_mindspeed_s_mindformers_has_no_key_for", flag=flag))
+            launch.arguments.note(Message("exporters.has_no_key_of_its_own_in_mindformers", name=flag))
     if strategy.moe_dispatcher == "alltoall_seq":
-        launch.arguments.note(Message("exporters.mindformers_has_no_alltoall_seq_dispatcher_alltoall_is"))
+        launch.arguments.note(
+            Message("exporters.has_no_dispatcher_alltoall_is_written", framework="MindFormers", name="alltoall_seq")
+        )
     launch.arguments.note(Message("exporters.optimizer_learning_rate_and_data_set_come_from"))
 
 

@@ -55,10 +55,10 @@ def recipe_keys(launch: Launch) -> dict[str, Any]:
         found |= _router(told)
     lost = [name for name in NO_KEY if getattr(told, name)]
     if lost:
-        note(Message("exporters.has_no_key_for_model_s_code", framework="MindFormers", names=", ".join(lost)))
+        note(Message("exporters.model_s_code_has_to_say", what=", ".join(lost)))
     silent = untold(model) + ([] if told.rope_theta or model.learned_position_embeddings else ["rope_theta"])
     if silent:
-        note(Message("exporters.nobody_told_model_recipe_mindformers_own_values_are", names=", ".join(silent)))
+        note(Message("exporters.nobody_told_model_recipe", names=", ".join(silent)))
     return found
 
 
@@ -77,9 +77,7 @@ def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
     if scaling is None:
         return found
     if scaling.rope_type != "yarn" or not model.is_mla:
-        launch.arguments.note(
-            Message("exporters.no_key_of_mindformers_scales_rotary_positions_by", kind=scaling.rope_type)
-        )
+        launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_type {scaling.rope_type}"))
         return found
     return found | _yarn(scaling)
 

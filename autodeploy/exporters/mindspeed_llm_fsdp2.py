@@ -12,7 +12,7 @@ from autodeploy.exporters.artefact import Artefact
 from autodeploy.exporters.keyed_sections import head_comments, refuse_unknown_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.memory_arguments import recomputed_layers
-from autodeploy.exporters.target_release import profile_of
+from autodeploy.exporters.target_release import profile_of, refuse_axes
 from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
@@ -103,31 +103,16 @@ def _model(launch: Launch) -> dict[str, Any]:
 
 def _refuse(launch: Launch) -> None:
     strategy, model, precision = launch.plan.strategy, launch.spec.model, launch.spec.training.precision
-    sequences = strategy.cp == 1 or strategy.cp_algo != "hybrid"
-    for met, path, fault in (
-        (strategy.pp == 1, "pp", Message("exporters.fsdp2_backend_has_no_pipeline")),
-        (strategy.tp == 1, "tp", Message("exporters.fsdp_size_leaves_degree_of_1", degree="tp")),
-        (
-            strategy.dp_replicate == 1,
-            "dp_replicate",
-            Message("exporters.fsdp_size_leaves_degree_of_1", degree="dp_replicate"),
-        ),
-        (sequences, "cp_algo", Message("exporters.cp_type_is_ulysses_ring_or_kvallgather")),
-        (
-            strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
-            "moe_dispatcher",
-            Message("exporters.ep_dispatcher_is_all_to_all"),
-        ),
-        (
-            not strategy.swap_optimizer and not strategy.swap,
-            "swap",
-            Message("exporters.fsdp2_backend_swaps_nothing_to_host"),
-        ),
-    ):
-        if not met:
-            raise UnsupportedError(
-                fault, path=f"/strategy/{path}", hint=Message("exporters.plan_with_search_target", target=TARGET)
-            )
+    launched = {
+        "pp": strategy.pp == 1,
+        "tp": strategy.tp == 1,
+        "dp_replicate": strategy.dp_replicate == 1,
+        "cp_algo": strategy.cp == 1 or strategy.cp_algo != "hybrid",
+        "moe_dispatcher": strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
+        "swap": not strategy.swap,
+        "swap_optimizer": not strategy.swap_optimizer,
+    }
+    refuse_axes(launch.plan.strategy, TARGET, launched)
     if precision not in PRECISIONS:
         raise UnsupportedError(
             Message("exporters.cannot_be_exported_to_yet", precision=precision, target=TARGET),
@@ -175,7 +160,7 @@ def _recomputed(launch: Launch) -> list[str]:
     layers = model.num_hidden_layers
     counts = recomputed_layers(strategy, 1, layers)
     for name in counts.keys() - {"full"}:
-        launch.arguments.note(Message("exporters.fsdp2_backend_has_no_key_that_recomputes_alone", name=name))
+        launch.arguments.note(Message("exporters.cannot_recompute_alone", name=name, framework="MindSpeed-LLM FSDP2"))
     whole = counts.get("full", [0])[0]
     if whole in {0, layers}:
         return [LAYERS] if whole else []

@@ -44,7 +44,7 @@ class KeyedArguments(LaunchArguments):
         if self.knows(flag) or flag not in SAID_OTHERWISE | WITHOUT_KEY | {SHARED_WIDTH}:
             super().add(block, flag, *values)
         elif flag in WITHOUT_KEY:
-            self.note(Message("exporters.has_no_key_for_model_s_code", framework="MindSpeed-RL", names=flag))
+            self.note(Message("exporters.model_s_code_has_to_say", what=flag))
         elif flag == SHARED_WIDTH and isinstance(values[0], int):
             # One number says how many experts wide the shared one is.
             super().add(block, SHARED, values[0] // self.expert_width)

@@ -57,7 +57,7 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
     _add_windows(arguments, model)
     add_attention_types(arguments, model)
     if names := untold(model):
-        arguments.note(Message("exporters.nobody_told_model_recipe_parser_s_own_values", names=", ".join(names)))
+        arguments.note(Message("exporters.nobody_told_model_recipe", names=", ".join(names)))
 
 
 def feed_forward_width(model: ModelSpec) -> int:
@@ -95,12 +95,12 @@ def _add_windows(arguments: LaunchArguments, model: ModelSpec) -> None:
     windows = [model.attention_window(layer) is not None for layer in range(model.num_hidden_layers)]
     alternating = windows == [layer % 2 == 0 for layer in range(len(windows))]
     if not (all(windows) or alternating):
-        arguments.note(Message("exporters.which_layers_have_sliding_window_cannot_be_said"))
+        arguments.note(Message("exporters.model_s_code_has_to_say", what="layer_types"))
     if arguments.knows("--sliding-window"):
         arguments.add("GPT_ARGS", "--interleave-sliding-window" if alternating else "--sliding-window", window)
         return
     if not arguments.knows("--window-size"):
-        arguments.note(Message("exporters.no_flag_of_release_has_sliding_window_model", width=window))
+        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"sliding_window {window}"))
         return
     arguments.add("GPT_ARGS", "--window-size", f"{window - 1},0")
     if alternating:
@@ -138,7 +138,7 @@ def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
     add(block, "--moe-layer-freq", 1 if dense else -1)
     if model.mlp_only_layers:
         message = Message("exporters.has_no_flags_for_dense_layers_between_layers", release=arguments.release.title)
-        raise UnsupportedError(message, path="/to", hint=Message("exporters.export_plan_as_json"))
+        raise UnsupportedError(message, path="/to", hint=Message("exporters.export_to", names="json"))
 
 
 def _pattern(model: ModelSpec, noops: Sequence[int]) -> str:

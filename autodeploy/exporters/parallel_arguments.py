@@ -105,9 +105,9 @@ def add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches: 
     variant = variant_of(strategy.schedule, arguments.release)
     if variant is None:
         there = frameworks_with(strategy.schedule)
-        without = Message("exporters.plan_again_forbidding", schedule=strategy.schedule)
+        without = f"search.forbid: {{schedule: [{strategy.schedule}]}}"
         raise UnsupportedError(
-            Message("exporters.has_no_schedule", target=arguments.target, schedule=strategy.schedule),
+            Message("exporters.cannot_launch_axis", target=arguments.target, value=strategy.schedule, axis="schedule"),
             path="/strategy/schedule",
             hint=Message("exporters.export_to", names=there[0]) if there else without,
         )
@@ -250,7 +250,9 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if not arguments.release.has("mindspeed"):
         if dispatcher in {"alltoall_seq", "hierarchical"}:
-            arguments.note(Message("exporters.megatron_lm_has_no_dispatcher_alltoall_is_written", name=dispatcher))
+            arguments.note(
+                Message("exporters.has_no_dispatcher_alltoall_is_written", name=dispatcher, framework="Megatron-LM")
+            )
         arguments.add(block, "--moe-token-dispatcher-type", "allgather" if dispatcher == "allgather" else "alltoall")
         return
     if dispatcher == "hierarchical" and not arguments.knows("--moe-hierarchical-alltoallv"):

@@ -79,7 +79,7 @@ def _add_known(arguments: LaunchArguments, block: str, flag: str, *values: str |
     if arguments.knows(flag, *map(str, values)):
         arguments.add(block, flag, *values)
         return True
-    arguments.note(Message("exporters.no_flag_of_release_says_model_s_code", flag=" ".join((flag, *map(str, values)))))
+    arguments.note(Message("exporters.model_s_code_has_to_say", what=" ".join((flag, *map(str, values)))))
     return False
 
 
@@ -127,7 +127,7 @@ def _add_scaling(arguments: LaunchArguments, model: ModelSpec, scaling: RopeScal
     elif kind == "dynamic" and arguments.knows("--dynamic-factor"):
         arguments.add(ROPE, "--dynamic-factor", as_number(factor))
     else:
-        arguments.note(Message("exporters.no_flag_of_release_scales_rotary_positions_by", kind=kind))
+        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_type {kind}"))
 
 
 def _add_named_scaling(arguments: LaunchArguments, scaling: RopeScaling) -> None:
@@ -254,7 +254,7 @@ def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str |
     if told.router_balancing is not None:
         if arguments.knows(flag, told.router_balancing):
             return told.router_balancing
-        arguments.note(Message("exporters.no_flag_says_router_balancing", flag=flag, balancing=told.router_balancing))
+        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"{flag} {told.router_balancing}"))
     if told.topk_method == "group_limited_greedy" and arguments.knows(flag, "group_limited_greedy"):
         # Its validator: mindspeed_llm/features_manager/moe/moe_router.py.
         fits = model.topk_group is not None and model.topk_group < ep and model.capacity_factor is None
@@ -292,7 +292,7 @@ def _note_groups(arguments: LaunchArguments, model: ModelSpec, balancing: str | 
     if groups is None or reach is None or groups == 1:
         return
     if reach == groups:
-        arguments.note(Message("exporters.no_flag_of_release_chooses_experts_in_each", groups=groups))
+        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"n_group {groups}"))
     elif model.told.topk_method == "group_limited_greedy" and balancing != "group_limited_greedy":
         arguments.note(Message("exporters.groups_are_chosen_by_sum_of_their_best", count=max(1, (topk or 1) // reach)))
 

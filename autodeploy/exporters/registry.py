@@ -107,7 +107,7 @@ def export(
         return own[to](plan_set, plan)
     if to not in FORMATS:
         raise SpecError(
-            Message("exporters.unknown_format", name=repr(to[:100])),
+            Message("common.is_not_known", value=repr(to[:100])),
             path="/to",
             hint=did_you_mean(to, (*FORMATS, *own)),
         )
@@ -115,7 +115,7 @@ def export(
     if chosen.of_pre_training and plan.strategy.rl is not None:
         there = [name for name in formats_of("1f1b", post_trains=True) if FORMATS[name].launches]
         raise UnsupportedError(
-            Message("exporters.is_of_pre_training_this_plan_trains_by", format=to),
+            Message("specs.does_not_train_by_reinforcement", target=to),
             path="/to",
             hint=Message("exporters.export_to", names=" or ".join(there)),
         )

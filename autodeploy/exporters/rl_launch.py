@@ -68,9 +68,9 @@ def rl_launch(
     rl, layout, title = spec.training.rl, plan.strategy.rl, title_of(target)
     if rl is None or layout is None:
         raise UnsupportedError(
-            Message("exporters.trains_by_reinforcement_this_plan_is_of", title=title, kind=spec.training.kind),
+            Message("specs.trains_by_reinforcement_spec_is_of", target=title, kind=spec.training.kind),
             path="/to",
-            hint=Message("exporters.plan_with_training_kind_rl_post_training"),
+            hint="training.kind: rl_post_training",
         )
     given = arguments(release_of_spec(spec, target))
     note_doubts(given, spec)

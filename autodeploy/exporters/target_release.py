@@ -9,9 +9,22 @@ from autodeploy.messages import Message
 from hardware_profiles import ProfileError, load_profile
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
     from autodeploy.stack.releases import Release
     from hardware_profiles import Profile
+
+
+def refuse_axes(strategy: Strategy, target: str, launched: Mapping[str, bool]) -> None:
+    """Refuses a plan for the first axis whose value the target can't launch."""
+    for axis, can in launched.items():
+        if not can:
+            value = getattr(strategy, axis)
+            said = ", ".join(value) if isinstance(value, tuple) else value
+            fault = Message("exporters.cannot_launch_axis", target=target, axis=axis, value=said)
+            raise UnsupportedError(fault, path=f"/strategy/{axis}", hint=f"search.target: {target}")
 
 
 def profile_of(spec: Spec) -> Profile | None:

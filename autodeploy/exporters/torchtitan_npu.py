@@ -12,7 +12,7 @@ from autodeploy.exporters.artefact import Artefact
 from autodeploy.exporters.keyed_sections import head_comments, refuse_unknown_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.memory_arguments import recomputed_layers
-from autodeploy.exporters.target_release import profile_of
+from autodeploy.exporters.target_release import profile_of, refuse_axes
 from autodeploy.exporters.toml_text import toml_text
 from autodeploy.messages import Message
 from autodeploy.specs.torchtitan_models import (
@@ -87,21 +87,13 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
 
 def _refuse(launch: Launch) -> None:
     strategy, precision = launch.plan.strategy, launch.spec.training.precision
-    sequences = strategy.cp == 1 or strategy.cp_algo == "ulysses"
-    for met, path, fault in (
-        (strategy.pp == 1, "pp", Message("exporters.plans_for_torchtitan_npu_have_one_stage")),
-        (sequences, "cp_algo", Message("exporters.context_parallelism_is_ulysses_of_deepseek_v3_alone")),
-        (
-            strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
-            "moe_dispatcher",
-            Message("exporters.experts_are_reached_by_all_to_all"),
-        ),
-        (not strategy.swap, "swap", Message("exporters.torchtitan_npu_swaps_no_activations_to_host")),
-    ):
-        if not met:
-            raise UnsupportedError(
-                fault, path=f"/strategy/{path}", hint=Message("exporters.plan_with_search_target", target=TARGET)
-            )
+    launched = {
+        "pp": strategy.pp == 1,
+        "cp_algo": strategy.cp == 1 or strategy.cp_algo == "ulysses",
+        "moe_dispatcher": strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
+        "swap": not strategy.swap,
+    }
+    refuse_axes(launch.plan.strategy, TARGET, launched)
     if precision not in DTYPES:
         raise UnsupportedError(
             Message("exporters.cannot_be_exported_to_yet", precision=precision, target=TARGET),
@@ -120,7 +112,7 @@ def _model(launch: Launch) -> TorchtitanModel:
         raise UnsupportedError(
             Message("exporters.multi_token_prediction_is_of_deepseek_v3_2"),
             path="/model/num_nextn_predict_layers",
-            hint=Message("exporters.plan_model_with_num_nextn_predict_layers_0"),
+            hint="num_nextn_predict_layers: 0",
         )
     return found
 
@@ -164,9 +156,7 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
             )
         return {"mode": "selective", "selective_ac_option": "op"}
     for name in counts.keys() - {"full"}:
-        launch.arguments.note(
-            Message("exporters.has_no_key_that_recomputes_alone", framework="torchtitan-npu", name=name)
-        )
+        launch.arguments.note(Message("exporters.cannot_recompute_alone", framework="torchtitan-npu", name=name))
     whole = sum(counts.get("full", [0]))
     if not whole:
         return {"mode": "none"}

@@ -205,7 +205,9 @@ def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
     """How tokens reach their experts: MindSpeed core_r0.16.0 has no dispatchers of its own."""
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if dispatcher not in {"alltoall", "allgather"}:
-        arguments.note(Message("exporters.megatron_lm_has_no_dispatcher_alltoall_is_written", name=dispatcher))
+        arguments.note(
+            Message("exporters.has_no_dispatcher_alltoall_is_written", name=dispatcher, framework="Megatron-LM")
+        )
         dispatcher = "alltoall"
     arguments.add("MOE_ARGS", "--moe-token-dispatcher-type", dispatcher)
 

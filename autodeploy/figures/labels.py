@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 memory_names = partial(section_texts, section="figure.memory")
-picture_words = partial(section_texts, section="figure.word")
 rl_words = partial(section_texts, section="figure.rl")
 rl_phases = partial(section_texts, section="figure.rl_phase")
+
+
+def picture_words(lang: Language) -> dict[str, str]:
+    """Titles and labels of pictures."""
+    return section_texts(lang, "label") | section_texts(lang, "figure.word")
 
 
 def part_names(lang: Language) -> dict[str, str]:

@@ -36,7 +36,7 @@ def stage_memory(plan: Plan, lang: Language = "en") -> Figure:
     return quiet_figure(
         traces,
         x_title=words["stage"],
-        y_title=words["stage_memory"],
+        y_title=words["memory_on_card"],
         height_px=380,
         barmode="stack",
         bargap=0.3,

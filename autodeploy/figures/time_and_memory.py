@@ -51,7 +51,9 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> Figure:
         limit = f"{words['limit']} {limit_gib:.1f} GiB"
         settings = limit_line("x", limit_gib, LIMIT, limit, y=1, xanchor="right", yanchor="top", xshift=-4)
         settings["xaxis"] = {"range": [left - margin, right + margin]}
-    return quiet_figure(traces, x_title=words["memory"], y_title=words["step_time"], height_px=380, **settings)
+    return quiet_figure(
+        traces, x_title=words["peak_memory_gib"], y_title=words["step_time_s"], height_px=380, **settings
+    )
 
 
 def _memory_ends(plan: Plan) -> tuple[float, float]:
@@ -104,7 +106,7 @@ def _points(plans: Sequence[Plan], name: str, words: dict[str, str]) -> Trace:
         error_x=_whiskers([p.peak_memory_gib for p in plans], [_memory_ends(p) for p in plans]),
         error_y=_whiskers([p.step_time_s for p in plans], [(p.uncertainty.low_s, p.uncertainty.high_s) for p in plans]),
         customdata=[
-            [layout(p.strategy), f"{words['interval']} {p.uncertainty.low_s:.2f}–{p.uncertainty.high_s:.2f} s"]
+            [layout(p.strategy), f"{words['interval_80']} {p.uncertainty.low_s:.2f}–{p.uncertainty.high_s:.2f} s"]
             for p in plans
         ],
         hovertemplate="%{customdata[0]}<br>%{y:.2f} s, %{x:.1f} GiB<br>%{customdata[1]}<extra></extra>",

@@ -74,7 +74,7 @@ def read_gemm_table(text: str) -> MeasuredRun:
         points.append(GemmPoint(**shape, seconds=seconds))
         _refuse_many(points, row.line)
     if not points:
-        raise SpecError(Message("importers.no_measured_shape"), hint=Message("importers.titles_m_n_k_us_and_line_for"))
+        raise SpecError(Message("importers.no_measured_row"), hint=Message("importers.titles_m_n_k_us_and_line_for"))
     return MeasuredRun(source="gemm_benchmark", gemm=tuple(points), original={"points": len(points)})
 
 
@@ -91,7 +91,7 @@ def read_collective_table(text: str, *, op: str | None = None, ranks: int | None
     points = list(_printed(lines, op, ranks) if printed else _tabulated(lines, op, ranks))
     if not points:
         raise SpecError(
-            Message("importers.no_measured_message_size"),
+            Message("importers.no_measured_row"),
             hint=Message("importers.table_that_hccl_test_prints_or_op_ranks"),
         )
     return MeasuredRun(source="collective_benchmark", collectives=tuple(points), original={"points": len(points)})
@@ -101,7 +101,7 @@ def _bounded(text: str) -> list[str]:
     if len(text) > MAX_TEXT:
         raise SpecError(
             Message("importers.more_than_characters", limit=MAX_TEXT),
-            hint=Message("importers.send_tables_without_log_around_them"),
+            hint=Message("importers.send_part_that_matters"),
         )
     return lines_of(text)
 
@@ -128,7 +128,7 @@ def _printed(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterato
         yield _point(number, op, ranks, whole(size, number, "size"), seconds)
         count += 1
         if count > MAX_POINTS:
-            raise bad_line(number, Message("importers.more_than_rows", count=MAX_POINTS))
+            raise bad_line(number, Message("importers.more_than_entries", count=MAX_POINTS))
 
 
 def _row(line: str) -> tuple[str, str, str] | None:
@@ -161,7 +161,7 @@ def _tabulated(lines: Sequence[str], op: str | None, ranks: int | None) -> Itera
                 )
             seconds = size / (rate * 1e9)
         if count > MAX_POINTS:
-            raise bad_line(row.line, Message("importers.more_than_rows", count=MAX_POINTS))
+            raise bad_line(row.line, Message("importers.more_than_entries", count=MAX_POINTS))
         yield _point(row.line, named_op, group, size, seconds)
 
 
@@ -202,4 +202,4 @@ def _seconds(row: TableRow) -> float | None:
 
 def _refuse_many(points: Sequence[object], line: int) -> None:
     if len(points) > MAX_POINTS:
-        raise bad_line(line, Message("importers.more_than_rows", count=MAX_POINTS))
+        raise bad_line(line, Message("importers.more_than_entries", count=MAX_POINTS))

@@ -84,9 +84,7 @@ def _read(document: Any) -> ExchangeTimes:
                 if name != TOTAL:
                     _add(groups, name, _mapping(exchange, _below(path, name)), _below(path, name))
     if not groups:
-        raise SpecError(
-            Message("importers.no_exchange_in_file"), hint=Message("importers.communication_json_as_profiler_writes_it")
-        )
+        raise SpecError(Message("importers.no_measured_row"), hint=Message("importers.file_as_profiler_writes_it"))
     ordered = sorted(groups.values(), key=lambda each: (-each.elapsed_s, each.operation, each.group))
     return ExchangeTimes(tuple(ordered), max(1, len(steps)))
 
@@ -125,14 +123,13 @@ def _below(path: str, key: str) -> str:
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise SpecError(Message("importers.object_is_needed"), path=path)
+        raise SpecError(Message("importers.not_json_object"), path=path)
     return value
 
 
 def _amount(values: dict[str, Any], name: str, path: str) -> float:
     value = values.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 <= value <= 1e15:
-        raise SpecError(
-            Message("importers.is_which_is_no_amount", name=name, value=str(value)[:40]), path=_below(path, name)
-        )
+        fault = Message("importers.is_not_from_to", value=repr(value)[:40], least=0, most="1e15")
+        raise SpecError(Message("common.place", place=name, message=fault), path=_below(path, name))
     return float(value)

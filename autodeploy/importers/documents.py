@@ -46,7 +46,7 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
         with path.open("rb") as stream:
             content = stream.read(max_bytes + 1)
     except IsADirectoryError as error:
-        raise SpecError(Message("importers.is_directory", file=path), hint=Message("importers.give_file")) from error
+        raise SpecError(Message("importers.is_directory", file=path)) from error
     except OSError as error:
         raise SpecError(
             Message("common.cannot_be_read", file=path, reason=os_fault(error)),
@@ -65,12 +65,12 @@ def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
     try:
         value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        fault = Message("importers.not_json", reason=json_fault(error))
+        fault = Message("common.not_of_format", reason=json_fault(error), format="JSON")
         raise SpecError(at_place(fault, (error.lineno, error.colno))) from error
     except RecursionError as error:
         raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH)) from error
     except ValueError as error:  # an integer of thousands of digits
-        raise SpecError(Message("importers.not_json", reason=str(error).partition(";")[0])) from error
+        raise SpecError(Message("common.not_of_format", reason=str(error).partition(";")[0], format="JSON")) from error
     _refuse_deep(value, max_values)
     return value
 
@@ -88,7 +88,7 @@ def load_yaml(text: str) -> Any:
     except YAMLError as error:
         raise SpecError(str(fault_of(error, text))) from error
     except (ValueError, TypeError) as error:  # such as a date of month 13, or a list as a key
-        raise SpecError(Message("profiles.not_yaml", reason=str(error).partition(";")[0])) from error
+        raise SpecError(Message("common.not_of_format", reason=str(error).partition(";")[0], format="YAML")) from error
 
 
 def _refuse_hostile(events: Iterable[Any]) -> None:
@@ -125,7 +125,7 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
         if len(open_nodes) > MAX_DEPTH:
             raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         if total > MAX_YAML_VALUES:
-            raise SpecError(Message("importers.more_than_values_aliases_written_out", count=MAX_YAML_VALUES))
+            raise SpecError(Message("importers.more_than_entries", count=MAX_YAML_VALUES))
 
 
 def _at(event: Any, message: str) -> str:
@@ -140,7 +140,7 @@ def _refuse_deep(value: Any, max_values: int) -> None:
             return
         seen += len(level)
         if seen > max_values:
-            raise SpecError(Message("importers.more_than_values", count=f"{max_values:,}"))
+            raise SpecError(Message("importers.more_than_entries", count=max_values))
         level = [
             child
             for parent in level

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from autodeploy.importers.launch_script import GivenFlag, LaunchScript
 
-UNKNOWN = Message("importers.not_in_flag_table_kept_as_it_is")
+UNKNOWN = Message("importers.not_in_table_kept")
 MAX_NUMBER = 10**12
 
 
@@ -59,7 +59,8 @@ class FlagReader:
             return None
         sign = text.removeprefix("-")
         if not sign.isdigit() or len(sign) > 13 or int(sign) > MAX_NUMBER:
-            self.fail(flag, Message("importers.is_not_whole_number_of_usable_size", value=repr(text[:40])))
+            told = {"value": repr(text[:40]), "least": -MAX_NUMBER, "most": MAX_NUMBER}
+            self.fail(flag, Message("importers.is_not_whole_number_from_to", **told))
         return int(text)
 
     def decimal(self, flag: str, field: str) -> float | None:
@@ -72,7 +73,7 @@ class FlagReader:
         except ValueError:
             self.fail(flag, Message("field_fault.is_no_number", value=repr(text[:40])))
         if not abs(value) <= MAX_NUMBER:
-            self.fail(flag, Message("importers.is_not_number_of_usable_size", value=repr(text[:40])))
+            self.fail(flag, Message("field_fault.is_too_big", value=repr(text[:40])))
         return value
 
     def text(self, flag: str, field: str) -> str | None:

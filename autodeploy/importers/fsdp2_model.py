@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 PATH: Final = "model.model_name_or_path"
 # Classes of the backend (models/model_registry.py) of which no layer is modelled.
 UNMODELLED: Final = {
-    "mamba3": Message("importers.state_space_layers"),
+    "mamba3": Message("mechanism.recurrent_layers"),
     "longcat_flash_ngram": Message("importers.n_gram_embeddings"),
-    "deepseek_v4": Message("importers.deepseek_v4_s_compressed_attention"),
+    "deepseek_v4": Message("mechanism.compressed_attention"),
 }
 # How checkpoints of a series are called for short.
 SERIES: Final = {

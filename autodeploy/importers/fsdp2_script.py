@@ -52,7 +52,7 @@ def import_fsdp2_script(
     if words is None:
         raise SpecError(
             Message("importers.script_starts_no", program=PROGRAM),
-            hint=Message("importers.give_script_that_has_torchrun_line"),
+            hint=Message("importers.give_script_that_has_torchrun_line_with_all"),
         )
     at = next(index for index, word in enumerate(words) if _is_program(word))
     named = words[at + 1].text if len(words) > at + 1 and not words[at + 1].text.startswith("--") else ""

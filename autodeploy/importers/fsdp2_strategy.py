@@ -28,7 +28,7 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any], ranks: int | None
     moe = "n_routed_experts" in model
     batch = reader.number("/strategy/micro_batch_size", "training.per_device_train_batch_size", least=1)
     if batch is None:
-        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.backend_s_default"))
+        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.framework_s_default"))
     strategy: dict[str, Any] = {
         "tp": reader.number("/strategy/tp", "parallel.tp_size", least=1) or 1,
         "cp": reader.number("/strategy/cp", "parallel.cp_size", least=1) or 1,
@@ -49,12 +49,12 @@ def _context(reader: KeyReader) -> str:
     if given not in CP_ALGORITHMS:
         reader.fail(
             "parallel.cp_type",
-            Message("importers.is_not_algorithm", value=repr(str(given)[:40])),
+            Message("common.is_not_known", value=repr(str(given)[:40])),
             ", ".join(CP_ALGORITHMS),
         )
     if CP_ALGORITHMS[given] != given:
         reader.log.unmodelled(
-            "/parallel/cp_type", given, Message("importers.gathered_keys_and_values_are_predicted_as_ring")
+            "/parallel/cp_type", given, Message("importers.gathered_keys_are_predicted_as", algorithm="ring")
         )
     return CP_ALGORITHMS[given]
 

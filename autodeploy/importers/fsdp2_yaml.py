@@ -24,15 +24,6 @@ KIND: Final = "mindspeed-llm-fsdp2-yaml"
 SECTIONS: Final = ("model", "data", "parallel", "training", "optimization")
 ENVIRONMENT: Final = "examples/fsdp2/env_config.sh"  # CPU_AFFINITY_CONF=1 among others
 SIGNS: Final = frozenset({"fsdp_size", "fsdp_modules", "ep_fsdp_size", "ep_fsdp_modules"})
-# Why keys of a section are idle; single keys first.
-REASONS: Final = {
-    "model": Message("importers.paths_and_how_model_is_loaded"),
-    "data": "data",
-    "parallel": Message("importers.patterns_and_formats_as_they_are_predicted"),
-    "training": Message("importers.recipe_logging_and_checkpoints"),
-    "optimization": Message("importers.of_other_models"),
-    "training.lr_scheduler_type": Message("importers.recipe_of_training"),
-}
 # What changes time or memory and is predicted as its default; the values that change nothing.
 UNMODELLED: Final = {
     "parallel.num_to_forward_prefetch": (1, Message("importers.units_gathered_ahead_are_predicted_as_a_single")),
@@ -100,8 +91,8 @@ def import_fsdp2(
         search["target_release"] = release.name
     spec |= {"search": search, "strategy": strategy}
     reader.note_unmodelled(UNMODELLED)
-    reasons = {key: REASONS.get(key) or REASONS[key.partition(".")[0]] for key in release.keys}
-    kept = reader.note_rest(reasons, lambda _: None, Message("importers.not_key_of_backend_kept_as_it_is"))
+    reasons = dict.fromkeys(release.keys, Message("importers.no_effect_on_time_or_memory_of_step"))
+    kept = reader.note_rest(reasons, lambda _: None, Message("importers.not_in_table_kept"))
     return Imported(
         KIND,
         spec,
@@ -117,7 +108,7 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     """Batch = per_device_train_batch_size x gradient_accumulation_steps x ranks / cp (train/trainer.py, train)."""
     sequence = reader.number("/training/seq_length", "data.cutoff_len", least=1)
     if sequence is None:
-        reader.log.default("/training/seq_length", DEFAULTS["cutoff_len"], Message("importers.backend_s_default"))
+        reader.log.default("/training/seq_length", DEFAULTS["cutoff_len"], Message("importers.framework_s_default"))
     field = "/training/global_batch_size"
     steps = reader.number(field, "training.gradient_accumulation_steps", least=1) or DEFAULTS["accumulation"]
     found: dict[str, Any] = {"seq_length": sequence or DEFAULTS["cutoff_len"]}
@@ -127,15 +118,15 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         reader.log.doubt(field, "open", Message("importers.file_has_no_fsdp_size_give_script_that"))
     precision = reader.take("/training/precision", "parallel.param_dtype") or "bf16"
     if precision not in ("bf16", "fp16", "fp32"):
-        fault = Message("importers.is_no_format_of_backend", value=repr(str(precision)[:40]))
-        reader.fail("parallel.param_dtype", fault, Message("importers.bf16_fp16_or_fp32"))
+        fault = Message("common.is_not_known", value=repr(str(precision)[:40]))
+        reader.fail("parallel.param_dtype", fault, Message("common.one_of", names="bf16, fp16, fp32"))
     found["precision"] = precision
     stage = reader.take("/training/kind", "training.stage") or "sft"
     if stage not in ("pt", "sft"):
         reader.fail(
             "training.stage",
-            Message("importers.is_no_stage_of_backend", value=repr(str(stage)[:40])),
-            Message("importers.pt_or_sft"),
+            Message("common.is_not_known", value=repr(str(stage)[:40])),
+            Message("common.one_of", names="pt, sft"),
         )
     found |= {"kind": "sft"} if stage == "sft" else {}
     if reader.switch("/training/routing_imbalance", "optimization.fix_router"):
@@ -144,8 +135,8 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     if optimizer == MUON:
         reader.fail(
             "training.optimizer",
-            Message("importers.muon_is_not_modelled_yet"),
-            Message("importers.adamw_or_fused_adamw"),
+            Message("common.is_not_modelled_yet", what="Muon"),
+            Message("common.one_of", names="adamw, fused_adamw"),
         )
     if optimizer == "adamw":
         reason = Message("importers.adamw_operator_by_operator_is_predicted_as_fused")

@@ -89,7 +89,11 @@ def _indexer(reader: Reader, layers: int) -> dict[str, Any]:
         shared = [str(word).lower().startswith("s") for word in given] if isinstance(given, str | list) else []
         rhythm = _rhythm(shared) if len(shared) == layers else None
         if rhythm is None:
-            message = Message("importers.chosen_keys_shared_between_layers_in_uneven_rhythm", key=key)
+            message = Message(
+                "importers.mechanism_cannot_be_planned_yet",
+                key=key,
+                mechanism=Message("mechanism.shared_index_pattern"),
+            )
             raise UnsupportedError(
                 message, path=reader.at(key), hint=Message("importers.plan_model_of_same_size_without_it")
             )
@@ -131,13 +135,13 @@ def _kda(reader: Reader, layers: int) -> dict[str, Any]:
         return {}
     if not isinstance(given, Mapping) or not isinstance(given.get("kda_layers"), list):
         raise SpecError(
-            Message("importers.not_object_with_kda_layers"),
+            Message("importers.not_json_object"),
             path=reader.at(key),
-            hint=Message("importers.kimi_linear_list_of_layers"),
+            hint="Kimi-Linear: kda_layers [1, 2, 3, 5, ...]",
         )
     if given.get("use_full_rank_gate"):
         raise UnsupportedError(
-            Message("importers.output_gates_of_full_rank_cannot_be_planned", key=key),
+            Message("importers.mechanism_cannot_be_planned_yet", key=key, mechanism=Message("mechanism.output_gate")),
             path=reader.at(key),
             hint=Message("importers.plan_model_of_same_size_without_it"),
         )
@@ -197,7 +201,7 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
         reader.log.doubt("/num_nextn_predict_layers", modules, reason)
     found: dict[str, Any] = {"attention_head_gate": gate}
     if not isinstance(types, list) or window is None:
-        hint = Message("importers.step_3_5_flash_512_and_one_type")
+        hint = "Step-3.5-Flash: sliding_window 512, layer_types"
         raise SpecError(
             Message("importers.sliding_layers_need_sliding_window_and_layer_types"), path=reader.prefix, hint=hint
         )
@@ -208,9 +212,9 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
         return found
     if not isinstance(other, Mapping) or other.get("attention_type", SLIDING) != SLIDING:
         raise SpecError(
-            Message("importers.not_object_of_sliding_attention"),
+            Message("importers.not_json_object"),
             path=reader.at(key),
-            hint=Message("importers.step_3_5_flash_96_heads"),
+            hint="Step-3.5-Flash: num_attention_heads 96",
         )
     for name in ("num_attention_groups", "head_dim"):
         if other.get(name) not in (None, reader.raw(name)):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from autodeploy.importers.hf_config import Reader
 
 SLIDING: Final = "sliding_attention"
-SIZES: Final = ("o_groups", "o_lora_rank", "index_topk", "index_n_heads", "index_head_dim")
+OF_FLASH: Final = {"o_groups": 8, "o_lora_rank": 1024, "index_topk": 512, "index_n_heads": 64, "index_head_dim": 128}
+SIZES: Final = tuple(OF_FLASH)
 USUAL_RATES: Final = {CSA: INDEXED, HCA: 128}
 USUAL_WINDOW, USUAL_HASHED, USUAL_STREAMS = 128, 3, 4
 MAX_RATE = 65_536
@@ -49,9 +50,9 @@ def read_compressed(reader: Reader, layers: int) -> dict[str, Any]:
         sizes[name] = reader.raw(name)
         if sizes[name] is None:
             raise SpecError(
-                Message("importers.compressed_attention_needs_it"),
+                Message("common.needs_it", what="compressed_attention"),
                 path=reader.at(name),
-                hint=Message("importers.deepseek_v4_flash_has_8_1024_512_64_128"),
+                hint="DeepSeek-V4-Flash: " + ", ".join(f"{size} {value}" for size, value in OF_FLASH.items()),
             )
         reader.took(f"compressed_attention/{name}", name, sizes[name])
     window, streams, iterations = (reader.raw(key) for key in ("sliding_window", "hc_mult", "hc_sinkhorn_iters"))

@@ -219,9 +219,9 @@ def _mapping(data: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
     if isinstance(data, bytes | str):
         if len(data) > MAX_BYTES:
             raise SpecError(
-                Message("importers.larger_than_bytes", limit=MAX_BYTES),
+                Message("common.is_larger_than_bytes", limit=MAX_BYTES, file="config.json"),
                 path="",
-                hint=Message("importers.is_it_config_json"),
+                hint=Message("importers.give_content_of_config_json"),
             )
         try:
             data = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
@@ -229,13 +229,13 @@ def _mapping(data: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
             raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path="") from None
         except ValueError as error:  # also of undecodable bytes and of numbers with thousands of digits
             raise SpecError(
-                Message("importers.not_json", reason=error),
+                Message("common.not_of_format", reason=error, format="JSON"),
                 path="",
                 hint=Message("importers.give_content_of_config_json"),
             ) from error
     if not isinstance(data, Mapping):
         raise SpecError(
-            Message("importers.config_json_holds_object"),
+            Message("importers.not_json_object"),
             path="",
             hint=Message("importers.give_content_of_config_json"),
         )
@@ -263,7 +263,7 @@ def _refuse_hostile(top: Mapping[str, Any]) -> None:
         value, location = stack.pop()
         nodes += 1
         if nodes > MAX_NODES:
-            raise SpecError(Message("importers.more_than_values", count=MAX_NODES), path="")
+            raise SpecError(Message("importers.more_than_entries", count=MAX_NODES), path="")
         if len(location) > MAX_DEPTH:
             raise SpecError(
                 Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path=pointer(location[:3])
@@ -303,7 +303,7 @@ def _refuse_not_modelled(reader: Reader) -> None:
         for index, kind in enumerate(kinds if isinstance(kinds, list) else ()):
             if not (isinstance(kind, str | int) and kind in modelled):
                 hint = Message("importers.plan_model_of_same_size_without_it")
-                message = Message("importers.layers_of_kind_cannot_be_planned_yet", kind=shown(kind), key=key)
+                message = Message("importers.mechanism_cannot_be_planned_yet", mechanism=shown(kind), key=key)
                 raise UnsupportedError(message, path=f"{reader.at(key)}/{index}", hint=hint)
 
 
@@ -385,7 +385,7 @@ def _activation(reader: Reader) -> str:
             "hidden_act", "gelu", Message("importers.plain_mlp_with_costs_what_one_with_gelu", name=text)
         )
         return "gelu"
-    hint = Message("importers.silu_or_gelu")
+    hint = Message("common.one_of", names="silu, gelu")
     raise UnsupportedError(
         Message("importers.activation_is_not_modelled", name=shown(value)), path=reader.at("hidden_act"), hint=hint
     )
@@ -472,7 +472,7 @@ def _beside_experts(reader: Reader) -> dict[str, Any]:
     number, kind = reader.raw(key) or 0, reader.raw("zero_expert_type")
     if number and kind not in {None, "identity"}:
         path, hint = reader.at("zero_expert_type"), Message("importers.plan_model_of_same_size_without_it")
-        message = Message("importers.layers_of_kind_cannot_be_planned_yet", kind=shown(kind), key="zero_expert_type")
+        message = Message("importers.mechanism_cannot_be_planned_yet", mechanism=shown(kind), key="zero_expert_type")
         raise UnsupportedError(message, path=path, hint=hint)
     reader.took("n_zero_experts", key, number)
     if (halves := reader.raw("num_hidden_layers")) is not None:

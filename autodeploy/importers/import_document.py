@@ -64,7 +64,7 @@ def import_document(
         with line and column, or with every bad field.
     """
     if len(text) > MAX_BYTES:
-        raise SpecError(Message("importers.file_is_larger_than_characters", limit=MAX_BYTES))
+        raise SpecError(Message("importers.more_than_characters", limit=MAX_BYTES))
     suffix = Path(filename or "").suffix.lower()
     if is_toml(text, suffix):
         document = load_toml(text)

@@ -141,7 +141,7 @@ class Imported:
             if unread:
                 hint = Message("importers.and_unread", hint=hint, unread=joined(unread, "semicolon"))
             raise SpecError(
-                Message("importers.script_has_no", flag="--seq-length"), path="/training/seq_length", hint=hint
+                Message("importers.file_has_no", name="--seq-length"), path="/training/seq_length", hint=hint
             )
         return read_spec_document(self.spec_document(cluster, device, num_npus), base_dir=self.base_dir)
 

@@ -70,7 +70,11 @@ def read_kernel_details(text: str) -> KernelTimes:
         if duration < 0.0:
             raise bad_line(
                 row.line,
-                Message("importers.is_which_is_below_zero", value=cells["duration(us)"][:40], name="duration(us)"),
+                Message(
+                    "common.place",
+                    place="duration(us)",
+                    message=Message("field_fault.is_too_small", value=cells["duration(us)"][:40]),
+                ),
             )
         steps.add(cells.get("step id") or cells.get("step_id") or "")
         kind = cells.get("type", "")
@@ -86,8 +90,8 @@ def read_kernel_details(text: str) -> KernelTimes:
         group.seconds += duration * S_PER_US
     if not groups:
         raise SpecError(
-            Message("importers.no_kernel_in_file"),
-            hint=Message("importers.kernel_details_csv_has_line_for_each_kernel"),
+            Message("importers.no_measured_row"),
+            hint=Message("importers.file_as_profiler_writes_it"),
         )
     ordered = sorted(groups.values(), key=lambda each: (-each.seconds, each.operator, each.shapes))
     return KernelTimes(tuple(ordered), max(1, len(steps)))
@@ -148,7 +152,7 @@ def _sizes(row: TableRow, column: str) -> list[tuple[int, ...]]:
         return []
     parts = [part.strip().strip("[]").replace(" ", "") for part in text.split(";")]
     if len(parts) > MAX_SHAPES:
-        raise bad_line(row.line, Message("importers.more_than_shapes_in", count=MAX_SHAPES, column=column))
+        raise bad_line(row.line, Message("importers.more_than_entries", count=MAX_SHAPES))
     found = []
     for part in parts:
         if part and not _SHAPE.fullmatch(part):
@@ -156,7 +160,8 @@ def _sizes(row: TableRow, column: str) -> list[tuple[int, ...]]:
         sizes = tuple(int(size) for size in part.split(",")) if part else ()
         if math.prod(sizes) > MAX_SIZE:
             raise bad_line(
-                row.line, Message("importers.has_which_no_memory_holds", column=column, value=repr(part[:40]))
+                row.line,
+                Message("common.place", place=column, message=Message("field_fault.is_too_big", value=repr(part[:40]))),
             )
         found.append(sizes)
     return found

@@ -61,7 +61,7 @@ def read_vocabulary(reader: FlagReader, model: dict[str, Any], otherwise: str) -
         reader.log.doubt(_FIELD, size, reason)
         return size
     hint = Message("importers.add_vocab_size_to_launch_or_set_it")
-    raise SpecError(Message("importers.script_has_no", flag="--vocab-size"), path=_FIELD, hint=hint)
+    raise SpecError(Message("importers.file_has_no", name="--vocab-size"), path=_FIELD, hint=hint)
 
 
 def _of_preset(model: dict[str, Any], named: str) -> tuple[int, str] | None:

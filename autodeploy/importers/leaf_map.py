@@ -41,7 +41,7 @@ def read_leaf_map(text: str) -> LeafMap:
     """
     if len(text) > MAX_TEXT:
         raise SpecError(
-            Message("importers.more_than_characters", limit=MAX_TEXT), hint=Message("importers.map_of_one_cluster")
+            Message("importers.more_than_characters", limit=MAX_TEXT), hint=Message("importers.send_part_that_matters")
         )
     try:
         document = load_json(text, max_values=MAX_VALUES)
@@ -66,9 +66,7 @@ def _data_of(document: Any) -> str | None:
 
 def _map(document: Any) -> LeafMap:
     if not isinstance(document, dict):
-        raise SpecError(
-            Message("importers.map_of_switches_is_json_object"), hint=Message("importers.configmap_basic_tor_node_cm")
-        )
+        raise SpecError(Message("importers.not_json_object"), hint=Message("importers.configmap_basic_tor_node_cm"))
     version = str(document.get("version", VERSION))[:40]
     if version != VERSION:
         raise SpecError(Message("importers.version_is_not_read", version=repr(version)), path="/version", hint=VERSION)

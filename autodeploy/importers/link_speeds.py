@@ -67,8 +67,10 @@ def read_link_speeds(text: str) -> LinkSpeeds:
                 hint=Message("importers.one_file_for_each_node"),
             )
         if len(found) >= MAX_DEVICES:
-            raise bad_line(line, Message("importers.more_than_devices", count=f"{MAX_DEVICES:,}"))
+            raise bad_line(line, Message("importers.more_than_entries", count=MAX_DEVICES))
         found[number], named = int(rate[1]), None
     if not found:
-        raise SpecError(Message("importers.no_speed"), hint=Message("importers.what_hccn_tool_i_0_speed_g_prints"))
+        raise SpecError(
+            Message("importers.no_measured_row"), hint=Message("importers.what_hccn_tool_i_0_speed_g_prints")
+        )
     return LinkSpeeds(found)

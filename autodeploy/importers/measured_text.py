@@ -83,8 +83,8 @@ def refuse_long_table(lines: Sequence[str], first_line: int = 1) -> None:
     if len(lines) > MAX_ROWS:
         raise bad_line(
             first_line + MAX_ROWS,
-            Message("importers.more_than_rows", count=MAX_ROWS),
-            hint=Message("importers.send_steady_part"),
+            Message("importers.more_than_entries", count=MAX_ROWS),
+            hint=Message("importers.send_part_that_matters"),
         )
 
 
@@ -92,7 +92,9 @@ def positive(text: str, line: int, what: str) -> float:
     """A finite number above zero."""
     value = number(text, line, what)
     if value <= 0.0:
-        raise bad_line(line, Message("importers.is_which_is_not_above_zero", name=what, value=text[:40]))
+        raise bad_line(
+            line, Message("common.place", place=what, message=Message("field_fault.is_too_small", value=text[:40]))
+        )
     return value
 
 
@@ -101,9 +103,13 @@ def number(text: str, line: int, what: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise bad_line(line, Message("importers.is_which_is_no_number", name=what, value=repr(text[:40]))) from None
+        raise bad_line(
+            line,
+            Message("common.place", place=what, message=Message("field_fault.is_no_number", value=repr(text[:40]))),
+        ) from None
     if not math.isfinite(value) or abs(value) > 1e18:
-        raise bad_line(line, Message("importers.is_which_is_no_finite_number", name=what, value=text[:40]))
+        fault = Message(f"field_fault.{'is_too_big' if math.isfinite(value) else 'is_not_finite'}", value=text[:40])
+        raise bad_line(line, Message("common.place", place=what, message=fault))
     return value
 
 
@@ -111,7 +117,10 @@ def whole(text: str, line: int, what: str) -> int:
     """A whole number above zero."""
     value = positive(text, line, what)
     if value != int(value):
-        raise bad_line(line, Message("importers.is_which_is_not_whole", name=what, value=text[:40]))
+        raise bad_line(
+            line,
+            Message("common.place", place=what, message=Message("field_fault.is_no_whole_number", value=text[:40])),
+        )
     return int(value)
 
 
@@ -142,9 +151,9 @@ def _cells(text: str, line: int) -> list[str]:
     try:
         cells = next(csv.reader([text], strict=True))
     except (csv.Error, StopIteration) as error:
-        raise bad_line(line, Message("importers.not_csv", reason=error)) from None
+        raise bad_line(line, Message("common.not_of_format", reason=error, format="CSV")) from None
     if len(cells) > MAX_COLUMNS:
-        raise bad_line(line, Message("importers.more_than_columns", count=MAX_COLUMNS))
+        raise bad_line(line, Message("importers.more_than_entries", count=MAX_COLUMNS))
     return cells
 
 

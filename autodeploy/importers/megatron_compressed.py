@@ -27,7 +27,7 @@ KIND: Final = "attention to compressed keys"
 OF_THE_MODEL = {
     "--kv-compress": Message("mechanism.compressed_attention"),
     RATIOS: Message("mechanism.compressed_attention"),
-    STREAMS: Message("mechanism.residual_streams"),
+    STREAMS: Message("mechanism.hyper_connections"),
 }
 SIZES = {
     "o_groups": ("--o-groups", 8),
@@ -62,7 +62,7 @@ def is_compressed(reader: FlagReader) -> bool:
     for flag, present in ((RATIOS, RATIOS in given), (LATENT[0], latent)):
         if own and not present:
             raise SpecError(
-                Message("importers.script_has_no", flag=flag),
+                Message("importers.file_has_no", name=flag),
                 path="/model/layer_types",
                 hint=Message("importers.add_to_launch", flag=flag),
             )

@@ -67,7 +67,7 @@ def layout_chunks(reader: FlagReader, text: str) -> Chunks:
     flag = "--pipeline-model-parallel-layout"
     plain = expanded_layout(text)
     if plain is None:
-        reader.fail(flag, Message("importers.layout_has_more_than_entries", count=_MAX_LAYOUT))
+        reader.fail(flag, Message("importers.more_than_entries", count=_MAX_LAYOUT))
     unknown = set(plain) - _SYMBOLS
     if unknown:
         reader.fail(flag, Message("importers.is_not_one_of_e_t_m_l", sign=repr(min(unknown))))
@@ -119,7 +119,7 @@ def noops_before(reader: FlagReader, layer: int) -> int:
 def _numbers(reader: FlagReader, flag: str, given: tuple[str, ...]) -> list[int]:
     for word in given:
         if not word.isdigit() or len(word) > 5:
-            reader.fail(flag, Message("importers.is_not_number_of_layers", value=repr(word[:40])))
+            reader.fail(flag, Message("field_fault.is_no_whole_number", value=repr(word[:40])))
     if len(given) > MAX_LAYERS:
         reader.fail(flag, Message("importers.more_than_entries", count=MAX_LAYERS))
     return [int(word) for word in given]
@@ -131,7 +131,7 @@ def _rows(reader: FlagReader, text: str, pp: int) -> Chunks:
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):
-        reader.fail(flag, Message("importers.is_not_list_of_lists", value=repr(text[:40])))
+        reader.fail(flag, Message("field_fault.is_no_list", value=repr(text[:40])))
     if not isinstance(rows, list) or len(rows) != pp:
         reader.fail(flag, Message("importers.not_list_of_stages", pp=pp))
     rows = [row if isinstance(row, list) else [row] for row in rows]
@@ -153,16 +153,14 @@ def _ends(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int) -> Ch
     middle, rest = pp - (first is not None) - (last is not None), layers - (first or 0) - (last or 0)
     if middle <= 0 or rest < 0 or rest % middle:
         flag = "--decoder-first-pipeline-num-layers" if first is not None else "--decoder-last-pipeline-num-layers"
-        reader.fail(
-            flag, Message("importers.layers_cannot_be_spread_over_other_stages", rest=rest, stages=max(0, middle))
-        )
+        reader.fail(flag, Message("importers.layers_cannot_be_spread_over_chunks", layers=rest, count=max(0, middle)))
     start, end = ([] if n is None else [n] for n in (first, last))
     stages = [*start, *([rest // middle] * middle), *end]
     if uneven := [stage for stage in stages if stage % chunks_per_stage]:
         flag = "--num-virtual-stages-per-pipeline-rank"
         reader.fail(
             flag,
-            Message("importers.stage_of_layers_has_no_equal_virtual_stages", layers=uneven[0], chunks=chunks_per_stage),
+            Message("importers.layers_cannot_be_spread_over_chunks", layers=uneven[0], count=chunks_per_stage),
         )
     return [stage // chunks_per_stage for stage in stages] * chunks_per_stage
 

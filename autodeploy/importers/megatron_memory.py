@@ -107,9 +107,7 @@ def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
             found[name] = [stage if number is None else min(number, stage) for stage in stages]
     if reader.switch("--recompute-mla-up-proj", f"{FIELD}/modules"):
         found["mla_up_proj"] = list(stages)
-        reader.ignore(
-            ["--mla-up-proj-tp-overlap", "--mla-mm-split"], Message("importers.part_of_up_projection_s_recompute")
-        )
+        reader.ignore(["--mla-up-proj-tp-overlap", "--mla-mm-split"], Message("importers.read_elsewhere"))
     number = reader.number("--moe-zero-memory-num-layers", f"{FIELD}/modules")
     if (level := reader.text("--moe-zero-memory", f"{FIELD}/modules")) in {"level0", "level1"}:
         found[f"moe_zero_memory_{level}"] = [stage if number is None else min(number, stage) for stage in stages]

@@ -41,9 +41,9 @@ LATENT_DEFAULTS = {
 NOT_MODELLED = {
     "--hybrid-layer-pattern": Message("mechanism.other_layers"),
     "--hybrid-override-pattern": Message("mechanism.other_layers"),
-    "--mamba-num-heads": Message("importers.state_space_layers"),
-    "--mamba-state-dim": Message("importers.state_space_layers"),
-    "--enable-mhc-connections": Message("mechanism.residual_streams"),
+    "--mamba-num-heads": Message("mechanism.recurrent_layers"),
+    "--mamba-state-dim": Message("mechanism.recurrent_layers"),
+    "--enable-mhc-connections": Message("mechanism.hyper_connections"),
     "--experimental-attention-variant": Message("mechanism.other_attention"),
     "--linear-attention-freq": Message("mechanism.linear_attention"),
     "--heterogeneous-layers-config-path": Message("mechanism.layers_of_several_shapes"),
@@ -95,12 +95,12 @@ def _required(reader: FlagReader, flag: str, field: str) -> int:
     found = reader.number(flag, field)
     if found is None:
         raise SpecError(
-            Message("importers.script_has_no", flag=flag),
+            Message("importers.file_has_no", name=flag),
             path=field,
             hint=Message("importers.add_to_launch", flag=flag),
         )
     if found < 1:
-        reader.fail(flag, Message("importers.is_below_1", value=found))
+        reader.fail(flag, Message("field_fault.is_too_small", value=found))
     return found
 
 
@@ -108,7 +108,7 @@ def _activation(reader: FlagReader) -> str:
     for flag, name in GATED:
         if reader.switch(flag, "/model/hidden_act"):
             return name
-    reader.log.default("/model/hidden_act", "gelu", Message("importers.megatron_s_default_neither_swiglu_nor_geglu"))
+    reader.log.default("/model/hidden_act", "gelu", Message("importers.default_of", framework="Megatron"))
     return "gelu"
 
 
@@ -180,7 +180,7 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
     )
     if width is None:
         width = ffn
-        reader.log.default("/model/moe_intermediate_size", ffn, Message("importers.megatron_s_default_dense_width"))
+        reader.log.default("/model/moe_intermediate_size", ffn, Message("importers.default_of", framework="Megatron"))
     topk = reader.number("--moe-router-topk", "/model/num_experts_per_tok")
     if topk is None:
         topk = 2

@@ -171,7 +171,7 @@ def _biases(reader: FlagReader) -> dict[str, Any]:
     if not reader.has("--disable-bias-linear"):
         reader.has("--add-qkv-bias")
         reader.has("--add-dense-bias")
-        reader.log.default(_path("mlp_bias"), True, Message("importers.megatron_s_default_no_disable_bias_linear"))
+        reader.log.default(_path("mlp_bias"), True, Message("importers.default_of", framework="Megatron"))
         return {"attention_bias": True, "attention_out_bias": True, "mlp_bias": True}
     reader.switch("--disable-bias-linear", _path("mlp_bias"))
     qkv = reader.switch("--add-qkv-bias", _path("attention_bias"))

@@ -130,9 +130,7 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
     if batch is None and ranks is not None:
         degrees = strategy["tp"] * strategy["pp"] * strategy["cp"]
         batch = strategy["micro_batch_size"] * (ranks // degrees)
-        reader.log.default(
-            "/training/global_batch_size", batch, Message("importers.megatron_s_default_one_micro_batch_replica")
-        )
+        reader.log.default("/training/global_batch_size", batch, Message("importers.default_of", framework="Megatron"))
     training |= {} if batch is None else {"global_batch_size": batch}
     if "capacity_drop" in strategy["features"]:
         training["expert_capacity_factor"] = reader.decimal(CAPACITY, "/training/expert_capacity_factor")

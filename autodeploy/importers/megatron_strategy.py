@@ -57,7 +57,7 @@ def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
     }
     sharded = [reader.switch(flag, "/strategy/fsdp") for flag in ("--use-custom-fsdp", "--use-megatron-fsdp")]
     strategy["fsdp"] = any(sharded)
-    reader.ignore(["--data-parallel-sharding-strategy"], Message("importers.read_with_sharding_flag"))
+    reader.ignore(["--data-parallel-sharding-strategy"], Message("importers.read_elsewhere"))
     _read_context(reader, strategy)
     features = _read_experts(reader, strategy) if reader.has("--num-experts") else set[str]()
     layers = _read_schedule(reader, strategy)
@@ -89,14 +89,14 @@ def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
         found = algorithms.get(algorithm or "megatron_cp_algo")
     ulysses = reader.number("--ulysses-degree-in-cp", "/strategy/ulysses_degree")
     sizes = reader.words("--hierarchical-context-parallel-sizes", "/strategy/ulysses_degree")
-    reader.ignore(["--use-cp-send-recv-overlap"], Message("importers.part_of_ring_context_parallelism"))
+    reader.ignore(["--use-cp-send-recv-overlap"], Message("importers.read_elsewhere"))
     if strategy["cp"] == 1:
         return
     if found is None:
         flag = "--context-parallel-algo" if algorithm is not None else "--cp-comm-type"
         reader.fail(
             flag,
-            Message("importers.this_algorithm_is_not_modelled"),
+            Message("importers.not_modelled"),
             Message("common.one_of", names=", ".join(CP_ALGORITHMS.values())),
         )
     strategy["cp_algo"] = found
@@ -115,7 +115,7 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
     if given not in DISPATCHERS:
         reader.fail(
             "--moe-token-dispatcher-type",
-            Message("importers.is_not_dispatcher", value=repr(given[:40])),
+            Message("common.is_not_known", value=repr(given[:40])),
             ", ".join(DISPATCHERS),
         )
     strategy["moe_dispatcher"] = DISPATCHERS[given]
@@ -129,11 +129,11 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
         features.add("tp_extend_ep")
     if etp is None:
         etp = strategy["tp"]
-        reader.log.default("/strategy/etp", etp, Message("importers.framework_s_default_as_tp"))
+        reader.log.default("/strategy/etp", etp, Message("importers.framework_s_default"))
     if etp < 1:
-        reader.fail("--expert-tensor-parallel-size", Message("importers.is_below_1", value=etp))
+        reader.fail("--expert-tensor-parallel-size", Message("field_fault.is_too_small", value=etp))
     strategy["etp"] = etp
-    reader.ignore([ASYNC_PERMUTATION], Message("importers.part_of_dispatcher"))
+    reader.ignore([ASYNC_PERMUTATION], Message("importers.read_elsewhere"))
     if reader.switch("--moe-grouped-gemm", "/strategy/features"):
         features.add("grouped_gemm")
     fused = reader.switch("--moe-permute-fusion", "/strategy/features")
@@ -167,7 +167,7 @@ def read_gradient_sums(reader: FlagReader, strategy: Mapping[str, Any], *, adapt
         reader.log.default(
             "/strategy/features",
             EXPERTS_APART,
-            Message("importers.mindspeed_s_default_no_gemm_gradient_accumulation_fusion"),
+            Message("importers.default_of", framework="MindSpeed"),
         )
     return in_mindspeed(grouped, plain_apart=apart, experts_fused=fused)
 
@@ -188,7 +188,7 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
         if layers is not None:
             reader.fail(flag, Message("importers.is_not_from_to", value=layers, least=1, most=4096))
         raise SpecError(
-            Message("importers.script_has_no", flag="--num-layers"),
+            Message("importers.file_has_no", name="--num-layers"),
             path="/model/num_hidden_layers",
             hint=Message("importers.add_to_launch", flag="--num-layers"),
         )

@@ -116,7 +116,7 @@ def _activation(reader: KeyReader) -> str:
     raise UnsupportedError(
         Message("importers.activation_is_not_modelled", name=repr(text[:40])),
         path="/model/model_config/hidden_act",
-        hint=Message("importers.silu_or_gelu"),
+        hint=Message("common.one_of", names="silu, gelu"),
     )
 
 

@@ -65,7 +65,7 @@ def _context(reader: KeyReader) -> dict[str, Any]:
     path = "parallel_config.context_parallel_algo"
     given = reader.take("/strategy/cp_algo", path) or "colossalai_cp"
     if given not in CP_ALGORITHMS:
-        reader.fail(path, Message("importers.is_not_algorithm", value=repr(str(given)[:40])), ", ".join(CP_ALGORITHMS))
+        reader.fail(path, Message("common.is_not_known", value=repr(str(given)[:40])), ", ".join(CP_ALGORITHMS))
     degree = reader.number("/strategy/ulysses_degree", "parallel_config.ulysses_degree_in_cp", least=1)
     found: dict[str, Any] = {"cp_algo": CP_ALGORITHMS[given]}
     return found | ({"ulysses_degree": degree} if degree and found["cp_algo"] == "hybrid" else {})
@@ -95,7 +95,7 @@ def _experts(reader: KeyReader, tp: int) -> dict[str, Any]:
     path = f"{CONFIG}.moe_token_dispatcher_type"
     given = reader.take("/strategy/moe_dispatcher", path) or "alltoall"
     if given not in DISPATCHERS:
-        reader.fail(path, Message("importers.is_not_dispatcher", value=repr(str(given)[:40])), ", ".join(DISPATCHERS))
+        reader.fail(path, Message("common.is_not_known", value=repr(str(given)[:40])), ", ".join(DISPATCHERS))
     dispatcher = DISPATCHERS[given]
     exchange = reader.take("/strategy/moe_dispatcher", "parallel.enable_alltoall")
     reader.raw(f"{CONFIG}.npu_nums_per_device")
@@ -151,7 +151,7 @@ def _chunks(reader: KeyReader, layers: int, pp: int, turns: int) -> list[list[in
         if rest:
             reader.fail(
                 OFFSET,
-                Message("importers.layers_do_not_divide_by_stages", layers=layers, stages=pp * turns),
+                Message("importers.layers_cannot_be_spread_over_chunks", layers=layers, count=pp * turns),
                 Message("importers.offset_one_number_stage"),
             )
         return [[average] * pp for _ in range(turns)]

@@ -19,27 +19,16 @@ from autodeploy.importers.mindformers_strategy import read_strategy
 from autodeploy.importers.other_trainings import DPO, refused
 from autodeploy.messages import Message
 
+NO_EFFECT = Message("importers.no_effect_on_time_or_memory_of_step")
 REASONS = {
-    **dict.fromkeys(("optimizer", "lr_schedule", "runner_wrapper", "seed"), Message("importers.recipe_of_training")),
-    **dict.fromkeys(("train_dataset", "train_dataset_task", "eval_dataset", "eval_dataset_task"), "data"),
-    **dict.fromkeys(("processor", "metric", "infer"), Message("importers.data_and_evaluation")),
-    **dict.fromkeys(
-        ("callbacks", "eval_callbacks", "output_dir", "load_checkpoint"), Message("importers.logging_and_checkpoints")
-    ),
-    **dict.fromkeys(
-        ("load_ckpt_format", "auto_trans_ckpt", "resume_training"), Message("importers.logging_and_checkpoints")
-    ),
-    **dict.fromkeys(
-        ("only_save_strategy", "src_strategy_path_or_dir", "save_ckpt_format"),
-        Message("importers.logging_and_checkpoints"),
-    ),
-    **dict.fromkeys(
-        ("trainer", "run_mode", "use_parallel", "remote_save_url"), Message("importers.launcher_s_business")
-    ),
-    **dict.fromkeys(("profile", "profile_start_step", "profile_stop_step", "init_start_profile"), "profiling"),
-    **dict.fromkeys(("profile_communication", "profile_memory", "auto_tune", "filepath_prefix"), "profiling"),
+    **dict.fromkeys(("optimizer", "lr_schedule", "runner_wrapper", "seed", "processor", "metric", "infer"), NO_EFFECT),
+    **dict.fromkeys(("train_dataset", "train_dataset_task", "eval_dataset", "eval_dataset_task"), NO_EFFECT),
+    **dict.fromkeys(("callbacks", "eval_callbacks", "output_dir", "load_checkpoint", "load_ckpt_format"), NO_EFFECT),
+    **dict.fromkeys(("auto_trans_ckpt", "resume_training", "only_save_strategy", "save_ckpt_format"), NO_EFFECT),
+    **dict.fromkeys(("src_strategy_path_or_dir", "trainer", "run_mode", "use_parallel", "remote_save_url"), NO_EFFECT),
+    **dict.fromkeys(("profile", "profile_start_step", "profile_stop_step", "init_start_profile"), NO_EFFECT),
+    **dict.fromkeys(("profile_communication", "profile_memory", "auto_tune", "filepath_prefix", "context"), NO_EFFECT),
     "parallel.dataset_strategy": Message("importers.follows_from_degrees"),
-    "context": Message("importers.host_s_business"),
 }
 
 
@@ -84,8 +73,8 @@ def import_mindformers(
     take_marks(text, spec, strategy, reader.log)
     spec |= {"search": {"target": "mindformers"}, "strategy": strategy}
     ranks = degrees["dp"] * strategy["tp"] * strategy["pp"] * strategy["cp"]
-    reader.log.take("/parallel_config", "/cluster/num_npus", ranks, Message("importers.product_of_degrees"))
-    kept = reader.note_rest(REASONS, key_effect, Message("importers.not_in_flag_table_kept_as_it_is"))
+    reader.log.take("/parallel_config", "/cluster/num_npus", ranks, Message("importers.follows_from_degrees"))
+    kept = reader.note_rest(REASONS, key_effect, Message("importers.not_in_table_kept"))
     return Imported(
         "mindformers-yaml",
         spec,
@@ -115,7 +104,7 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
     sequence = reader.number("/training/seq_length", "model.model_config.seq_length", data, least=1)
     if sequence is None:
         reader.fail(
-            "model.model_config.seq_length", Message("importers.file_has_no_sequence_length"), "seq_length: 4096"
+            "model.model_config.seq_length", Message("importers.file_has_no", name="seq_length"), "seq_length: 4096"
         )
     field = "/training/global_batch_size"
     factors = [strategy["micro_batch_size"], dp]
@@ -131,7 +120,7 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
     kinds = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     dtype = reader.take("/training/precision", "model.model_config.compute_dtype")
     if dtype is None:
-        reader.log.default("/training/precision", "bf16", Message("importers.file_names_no_compute_dtype"))
+        reader.log.default("/training/precision", "bf16", Message("importers.file_has_no", name="compute_dtype"))
     elif dtype not in kinds:
         reader.fail(
             "model.model_config.compute_dtype",

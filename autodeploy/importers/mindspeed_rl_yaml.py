@@ -41,18 +41,18 @@ DEFAULTS = {
 }
 DEFAULT_MEMORY_FRACTION = 0.5
 REASONS = {
-    "rl_config": Message("importers.algorithm_rewards_and_logging_no_field_of_spec"),
-    "generate_config": Message("importers.sampling_and_engine_no_field_of_spec"),
+    "rl_config": Message("importers.no_field_of_spec"),
+    "generate_config": Message("importers.no_field_of_spec"),
     "critic_config": Message("importers.of_critic_predicted_as_actor_s"),
-    "defaults": Message("importers.file_of_model"),
+    "defaults": Message("importers.no_field_of_spec"),
 }
 # Of rl_config and generate_config: what changes time or memory, and what it does without.
 UNMODELLED = {
     "rl_config.multi_turn_enable": Message("importers.conversations_of_several_turns_are_predicted_as_a_single"),
     "rl_config.share_backbone": Message("importers.lora_is_predicted_as_training_of_all_parameters"),
-    "rl_config.critic_resource.num_npus": Message("importers.critic_s_own_cards_are_not_counted"),
-    "rl_config.reference_resource.num_npus": Message("importers.reference_s_own_cards_are_not_counted"),
-    "rl_config.reward_resource.num_npus": Message("importers.reward_model_s_own_cards_are_not_counted"),
+    "rl_config.critic_resource.num_npus": Message("importers.own_cards_are_not_counted"),
+    "rl_config.reference_resource.num_npus": Message("importers.own_cards_are_not_counted"),
+    "rl_config.reward_resource.num_npus": Message("importers.own_cards_are_not_counted"),
 }
 
 OF_PACKS = ("--reset-attention-mask", "--reset-position-ids", "--no-pad-to-seq-lengths", "--variable-seq-lengths")
@@ -155,7 +155,7 @@ def _shape(
 
         found = read_document(path)
         if isinstance(found, Mapping) and isinstance(found.get(called), Mapping):
-            reader.log.take(f"/{MEGATRON}/model", "/model", called, Message("importers.file_of_model"))
+            reader.log.take(f"/{MEGATRON}/model", "/model", called, Message("importers.no_field_of_spec"))
             return dict(found[called]), None
     names = [name or "", str(called), str(keys.get("tokenizer_name_or_path", ""))]
     model = model_of(names, None, reader.log, f"/{MEGATRON}/model")

@@ -52,15 +52,13 @@ def read_npu_topology(text: str) -> NpuTopology:
             if len(set(columns)) != len(columns):
                 raise bad_line(line, Message("importers.device_is_there_twice_2"))
             if len(columns) > MAX_DEVICES:
-                raise bad_line(line, Message("importers.more_than_devices", count=MAX_DEVICES))
+                raise bad_line(line, Message("importers.more_than_entries", count=MAX_DEVICES))
         elif columns and cells and _NAME.fullmatch(cells[0]):
             if cells[0] in rows:
                 raise bad_line(line, Message("importers.device_is_there_twice_2"))
             rows[cells[0]] = line, _links(cells, len(columns), line)
     if not columns:
-        raise SpecError(
-            Message("importers.no_matrix_of_devices"), hint=Message("importers.what_npu_smi_info_t_topo_prints")
-        )
+        raise SpecError(Message("importers.no_measured_row"), hint=Message("importers.what_npu_smi_info_t_topo_prints"))
     if missing := [name for name in columns if name not in rows]:
         raise SpecError(
             Message("importers.no_row_for", name=missing[0]),
@@ -87,5 +85,5 @@ def _links(cells: list[str], count: int, line: int) -> tuple[str, ...]:
         raise bad_line(line, Message("importers.links_for_devices", links=len(links), devices=count))
     for link in links:
         if link not in {SELF, *LINKS}:
-            raise bad_line(line, Message("importers.is_no_link", link=repr(link[:40])), hint=", ".join(LINKS))
+            raise bad_line(line, Message("common.is_not_known", value=repr(link[:40])), hint=", ".join(LINKS))
     return links

@@ -51,7 +51,10 @@ def read_operator_memory(text: str) -> MemoryTrace:
             cell = row.cells[column]
             value = number(cell, row.line, column) if cell not in {"", "N/A"} else 0.0
             if value < 0.0:
-                raise bad_line(row.line, Message("importers.is_which_is_below_zero", name=column, value=cell[:40]))
+                raise bad_line(
+                    row.line,
+                    Message("common.place", place=column, message=Message("field_fault.is_too_small", value=cell[:40])),
+                )
             totals.append(value * GIB_OF[unit])
         allocated, reserved = max(allocated, totals[0]), max(reserved, totals[1])
         size = number(row.cells["size(kb)"], row.line, "size(kb)") * GIB_OF["(kb)"]
@@ -59,7 +62,7 @@ def read_operator_memory(text: str) -> MemoryTrace:
         largest[name] = max(size, largest.get(name, 0.0))
     if allocated <= 0.0:
         raise SpecError(
-            Message("importers.no_allocation_in_file"),
+            Message("importers.no_measured_row"),
             hint=Message("importers.operator_memory_csv_with_profile_memory_true"),
         )
     ordered = sorted(largest.items(), key=lambda item: (-item[1], item[0]))

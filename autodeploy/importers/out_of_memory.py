@@ -68,7 +68,9 @@ def _reports(text: str) -> Iterator[OutOfMemory]:
         asked = _ASKED.search(content)
         if asked is None:
             raise bad_line(
-                line, Message("importers.no_size_after_tried_to_allocate"), hint=Message("importers.as_260_00_mib")
+                line,
+                Message("importers.no_size_after_tried_to_allocate"),
+                hint=Message("common.such_as", example="260.00 MiB"),
             )
         values: dict[str, float | int] = {"asked_gib": positive(asked[1], line, "asked") * _GIB[asked[2]]}
         for name, pattern in _FIELDS.items():

@@ -85,7 +85,8 @@ class OverrideReader:
         if text is None:
             return None
         if not text.removeprefix("-").isdigit() or len(text) > 13 or not least <= int(text) <= MAX_NUMBER:
-            self.fail(key, Message("importers.is_not_whole_number_of_usable_size", value=repr(text[:40])))
+            told = {"value": repr(text[:40]), "least": least, "most": MAX_NUMBER}
+            self.fail(key, Message("importers.is_not_whole_number_from_to", **told))
         return int(text)
 
     def whole(self, key: str, field: str, default: int, least: int = 1) -> int:
@@ -101,7 +102,7 @@ class OverrideReader:
         except ValueError:
             self.fail(key, Message("field_fault.is_no_number", value=repr((text or "")[:40])))
         if not abs(value) <= MAX_NUMBER:
-            self.fail(key, Message("importers.is_not_number_of_usable_size", value=repr((text or "")[:40])))
+            self.fail(key, Message("field_fault.is_too_big", value=repr((text or "")[:40])))
         return value
 
     def switch(self, key: str, field: str, *, default: bool) -> bool:
@@ -138,9 +139,7 @@ class OverrideReader:
                 there = _is_known(key, known)
                 if not there:
                     kept.append(KeptFlag(key, value, given.line))
-                self.log.ignore(
-                    given.place, value, NO_FIELD if there else Message("importers.not_in_flag_table_kept_as_it_is")
-                )
+                self.log.ignore(given.place, value, NO_FIELD if there else Message("importers.not_in_table_kept"))
         return tuple(kept)
 
 

@@ -35,11 +35,11 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
         try:
             cells = [cell.strip() for cell in next(csv.reader([content], strict=True))]
         except csv.Error as error:
-            raise bad_line(line, Message("importers.not_csv", reason=error)) from None
+            raise bad_line(line, Message("common.not_of_format", reason=error, format="CSV")) from None
         if titles is None:
             titles = [cell.lower() for cell in cells]
             if len(titles) > MAX_COLUMNS:
-                raise bad_line(line, Message("importers.more_than_columns", count=MAX_COLUMNS))
+                raise bad_line(line, Message("importers.more_than_entries", count=MAX_COLUMNS))
             if len(set(titles)) != len(titles):
                 raise bad_line(line, Message("importers.title_is_there_twice"))
             for name in required:
@@ -55,7 +55,7 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
         if line > MAX_KERNELS:
             raise bad_line(
                 line,
-                Message("importers.more_than_rows", count=MAX_KERNELS),
+                Message("importers.more_than_entries", count=MAX_KERNELS),
                 hint=Message("importers.profile_one_or_two_steps"),
             )
         yield TableRow(line, dict(zip(titles, cells, strict=True)))

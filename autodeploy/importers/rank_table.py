@@ -61,7 +61,7 @@ def read_rank_table(text: str) -> RankTable:
     """
     if len(text) > MAX_TEXT:
         raise SpecError(
-            Message("importers.more_than_characters", limit=MAX_TEXT), hint=Message("importers.rank_table_of_one_job")
+            Message("importers.more_than_characters", limit=MAX_TEXT), hint=Message("importers.send_part_that_matters")
         )
     try:
         return _table(load_json(text, max_values=MAX_VALUES))
@@ -72,7 +72,7 @@ def read_rank_table(text: str) -> RankTable:
 def _table(document: Any) -> RankTable:
     if not isinstance(document, dict):
         raise SpecError(
-            Message("importers.rank_table_is_json_object"), hint=Message("importers.hccl_json_as_launch_reads_it")
+            Message("importers.not_json_object"), hint=Message("importers.table_with_server_list_and_its_devices")
         )
     for key, what in _OTHERS.items():
         if key in document:
@@ -138,7 +138,7 @@ def _devices(listed: list[dict[str, Any]], path: str, seen: dict[str, set[object
         if "rank_id" in device:
             json_once(json_whole(device["rank_id"], f"{place}/rank_id"), seen["rank_id"], f"{place}/rank_id", "rank_id")
         if len(seen["rank_id"]) > MAX_RANKS:
-            raise SpecError(Message("importers.more_than_ranks", count=MAX_RANKS), path=place)
+            raise SpecError(Message("importers.more_than_entries", count=MAX_RANKS), path=place)
         if address := device.get("device_ip"):
             json_once(json_name(address, f"{place}/device_ip"), seen["device_ip"], f"{place}/device_ip", "device_ip")
     return tuple(devices)
@@ -168,7 +168,7 @@ def json_objects(value: Any, path: str) -> list[dict[str, Any]]:
         raise SpecError(Message("importers.list_with_at_least_one_entry_is_needed"), path=path)
     for index, item in enumerate(value):
         if not isinstance(item, dict):
-            raise SpecError(Message("importers.object_is_needed"), path=f"{path}/{index}")
+            raise SpecError(Message("importers.not_json_object"), path=f"{path}/{index}")
     return value
 
 

@@ -78,9 +78,9 @@ def model_of(names: Iterable[str], base_dir: Path | None, log: DiagnosticsLog, p
         raise SpecError(
             Message("importers.no_preset_is_called_as_model_of_file", names=shown),
             path="/model",
-            hint=Message("importers.name_it_name_qwen3_8b"),
+            hint=Message("importers.set_it", option="--name qwen3-8b"),
         )
-    log.take(place, "/model", preset, Message("importers.preset_of_that_name"))
+    log.take(place, "/model", preset, Message("importers.preset_of_that_shape"))
     return load_preset(preset).model_dump(mode="json", exclude_unset=True)
 
 

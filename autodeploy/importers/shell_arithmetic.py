@@ -49,7 +49,7 @@ def evaluate(expression: str, value_of: Callable[[str], int | None]) -> int:
         when it is not an expression, divides by zero or leaves 64 bits.
     """
     if len(expression) > MAX_LENGTH:
-        raise ExpressionError(Message("importers.expression_is_longer_than_characters", limit=MAX_LENGTH))
+        raise ExpressionError(Message("importers.more_than_characters", limit=MAX_LENGTH))
     parser = _Parser(_tokens(expression), value_of)
     found = parser.level(0)
     if parser.tokens:
@@ -114,7 +114,7 @@ class _Parser:
             if token == "(":
                 value = self.level(0)
                 if not self.tokens or self.tokens.pop(0) != ")":
-                    raise ExpressionError(Message("importers.bracket_is_never_closed"))
+                    raise ExpressionError(Message("importers.is_never_closed", what="'('"))
                 return value
         finally:
             self.depth -= 1

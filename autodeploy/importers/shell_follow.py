@@ -107,9 +107,7 @@ class _Follower:
         for test, body in condition.branches:
             met = self.run(test)
             if met is None:
-                self.followed.notes.append(
-                    (condition.offset, Message("importers.if_condition_cannot_be_known_so_it_is"))
-                )
+                self.followed.notes.append((condition.offset, Message("importers.condition_is_not_known", word="if")))
                 return
             if met:
                 self.run(body)
@@ -125,7 +123,7 @@ class _Follower:
                 self.run(body)
                 return
             if None in met:
-                self.followed.notes.append((choice.offset, Message("importers.case_its_word_cannot_be_known_so_it")))
+                self.followed.notes.append((choice.offset, Message("importers.condition_is_not_known", word="case")))
                 return
 
     def _fits(self, word: Value, pattern: Word) -> bool | None:
@@ -201,11 +199,9 @@ class _Follower:
         """A function with its own `$1`, `$@` and `$#`; those of the caller are back afterwards."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self.followed.source.error(
-                offset, Message("importers.functions_call_each_other_more_than_deep", depth=MAX_DEPTH)
-            )
+            raise self.followed.source.error(offset, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         if len(arguments) > MAX_WORDS:
-            raise self.followed.source.error(offset, Message("importers.more_than_words", count=MAX_WORDS))
+            raise self.followed.source.error(offset, Message("importers.more_than_entries", count=MAX_WORDS))
         scalars = {key: value for key, value in self.variables.scalars.items() if key.isdigit() or key == "#"}
         arrays = {key: value for key, value in self.variables.arrays.items() if key in ARGUMENTS}
         self._set_arguments(arguments, offset)

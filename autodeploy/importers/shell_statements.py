@@ -55,7 +55,7 @@ class StatementReader(WordReader):
         self._level += 1
         start, found = self.position, list[Statement]()
         if self._level > MAX_DEPTH:
-            raise self.error(start, Message("importers.statements_are_nested_more_than_deep", depth=MAX_DEPTH))
+            raise self.error(start, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         link: Link = ""
         while True:
             link = self._separators(link)
@@ -155,7 +155,7 @@ class StatementReader(WordReader):
         word = self.word()
         self._separators("")
         if self._keyword() != "in":
-            raise self.error(start, Message("importers.case_without_its_in"))
+            raise self.error(start, Message("importers.without_its", word="'case'", other="'in'"))
         self.position += len("in")
         branches, end = [], ";;"
         while end == ";;":

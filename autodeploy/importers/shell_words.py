@@ -32,7 +32,7 @@ class WordReader:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARACTERS:
-            raise SpecError(Message("importers.file_is_larger_than_characters", limit=MAX_CHARACTERS))
+            raise SpecError(Message("importers.more_than_characters", limit=MAX_CHARACTERS))
         self.text = text
         self.position = 0
         self._depth = 0
@@ -68,7 +68,7 @@ class WordReader:
         start, parts = self.position, list[Part]()
         self._words += 1
         if self._words > MAX_WORDS:
-            raise self.error(start, Message("importers.more_than_words", count=MAX_WORDS))
+            raise self.error(start, Message("importers.more_than_entries", count=MAX_WORDS))
         while self.position < len(self.text):
             character = self.text[self.position]
             if character in _ENDS:
@@ -144,7 +144,7 @@ class WordReader:
         """`$(cat <<NAME`: the lines up to NAME, with their substitutions unless NAME is quoted."""
         end = re.compile(rf"^\t*{here[2]}[ \t\r]*\n?\s*\)", re.MULTILINE).search(self.text, here.end())
         if end is None:
-            raise self.error(here.start(), Message("importers.lines_up_to_never_end", mark=repr(here[2])))
+            raise self.error(here.start(), Message("importers.is_never_closed", what=repr(here[2])))
         self.position = here.end()
         # Line ends at the end go, as of every substitution.
         limit = self.position + len(self.text[self.position : end.start()].rstrip("\r\n"))
@@ -163,7 +163,7 @@ class WordReader:
     def _single_quoted(self, start: int) -> Text:
         end = self.text.find("'", self.position + 1)
         if end < 0:
-            raise self.error(start, Message("importers.quote_sign_is_never_closed", sign="'"))
+            raise self.error(start, Message("importers.is_never_closed", what="'"))
         inside = self.position + 1
         self.position = end + 1
         return Text(self.text[inside:end], inside, quoted=True)
@@ -182,7 +182,7 @@ class WordReader:
                 self.position = match.end()
             else:
                 parts += self._special(quoted=True)
-        raise self.error(start, Message("importers.quote_sign_is_never_closed", sign='"'))
+        raise self.error(start, Message("importers.is_never_closed", what='"'))
 
     def _dollar(self, *, quoted: bool) -> Part:
         start = self.position
@@ -216,7 +216,7 @@ class WordReader:
         start = self.position
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise self.error(start, Message("importers.substitutions_are_nested_more_than_deep", depth=MAX_DEPTH))
+            raise self.error(start, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         try:
             if match := _COUNT.match(self.text, start + 2):
                 self.position = match.end()

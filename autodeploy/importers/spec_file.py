@@ -205,7 +205,7 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubts: list
 
 def _config_file(name: str, base_dir: Path | None) -> Any:
     if base_dir is None:
-        hint = Message("importers.put_content_of_config_json_here")
+        hint = Message("importers.give_content_of_config_json")
         raise SpecError(Message("importers.file_cannot_be_named_here", name=name[:100]), path="/hf_config", hint=hint)
     path = base_dir / name
     if path.is_dir():

@@ -42,15 +42,13 @@ def read_step_trace(text: str) -> MeasuredRun:
     lines = [line if index == 0 or not is_step_trace(line) else "" for index, line in enumerate(lines_of(text))]
     rows = [row for row in table_rows(lines) if row.cells.get("type", "rank").strip() in {"rank", ""}]
     if not rows:
-        raise SpecError(
-            Message("importers.no_step_in_trace"), hint=Message("importers.step_trace_time_csv_has_line_for_each")
-        )
+        raise SpecError(Message("importers.no_measured_row"), hint=Message("importers.file_as_profiler_writes_it"))
     missing = [name for name in REQUIRED if name not in rows[0].cells]
     if missing:
         raise bad_line(
             1,
             Message("importers.no_column", name=repr(missing[0])),
-            hint=Message("importers.step_trace_time_csv_as_profiler_writes_it"),
+            hint=Message("importers.file_as_profiler_writes_it"),
         )
     devices: dict[str, list[dict[str, float]]] = {}
     for row in rows:
@@ -86,7 +84,10 @@ def _step(row: TableRow) -> dict[str, float]:
         text = row.cells.get(name, "").strip()
         value = number(text, row.line, name) if text else 0.0
         if value < 0.0:
-            raise bad_line(row.line, Message("importers.is_which_is_below_zero", name=name, value=text[:40]))
+            raise bad_line(
+                row.line,
+                Message("common.place", place=name, message=Message("field_fault.is_too_small", value=text[:40])),
+            )
         found[name] = value
     return found
 

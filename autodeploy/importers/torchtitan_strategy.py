@@ -102,11 +102,11 @@ def _context(reader: KeyReader, *, sparse: bool) -> str:
             reader.log.unmodelled(
                 "/" + key.replace(".", "/"),
                 True,
-                Message("importers.gathered_keys_and_values_are_predicted_as_ulysses"),
+                Message("importers.gathered_keys_are_predicted_as", algorithm="ulysses"),
             )
         return "ulysses"
     method = reader.raw("parallelism.context_parallel_rotate_method") or "allgather"
-    reason = Message("importers.gathered_keys_and_values_are_predicted_as_ring")
+    reason = Message("importers.gathered_keys_are_predicted_as", algorithm="ring")
     reader.log.unmodelled("/parallelism/context_parallel_rotate_method", method, reason)
     return "ring"
 

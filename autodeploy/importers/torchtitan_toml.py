@@ -30,21 +30,19 @@ SIGNS: Final = frozenset({"tensor_parallel_degree", "data_parallel_shard_degree"
 DTYPES: Final = {"bfloat16": "bf16", "float32": "fp32"}
 # Of the data classes.
 DEFAULTS: Final = {"seq_len": 2048, "local_batch_size": 8}
+NO_EFFECT: Final = Message("importers.no_effect_on_time_or_memory_of_step")
 REASONS: Final = {
     **dict.fromkeys(
-        ("job", "profiling", "metrics", "checkpoint", "comm", "validation"),
-        Message("importers.logging_and_checkpoints"),
+        ("job", "profiling", "metrics", "checkpoint", "comm", "validation", "model", "training"), NO_EFFECT
     ),
-    **dict.fromkeys(("model", "training"), "paths and data"),
-    **dict.fromkeys(("optimizer", "lr_scheduler"), Message("importers.recipe_of_training")),
-    **dict.fromkeys(("memory_estimation", "fault_tolerance", "experimental", "debug"), "tools beside the training"),
+    **dict.fromkeys(("optimizer", "lr_scheduler", "memory_estimation", "fault_tolerance", "experimental"), NO_EFFECT),
+    **dict.fromkeys(("debug", "activation_checkpoint"), NO_EFFECT),
     "parallelism": "of pipelines, or as it is predicted",
-    "activation_checkpoint": "how recomputation is checked",
     "compile": "torch.compile is off",
     "quantize": "no converter asks for it",
 }
 # Models of which no layer is modelled.
-UNMODELLED_MODELS: Final = {"deepseek_v4": Message("importers.deepseek_v4_s_compressed_attention")}
+UNMODELLED_MODELS: Final = {"deepseek_v4": Message("mechanism.compressed_attention")}
 # Converters that change number formats.
 EIGHT_BITS: Final = ("float8", "mx", "quant", "hif8")
 _SECTION: Final = re.compile(r"^\[parallelism\]\s*$", re.MULTILINE)
@@ -55,8 +53,11 @@ UNMODELLED: Final = {
     "training.enable_cpu_offload": (False, Message("importers.parameters_on_host_are_predicted_on_device")),
     MODULES: (0, Message("importers.prediction_modules_are_predicted_for_deepseek_v3_2")),
     "optimizer.early_step_in_backward": (False, Message("importers.update_is_predicted_after_passes")),
-    "parallelism.enable_async_tensor_parallel": (False, Message("importers.collectives_in_chunks_are_predicted_whole")),
-    "parallelism.expert_parallel_comm_backend": ("standard", Message("importers.deepep_is_predicted_as_all_to_all")),
+    "parallelism.enable_async_tensor_parallel": (False, Message("importers.batches_cut_in_chunks_are_predicted_whole")),
+    "parallelism.expert_parallel_comm_backend": (
+        "standard",
+        Message("importers.exchange_fused_with_its_products_is_predicted_as"),
+    ),
 }
 
 
@@ -77,7 +78,7 @@ def load_toml(text: str) -> Mapping[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(
-            Message("importers.not_toml", why=str(error)[:200]),
+            Message("common.not_of_format", reason=str(error)[:200], format="TOML"),
             hint=Message("importers.give_configuration_of_torchtitan"),
         ) from None
 
@@ -126,7 +127,7 @@ def import_torchtitan(
     spec |= {"search": search, "strategy": strategy}
     reader.note_unmodelled(UNMODELLED, but=frozenset({MODULES} if "sparse_attention" in model else ()))
     reasons = {key: REASONS[key.partition(".")[0]] for key in release.keys}
-    kept = reader.note_rest(reasons, lambda _: None, Message("importers.not_key_of_torchtitan_kept_as_it_is"))
+    kept = reader.note_rest(reasons, lambda _: None, Message("importers.not_in_table_kept"))
     return Imported(
         KIND,
         spec,
@@ -197,8 +198,8 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         if reader.raw(key) not in (None, *DTYPES):
             reader.fail(
                 key,
-                Message("importers.is_no_format_of_torchtitan", name=repr(str(reader.raw(key))[:40])),
-                Message("importers.bfloat16_or_float32"),
+                Message("common.is_not_known", value=repr(str(reader.raw(key))[:40])),
+                Message("common.one_of", names="bfloat16, float32"),
             )
     if reader.raw("training.dtype") == "bfloat16":
         reader.fail("training.dtype", Message("importers.weights_and_states_in_bf16_alone_are_not"), "float32")

@@ -135,7 +135,7 @@ def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
             program = text
     if not any(key.startswith(SIGN) for key in found):
         raise SpecError(
-            Message("importers.script_starts_no_training_of_verl"),
+            Message("importers.script_starts_no", program="verl.trainer"),
             hint=Message("importers.give_script_that_has_overrides"),
         )
     return program or "verl.trainer.main_ppo", config, found
@@ -249,7 +249,7 @@ def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | 
         raise UnsupportedError(
             Message("common.generation_with_cannot_be_planned_yet", engine=written[:40]),
             path=field,
-            hint=Message("importers.vllm_sglang_or_trtllm"),
+            hint=Message("common.one_of", names="vllm, sglang, trtllm"),
         )
     engine = "vllm-ascend" if on_ascend and written == "vllm" else ENGINES[written]
     quantised = reader.text(f"{ROLLOUT}.quantization", f"{field}/precision")

@@ -63,7 +63,7 @@ def read_update(
     raise UnsupportedError(
         Message("importers.training_with_cannot_be_planned_yet", backend=backend[:40], program=program[:60]),
         path="/strategy",
-        hint=Message("importers.backend_megatron_or_fsdp2"),
+        hint=Message("common.one_of", names="megatron, fsdp2"),
     )
 
 

@@ -91,13 +91,12 @@ class CallTurns(Generic[Thing]):
     def _refuse_too_many(self, key: str) -> None:
         if self.in_use + self.waiting >= self._places:
             raise OverloadError(
-                Message("jobs.too_many_predictions_are_asked_for_at_once"), hint=Message("jobs.try_again")
+                Message("jobs.too_many_predictions_are_asked_for_at_once"), hint=Message("common.try_again")
             )
         of_key = self._using[key] + sum(other == key for other in self._waiting.values())
         if key and of_key >= self._places_of_key:
             raise LimitError(
                 Message("jobs.predictions_of_this_key_wait_or_run_already", count=self._places_of_key),
-                hint=Message("jobs.wait_for_one_of_them"),
             )
 
     def _next(self) -> int:

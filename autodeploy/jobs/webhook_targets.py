@@ -120,7 +120,9 @@ class Targets:
 
 def _target(url: str) -> Target:
     def wrong(what: str) -> SpecError:
-        return SpecError(what, path="webhook", hint=Message("jobs.such_as_https_ci_example_com_hooks_autodeploy"))
+        return SpecError(
+            what, path="webhook", hint=Message("common.such_as", example="https://ci.example.com/hooks/autodeploy")
+        )
 
     if len(url) > MAX_URL_LENGTH or _VISIBLE.fullmatch(url) is None:
         raise wrong(Message("jobs.address_has_1_to_visible_ascii_characters", limit=MAX_URL_LENGTH))

@@ -50,9 +50,9 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
         return estimate_rl(spec, features=features)
     if spec.strategy is None:
         raise SpecError(
-            Message("common.estimate_needs_strategy"),
+            Message("common.needs_strategy"),
             path="/strategy",
-            hint=Message("common.give_tp_pp_ep_micro_batch_size"),
+            hint="strategy: {tp: 8, pp: 4}",
         )
     prepared = prepare(spec)
     return with_run(prepared, predict(prepared, spec.strategy, features).plan)
@@ -127,9 +127,9 @@ def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
     """
     if spec.strategy is None:
         raise SpecError(
-            Message("planner.only_strategy_s_layers_can_be_placed"),
+            Message("common.needs_strategy"),
             path="/strategy",
-            hint=Message("planner.give_tp_pp_ep"),
+            hint="strategy: {tp: 8, pp: 4}",
         )
     prepared = prepare(spec)
     context = context_for(prepared, spec.strategy, features)

@@ -47,9 +47,7 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
         if the spec has no strategy, or asks for something that can't be planned with.
     """
     if spec.strategy is None:
-        raise SpecError(
-            Message("planner.rules_are_held_against_strategy"), path="/strategy", hint=Message("planner.give_tp_pp_ep")
-        )
+        raise SpecError(Message("common.needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
     of_generation: tuple[BrokenRule, ...] = ()
     if spec.training.rl is not None:
         profile = profile_of(spec.cluster)

@@ -60,12 +60,10 @@ def rl_step(
     if layout.generation_npus is not None:
         if layout.generation_npus >= cards:
             raise InfeasibleRlError(
-                Message(
-                    "post_training.of_cards_generate_and_none_trains", generating=layout.generation_npus, cards=cards
-                ),
+                Message("specs.of_cards_generate_and_none_is_left_to", generating=layout.generation_npus, cards=cards),
                 rule="split",
                 path="/strategy/rl/generation_npus",
-                hint=Message("post_training.fewer_than", cards=cards),
+                hint=Message("field_fault.less_than", bound=cards),
             )
         generating = layout.generation_npus
         return on(cards - generating, generating)

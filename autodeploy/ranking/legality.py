@@ -49,7 +49,7 @@ def _model(
 
 
 def _text(reason: Reason) -> str:
-    return reason.text if reason.is_pin else Message("common.rule_and_text", rule=reason.name, text=reason.text)
+    return reason.text if reason.is_pin else Message("common.place", place=reason.name, message=reason.text)
 
 
 def nearest_legal(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import in_language
+from autodeploy.messages import in_language, joined
 from autodeploy.reports.breakdown import breakdown_line
 from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.outlook import headroom_line
@@ -85,14 +85,8 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
     strategy = plan.strategy
     title = f"{name}  {degrees(strategy, with_dp=True)}{report_text(lang, 'comma')}{choices(strategy, lang)}"
     lines = wrap(title, columns, hanging=INDENT * 3)
-    facts = [
-        _speed(plan, lang),
-        *rl_lines(plan, lang),
-        measured_mfu(plan, lang),
-        _interval(plan, lang),
-        _memory(spec, plan, lang),
-    ]
-    facts += [line for line in (evidence_line(plan, lang),) if line is not None]
+    facts: list[str | None] = [_speed(plan, lang), *rl_lines(plan, lang), measured_mfu(plan, lang)]
+    facts += [_interval(plan, lang), _memory(spec, plan, lang), evidence_line(plan, lang)]
     if plan.experts is not None and plan.experts.ep > 1:
         facts.append(experts_line(plan.experts, lang))
     if plan.run is not None:
@@ -101,11 +95,10 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
         tokens = quantity(spec.training.tokens)
         hours = quantity(plan.npu_hours)
         facts.append(report_text(lang, "run", tokens=tokens, days=days(plan.days), card_hours=hours))
-    facts.append(breakdown_line(plan, lang))
-    facts += [line for line in (headroom_line(plan, lang),) if line is not None]
+    facts += [breakdown_line(plan, lang), headroom_line(plan, lang)]
     facts += [in_language(text, lang) for text in plan.assumptions]
     for fact in facts:
-        lines += wrap(fact, columns, indent=INDENT, hanging=INDENT)
+        lines += [] if fact is None else wrap(fact, columns, indent=INDENT, hanging=INDENT)
     return lines
 
 
@@ -172,16 +165,10 @@ def _interval(plan: Plan, lang: Language) -> str:
 
 
 def axes_in_words(axes: Iterable[str], lang: Language) -> str:
-    """Axes and features in which no measured run is near: `device family, EP and adaptive pipe`."""
+    """Axes and features in which no measured run is near: `device family, EP, adaptive pipe`."""
     known = [in_language(axis, lang) for axis in axes]
-    return _listed([axis.upper() if axis in _ACRONYMS else axis.replace("_", " ") for axis in known], lang)
-
-
-def _listed(names: list[str], lang: Language) -> str:
-    """`ranks`, `ranks and EP`, `ranks, CP and EP`."""
-    if len(names) < 2:
-        return "".join(names)
-    return ("、" if lang == "zh" else ", ").join(names[:-1]) + report_text(lang, "and") + names[-1]
+    named = [axis.upper() if axis in _ACRONYMS else axis.replace("_", " ") for axis in known]
+    return in_language(joined(named), lang)
 
 
 _ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"})

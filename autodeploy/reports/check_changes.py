@@ -77,7 +77,7 @@ def _numbers(before: Plan, after: Plan, changes: Changes, lang: Language) -> Tab
             f"{100 * slower:+.1f} %",
         ],
         [
-            *(check_text(lang, "peak_memory"), f"{before.peak_memory_gib:.1f}", f"{after.peak_memory_gib:.1f}"),
+            *(check_text(lang, "memory_on_card"), f"{before.peak_memory_gib:.1f}", f"{after.peak_memory_gib:.1f}"),
             f"{more:+.1f}",
         ],
         ["MFU", f"{percent(before.mfu)} %", f"{percent(after.mfu)} %", f"{100 * (after.mfu - before.mfu):+.1f}"],

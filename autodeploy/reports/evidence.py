@@ -89,7 +89,7 @@ def _nearest(each: Evidence, lang: Language) -> str:
 
 def _axis(axis: str, lang: Language) -> str:
     if axis in {"feature", "ranks"}:
-        return report_text(lang, f"axis_{axis}")
+        return report_text(lang, axis)
     if axis in _WORDS | {"micro_batch_size"}:
         return field_name(lang, axis)
     if axis.startswith(_OF_POST_TRAINING):

@@ -84,6 +84,6 @@ def _menu(plan: Plan, lang: Language) -> list[str]:
     rows = []
     for item in plan.memory_menu:
         ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"
-        cells = [item.layers, f"{item.choice} ({report_text(lang, item.kind + '_kind')})", f"{item.saved_gib:.3f}"]
+        cells = [item.layers, f"{item.choice} ({report_text(lang, item.kind)})", f"{item.saved_gib:.3f}"]
         rows.append([*cells, f"{item.added_ms:.2f}", ratio, str(item.used_layers)])
     return _titled(report_text(lang, "menu"), Table([report_text(lang, key) for key in keys], rows, {2, 3, 4, 5}))

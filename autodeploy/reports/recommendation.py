@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
 from autodeploy.reports.rows import looks_like, what_differs
-from autodeploy.reports.texts import reference_name, report_text, titled
+from autodeploy.reports.texts import reference_name, report_text, titled, valued
 from autodeploy.reports.wording import chance, degrees, percent, seconds
 from cost_models.schedule import SCHEDULES, schedule
 
@@ -133,7 +133,7 @@ def _shared(axis: str, value: int | str, lang: Language) -> str:
     if axis == "schedule" and value in SCHEDULES:
         return schedule(str(value)).title_in(lang)
     if axis == "micro_batch_size":
-        return report_text(lang, "micro_batch", size=value)
+        return valued(lang, axis, value)
     return f"{axis.upper()}{value}" if isinstance(value, int) else str(value)
 
 

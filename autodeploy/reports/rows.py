@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.rl_lines import generation_in_words
-from autodeploy.reports.texts import reference_name, report_text
+from autodeploy.reports.texts import reference_name, report_text, valued
 from autodeploy.reports.wording import chance, degrees, recompute_names, schedule_cell, seconds, swap_names
 
 if TYPE_CHECKING:
@@ -123,15 +123,15 @@ def generation_cell(strategy: Strategy) -> str:
 def what_differs(strategy: Strategy, other: Strategy, lang: Language) -> str:
     """The first thing that tells two strategies of equal degrees and schedule apart."""
     if strategy.micro_batch_size != other.micro_batch_size:
-        return report_text(lang, "micro_batch", size=strategy.micro_batch_size)
+        return valued(lang, "micro_batch_size", strategy.micro_batch_size)
     if strategy.moe_dispatcher != other.moe_dispatcher:
         return str(strategy.moe_dispatcher)
     recomputed = recompute_names(strategy.recompute)
     if recomputed != recompute_names(other.recompute):
-        return report_text(lang, "recompute", what="+".join(recomputed) or "-")
+        return valued(lang, "recompute", "+".join(recomputed) or "-")
     swapped = swap_names(strategy)
     if swapped != swap_names(other):
-        return report_text(lang, "swap", what="+".join(swapped) or "-")
+        return valued(lang, "swap", "+".join(swapped) or "-")
     both = {*strategy.features} & {*other.features}
     changed = [name for name in (*strategy.features, *other.features) if name not in both]
     if changed:

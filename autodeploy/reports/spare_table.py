@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.reports.run_facts import duration
 from autodeploy.reports.tables import Table
-from autodeploy.reports.texts import report_text
+from autodeploy.reports.texts import check_text, report_text
 from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def spare_table(plan_set: PlanSet, lang: Language) -> Table | None:
 
 def _cells(plan: SparePlan, lang: Language) -> list[str]:
     change = plan.checkpoint
-    how = report_text(lang, f"spare_{change.how}")
+    how = check_text(lang, f"checkpoint_{change.how}")
     if change.seconds is not None:
         how += f" ({duration(change.seconds)})"
     return [

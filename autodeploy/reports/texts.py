@@ -19,6 +19,7 @@ memory_name = Section("figure.memory")
 _field = Section("field")
 _reference = Section("reference")
 _DEGREES = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "fsdp"})
+_WITH_DETAIL = frozenset({"recompute", "micro_batch_size", "moe_dispatcher", "schedule"})
 
 # Plans for comparison by their label.
 _REFERENCES: Mapping[str | None, str] = {
@@ -44,6 +45,11 @@ def titled(lang: Language, name: str, text: str) -> str:
     return f"{name}{report_text(lang, 'colon')}{text}"
 
 
+def valued(lang: Language, name: str, value: object) -> str:
+    """`name value` of a label: `micro batch 2`."""
+    return f"{report_text(lang, name)} {value}"
+
+
 def field_name(lang: Language, field: str) -> str:
     """A field of a comparison in words; one without words keeps its name."""
     if field in _DEGREES:
@@ -54,20 +60,17 @@ def field_name(lang: Language, field: str) -> str:
 def change_name(lang: Language, name: str) -> str:
     """A single change such as `recompute:none`, `tp:4` or `schedule:interleaved vpp:4` in words; a feature by name."""
     kind, _, detail = name.partition(":")
-    if name == "recompute:none":
-        return check_text(lang, "recompute_none")
-    if kind in {"tp", "pp", "cp", "ep", "etp"}:
-        return check_text(lang, "degree", axis=kind.upper(), detail=detail)
-    if kind == "schedule":
-        return check_text(lang, kind, detail=detail.replace("vpp:", "VPP "))
     if detail == "off":
         return check_text(lang, "switched_off", name=remedy_name(lang, kind))
-    return remedy_name(lang, name) if kind in check_text else name
+    return remedy_name(lang, name.replace("vpp:", "VPP ")) if kind in check_text or kind in _DEGREES else name
 
 
 def remedy_name(lang: Language, name: str) -> str:
     """A remedy such as `recompute:norm` or `micro_batch_size:1` in words."""
     kind, _, detail = name.partition(":")
-    if name == "recompute_full:all":
-        kind = "recompute_full_all"
-    return check_text(lang, kind, detail=detail)
+    if kind in _DEGREES:
+        return f"{kind.upper()} {detail}"
+    if name == "recompute:none":
+        return report_text(lang, "nothing_recomputed")
+    text = check_text(lang, "recompute_full_all" if name == "recompute_full:all" else kind, detail=detail)
+    return f"{text} {detail}" if kind in _WITH_DETAIL else text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.reports.tables import Table, markdown
 from autodeploy.reports.texts import command_text
 
 if TYPE_CHECKING:
@@ -94,5 +95,4 @@ def _exchange(each: ExchangeGroup, steps: int) -> list[str]:
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of Markdown; a bar in a cell is no border."""
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(markdown(Table(titles, [[cell.replace("|", "\\|") for cell in row] for row in rows])))

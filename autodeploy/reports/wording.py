@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import report_text
+from autodeploy.reports.texts import report_text, valued
 from autodeploy.specs.choice_key import ChoiceKey
 from cost_models.schedule import schedule
 from hardware_profiles.loader import list_profiles, load_profile
@@ -90,14 +90,12 @@ def _anywhere(per_stage: Sequence[Mapping[str, int]] | None) -> list[str]:
 def choices(strategy: Strategy, lang: Language) -> str:
     """Schedule, micro batch and memory choices in words."""
     recomputed, swapped = recompute_names(strategy.recompute), swap_names(strategy)
-    parts = [
-        schedule(strategy.schedule).title_in(lang),
-        report_text(lang, "micro_batch", size=strategy.micro_batch_size),
-    ]
-    kept = "recompute" if recomputed else "nothing_recomputed"
-    parts.append(report_text(lang, kept, what="+".join(recomputed)))
+    parts = [schedule(strategy.schedule).title_in(lang), valued(lang, "micro_batch_size", strategy.micro_batch_size)]
+    parts.append(
+        valued(lang, "recompute", "+".join(recomputed)) if recomputed else report_text(lang, "nothing_recomputed")
+    )
     if swapped:
-        parts.append(report_text(lang, "swap", what="+".join(swapped)))
+        parts.append(valued(lang, "swap", "+".join(swapped)))
     if strategy.reuse_fp32_param:
         parts.append("reuse_fp32_param")
     if "virtual_optimizer" in strategy.features:

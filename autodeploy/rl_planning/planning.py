@@ -68,9 +68,9 @@ def estimate_rl(
     assert rl is not None
     if strategy is None or strategy.rl is None:
         raise SpecError(
-            Message("common.estimate_needs_strategy"),
+            Message("common.needs_strategy"),
             path="/strategy",
-            hint=Message("common.give_tp_pp_ep_micro_batch_size"),
+            hint="strategy: {tp: 8, pp: 4}",
         )
     profile = profile_of(spec.cluster)
     cards = healthy_npus(profile, spec.cluster)

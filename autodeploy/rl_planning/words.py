@@ -57,7 +57,7 @@ def search_notes(spec: Spec, found: Found, plans: tuple[Plan, ...], gap: float |
                 )
             )
     if spec.strategy is not None:
-        notes.append(Message("rl_planning.plans_do_not_follow_spec_s_strategy_estimate"))
+        notes.append(Message("ranking.plans_do_not_follow_spec_s_strategy_estimate"))
     if gap is not None and gap > USUAL_GAP:
         notes.append(Message("rl_planning.plans_that_are_up_to_faster_are_not", gap=100.0 * gap))
     return tuple(notes)
@@ -91,7 +91,7 @@ def infeasible(spec: Spec, found: Found, update: Infeasible | None = None) -> In
 def _told(rule: str, layouts: int) -> str:
     """What a rule says, or how many layouts break it where its words follow."""
     if rule in RULES:
-        return Message("common.rule_and_text", rule=rule, text=RULES[rule])
+        return Message("common.place", place=rule, message=RULES[rule])
     return Message("rl_planning.layouts", rule=rule, count=layouts)
 
 

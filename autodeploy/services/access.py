@@ -208,7 +208,7 @@ class AccessService:
         if row is None:
             raise UnknownCallerError(
                 Message("services.this_api_key_is_not_valid"),
-                hint=Message("services.autodeploy_keys_create_makes_a_single"),
+                hint="autodeploy keys create",
             )
         self._note_use(row.id)
         scope: Scope = next(known for known in SCOPES if known == row.scope)

@@ -192,7 +192,7 @@ class BatchService:
     def _seen(self, session: Session, batch_id: str) -> BatchRow:
         missing = NotFoundError(
             Message("services.there_is_no_batch", batch=batch_id),
-            hint=Message("services.post_v1_batches_makes_a_single"),
+            hint="POST /v1/batches",
         )
         row = Batches(session).get(batch_id)
         if row is None:
@@ -250,9 +250,9 @@ def _choices(sweep: Sweep) -> list[Choice]:
         )
     if count > MOST_SEARCHES:
         raise SpecError(
-            Message("services.searches", count=count),
+            Message("common.has_entries", count=count),
             path="/sweep",
-            hint=Message("services.at_most_in_one_batch", count=MOST_SEARCHES),
+            hint=Message("field_fault.at_most", bound=MOST_SEARCHES),
         )
     given = {name: list(getattr(sweep, name)) for name in axes}
     return [

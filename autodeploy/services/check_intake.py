@@ -42,7 +42,7 @@ class LaunchRequest(Document):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.spec is None) == (self.file is None):
-            raise ValueError(Message("services.give_either_spec_or_file"))
+            raise ValueError(Message("common.give_either", one="spec", other="file"))
         return self
 
 
@@ -151,7 +151,7 @@ def baseline_in(document: Any, name: str = "") -> Baseline:
                 raise SpecError(
                     Message("services.planset_has_no_plan"),
                     path="/baseline",
-                    hint=Message("services.search_that_found_a_single"),
+                    hint=Message("services.compare_searches_that_found_a_single"),
                 )
             return Baseline(plan=plans[0], name=name)
         known = document if not isinstance(document, dict) else _without(document, {"search_id", "stale"})

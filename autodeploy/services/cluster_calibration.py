@@ -196,8 +196,7 @@ def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
         parts = {} if times is None else profiled_parts(times)
         axes = run.plan.strategy.model_dump()
         work = work_digest(run.spec.model, run.spec.training.seq_length, axes)
-        predict, predict_moved = _predictors(run, planner)
-        found.append(ClusterRun(run.id, run.group, step_s, spread, predict, parts, work, predict_moved))
+        found.append(ClusterRun(run.id, run.group, step_s, spread, *_predictors(run, planner), parts, work))
     return found
 
 

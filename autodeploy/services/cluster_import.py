@@ -74,8 +74,7 @@ def import_cluster(
     tables = [(name, file) for name, file in files if isinstance(file, RankTable)]
     if len(tables) > 1:
         raise SpecError(
-            Message("services.is_second_rank_table", file=tables[1][0]),
-            hint=Message("services.one_table_for_whole_cluster"),
+            Message("services.is_second_of_its_kind", file=tables[1][0]),
         )
     profile = load_profile(profile_name or _profile_of(tables[0][1] if tables else None))
     document: dict[str, Any] = {"profile": profile_name or profile.name}
@@ -168,8 +167,7 @@ def _leaf(
     maps = [(name, file) for name, file in files if isinstance(file, LeafMap)]
     if len(maps) > 1:
         raise SpecError(
-            Message("services.is_second_map_of_switches", file=maps[1][0]),
-            hint=Message("services.one_map_for_whole_cluster"),
+            Message("services.is_second_of_its_kind", file=maps[1][0]),
         )
     for name, found in maps:
         counts = Counter(found.nodes)

@@ -166,7 +166,7 @@ class RunService:
             return self.reranked(cluster)
         raise ConflictError(
             Message("services.runs_of_change_too_fast_to_be_fitted", cluster=cluster),
-            hint=Message("services.send_run_again"),
+            hint=Message("common.try_again"),
         )
 
     # -- look ------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class RunService:
         row = Runs(session).get(run_id)
         if row is None or not self._principal.sees(row.team):
             raise NotFoundError(
-                Message("services.there_is_no_run", run=run_id), hint=Message("services.get_v1_runs_lists_them")
+                Message("common.there_is_no", name=run_id, what=Message("label.run")), hint="GET /v1/runs"
             )
         return row
 

@@ -54,7 +54,8 @@ def json_schema(name: str) -> dict[str, Any]:
     model = (_INPUTS | _OUTPUTS).get(name)
     if model is None:
         raise NotFoundError(
-            Message("services.there_is_no_schema", name=repr(name[:100])), hint=did_you_mean(name[:100], schema_names())
+            Message("common.is_not_known", value=repr(name[:100])),
+            hint=did_you_mean(name[:100], schema_names()),
         )
     definitions = schema_definitions(name)
     return {"$schema": DIALECT, **definitions.pop(model.__name__), "$defs": definitions}

@@ -437,8 +437,8 @@ class SearchService:
             row = Plans(session).newest(plan_id, team=self._principal.own_team)
             if row is None:
                 raise NotFoundError(
-                    Message("services.there_is_no_plan", plan=plan_id),
-                    hint=Message("services.get_v1_searches_lists_searches_and_their_best"),
+                    Message("common.there_is_no", name=plan_id, what=Message("label.plan")),
+                    hint="GET /v1/searches",
                 )
             stale = self._freshness.is_stale(session, _resting(row))
         return StoredPlan(row.id, plan_json(row.document, row.engine_version), stale)
@@ -527,5 +527,5 @@ def _resting(row: Any) -> Resting:
 
 def _no_search(search_id: str) -> NotFoundError:
     return NotFoundError(
-        Message("services.there_is_no_search", search=search_id), hint=Message("services.get_v1_searches_lists_them")
+        Message("common.there_is_no", name=search_id, what=Message("label.search")), hint="GET /v1/searches"
     )

@@ -115,9 +115,7 @@ class Services:
             when the spec has no strategy, or it cannot be run.
         """
         if spec.strategy is None:
-            raise SpecError(
-                Message("common.estimate_needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
-            )
+            raise SpecError(Message("common.needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
         return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
 
     def operators(self, view: PlanView) -> OperatorReport:

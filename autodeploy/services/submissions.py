@@ -76,7 +76,9 @@ def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
     if len(unique) > MAX_TAGS:
         errors.append(
             FieldError(
-                "/tags", Message("services.tags", count=len(unique)), Message("field_fault.at_most", bound=MAX_TAGS)
+                "/tags",
+                Message("common.has_entries", count=len(unique)),
+                Message("field_fault.at_most", bound=MAX_TAGS),
             )
         )
     if len(note) > MAX_NOTE_LENGTH or "\0" in note:

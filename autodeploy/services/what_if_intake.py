@@ -47,7 +47,7 @@ class WhyNotRequest(Document):
     @model_validator(mode="after")
     def _one_subject(self) -> Self:
         if (self.plan_id is None) == (self.spec is None):
-            raise ValueError(Message("services.give_either_plan_id_or_spec"))
+            raise ValueError(Message("common.give_either", one="plan_id", other="spec"))
         return self
 
 

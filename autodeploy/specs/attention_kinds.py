@@ -29,7 +29,7 @@ USUAL_OFFSET: Final = 2
 def no_bool(value: object) -> object:
     """The value, unless it is a truth value where a size is wanted."""
     if isinstance(value, bool):
-        raise ValueError(Message("specs.is_truth_value_not_number", value=value))
+        raise ValueError(Message("field_fault.is_no_number", value=value))
     return value
 
 

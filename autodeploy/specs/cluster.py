@@ -82,7 +82,7 @@ class ClusterSpec(Document):
     @model_validator(mode="after")
     def _count_is_given_once(self) -> Self:
         if (self.num_npus is None) == (self.blocks is None):
-            raise ValueError(Message("specs.give_either_num_npus_or_blocks_not_both"))
+            raise ValueError(Message("common.give_either", one="num_npus", other="blocks"))
         if self.num_npus is not None and self.spare_npus >= self.num_npus:
             raise ValueError(
                 Message("specs.spare_npus_leaves_no_card_of_to_plan", spare=self.spare_npus, all=self.num_npus)

@@ -41,4 +41,4 @@ _UNMODELLED: Final = {
 def unmodelled_with_reference(value_of: Callable[[str], object]) -> str | None:
     """Why preference tuning of a model is not modelled yet; None where it is. value_of : a field of the model."""
     found = next((what for field, what in _UNMODELLED.items() if value_of(field)), None)
-    return found and Message("specs.preference_tuning_of_model_with_is_not_modelled", what=found)
+    return found and Message("specs.not_modelled_with", one="kind: dpo", other=found)

@@ -79,7 +79,7 @@ _UNMODELLED: Final = {
     "sparse_attention": Message("specs.part_indexer"),
     "linear_attention": Message("mechanism.linear_attention"),
     "compressed_attention": Message("mechanism.compressed_attention"),
-    "hyper_connections": Message("specs.part_hyper_connections"),
+    "hyper_connections": Message("mechanism.hyper_connections"),
     "shortcut_moe": Message("specs.part_shortcut"),
     "n_zero_experts": Message("specs.part_zero_experts"),
     "sliding_attention_heads": Message("specs.part_sliding_heads"),
@@ -100,4 +100,4 @@ def unmodelled_with_adapters(value_of: Callable[[str], object], targets: Iterabl
         found = Message("specs.part_uncompressed_queries")
     if found is None and value_of("n_routed_experts") and not set(targets) >= EXPERT_TARGETS:
         found = Message("specs.part_experts_of_one_matrix")
-    return found and Message("specs.adapters_of_model_with_are_not_modelled_yet", what=found)
+    return found and Message("specs.not_modelled_with", one="lora", other=found)

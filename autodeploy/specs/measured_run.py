@@ -109,7 +109,10 @@ class MeasuredRun(Document):
     def _something_was_measured(self) -> Self:
         figures = (self.step_time_s, self.tokens_per_s_per_npu, self.peak_memory_gib, self.gemm, self.collectives)
         if not any(figures) and self.out_of_memory is None:
-            raise FieldFault(Message("specs.nothing_was_measured"), Message("specs.give_step_time_s_tokens_per_s_per"))
+            raise FieldFault(
+                Message("specs.nothing_was_measured"),
+                Message("common.at_least_one_of", names="step_time_s, tokens_per_s_per_npu, peak_memory_gib"),
+            )
         return self
 
     @property

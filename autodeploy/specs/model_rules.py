@@ -47,8 +47,7 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
     if model.is_mla:
         missing = [name for name in mla if getattr(model, name) is None]
         found += [
-            (name, Message("specs.latent_attention_kv_lora_rank_needs_it"), "DeepSeek-V3: 128, 64, 128")
-            for name in missing
+            (name, Message("common.needs_it", what="kv_lora_rank"), "DeepSeek-V3: 128, 64, 128") for name in missing
         ]
         if kv_heads != heads:
             found.append(
@@ -70,8 +69,8 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
             found.append(
                 (
                     name,
-                    Message("specs.belongs_to_latent_attention_but_kv_lora_rank"),
-                    Message("specs.add_or_omit_it", name="kv_lora_rank"),
+                    Message("specs.it_needs_field", name="kv_lora_rank"),
+                    Message("common.leave_it_out_or", instead="kv_lora_rank"),
                 )
             )
     if heads % kv_heads:
@@ -79,7 +78,7 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
         found.append(
             (
                 "num_key_value_heads",
-                Message("specs.does_not_divide_num_attention_heads", part=kv_heads, heads=heads),
+                Message("specs.does_not_divide", part=kv_heads, whole=f"num_attention_heads {heads}"),
                 hint,
             )
         )
@@ -102,7 +101,7 @@ def _layer_faults(model: ModelSpec) -> list[Fault]:
             found.append(
                 (
                     "sliding_window",
-                    Message("specs.layer_types_names_sliding_layers_but_there_is"),
+                    Message("common.needs_it", what="layer_types: sliding_attention"),
                     Message("specs.in_tokens"),
                 )
             )
@@ -124,30 +123,32 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
     found: list[Fault] = []
     types = model.layer_types or ()
     if model.attention_chunk_size is None and "chunked_attention" in types:
-        message = Message("specs.layer_types_names_chunked_layers_but_their_chunk")
+        message = Message("common.needs_it", what="layer_types: chunked_attention")
         found.append(("attention_chunk_size", message, Message("specs.in_tokens")))
     if model.linear_attention is None and "linear_attention" in types:
-        message = Message("specs.layer_types_names_linear_layers_but_they_have")
+        message = Message("common.needs_it", what="layer_types: linear_attention")
         found.append(("linear_attention", message, Message("specs.kind_heads_and_head_dimensions")))
     linear = model.linear_attention
     if linear is not None and "linear_attention" not in types:
         found.append(
             (
                 "linear_attention",
-                Message("specs.no_layer_is_linear"),
-                Message("specs.name_them_in_layer_types_or_omit_it"),
+                Message("specs.it_needs_field", name="layer_types: linear_attention"),
+                Message("common.leave_it_out"),
             )
         )
     if linear is not None and linear.num_value_heads % linear.num_key_heads:
         message = Message(
-            "specs.heads_of_keys_do_not_divide_of_values", keys=linear.num_key_heads, values=linear.num_value_heads
+            "specs.does_not_divide",
+            part=f"num_key_heads {linear.num_key_heads}",
+            whole=f"num_value_heads {linear.num_value_heads}",
         )
         found.append(("linear_attention", message, Message("specs.divisor_of", number=linear.num_value_heads)))
     if model.attention_output_gate and model.is_mla:
         found.append(
             (
                 "attention_output_gate",
-                Message("specs.latent_attention_has_none_that_is_modelled"),
+                Message("common.excludes_it", what="kv_lora_rank"),
                 Message("common.leave_it_out"),
             )
         )
@@ -156,8 +157,8 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         found.append(
             (
                 "sliding_attention_heads",
-                Message("specs.no_layer_is_sliding"),
-                Message("specs.name_them_in_layer_types_or_omit_it"),
+                Message("specs.it_needs_field", name="layer_types: sliding_attention"),
+                Message("common.leave_it_out"),
             )
         )
     if other is not None and (model.is_mla or other % model.num_key_value_heads):
@@ -170,8 +171,8 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         found.append(
             (
                 "sparse_attention",
-                Message("specs.indexer_needs_latent_attention"),
-                Message("specs.add_or_omit_it", name="kv_lora_rank"),
+                Message("specs.it_needs_field", name="kv_lora_rank"),
+                Message("common.leave_it_out_or", instead="kv_lora_rank"),
             )
         )
     return found
@@ -183,16 +184,24 @@ def _compressed_faults(model: ModelSpec) -> list[Fault]:
     types = set(model.layer_types or ())
     if compressed is None:
         if types & COMPRESSED:
-            hint = Message("specs.groups_ranks_and_indexer_of_deepseek_v4")
-            return [("compressed_attention", Message("specs.layer_types_names_compressed_layers_but_they_have"), hint)]
+            hint = "o_groups, o_lora_rank, index_topk, index_n_heads, index_head_dim"
+            return [
+                (
+                    "compressed_attention",
+                    Message("common.needs_it", what="layer_types: compressed_sparse_attention"),
+                    hint,
+                )
+            ]
         return []
     found: list[Fault] = []
     if not types & COMPRESSED or types - COMPRESSED - {"sliding_attention"}:
         message = Message("specs.layers_beside_compressed_ones_have_window")
-        found.append(("layer_types", message, Message("specs.name_compressed_and_sliding_layers")))
+        found.append(
+            ("layer_types", message, "compressed_sparse_attention, heavily_compressed_attention, sliding_attention")
+        )
     needed = ("q_lora_rank", "qk_rope_head_dim", "sliding_window")
     found += [
-        (name, Message("specs.attention_to_compressed_keys_needs_it"), "DeepSeek-V4-Flash: 1024, 64, 128")
+        (name, Message("common.needs_it", what="compressed_attention"), "DeepSeek-V4-Flash: 1024, 64, 128")
         for name in needed
         if getattr(model, name) is None
     ]
@@ -201,14 +210,16 @@ def _compressed_faults(model: ModelSpec) -> list[Fault]:
         found.append(("num_key_value_heads", message, "1"))
     if model.num_attention_heads % compressed.o_groups:
         message = Message(
-            "specs.groups_do_not_divide_heads", groups=compressed.o_groups, heads=model.num_attention_heads
+            "specs.does_not_divide",
+            part=f"o_groups {compressed.o_groups}",
+            whole=f"num_attention_heads {model.num_attention_heads}",
         )
         hint = Message("specs.divisor_of", number=model.num_attention_heads)
         found.append(("compressed_attention", message, hint))
     excluded = ("kv_lora_rank", "sparse_attention", "linear_attention", "sliding_attention_heads", "v_head_dim")
     switched = ("qk_norm", "attention_output_gate", "attention_head_gate", "tie_word_embeddings")
     found += [
-        (name, Message("specs.attention_to_compressed_keys_excludes_it"), Message("common.leave_it_out"))
+        (name, Message("common.excludes_it", what="compressed_attention"), Message("common.leave_it_out"))
         for name in (*excluded, *switched)
         if getattr(model, name)
     ]
@@ -218,16 +229,20 @@ def _compressed_faults(model: ModelSpec) -> list[Fault]:
 def _expert_faults(model: ModelSpec) -> list[Fault]:
     experts, top_k = model.n_routed_experts, model.num_experts_per_tok
     if experts is None:
-        hint = Message("specs.add_or_omit_it", name="n_routed_experts")
+        hint = Message("common.leave_it_out_or", instead="n_routed_experts")
         return [
-            (name, Message("specs.belongs_to_experts_but_n_routed_experts_is"), hint)
+            (name, Message("specs.it_needs_field", name="n_routed_experts"), hint)
             for name in _EXPERT_FIELDS
             if getattr(model, name)
         ]
     found: list[Fault] = []
     if top_k is None:
         found.append(
-            ("num_experts_per_tok", Message("specs.routed_experts_need_it"), Message("specs.experts_token_is_sent_to"))
+            (
+                "num_experts_per_tok",
+                Message("common.needs_it", what="n_routed_experts"),
+                Message("specs.experts_token_is_sent_to"),
+            )
         )
     elif top_k > model.router_choices:
         found.append(
@@ -239,14 +254,18 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
         )
     if model.moe_intermediate_size is None:
         found.append(
-            ("moe_intermediate_size", Message("specs.routed_experts_need_it"), Message("specs.width_of_one_expert"))
+            (
+                "moe_intermediate_size",
+                Message("common.needs_it", what="n_routed_experts"),
+                Message("specs.width_of_one_expert"),
+            )
         )
     if model.num_moe_layers == 0:
         message = Message("specs.every_layer_is_dense_but_there_are_routed")
         found.append(("n_routed_experts", message, Message("specs.lower_first_k_dense_replace_or_omit_experts")))
     if model.shared_expert_intermediate_size is not None and model.n_shared_experts == 0:
         message = Message("specs.n_shared_experts_is_0_but_shared_experts")
-        found.append(("shared_expert_intermediate_size", message, Message("specs.set_n_shared_experts")))
+        found.append(("shared_expert_intermediate_size", message, "n_shared_experts: 1"))
     return found + _shortcut_faults(model) + _group_faults(model, experts, top_k)
 
 
@@ -256,14 +275,14 @@ def _shortcut_faults(model: ModelSpec) -> list[Fault]:
     if model.n_zero_experts:
         beside = ("n_shared_experts", "n_group", "capacity_factor")
         found += [
-            (name, Message("specs.is_not_modelled_beside_zero_experts"), Message("common.leave_it_out"))
+            (name, Message("common.excludes_it", what="n_zero_experts"), Message("common.leave_it_out"))
             for name in beside
             if getattr(model, name)
         ]
     if not model.shortcut_moe:
         return found
     if model.intermediate_size is None:
-        message = Message("specs.layer_with_shortcut_has_dense_mlp_twice")
+        message = Message("common.needs_it", what="shortcut_moe")
         found.append(("intermediate_size", message, Message("specs.give_it")))
     unlike = (
         *("first_k_dense_replace", "mlp_only_layers", "layer_types", "sliding_window", "sparse_attention"),
@@ -272,8 +291,7 @@ def _shortcut_faults(model: ModelSpec) -> list[Fault]:
     shapes = [name for name in unlike if getattr(model, name)]
     shapes += ["norm_layout"] if model.norm_layout != "pre" else []
     found += [
-        (name, Message("specs.is_not_modelled_in_layers_with_shortcut"), Message("common.leave_it_out"))
-        for name in shapes
+        (name, Message("common.excludes_it", what="shortcut_moe"), Message("common.leave_it_out")) for name in shapes
     ]
     return found
 
@@ -282,7 +300,7 @@ def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fau
     groups, reach = model.n_group, model.topk_group
     if groups is None:
         return (
-            [("topk_group", Message("specs.n_group_is_absent"), Message("specs.give_both_or_none"))]
+            [("topk_group", Message("specs.it_needs_field", name="n_group"), Message("specs.give_both_or_none"))]
             if reach is not None
             else []
         )
@@ -290,12 +308,12 @@ def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fau
         return [
             (
                 "n_group",
-                Message("specs.groups_do_not_divide_experts", groups=groups, experts=experts),
+                Message("specs.does_not_divide", part=f"n_group {groups}", whole=f"n_routed_experts {experts}"),
                 Message("specs.divisor_of", number=experts),
             )
         ]
     if reach is None:
-        return [("topk_group", Message("specs.n_group_is_given_but_not_how_many"), Message("specs.give_both_or_none"))]
+        return [("topk_group", Message("common.needs_it", what="n_group"), Message("specs.give_both_or_none"))]
     if reach > groups:
         return [
             (

@@ -82,7 +82,7 @@ def read_preset(name: str) -> Preset:
     """
     key = name[:100].strip().lower().replace("_", "-").replace(" ", "-")
     if key not in preset_names():
-        hint = did_you_mean(key, preset_names()) or Message("specs.autodeploy_models_ls_lists_them")
+        hint = did_you_mean(key, preset_names()) or "autodeploy models ls"
         raise SpecError(Message("specs.there_is_no_model_preset", name=repr(name[:100])), path="/model", hint=hint)
     return _read(key)
 

@@ -21,7 +21,7 @@ class Tolerance(Document):
     @model_validator(mode="after")
     def _one(self) -> Tolerance:
         if sum(value is not None for value in self.model_dump().values()) != 1:
-            raise ValueError(Message("specs.give_one_of_points_relative_pct_at_least"))
+            raise ValueError(Message("common.one_of", names="points, relative_pct, at_least, at_most"))
         return self
 
     def holds(self, predicted: float, published: float) -> bool:

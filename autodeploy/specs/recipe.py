@@ -143,16 +143,15 @@ class Recipe(Document):
     @classmethod
     def _truth_is_no_number(cls, value: Any, info: Any) -> Any:
         if isinstance(value, bool) and info.field_name not in SWITCHES:
-            raise ValueError(Message("specs.is_truth_value_not_number", value=value))
+            raise ValueError(Message("field_fault.is_no_number", value=value))
         return value
 
     @model_validator(mode="after")
     def _frequencies_agree(self) -> Self:
         scaling = self.rope_scaling
         if scaling is not None and scaling.rope_type in {"yarn", "llama3", "linear"} and scaling.factor is None:
-            raise FieldFault(
-                Message("specs.rope_scaling_of_type_needs_factor", kind=scaling.rope_type), Message("specs.add_factor")
-            )
+            needed = Message("common.needs_it", what=f"rope_type: {scaling.rope_type}")
+            raise FieldFault(Message("common.place", place="factor", message=needed), "factor: 40.0")
         return self
 
     @property

@@ -51,7 +51,7 @@ class PromptLength(Document):
     @model_validator(mode="after")
     def _something_is_known(self) -> Self:
         if self.mean is None and self.max is None:
-            raise FieldFault(Message("specs.prompts_have_length"), Message("specs.mean_max_or_both"))
+            raise FieldFault(Message("specs.prompts_have_length"), Message("common.at_least_one_of", names="mean, max"))
         return self
 
     @property
@@ -112,7 +112,7 @@ class ResponseLength(Document):
     def _spread_around_a_mean(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and "mean" in info.data and info.data["mean"] is None:
             raise FieldFault(
-                Message("specs.spread_needs_mean_that_it_is_around"), Message("specs.add_mean_or_leave_cv_out")
+                Message("specs.spread_needs_mean_that_it_is_around"), Message("common.leave_it_out_or", instead="mean")
             )
         return value
 
@@ -171,7 +171,7 @@ def _model_of(value: Mapping[Any, Any]) -> ModelSpec:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise FieldFault(
-            Message("specs.at_field", field=where, message=fault_of(first)[0]), Message("specs.model_as_under_model")
+            Message("common.place", place=where, message=fault_of(first)[0]), Message("specs.model_as_under_model")
         ) from None
 
 
@@ -232,7 +232,8 @@ class RlTraining(Document):
         algorithm = info.data.get("algorithm")
         if value is not None and algorithm is not None and algorithm != "ppo":
             raise FieldFault(
-                Message("specs.has_no_critic", algorithm=algorithm), Message("specs.leave_it_out_or_algorithm_ppo")
+                Message("specs.has_no_critic", algorithm=algorithm),
+                Message("common.leave_it_out_or", instead="algorithm: ppo"),
             )
         return value
 
@@ -275,7 +276,7 @@ class RlStrategy(Document):
         if value is not None and info.data.get("placement") == "colocated":
             raise FieldFault(
                 Message("specs.colocated_all_cards_generate"),
-                Message("specs.leave_it_out_or_rl_placement", names=joined(("separate", "async"), "or")),
+                Message("common.leave_it_out_or", instead="rl.placement: separate, async"),
             )
         return value
 
@@ -286,7 +287,7 @@ class RlStrategy(Document):
         if value and placement is not None and placement != "async":
             raise FieldFault(
                 Message("specs.generation_waits_for_update_staleness_is_0", placement=placement),
-                Message("specs.or_placement_async"),
+                Message("common.leave_it_out_or", instead="placement: async"),
             )
         return value
 
@@ -300,6 +301,6 @@ class RlStrategy(Document):
         if value and placement is not None and placement != "colocated":
             raise FieldFault(
                 Message("specs.trainers_do_not_make_room_for_generation", placement=placement),
-                Message("specs.leave_it_out_or_colocated"),
+                Message("common.leave_it_out_or", instead="placement: colocated"),
             )
         return value

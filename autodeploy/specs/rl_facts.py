@@ -73,7 +73,7 @@ def facts_of(
             raise UnsupportedError(
                 Message("specs.how_many_cards_generate_is_not_said"),
                 path="/strategy/rl/generation_npus",
-                hint=Message("specs.give_generation_npus"),
+                hint=Message("specs.give_it"),
             )
         generating = layout.generation_npus * per_card
     training = ranks if generating == ranks else ranks - generating

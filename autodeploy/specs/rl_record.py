@@ -96,9 +96,7 @@ class RlRecord(Document):
                 Message("common.strategy_does_not_say_where_and_how_it"), "strategy: {rl: {generation: ...}}"
             )
         if self.measured.step_time_s is None and self.measured.tokens_per_s_per_npu is None:
-            raise FieldFault(
-                Message("specs.nothing_of_step_was_measured"), Message("specs.measured_step_time_or_tokens")
-            )
+            raise FieldFault(Message("specs.nothing_was_measured"), Message("specs.measured_step_time_or_tokens"))
         return self
 
     @property

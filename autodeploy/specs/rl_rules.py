@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import FieldError
-from autodeploy.messages import Message, joined
+from autodeploy.messages import Message
 from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED, post_trainers
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _of_pre_training(spec: Spec) -> Iterator[FieldError]:
         others = [name for name, each in FRAMEWORKS.items() if not each.post_trains]
         message = Message("specs.trains_by_reinforcement_spec_is_of", target=target, kind=spec.training.kind)
         yield FieldError("/search/target", message, Message("common.one_of", names=", ".join(others)))
-    hint = Message("specs.leave_it_out_or_training_kind_rl_post")
+    hint = Message("common.leave_it_out_or", instead="training.kind: rl_post_training")
     for field in AXES_OF:
         for axis in getattr(spec.search, field):
             if axis.startswith("rl."):
@@ -67,26 +67,28 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
     if fixed.get("rl.staleness") and placement not in (None, "async"):
         message = Message("specs.generation_waits_for_update_staleness_is_0", placement=placement)
         yield FieldError(
-            "/search/fix/rl.staleness", message, Message("specs.leave_it_out_or_rl_placement", names="async")
+            "/search/fix/rl.staleness", message, Message("common.leave_it_out_or", instead="rl.placement: async")
         )
     if generating is not None and placement == "colocated":
         message = Message("specs.colocated_all_cards_generate")
         yield FieldError(
             "/search/fix/rl.generation_npus",
             message,
-            Message("specs.leave_it_out_or_rl_placement", names=joined(("separate", "async"), "or")),
+            Message("common.leave_it_out_or", instead="rl.placement: separate, async"),
         )
     if generating is not None and cards is not None and generating >= cards:
         yield _none_trains("/search/fix/rl.generation_npus", generating, cards)
     if fixed.get("rl.offload", "none") != "none" and placement in ("separate", "async"):
         message = Message("specs.trainers_do_not_make_room_for_generation", placement=placement)
         yield FieldError(
-            "/search/fix/rl.offload", message, Message("specs.leave_it_out_or_rl_placement", names="colocated")
+            "/search/fix/rl.offload",
+            message,
+            Message("common.leave_it_out_or", instead="rl.placement: colocated, search.target: verl"),
         )
     trainer = FRAMEWORKS[search.target]
     if not trainer.generates_beside and placement in ("separate", "async"):
         message = Message("specs.trains_and_generates_on_same_cards", title=trainer.title)
-        yield FieldError("/search/fix/rl.placement", message, Message("specs.rl_placement_colocated_or_target_verl"))
+        yield FieldError("/search/fix/rl.placement", message, "rl.placement: colocated, search.target: verl")
 
 
 def _cards_remain(strategy: RlStrategy, cards: int | None) -> Iterator[FieldError]:

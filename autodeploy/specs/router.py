@@ -45,7 +45,7 @@ def as_imbalance(value: Any) -> Any:
     if value.value > value.at_ep:
         raise FieldFault(
             Message("specs.one_of_ranks_cannot_have_times_their_mean", ranks=value.at_ep, factor=value.value),
-            Message("specs.at_most_at_ep"),
+            Message("field_fault.at_most", bound="at_ep"),
         )
     return value
 

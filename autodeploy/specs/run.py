@@ -109,11 +109,13 @@ class RunSpec(Document):
     @model_validator(mode="after")
     def _interval_is_given_once(self) -> Self:
         if self.npu_failure_interval_h is not None and self.failure_interval_h is not None:
-            raise ValueError(Message("specs.give_npu_failure_interval_h_or_failure_interval"))
+            raise ValueError(Message("common.give_either", one="npu_failure_interval_h", other="failure_interval_h"))
         if self.checkpoint == "asynchronous" and self.checkpoint_format == "torch":
             raise ValueError(Message("specs.asynchronous_checkpoints_need_checkpoint_format_torch_dist"))
         if self.price_per_kwh is not None and self.npu_power_w is None:
-            raise ValueError(Message("specs.price_per_kwh_needs_npu_power_w"))
+            raise ValueError(
+                Message("common.place", place="npu_power_w", message=Message("common.needs_it", what="price_per_kwh"))
+            )
         return self
 
 

@@ -77,7 +77,7 @@ def _axis_value(axis: AnyAxis, value: AxisValue) -> AxisValue:
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0:
         return int(text)
     raise FieldFault(
-        Message("specs.has_no_value", axis=axis, value=repr(text[:40])), Message("specs.whole_number_from_1")
+        Message("specs.has_no_value", axis=axis, value=repr(text[:40])), Message("field_fault.at_least", bound=1)
     )
 
 

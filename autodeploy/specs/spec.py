@@ -134,7 +134,11 @@ def _without_a_run(spec: Spec) -> list[FieldError]:
     if spec.search.objective != "time_to_train" or spec.training.tokens is not None or (spec.run and spec.run.phases):
         return []
     path, rl = "/search/objective", spec.training.rl is not None
-    hint = Message("specs.step_time_or_tokens_per_s_per_npu") if rl else Message("specs.training_tokens_or_run_phases")
+    hint = (
+        Message("common.one_of", names="step_time, tokens_per_s_per_npu")
+        if rl
+        else Message("common.at_least_one_of", names="training.tokens, run.phases")
+    )
     return [FieldError(path, Message("specs.time_to_train_needs_tokens_of_run"), hint)]
 
 
@@ -145,7 +149,7 @@ def _without_adapters(spec: Spec) -> list[FieldError]:
     problem = unmodelled_with_adapters(partial(getattr, spec.model), spec.training.lora.target_modules)
     if problem is None:
         return []
-    return [FieldError("/training/lora", problem, Message("specs.leave_lora_out_all_of_model_is_trained"))]
+    return [FieldError("/training/lora", problem, Message("common.leave_it_out"))]
 
 
 def _without_reference(spec: Spec) -> list[FieldError]:
@@ -168,7 +172,7 @@ def _contradicting_phases(spec: Spec) -> list[FieldError]:
     total = sum(phase.tokens for phase in spec.run.phases)
     if spec.training.tokens is not None and abs(total - spec.training.tokens) > 1e-6 * total:
         message = Message("specs.phases_train_tokens_training_tokens_says", phases=total, tokens=spec.training.tokens)
-        errors.append(FieldError("/run/phases", message, Message("specs.leave_training_tokens_out")))
+        errors.append(FieldError("/run/phases", message, Message("specs.leave_out", names="training.tokens")))
     return errors
 
 
@@ -181,7 +185,9 @@ def _resolve_model(value: Any, read_hf_model: ModelReader | None) -> Any:
     if isinstance(value, Mapping) and "hf_config" in value:
         if read_hf_model is None:
             raise SpecError(
-                Message("specs.hf_config_cannot_be_read_here"), path="/hf_config", hint=Message("specs.inline_model")
+                Message("specs.hf_config_cannot_be_read_here"),
+                path="/hf_config",
+                hint=Message("importers.write_model_inline"),
             )
         return read_hf_model(value)
     if isinstance(value, Mapping) and "preset" in value:

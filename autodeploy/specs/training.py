@@ -177,7 +177,8 @@ class TrainingSpec(Document):
             )
         if value is not None and kind in {"pretrain", "sft", "dpo"}:
             raise FieldFault(
-                Message("specs.generates_nothing", kind=kind), Message("specs.kind_rl_post_training_or_leave_rl_out")
+                Message("specs.generates_nothing", kind=kind),
+                Message("common.leave_it_out_or", instead="kind: rl_post_training"),
             )
         return value
 
@@ -187,8 +188,8 @@ class TrainingSpec(Document):
         kind = info.data.get("kind")
         if value is not None and kind not in {"sft", "dpo", None}:
             raise FieldFault(
-                Message("specs.adapters_are_not_modelled_in", kind=kind),
-                Message("specs.kind_sft_or_dpo_or_leave_lora_out"),
+                Message("specs.not_modelled_with", one="lora", other=f"kind: {kind}"),
+                Message("common.leave_it_out_or", instead="kind: sft, dpo"),
             )
         return value
 
@@ -197,7 +198,9 @@ class TrainingSpec(Document):
     def _of_preferences(cls, value: DpoSpec | None, info: ValidationInfo) -> DpoSpec | None:
         kind = info.data.get("kind")
         if value is not None and kind not in {"dpo", None}:
-            raise FieldFault(Message("specs.compares_no_pairs", kind=kind), Message("specs.kind_dpo_or_leave_dpo_out"))
+            raise FieldFault(
+                Message("specs.compares_no_pairs", kind=kind), Message("common.leave_it_out_or", instead="kind: dpo")
+            )
         return value
 
     @field_validator(*FROM_RL, mode="before")
@@ -222,10 +225,14 @@ class TrainingSpec(Document):
         cls, value: dict[str, float] | None, info: ValidationInfo
     ) -> dict[str, float] | None:
         if value is not None and info.data.get("kind") == "rl_post_training":
-            raise FieldFault(Message("specs.lengths_follow_from_rl"), "rl.response_length: {histogram: ...}")
+            raise FieldFault(
+                Message("specs.follows_from_rl", field="sequence_length_histogram"),
+                "rl.response_length: {histogram: ...}",
+            )
         if value is not None and info.data.get("kind") == "dpo":
             raise FieldFault(
-                Message("specs.packed_pairs_are_not_modelled_yet"), Message("specs.leave_it_out_sequences_are_full")
+                Message("specs.not_modelled_with", one="kind: dpo", other="sequence_length_histogram"),
+                Message("common.leave_it_out"),
             )
         return value
 
@@ -265,7 +272,7 @@ class TrainingSpec(Document):
     def _adapters_in_16_bits(self) -> Self:
         if self.lora is not None and self.precision not in {"bf16", "fp16"}:
             raise FieldFault(
-                Message("specs.adapters_beside_frozen_weights_in_are_not_modelled", precision=self.precision),
+                Message("specs.not_modelled_with", one="lora", other=f"precision: {self.precision}"),
                 "precision: bf16",
             )
         return self
@@ -280,7 +287,8 @@ class TrainingSpec(Document):
     def _pairs_in_16_bits(self) -> Self:
         if self.kind == "dpo" and self.precision not in {"bf16", "fp16"}:
             raise FieldFault(
-                Message("specs.reference_model_in_is_not_modelled_yet", precision=self.precision), "precision: bf16"
+                Message("specs.not_modelled_with", one="kind: dpo", other=f"precision: {self.precision}"),
+                "precision: bf16",
             )
         return self
 

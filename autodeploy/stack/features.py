@@ -31,6 +31,7 @@ AREAS = (
 
 # Keys of a variant that hold lists.
 TEXTS = frozenset({"only_asked", "unreleased"})
+_KEYS: dict[str, str] = {}  # of reasons, by their English
 VARIANT_LISTS = ("keys", "unless", "needs", "gives_way_to", "models")
 
 
@@ -219,12 +220,17 @@ def _read(text: str) -> tuple[Feature, ...]:
     return tuple(_feature(name, document["area"], dict(row)) for name, row in document["features"].items())
 
 
+def _said(key: str, english: str) -> Message:
+    """A reason of a record; records that give the same one share the key of the first."""
+    return Message.of_record(_KEYS.setdefault(english, key), english)
+
+
 def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
     asked = row.pop("asked_for", None)
     for key in TEXTS & row.keys():
-        row[key] = Message.of_record(f"feature.{name}.{key}", row[key])
+        row[key] = _said(f"feature.{name}.{key}", row[key])
     if "model" in row:
-        row["model"] = {kind: Message.of_record(f"feature.{name}.{kind}", why) for kind, why in row["model"].items()}
+        row["model"] = {kind: _said(f"feature.{name}.{kind}", why) for kind, why in row["model"].items()}
     if asked:
         asked["text"] = Message.of_record(f"feature_rule.{asked['name']}", asked["text"])
     lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in ("vendors", "needs", "gives_way_to") if key in row}
@@ -238,7 +244,7 @@ def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
 
 def _variant(feature: str, row: dict[str, Any]) -> Variant:
     if "reason" in row:
-        row["reason"] = Message.of_record(f"feature.{feature}.{row['component']}", row["reason"])
+        row["reason"] = _said(f"feature.{feature}.{row['component']}", row["reason"])
     block = row.pop("block", "")
     flags = tuple(_flag(each, block) for each in row.pop("flags", ()))
     lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in VARIANT_LISTS if key in row}

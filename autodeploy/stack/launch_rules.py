@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from ruamel.yaml import YAML
@@ -47,14 +47,21 @@ class LaunchRule:
 @cache
 def launch_rules(framework: str) -> tuple[LaunchRule, ...]:
     """The rules of a framework; none where it has none here."""
+    return _all_rules().get(framework, ())
+
+
+@cache
+def _all_rules() -> dict[str, tuple[LaunchRule, ...]]:
+    """By framework; rules that say the same share the key of the first."""
     text = (files("autodeploy.stack") / "launch_rules.yaml").read_text(encoding="utf-8")
-    rows = YAML(typ="safe", pure=True).load(text).get(framework, ())
-    return tuple(_rule(framework, row) for row in rows)
-
-
-def _rule(framework: str, row: Mapping[str, Any]) -> LaunchRule:
-    text = Message.of_record(f"launch_rule.{framework}.{row['name']}", row["text"])
-    return LaunchRule(**{**row, "engines": tuple(row.get("engines", ())), "text": text})
+    keys: dict[str, str] = {}
+    found = {}
+    for framework, rows in YAML(typ="safe", pure=True).load(text).items():
+        for row in rows:
+            key = keys.setdefault(row["text"], f"launch_rule.{framework}.{row['name']}")
+            row |= {"engines": tuple(row.get("engines", ())), "text": Message.of_record(key, row["text"])}
+        found[framework] = tuple(LaunchRule(**row) for row in rows)
+    return found
 
 
 def broken_rules(framework: str, facts: Mapping[str, int], engine: str = "") -> list[LaunchRule]:

@@ -101,7 +101,7 @@ class _Chooser:
         errors: list[FieldError] = []
 
         def refuse(name: str, reason: str, hint: str) -> None:
-            said = Message("strategies.feature_and_reason", feature=name, reason=reason)
+            said = Message("common.place", place=name, message=reason)
             errors.append(FieldError(f"/search/features/{self._as_asked(name)}", said, hint))
 
         for name, feature in FEATURES.items():

@@ -99,14 +99,11 @@ def load_rules() -> tuple[Rule, ...]:
 
 @lru_cache(maxsize=8)
 def _all_rules(asked: tuple[tuple[str, AskedFor], ...]) -> tuple[Rule, ...]:
+    keys: dict[str, str] = {}  # rules that say the same share the key of the first
     rows = read_rules()["rules"]
-    return (*map(_rule, rows), *_asked_rules(asked))
-
-
-def _rule(row: Mapping[str, Any]) -> Rule:
-    return Rule(
-        **{**row, "targets": tuple(row["targets"]), "text": Message.of_record(f"rule.{row['name']}", row["text"])}
-    )
+    said = [Message.of_record(keys.setdefault(row["text"], f"rule.{row['name']}"), row["text"]) for row in rows]
+    own = (Rule(**row | {"targets": tuple(row["targets"]), "text": text}) for row, text in zip(rows, said, strict=True))
+    return (*own, *_asked_rules(asked))
 
 
 def _asked_rules(asked: tuple[tuple[str, AskedFor], ...]) -> Iterator[Rule]:

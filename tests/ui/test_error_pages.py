@@ -22,7 +22,7 @@ PAGE = {"Accept": "text/html,application/xhtml+xml", "Accept-Language": "en"}
         ("/searches/srch_none", "the list has every search"),
         ("/plans/p_none", "the list has every search"),
         ("/profiles/cloudmatrix", "did you mean cloudmatrix-384?"),
-        ("/nothing/here", "There is nothing under this address."),
+        ("/nothing/here", "There is nothing under this address"),
     ],
 )
 def test_what_is_missing_is_a_page_that_leads_on(site: Site, path: str, says: str) -> None:
@@ -44,7 +44,7 @@ def test_a_busy_server_says_so_on_a_page(site: Site, monkeypatch: pytest.MonkeyP
 
     def refuse(*_args: object, **_kwargs: object) -> None:
         said = Message("jobs.too_many_predictions_are_asked_for_at_once")
-        raise OverloadError(said, hint=Message("jobs.try_again"))
+        raise OverloadError(said, hint=Message("common.try_again"))
 
     monkeypatch.setattr(site.services.call_pool, "call_of", refuse)
     answer = plain_http.get(f"{site.url}/plans/{plan_id}/operators", headers=PAGE | {"Accept-Language": "zh"})

@@ -88,14 +88,14 @@ def test_faults_of_the_form_stand_beside_their_fields(chromium_browser: Browser,
     with visiting(chromium_browser, site.url) as visitor:
         page = visitor.open("/new")
         page.get_by_label("Cards", exact=True).fill("many")
-        page.get_by_label("Global batch (sequences)").fill("0")
+        page.locator("#fields").get_by_label("Global batch (sequences)").fill("0")
         page.locator("#fields").get_by_role("button", name="Search").click()
-        expect(page.get_by_role("alert")).to_contain_text("2 faults")
+        expect(page.get_by_role("alert")).to_contain_text("Faults in the spec: 2")
         expect(page.locator("[data-pointer='/cluster/num_npus'] .errors")).not_to_be_empty()
         expect(page.locator("[data-pointer='/training/global_batch_size'] .errors")).not_to_be_empty()
         expect(page.get_by_label("Cards", exact=True)).to_be_focused()
         assert page.get_by_label("Cards", exact=True).get_attribute("aria-invalid") == "true"
-        assert page.get_by_label("Sequence length").get_attribute("aria-invalid") is None
+        assert page.locator("#fields").get_by_label("Sequence length").get_attribute("aria-invalid") is None
         # The browser reports every refused request; this one was on purpose.
         assert len(visitor.faults) == 1
         assert "422" in visitor.faults.pop()

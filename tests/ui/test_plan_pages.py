@@ -183,7 +183,7 @@ def test_a_model_without_experts_has_no_knob_of_them(chromium_browser: Browser, 
         page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")
         expect(page.get_by_label("Tensor parallel", exact=True)).to_be_visible()
         assert page.get_by_label("Expert parallel", exact=True).count() == 0
-        assert page.get_by_label("Expert imbalance", exact=True).count() == 0
+        assert page.get_by_label("Routing imbalance, sustained", exact=True).count() == 0
 
 
 def test_a_knob_that_cannot_be_turned_says_why(chromium_browser: Browser, planned: Site) -> None:
@@ -293,7 +293,7 @@ def test_a_pasted_script_is_read_as_it_stands(chromium_browser: Browser, planned
         page.locator("#way-of-script").click()
         page.locator("#spec-text").fill((FILES / "mindspeed_moe.sh").read_text())
         expect(status).to_contain_text("does not name the chips")
-        page.get_by_label("Cluster of the run").select_option("cloudmatrix-384")
+        page.locator("#paste-cluster").select_option("cloudmatrix-384")
         expect(status).to_contain_text("launch script")
         expect(status).to_contain_text("--some-flag-of-ours")
         page.locator("#spec-text").fill('torchrun x.py --num-layers "')

@@ -264,7 +264,7 @@ def test_import_of_a_broken_script_names_line_and_column(command, tmp_path):
     path.write_text('TP=8\nGPT_ARGS="\n  --num-layers 8\n')
     code, _, err = command("import", str(path))
     assert code == 2
-    assert "broken.sh: line 2, column 10: the quote" in err
+    assert 'broken.sh: line 2, column 10: "' in err
 
 
 def test_import_takes_variables(command, tmp_path):
@@ -426,9 +426,9 @@ def test_a_database_goes_through_a_file(command, own_database):
     ("text", "message"),
     [
         ("", "ends early"),
-        ("no json\n", "no JSON"),
-        ("[1]\n", "not a row"),
-        ("\xff\n", "no JSON"),
+        ("no json\n", "not a JSON object"),
+        ("[1]\n", "not a JSON object"),
+        ("\xff\n", "not a JSON object"),
         ("{}\n", "no export"),
     ],
 )

@@ -96,7 +96,7 @@ def test_talk_is_in_the_language_of_the_command(chinese: Any, tmp_path: Path) ->
         (["import", "no/such/file.sh"], "错误：无法读取 no/such/file.sh：没有该文件或目录"),
         (["runs", "rm", "run_none"], "错误：没有运行 run_none"),
         (["keys", "revoke", "key_none"], "错误：没有密钥 key_none"),
-        (["export", "p_aaaaaaaa", "--to", "html"], "提示：`autodeploy plan SPEC` 会保存方案并打印其编号"),
+        (["export", "p_aaaaaaaa", "--to", "html"], "提示：autodeploy plan SPEC"),
         (["db", "prune", "--older-than", "soon"], "--older-than: 'soon' 不是时长"),
         (["recommend", "x.yaml", "--days", "0"], "--days: 0 天不是期限"),
         (["profiles", "show", "cloudmatrix"], "是否想写 cloudmatrix-384？"),
@@ -159,7 +159,7 @@ def test_reports_of_the_other_commands_are_in_chinese() -> None:
     rows = (AblationRow(**row, mode="alone", predicted=3.0, unit="%", moved={"exposed_tp_s": -0.1}),)
     ablated = AblationReport(rows=rows, engine_version="1")
     for text, said in (
-        (improve_text(report, "zh"), "不做重计算：添加 --micro-batch-size 2；去掉 --recompute-method"),
+        (improve_text(report, "zh"), "无重计算：添加 --micro-batch-size 2；去掉 --recompute-method"),
         (recommendation_text(found, "zh"), "64 卡可在 11.6 天内训练 1e+12 个 token（期限 30 天）"),
         (ablation_text(ablated, "zh"), "逐个单独开启"),
         (published_text(AblationReport(rows=(), engine_version="1"), "zh"), "0 个数值中 0 个在容差之内"),

@@ -63,7 +63,7 @@ def test_a_run_is_added_listed_and_followed(command: Callable[..., str], spec_pa
     file = steps(tmp_path / "steps.csv", 1.25 * best["step_time_s"])
     text = command("runs", "add", best["plan_id"], file)
     assert "+25.0 %" in text
-    assert "overlay of ascend-800t-a2: 1 measurement" in text
+    assert "overlay of ascend-800t-a2, measurements: 1" in text
     assert best["plan_id"] in text
     (row,) = json.loads(command("runs", "ls", "-f", "json"))
     assert (row["plan_id"], row["error"]) == (best["plan_id"], pytest.approx(0.25))

@@ -44,11 +44,12 @@ NOTES = frozenset({"take", "default", "ignore", "contradict", "unmodelled", "dou
 SAID = frozenset({"message", "hint", "reason"})
 # Shown as they are: what to type.
 EXAMPLE = re.compile(
-    r"autodeploy [a-z ]+(SPEC|FILE|examples/).*|autodeploy (doctor|keys ls|db upgrade)|"
+    r"autodeploy [a-z ]+(SPEC|FILE|examples/).*|autodeploy (doctor|keys ls|keys create|models ls|db upgrade)|"
     r"--\S+( [A-Z]\S*)?|[\w./-]*[:,=][^ ]\S*|"
     r"(tokens|strategy|run_mode|hf_config|step_time_s|start|file|pp_interleave_num|seq_length)\b[:, +].*|[{\[\"].*|"
-    r"12h, .*|DeepSeek-V3: .*|[0-9 .{}*,:]+|Authorization: Bearer .*|(rl|precision|optimizer|rl\.\w+): .*|2 to 12|"
-    r"12 to 12|1 to 12|1\.0 or 1\.2|2 to 200,000|sqlite:/.*|GET /v1/.*"
+    r"12h, .*|DeepSeek-V3: .*|[0-9 .{}*,:]+|Authorization: Bearer .*|(precision|optimizer|factor): .*|"
+    r"num_nextn_predict_layers: 0|(rl|search|training)(\.\w+)?: .*|(DeepSeek-V4-Flash|Step-3.5-Flash|Kimi-Linear): .*|"
+    r"2 to 12|12 to 12|1 to 12|1\.0 or 1\.2|2 to 5|2 to 200,000|sqlite:/.*|(GET|POST) /v1/.*|\w+_\w+(, \w+_\w+)+"
 )
 # Said to engineers of the program, not to its users: records that ship with it, and broken promises inside.
 INSIDE = frozenset(

@@ -227,7 +227,7 @@ def test_plans_of_one_kind_are_not_launched_as_the_other():
     plan_set, plan = rl_plan_set(DENSE)
     for to in ("mindspeed-llm", "megatron", "megatron-flags", "mindformers", "ascendjob", "chrome-trace"):
         assert to not in formats_of("1f1b", post_trains=True)
-        with pytest.raises(UnsupportedError, match="of pre-training"):
+        with pytest.raises(UnsupportedError, match="doesn't train by reinforcement"):
             export(plan_set, plan, to)
     pre_training = factories.plan_set(1)
     for to in ("verl", "mindspeed-rl"):

@@ -212,7 +212,7 @@ def test_a_map_of_switches_says_how_many_nodes_are_below_each() -> None:
     assert told == {"file": "tor.json", "found": 4, "given": 8}
     with pytest.raises(SpecError, match="nothing says how many nodes"):
         import_cluster(files[:1], leaf_oversubscription=2.0)
-    with pytest.raises(SpecError, match="second map of switches"):
+    with pytest.raises(SpecError, match="a second file of its kind"):
         import_cluster([*files, files[1]], leaf_oversubscription=2.0)
 
 
@@ -245,7 +245,7 @@ def test_a_supernode_larger_than_the_profiles_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("texts", "profile", "told"),
     [
-        ([json.dumps(table(2, 8, 0))] * 2, None, "second rank table"),
+        ([json.dumps(table(2, 8, 0))] * 2, None, "a second file of its kind"),
         ([matrix()], None, "no file says what cards"),
         ([json.dumps(table(2, 5, 0))], None, "nodes of 5 devices"),
         ([json.dumps(table(2, 5, 0))], "cloudmatrix-384", "whole cards"),
@@ -284,7 +284,7 @@ def changed(path: str, value: object) -> str:
         ("server_list/2/server_id", "node_0", "server_id node_0 is there twice"),
         ("server_list/2/server_id", True, "a name of at most"),
         ("server_list/2/device", {}, "a list with at least one entry"),
-        ("server_list/2/device/0", "0", "an object is needed"),
+        ("server_list/2/device/0", "0", "not a JSON object"),
         ("super_pod_list/1/server_list/0/server_id", "node_0", "is in two supernodes"),
         ("super_pod_list/1/server_list/0/server_id", "else", "is in no supernode"),
     ],
@@ -308,11 +308,11 @@ def test_a_wrong_value_of_a_rank_table_is_refused_with_its_line(path: str, value
         ("\n" + "[" * 100_000, "line 2: nested"),
         ("{" * 5, "line 1"),
         ('{"version": "1.0"\n"status": ""}', "line 2"),
-        ("[1,\n2]", "a rank table is a JSON object"),
+        ("[1,\n2]", "not a JSON object"),
         ('{"server_group_list":\n []}', "line 2: a global rank table of several jobs is not read"),
         ('{"group_list": []}', "older template"),
         ('{"rank_list": []}', "version 2.0"),
-        ('{"a": [' + "1," * 260_000 + "1]}", "more than 250,000 values"),
+        ('{"a": [' + "1," * 260_000 + "1]}", "more than 250,000 entries"),
         (" " * (MAX_TEXT + 1) + "{}", "more than 4,000,000 characters"),
     ],
 )
@@ -336,7 +336,7 @@ def switches_with(path: str, value: object) -> str:
     [
         (switches_with("version", "9.0"), "line 2: version '9.0' is not read"),
         (switches_with("server_list", {}), "line 4: a list with at least one entry"),
-        (switches_with("server_list/1", 3), "an object is needed"),
+        (switches_with("server_list/1", 3), "not a JSON object"),
         (switches_with("server_list/1/tor_id", 0), "tor_id 0 is there twice"),
         (switches_with("server_list/1/tor_id", -1), "'-1' is not a whole number"),
         (switches_with("server_list/1/server", []), "a list with at least one entry"),
@@ -344,7 +344,7 @@ def switches_with(path: str, value: object) -> str:
         (switches_with("server_list/1/server/0/server_ip", None), "a name of at most"),
         ('{"tor_id": 1, "server_list": ' + "[" * 100_000, "nested"),
         ('{"tor_id": NaN}', "NaN is not a JSON number"),
-        ('{"tor_id": [' + "1," * 260_000 + "1]}", "more than 250,000 values"),
+        ('{"tor_id": [' + "1," * 260_000 + "1]}", "more than 250,000 entries"),
         (" " * (MAX_TEXT + 1) + '{"tor_id": 1}', "more than 4,000,000 characters"),
         ('{"data": {"tor_info": 4}}', "tor_info is no map of switches"),
         (json.dumps({"data": {"tor_info": json.dumps({"data": {"tor_info": "{}"}})}}), "tor_info is no map"),
@@ -365,7 +365,7 @@ def swapped(old: str, new: str, text: str | None = None) -> str:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (swapped("NPU0  X  HCCS", "NPU0  X  nvlink"), "line 2: 'nvlink' is no link"),
+        (swapped("NPU0  X  HCCS", "NPU0  X  nvlink"), "line 2: 'nvlink' is not known here"),
         (swapped("NPU0  X  HCCS", "NPU0  X  SYS"), "line 2: NPU0 and NPU1 are joined otherwise on the way back"),
         (swapped("NPU0  X  HCCS", "NPU0  HCCS  HCCS"), "line 2: NPU0 and NPU0 are joined otherwise"),
         (swapped("  144-167", "", "NPU0 NPU1\nNPU0 X\nNPU1 HCCS X  144-167"), "line 2: 1 links for 2 devices"),
@@ -374,7 +374,7 @@ def swapped(old: str, new: str, text: str | None = None) -> str:
         (swapped("NPU7  CPU", "NPU6  CPU"), "line 1: a device is there twice"),
         (swapped("NPU7  HCCS", "NPU9  HCCS"), "no row for NPU7"),
         (matrix() + matrix(), "line 14: a second matrix"),
-        (matrix(65), "line 1: more than 64 devices"),
+        (matrix(65), "line 1: more than 64 entries"),
         (matrix() + "\0", "line 14: not text"),
         (matrix() + "x" * 30_000, "line 14: more than 20,000 characters"),
     ],
@@ -396,7 +396,7 @@ def test_a_broken_matrix_is_refused_with_its_line(text: str, told: str) -> None:
         (speeds(200000) + "Speed: " + "9" * 5000 + " Mb/s", "line 3"),
         (speeds(200000) * 2, "line 4: device 0 is there twice"),
         (speeds(200000) + "Speed: 200 Gb/s", "line 3: the speed is '200 Gb/s'"),
-        ("Speed: 200000 Mb/s\n" * 20_001, "line 20001: more than 20,000 devices"),
+        ("Speed: 200000 Mb/s\n" * 20_001, "line 20001: more than 20,000 entries"),
         ("ok\n\0", "none that says how a cluster is"),
         ("", "the file is empty"),
     ],

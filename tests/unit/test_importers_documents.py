@@ -79,7 +79,7 @@ def test_two_names_that_disagree_are_a_contradiction():
     [
         ({"model__model_config__offset": [[0] * 4, [0] * 4]}, "/model/model_config/offset", "places 16 layers"),
         ({"model__model_config__offset": [1, 1]}, "/model/model_config/offset", "not 2 rows of 4"),
-        ({"model__model_config__offset": 0}, "/model/model_config/offset", "don't divide"),
+        ({"model__model_config__offset": 0}, "/model/model_config/offset", "can't be spread"),
         ({"model__model_config__hidden_size": None}, "/model/model_config/hidden_size", "no hidden_size"),
         ({"model__model_config__hidden_act": "relu2"}, "/model/model_config/hidden_act", "not modelled"),
         ({"parallel_config__model_parallel": "two"}, "/parallel_config/model_parallel", "whole number"),

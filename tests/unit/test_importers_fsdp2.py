@@ -95,7 +95,7 @@ def test_what_contradicts_the_ranks_is_told(tmp_path: Path, before: str, after: 
     [
         ("--training.optimizer adamw", "AdamW operator by operator"),
         ("--parallel.num_to_forward_prefetch 2", "units gathered ahead"),
-        ("--parallel.ep_dispatcher mc2", "the exchange fused with its products"),
+        ("--parallel.ep_dispatcher mc2", "predicted as an All-to-All"),
         ("--data.packing True", "packed documents"),
         ("--parallel.cp_size 2 --parallel.cp_type kvallgather", "gathered keys and values"),
     ],
@@ -107,7 +107,7 @@ def test_what_is_not_modelled_is_told(tmp_path: Path, option: str, told: str) ->
 
 @pytest.mark.parametrize(
     ("model_id", "named"),
-    [("mamba3", "state space"), ("deepseek_v4", "compressed"), ("longcat_flash_ngram", "n-gram")],
+    [("mamba3", "recurrent"), ("deepseek_v4", "compressed"), ("longcat_flash_ngram", "n-gram")],
 )
 def test_models_of_the_backend_that_are_not_modelled_are_refused_by_name(model_id: str, named: str) -> None:
     with pytest.raises(UnsupportedError, match=named) as caught:

@@ -62,7 +62,7 @@ def test_a_megatron_script_is_a_spec():
     assert spec.strategy.recompute.modules == ("core_attn",)
     notes = imported.diagnostics
     assert any("dirname" in note.reason for note in notes.ignored)
-    assert any("condition can't be known" in note.reason for note in notes.ignored)
+    assert any("depends on can't be known" in note.reason for note in notes.ignored)
     assert "/model/vocab_size" in {note.field for note in notes.defaulted}
 
 
@@ -171,7 +171,7 @@ def test_nothing_is_run(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('A=1\nB="two\n', 'line 2, column 3: the quote " is never closed'),
+        ('A=1\nB="two\n', 'line 2, column 3: " is never closed'),
         ("A=${B", "line 1, column 4: '{' is never closed"),
         ("A=(1 2", "line 1, column 3: the array is never closed"),
         ("\nif true; then\n", "no elif or else or fi before the end"),
@@ -183,16 +183,16 @@ def test_nothing_is_run(tmp_path):
         ("case x in\na) B=1\n", "no ;; or esac before the end"),
         ("case x in\na", "line 1, column 1: no 'esac' before the end"),
         ("case x in\n) B=1;; esac", r"line 2, column 1: unexpected '\)'"),
-        ("A=$(cat <<E\nB\n", "line 1, column 3: the lines up to 'E' never end"),
+        ("A=$(cat <<E\nB\n", "line 1, column 3: 'E' is never closed"),
         ("A=$((2 ** -1))\n", "arithmetic: a negative exponent"),
         ("A=$((2 ** 63))\n", "arithmetic: the number is too large"),
         ("echo hello\n", "the script starts no training"),
         (script(flags=f"{SHAPE} {REST} --num-query-groups many"), "line 1, column .*'many' is not a whole number"),
-        (script(flags=f"{SHAPE} {REST} --num-query-groups {'9' * 50}"), "is not a whole number of usable size"),
+        (script(flags=f"{SHAPE} {REST} --num-query-groups {'9' * 50}"), "is not a whole number from"),
         (script(flags=f"{SHAPE} {REST} --noop-layers 7"), "7 is not below --num-layers 4"),
         (script(flags=f"{SHAPE} {REST} --pipeline-model-parallel-layout 'Ett|tq|L'"), "'q' is not one of E, t, m, L"),
         (script(flags=f"{SHAPE} {REST} --pipeline-model-parallel-layout EttL"), "it places 2 layers, the model has 4"),
-        (script(flags=f"{SHAPE} --seq-length 8 --global-batch-size 8"), "the script has no --vocab-size"),
+        (script(flags=f"{SHAPE} --seq-length 8 --global-batch-size 8"), "the file has no --vocab-size"),
     ],
 )
 def test_mistakes_name_their_place(text, message):

@@ -111,10 +111,10 @@ def test_a_list_of_overrides_is_a_launch():
         ("actor_rollout_ref.rollout.n=many", SpecError, "line 9, column 1: actor_rollout_ref.rollout.n: 'many'"),
         ("actor_rollout_ref.rollout.n=$N", SpecError, "has no value in the script"),
         ("actor_rollout_ref.rollout.enforce_eager=perhaps", SpecError, "neither true nor false"),
-        ("actor_rollout_ref.rollout.gpu_memory_utilization=1e99", SpecError, "usable size"),
-        ("actor_rollout_ref.rollout.data_parallel_size=" + "9" * 400, SpecError, "usable size"),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=1e99", SpecError, "too big"),
+        ("actor_rollout_ref.rollout.data_parallel_size=" + "9" * 400, SpecError, "not a whole number from 1 to"),
         ("actor_rollout_ref.model.path=/nobody/knows", SpecError, "no preset is called"),
-        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=-2", SpecError, "usable size"),
+        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=-2", SpecError, "not a whole number from 1 to"),
     ],
 )
 def test_hostile_overrides_are_refused_with_their_place(more, error, words):

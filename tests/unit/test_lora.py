@@ -188,7 +188,7 @@ def test_models_whose_adapters_are_not_modelled_are_refused_by_name(
 
 
 def test_pre_training_has_no_adapters() -> None:
-    with pytest.raises(SpecError, match="not modelled in pretrain"):
+    with pytest.raises(SpecError, match="lora is not modelled with kind: pretrain"):
         parse_spec(document(kind="pretrain", lora={"rank": 16}))
 
 

@@ -204,7 +204,7 @@ def test_blanks_of_a_records_text_are_those_of_its_english() -> None:
 
 def record_texts() -> dict[str, str]:
     """The English of every record by its key."""
-    rules = {f"flag_rule.{rule.name}": rule.text for rule in flag_rules()}
+    rules = {rule.key: rule.text for rule in flag_rules() if section(rule.key) == "flag_rule"}
     said: list[str] = [rule.text for rule in load_rules()]
     said += [rule.text for name in FRAMEWORKS for rule in launch_rules(name)]
     for feature in FEATURES.values():

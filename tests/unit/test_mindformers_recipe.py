@@ -52,7 +52,7 @@ def test_yarn_counts_from_the_context_before() -> None:
 
 def test_what_no_key_says_is_noted() -> None:
     notes = exported(load_preset("llama3.1-8b")).notes
-    assert "no key of MindFormers scales rotary positions by llama3: the model's code has to" in notes
+    assert "no setting says rope_type llama3: the model's code has to" in notes
     bare = load_preset("llama3-8b").model_copy(update={"recipe": None})
     assert any("nobody told rms_norm_eps, initializer_range, rope_theta" in note for note in exported(bare).notes)
 

@@ -85,7 +85,7 @@ def test_reports_hold_all_of_it(lang: Any) -> None:
 )
 def test_features_that_no_plan_may_use_are_listed_by_their_reasons(lang: Any, said: list[str]) -> None:
     """In Markdown and in the HTML report; the terminal's table has no room for them."""
-    no_experts = Message.of_record("feature.hierarchical_a2a.moe", "the model has no experts")
+    no_experts = Message.of_record("feature.tp_extend_ep.moe", "the model has no experts")
     off = {"coc": no_experts, "ring": Message("strategies.switched_off"), "mc2": no_experts}
     found = plan_set().model_copy(update={"features_off": off})
     assert off_lines(found, lang) == said

@@ -238,7 +238,7 @@ def test_an_estimate_refuses_a_fraction_of_an_expert_replica() -> None:
             "/strategy/ulysses_degree",
             "does not divide cp 4",
         ),
-        ({"tp": 2, "ep": 6, "etp": 1}, "/strategy/ep", "ep 6 does not divide the 128 routed experts"),
+        ({"tp": 2, "ep": 6, "etp": 1}, "/strategy/ep", "128 routed experts do not divide by ep 6"),
         ({"tp": 2, "pp": 2, "ep": 16, "etp": 2}, "/strategy/ep", "etp x ep = 32 does not divide the 16 ranks"),
     ],
 )

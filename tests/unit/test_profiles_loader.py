@@ -170,7 +170,7 @@ def test_contradictions_are_refused(content: dict[str, Any], change: Any, path: 
         ("a: !!python/object:os.system {}\n", "not valid YAML"),
         ("a: " + "[" * 60_000, "line 1, column 23: nested more than 20 levels deep"),
         ("a: 2020-99-99\n", "not valid YAML|month must be"),
-        ("#" * (MAX_YAML_BYTES + 1), "larger than 128 KiB"),
+        ("#" * (MAX_YAML_BYTES + 1), "larger than 131,072 bytes"),
     ],
 )
 def test_hostile_text_is_refused(text: str, message: str) -> None:

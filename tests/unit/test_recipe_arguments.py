@@ -119,7 +119,7 @@ def test_notes_name_what_nobody_told() -> None:
     assert not any("model.recipe" in note for note in exported(load_preset("deepseek-v3")).notes)
     found = [note for note in exported(bare("qwen3-30b-a3b")).notes if "model.recipe" in note]
     names = "rms_norm_eps, initializer_range, scoring_func, router_aux_loss_coef"
-    assert found == [f"nobody told {names} (model.recipe): the parser's own values are taken"]
+    assert found == [f"nobody told {names} (model.recipe): the framework's own values are taken"]
     assert any("weight_decay, clip_grad" in note for note in exported(load_preset("llama3-8b")).notes)
 
 
@@ -151,7 +151,7 @@ def test_yarn_elsewhere() -> None:
     assert flags(model)["--max-position-embeddings"] == "131072"
     gpu = flags(model, "megatron", cluster=GPUS)
     assert (gpu["--position-embedding-type"], gpu["--yarn-original-max-position-embeddings"]) == ("yarn", "32768")
-    note = "no flag of the release scales rotary positions by yarn: the model's code has to"
+    note = "no setting says rope_type yarn: the model's code has to"
     assert note in exported(model, "megatron").notes
 
 
@@ -223,8 +223,8 @@ def test_scores_add_up_to_one(recipe: dict[str, Any], capacity: float | None, ba
 def test_what_a_release_does_not_register_is_a_note() -> None:
     model = told("qwen3-30b-a3b", router_balancing="pai_megatron_aux_loss", shared_expert_gate=True)
     notes = exported(model, "megatron").notes
-    assert "no flag of the release says --shared-expert-gate: the model's code has to" in notes
-    said = "no flag of the release says --moe-router-load-balancing-type pai_megatron_aux_loss: the model's code has to"
+    assert "no setting says --shared-expert-gate: the model's code has to" in notes
+    said = "no setting says --moe-router-load-balancing-type pai_megatron_aux_loss: the model's code has to"
     assert said in notes
 
 

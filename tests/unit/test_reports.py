@@ -48,7 +48,7 @@ def test_the_report_says_what_the_plan_says():
         f"step {best.step_time_s:.1f} s",
         f"{best.tokens_per_s_per_npu:,.0f} tokens/s/card",
         f"MFU {100 * best.mfu:.1f} % (causal attention, no recompute, 353.9 TFLOP/s a die)",
-        "extrapolated in ranks and EP; nearest record: pangu-ultra-moe-718b-6144",
+        "extrapolated in ranks, EP; nearest record: pangu-ultra-moe-718b-6144",
         "memory 55.5 of 61.0 GiB (stage 0); OOM if expert imbalance exceeds 2.4 (assumed 1.3, peak 2.0)",
         f"14.8T tokens: {best.days:,.0f} days",
         "step time: compute 62 | imbalance 6 | EP 6 (86 % hidden)",

@@ -117,7 +117,7 @@ def test_a_prompt_length_stands_in_for_the_other():
     ("length", "path", "message", "hint"),
     [
         ({"mean": 9000, "max": 8192}, "/max", "the longest has 8192 tokens, the mean 9000", "max is at least mean"),
-        ({"cv": 0.8, "max": 8192}, "/cv", "a spread needs the mean", "add mean"),
+        ({"cv": 0.8, "max": 8192}, "/cv", "a spread needs the mean", "give mean"),
         ({"mean": 2500}, "", "responses have a greatest length", "or a histogram"),
         ({}, "", "responses have a greatest length", "max"),
         ({"mean": 2500, "histogram": {10: 1}}, "/histogram", "a histogram says mean itself", "leave mean out"),
@@ -140,7 +140,7 @@ def test_lengths_that_contradict_are_refused(length, path, message, hint):
     ("change", "path", "message", "hint"),
     [
         ({"prompt_length": {"mean": 2048, "max": 1024}}, "/prompt_length/max", "the longest has 1024", "at least mean"),
-        ({"prompt_length": {}}, "/prompt_length", "prompts have a length", "mean, max or both"),
+        ({"prompt_length": {}}, "/prompt_length", "prompts have a length", "at least one of mean, max"),
         ({"updates_per_step": 3}, "/updates_per_step", "512 prompts don't make 3 equal", "a divisor"),
         ({"critic": "same"}, "/critic", "grpo has no critic", "algorithm: ppo"),
         ({"algorithm": "ppo", "critic": "no-such-model"}, "/critic", "", "same, or a model"),
@@ -164,7 +164,7 @@ def test_training_that_contradicts_itself_is_refused(change, path, message, hint
         ({"staleness": 1}, "/staleness", "colocated, generation waits", "placement: async"),
         ({"placement": "separate", "staleness": 2, "offload": []}, "/staleness", "separate, generation waits", "async"),
         ({"staleness": -1}, "/staleness", "-1 is too small", "at least 0"),
-        ({"generation_npus": 64}, "/generation_npus", "colocated, all cards generate", "separate or async"),
+        ({"generation_npus": 64}, "/generation_npus", "colocated, all cards generate", "separate, async"),
         ({"placement": "async"}, "/offload", "async, trainers don't make room", "leave it out"),
         ({"offload": ["optimizer", "optimizer"]}, "/offload", "offload names optimizer twice", ""),
         ({"offload": ["activations"]}, "/offload/0", "'activations' is not known here", "optimizer"),

@@ -84,7 +84,7 @@ def test_the_schema_tells_both_kinds_apart() -> None:
         (
             {"rl": RL, "kind": "rl_post_training", "sequence_length_histogram": {"100": 1.0}},
             "/training/sequence_length_histogram",
-            "lengths follow from rl",
+            "follows from rl",
         ),
         (
             {"rl": {**RL, "prompt_length": {"mean": 300, "max": 256}}, "kind": "rl_post_training"},
@@ -112,7 +112,7 @@ def test_training_that_contradicts_itself(training: dict[str, Any], path: str, m
         (
             {"search": {"fix": {"rl.placement": "colocated", "rl.generation_npus": 4}}},
             "/search/fix/rl.generation_npus",
-            "separate or async",
+            "separate, async",
         ),
         ({"search": {"fix": {"rl.generation_npus": 8}}}, "/search/fix/rl.generation_npus", "fewer cards"),
         (

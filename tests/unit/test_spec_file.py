@@ -139,13 +139,13 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 @pytest.mark.parametrize(
     ("load", "text", "word"),
     [
-        (load_yaml, BOMB, "more than 10,000 values"),
+        (load_yaml, BOMB, "more than 10,000 entries"),
         (load_yaml, "a: &a [*a]", "inside what it names"),
         (load_yaml, "a: *b", "names nothing"),
         (load_yaml, "a: &x 1\nb: &x 2", "given twice"),
         (load_yaml, "[" * 100_000, "32 levels deep"),
         (load_yaml, "- " * 100_000, "32 levels deep"),
-        (load_yaml, "a:\n" + "- 1\n" * 100_000, "more than 10,000 values"),
+        (load_yaml, "a:\n" + "- 1\n" * 100_000, "more than 10,000 entries"),
         (load_yaml, "a: 1\na: 2", "line 2, column 1"),
         (load_yaml, "a:\n\t- b", "line 2, column 1"),
         (load_yaml, "a: !!python/object:os.system x", "line 1, column 4"),
@@ -155,7 +155,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (load_yaml, "a: " + "9" * 10_000, "4300 digits"),
         (load_json, nested(100_000), "32 levels deep"),
         (load_json, nested(40), "32 levels deep"),
-        (load_json, "[" + "1," * 40_000 + "1]", "more than 30,000 values"),
+        (load_json, "[" + "1," * 40_000 + "1]", "more than 30,000 entries"),
         (load_json, '{"a": NaN}', "NaN"),
         (load_json, '{"a": 1, "a": 2}', "given twice"),
         (load_json, '{"a": 1,}', "line 1, column"),
@@ -215,9 +215,9 @@ def test_a_raw_hugging_face_configuration_is_a_model() -> None:
 @pytest.mark.parametrize(
     ("axis", "value", "hint"),
     [
-        ("etp", "dualpipev", "a whole number from 1"),
-        ("dp", -1, "a whole number from 1"),
-        ("tp", 10**12, "a whole number from 1"),
+        ("etp", "dualpipev", "at least 1"),
+        ("dp", -1, "at least 1"),
+        ("tp", 10**12, "at least 1"),
         ("schedule", 3, "one of 1f1b, "),
         ("moe_dispatcher", "flat", "one of alltoall, "),
     ],

@@ -66,7 +66,7 @@
       place.closest("details")?.setAttribute("open", "");
     }
     summary.querySelector("h2").textContent =
-      errors.length === 1 ? summary.dataset.one : summary.dataset.many.replace("{count}", errors.length);
+      summary.dataset.title.replace("{count}", errors.length);
     summary.hidden = false;
     (form.querySelector("[aria-invalid]") || summary).focus();
   };

@@ -261,11 +261,11 @@ def spec_context(
     model, cluster, training = spec.model, spec.cluster, spec.training
     features = features | {"muon"} if training.optimizer == "muon" else features - {"muon"}
     if training.kind == "dpo" and "fsdp" in mechanisms(features):
-        message = Message("evaluation.reference_model_beside_sharded_parameters_fsdp_is_not")
-        raise UnsupportedError(message, path="/training/kind", hint=Message("evaluation.leave_fsdp_off"))
+        message = Message("specs.not_modelled_with", one="kind: dpo", other="fsdp")
+        raise UnsupportedError(message, path="/training/kind", hint=Message("specs.leave_out", names="fsdp"))
     if training.lora is not None and "fsdp" in mechanisms(features):
-        message = Message("evaluation.adapters_beside_frozen_model_that_is_sharded_fsdp")
-        raise UnsupportedError(message, path="/training/lora", hint=Message("evaluation.leave_fsdp_off"))
+        message = Message("specs.not_modelled_with", one="lora", other="fsdp")
+        raise UnsupportedError(message, path="/training/lora", hint=Message("specs.leave_out", names="fsdp"))
     device = _device_with_peak(profile, cluster, training.precision)
     cards = num_npus if num_npus is not None else healthy_npus(profile, cluster)
     topology = topology_of(profile, cluster, cards)

@@ -53,7 +53,7 @@ def candidate_of(
         raise SpecError(
             Message("evaluation.dp_is_not_ranks_over_tp_x_pp", dp=strategy.dp, world=world, rest=dp),
             path="/strategy/dp",
-            hint=Message("evaluation.leave_dp_out_it_follows"),
+            hint=Message("common.leave_it_out"),
         )
     etp = strategy.etp if strategy.etp is not None else (tp if vendor == "huawei" else 1)
     algo = strategy.cp_algo or "ring"
@@ -128,9 +128,9 @@ def refuse_fractions(candidate: Candidates, context: Context) -> None:
         )
     if experts and experts % ep:
         raise SpecError(
-            Message("evaluation.ep_does_not_divide_routed_experts", ep=ep, experts=experts),
+            Message("broken_rule.experts_divide_by_ep", ep=ep, experts=experts),
             path="/strategy/ep",
-            hint=Message("evaluation.divisor_of_them"),
+            hint=Message("specs.divisor_of", number="n_routed_experts"),
         )
     stage, copies = tp * cp * dp, int(candidate.dp_replicate[0])
     if cp * dp % copies or (experts and stage // (etp * ep) % copies):
@@ -232,7 +232,7 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
         for name in sorted({name for stage in recompute.per_stage for name in stage}):
             if ChoiceKey.of(name).name not in CHOICES:
                 raise SpecError(
-                    Message("evaluation.unknown_recompute_module", name=repr(name)),
+                    Message("common.is_not_known", value=repr(name)),
                     path="/strategy/recompute/per_stage",
                     hint=", ".join(CHOICES),
                 )
@@ -319,7 +319,6 @@ def judged_candidate(context: Context, strategy: Strategy) -> Candidates:
         raise SpecError(
             Message("evaluation.tp_x_pp_x_cp_ranks_cluster_has", used=used, world=context.world),
             path="/strategy",
-            hint=Message("evaluation.lower_degree"),
         )
     if context.fsdp and kinds.schedule(strategy.schedule).pairs:
         raise SpecError(

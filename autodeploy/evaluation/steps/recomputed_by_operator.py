@@ -40,7 +40,6 @@ def refuse_beside(applied: Mapping[ChoiceKey, Ints], stage_layers: Ints) -> None
             raise SpecError(
                 Message("evaluation.by_operator_decides_about_every_operator", name=key.name),
                 path=PATH,
-                hint=Message("evaluation.name_no_other_module"),
             )
 
 
