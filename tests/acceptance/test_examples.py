@@ -121,7 +121,7 @@ def test_trained_strategy_of_pangu_ultra_moe_is_legal_without_a_framework() -> N
 
 def test_pangu_ultra_moe_is_planned() -> None:
     document = read_spec_file(EXAMPLES / "pangu_ultra_moe_718b_6144.yaml").model_dump(mode="json", exclude_none=True)
-    document["search"] |= {"effort": "fast", "top_k": 5}
+    document["search"] |= {"effort": "fast", "risk": "neutral", "top_k": 5, "allow": {"tp": [4, 8], "pp": [8, 16]}}
     result = planner.plan(read_spec_document(document), alone=True)
     assert len(result.plans) == 5
     assert all(plan.fits for plan in result.plans)
