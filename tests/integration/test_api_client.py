@@ -7,7 +7,6 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from autodeploy.client import AsyncClient, Client, ServiceError, WaitTimeout
@@ -144,7 +143,7 @@ def test_waiting_clients_do_not_block_the_server(client, place):
     search = client.submit(slow(top_k=7))
     waiting = [
         threading.Thread(
-            target=httpx.get, args=(f"{place.url}/v1/searches/{search.id}?wait=3",), kwargs={"timeout": 20}
+            target=plain_http.get, args=(f"{place.url}/v1/searches/{search.id}?wait=3",), kwargs={"timeout": 20}
         )
         for _ in range(60)
     ]

@@ -53,7 +53,9 @@ def test_bad_fields_are_named():
 
 
 def test_a_check_of_a_document_holds_limits():
-    asked = document()
+    search = {"effort": "fast", "fix": {"micro_batch_size": 1, "vpp": 1, "cp": 1, "schedule": "1f1b"}}
+    small = factories.spec_document(model="llama2-7b", num_npus=8, global_batch_size=64, **search)
+    asked = small | {"strategy": {"tp": 2, "pp": 2}}
     report = autodeploy.check(asked, limits=autodeploy.CheckLimits(max_memory=0.01))
     assert not report.passed
     assert {gate.name for gate in report.gates if not gate.passed} == {"memory"}
