@@ -43,7 +43,7 @@ def fastest(way: str, cards: int) -> Plan:
 
 
 @cache
-def planned(card_hours: float, cards: int = 16) -> PlanSet:
+def planned(card_hours: float, cards: int) -> PlanSet:
     return plan(spec_of(card_hours, cards), search_id="s")
 
 
@@ -73,8 +73,8 @@ def test_more_failures_never_end_a_run_sooner() -> None:
 
 
 def test_recovery_is_preferred_where_cards_fail_often_and_not_where_they_seldom_do() -> None:
-    assert recovery_of(planned(500.0)) != "none"
-    assert recovery_of(planned(1e6)) == "none"
+    assert recovery_of(planned(500.0, 16)) != "none"
+    assert recovery_of(planned(1e6, 16)) == "none"
 
 
 def test_more_cards_fail_more_often() -> None:
@@ -84,7 +84,7 @@ def test_more_cards_fail_more_often() -> None:
 
 
 def test_every_recovery_is_there_to_compare() -> None:
-    found = planned(2_000.0)
+    found = planned(2_000.0, 16)
     ways = {each.run.recovery for each in found.plans if each.run is not None}
     assert ways == set(WAYS)
     assert len({each.plan_id for each in found.plans}) == len(found.plans)
@@ -95,7 +95,7 @@ def test_every_recovery_is_there_to_compare() -> None:
 
 
 def test_plans_are_those_of_the_spec_that_was_asked() -> None:
-    spec, found = spec_of(2_000.0), planned(2_000.0)
+    spec, found = spec_of(2_000.0), planned(2_000.0, 16)
     assert found.search.spec["search"]["objective"] == "time_to_train"
     for each in found.plans:
         again = reestimate(spec, each)
@@ -108,7 +108,7 @@ def test_plans_are_those_of_the_spec_that_was_asked() -> None:
 def test_two_searches_give_the_same_bytes() -> None:
     again = plan(spec_of(2_000.0), search_id="s")
     first, second = (
-        each.model_copy(update={"timing": Timing()}).model_dump_json() for each in (again, planned(2_000.0))
+        each.model_copy(update={"timing": Timing()}).model_dump_json() for each in (again, planned(2_000.0, 16))
     )
     assert first == second
 

@@ -64,7 +64,7 @@ def test_the_fastest_plan_is_that_of_the_neutral_ranking() -> None:
 
 
 def test_a_plan_that_may_not_fit_counts_with_its_remedy() -> None:
-    found = planned("averse", memory_limit_gib=30.0, top_k=1)
+    found = planned("averse", 30.0, 1)
     assert found.fastest is not None
     assert found.fastest.p_fits < 0.9
     bets = {bet.kind: bet for bet in found.fastest.bets}
@@ -77,8 +77,8 @@ def test_a_plan_that_may_not_fit_counts_with_its_remedy() -> None:
 
 
 def test_with_less_memory_nothing_recommended_is_tighter() -> None:
-    for limit, top_k in ((30.0, 1), (None, 5)):
-        best = planned("averse", limit, top_k).plans[0]
+    for found in (planned("averse", 30.0, 1), planned("averse")):
+        best = found.plans[0]
         assert best.peak_memory_gib <= best.memory_limit_gib
         assert best.p_fits is not None
         assert best.p_fits >= 0.9

@@ -44,7 +44,7 @@ CUDA = (
 )
 A2, A3 = "ascend-800t-a2", "cloudmatrix-384"
 CASES: dict[str, tuple[str, str, int, int, int, dict[str, list[int]]]] = {
-    "dense": ("llama2-7b", A2, 8, 4096, 32, {"tp": [1], "pp": [1, 2], "cp": [1]}),
+    "dense": ("llama2-7b", A2, 8, 4096, 32, {"tp": [1], "pp": [1, 2], "vpp": [1, 6, 8], "cp": [1]}),
     "long": ("llama3.1-8b", A2, 16, 16384, 32, {"tp": [1], "pp": [2], "cp": [2, 4]}),
     "experts": ("mixtral-8x7b", A2, 32, 4096, 128, {"tp": [1], "pp": [2, 4], "cp": [1]}),
     "mla": ("deepseek-v2-lite", A3, 16, 4096, 256, {}),
@@ -83,18 +83,19 @@ def told(plan: Plan) -> tuple[object, ...]:
     return plan.strategy, plan.step_time_s, plan.peak_memory_gib, plan.p_fits, plan.memory_interval
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["long", "mla"])  # of each cluster
 def test_the_recommended_plan_ran_out_of_memory(case: str) -> None:
     first = searched(case).plans[0]
     assert first.p_fits is not None
     assert first.p_fits >= 0.9
-    after = planner.plan(overlaid(spec_of(case), run_of(case, out_of_memory={})))
+    under = overlaid(spec_of(case), run_of(case, out_of_memory={}))
+    after = planner.plan(under)
     instead = after.plans[0]
     assert instead.strategy != first.strategy
     assert instead.p_fits is not None
     assert instead.p_fits >= 0.9
     assert instead.peak_memory_gib < first.peak_memory_gib
-    again = planner.reestimate(overlaid(spec_of(case), run_of(case, out_of_memory={})), first)
+    again = planner.reestimate(under, first)
     assert again.p_fits == pytest.approx(0.0, abs=1e-4)
     assert again.memory_interval is not None
     assert again.memory_interval.low_gib >= first.memory_limit_gib
@@ -123,6 +124,7 @@ def test_other_families_of_models_do_not_follow() -> None:
 def test_other_clusters_do_not_follow(tmp_path: Path) -> None:
     def named(name: str) -> Spec:
         document = spec_of("dense").model_dump(mode="json", exclude_unset=True)
+        document["search"]["top_k"] = 2
         return parse_spec({**document, "cluster": {**document["cluster"], "name": name}})
 
     settings = load_settings(database_url=f"sqlite:///{tmp_path / 'halls.db'}")

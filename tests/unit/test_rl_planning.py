@@ -182,7 +182,7 @@ def test_where_asynchrony_does_not_pay_the_synchronous_plan_ranks_first_and_it_i
     """
     rl = {"prompts_per_step": 512, "responses_per_prompt": 16, "reference_model": False}
     rl |= {"prompt_length": {"max": 16}, "response_length": {"max": 2048}}
-    result = plan(spec_of(cards=8, rl=rl, fix=QUICK, top_k=2))
+    result = plan(spec_of(cards=8, rl=rl, fix=QUICK, top_k=1))
     assert result.plans[0].strategy.rl is not None
     assert result.plans[0].strategy.rl.placement == "colocated"
     assert any("asynchrony does not pay here" in said for said in result.warnings)
@@ -191,7 +191,7 @@ def test_where_asynchrony_does_not_pay_the_synchronous_plan_ranks_first_and_it_i
 def test_where_asynchrony_pays_its_price_is_said() -> None:
     """Training is most of the step, and few cards generate beside it."""
     short = {"response_length": {"max": 256}}
-    result = plan(spec_of(cards=8, rl=short, fix=QUICK, top_k=2))
+    result = plan(spec_of(cards=8, rl=short, fix=QUICK, top_k=1))
     assert result.plans[0].strategy.rl is not None
     assert result.plans[0].strategy.rl.placement == "async"
     assert any("an older policy" in said for said in result.warnings)
