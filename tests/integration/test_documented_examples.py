@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
+EXAMPLE = "examples/llama2_70b_32.yaml"
+# `tests/acceptance/test_examples.py` plans it as it is.
+SEARCH = "search: {effort: fast, risk: neutral, fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}}\n"
 DOCUMENTED = "http://127.0.0.1:8000"
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(text_of(page)))]
 
@@ -36,9 +39,11 @@ def test_examples_are_found() -> None:
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=[NAMES[PAGES.index(page)] for page in WITH_PYTHON])
 def test_examples_run(
-    page: Path, server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: Path, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(ROOT)
+    (tmp_path / EXAMPLE).parent.mkdir()
+    (tmp_path / EXAMPLE).write_text((ROOT / EXAMPLE).read_text(encoding="utf-8") + SEARCH, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": page.stem}
     for block in blocks(text_of(page)):
         if block.language == "python":
