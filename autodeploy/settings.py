@@ -184,7 +184,7 @@ class Settings(BaseSettings):
                 ipaddress.ip_network(item)
             except ValueError:
                 raise FieldFault(
-                    Message("planner.is_no_address_and_no_network", item=item), "10.0.0.7,10.1.0.0/24"
+                    Message("jobs.is_no_host_address_or_network", entry=item), "10.0.0.7,10.1.0.0/24"
                 ) from None
         return value
 

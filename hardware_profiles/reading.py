@@ -42,7 +42,7 @@ def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
         content = load_bounded_yaml(text)
     except (YAMLError, ValueError) as error:
         message = Message("profiles.is_not_valid_yaml", name=name, place=fault_of(error, text))
-        raise ProfileError(message, hint=Message("profiles.mend_syntax_there")) from None
+        raise ProfileError(message) from None
     if not isinstance(content, dict):
         raise ProfileError(
             Message("profiles.does_not_hold_mapping", name=name),
@@ -68,7 +68,7 @@ def read_text(path: Path) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise ProfileError(
-            Message("profiles.is_not_utf_8_text_or_is_too", path=path), hint=Message("profiles.profile_is_yaml_text")
+            Message("profiles.is_not_utf_8_text_or_is_too", path=path), hint=Message("profiles.give_path_of_yaml_file")
         ) from None
     except OSError as error:
         raise ProfileError(

@@ -103,7 +103,7 @@ def estimate(
         write_text_report(render_plan(spec, predicted, language(lang)), output)
     else:
         raise SpecError(
-            Message("cli.estimate_is_not_shown_as", format=output_format.value),
+            Message("cli.is_not_shown_as", format=output_format.value),
             path="--format",
             hint=Message("common.one_of", names="table, json"),
         )
@@ -130,7 +130,7 @@ def _show_operators(
         write_text_report(render_operators(report, language(lang)), output)
     else:
         raise SpecError(
-            Message("cli.operators_are_not_shown_as", format=output_format.value),
+            Message("cli.is_not_shown_as", format=output_format.value),
             path="--format",
             hint=Message("common.one_of", names="table, json"),
         )

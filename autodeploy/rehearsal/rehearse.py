@@ -85,7 +85,6 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
         raise UnsupportedError(
             Message("rehearsal.plan_of_post_training_has_no_rehearsal"),
             path="/rehearse",
-            hint=Message("rehearsal.rehearse_one_of_pre_training"),
         )
     if not says_every_chunk(plan):
         raise UnsupportedError(

@@ -111,7 +111,7 @@ class _Chooser:
                 refuse(
                     name,
                     Message("strategies.always_has_it", target=self.search.target),
-                    Message("strategies.leave_it_at_auto_or_plan_for_another"),
+                    Message("strategies.leave_it_at_auto"),
                 )
             elif switch == "off":
                 reasons[name] = Message("strategies.switched_off")
@@ -127,7 +127,7 @@ class _Chooser:
             needed = next((each for each in self._needs(feature) if name in on and each not in on), None)
             if needed is None:
                 continue
-            reasons[name] = Message("strategies.it_needs", feature=needed)
+            reasons[name] = Message("specs.it_needs_field", name=needed)
             if asked.get(name) == "on":
                 refuse(name, reasons[name], Message("strategies.switch_on_or_leave_it_at_auto", feature=needed))
             on.discard(name)
