@@ -27,7 +27,12 @@ SPEC = {
     "model": "llama3.1-70b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 256},
     "training": {"seq_length": 4096, "global_batch_size": 64},
-    "search": {"effort": "fast", "top_k": 1, "fix": {"tp": 8, "pp": 32, "vpp": 1, "micro_batch_size": 1}},
+    "search": {
+        "effort": "fast",
+        "risk": "neutral",
+        "top_k": 1,
+        "fix": {"tp": 8, "pp": 32, "vpp": 1, "cp": 1, "micro_batch_size": 1},
+    },
 }
 
 
