@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.stages.inner_problem import add_options, fill_chunks
+from autodeploy.evaluation.stages.chunk_loops import add_options, covering_sends, layer_totals, peaks
+from autodeploy.evaluation.stages.inner_problem import fill_chunks
 
 
 def first_layers(number: int, sizes: list[int]) -> list[int]:
@@ -43,3 +44,23 @@ def test_options_cost_what_they_do_in_the_chunks_that_have_them() -> None:
             for chunk, layers in enumerate(first_layers(int(applied[row, stage, option]), sizes)):
                 expected[chunk] += layers * amount[option]
         assert total[row, stage].tolist() == expected
+
+
+def test_chunks_sum_over_their_layers_and_stages_peak_at_their_worst_moment() -> None:
+    draws = np.random.default_rng(20261126)
+    layout, of_layer = draws.integers(0, 4, (20, 3, 2, 3)), np.array([0.25, 2.0, 8.5])
+    held = layer_totals(layout, of_layer)
+    assert held.tolist() == np.einsum("npvc,c->npv", layout, of_layer).tolist()
+    moments = np.array([[[4.0, 0.0], [2.0, 2.0]], [[3.0, 1.0], [0.0, 4.0]], [[1.0, 1.0], [1.0, 1.0]]])
+    for row, stage in np.ndindex(20, 3):
+        first, second = held[row, stage]
+        assert peaks(held, moments)[row, stage] == max(first * a + second * b for a, b in moments[stage])
+
+
+def test_sends_run_beside_the_first_layer_of_an_equally_long_backward() -> None:
+    # One stage of three chunks: two layers of the second class; one of each; one of the first.
+    layout = np.array([[[[0, 2], [1, 1], [1, 0]]]])
+    covering = covering_sends(layout, np.array([3.0, 5.0]))[0, 0]
+    assert covering.tolist() == [[5.0, 3.0, 0.0], [5.0, 3.0, 0.0], [0.0, 0.0, 3.0]]
+    empty = covering_sends(np.zeros((1, 1, 2, 2), dtype=np.int64), np.array([3.0, 5.0]))
+    assert not empty.any()

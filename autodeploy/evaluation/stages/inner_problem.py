@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from autodeploy.evaluation.stages.chunk_loops import (
+    add_options,
+    beside_swaps,
+    covering_sends,
+    layer_totals,
+    pair_chunks,
+    peaks,
+)
 from cost_models.arrays import Floats as Floats  # noqa: TC001  others take it from here
 from cost_models.arrays import Ints as Ints  # noqa: TC001
-from cost_models.compiled import compiled
 from cost_models.schedule import (
     OperationOrder,
     Schedule,
@@ -198,12 +205,18 @@ def _add(problem: InnerProblem, applied: Ints, layout: Ints, amount: list[float]
     if not applied.any():
         return
     classes = np.array([option.layer_class for option in problem.options])
-    add_options(np.array(applied, order="C"), np.array(layout, order="C"), classes, np.array(amount), total)
+    add_options(_rows(applied), _rows(layout), classes, np.array(amount), total)
+
+
+def _rows(values: Any) -> Any:
+    """Row by row in memory and writeable, as compiled loops take arrays."""
+    found = np.ascontiguousarray(values)
+    return found if found.flags.writeable else found.copy()
 
 
 def chunk_totals(problem: InnerProblem, name: str, layout: Ints | Floats, each: Floats | float = 0.0) -> Floats:
     """Sum over the layers and the pieces of every chunk of a number of theirs, and what each chunk has [n, pp, vpp]."""
-    total = np.asarray(layout @ np.array([getattr(layer, name) for layer in problem.classes]) + each)
+    total = layer_totals(_rows(layout), np.array([getattr(layer, name) for layer in problem.classes])) + each
     for piece in problem.pieces:
         total[:, piece.stage, piece.chunk] += getattr(piece.cost, name)
     return total
@@ -224,7 +237,7 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
         return ChunkTimes(forward + out, backward + back, out, back, hidden, hidden, Sends(problem.p2p_s))
     pairs = layer_pairs(problem)
     tables = (each[..., None] for each in (pairs.hidden_s, pairs.exchange_s, pairs.first_s))
-    hidden, exchange = pair_chunks(np.array(layout, order="C"), *tables)
+    hidden, exchange = pair_chunks(_rows(layout), *tables)
     beside_swaps(hidden, forward, backward, out, back, transfer_s(swapped, problem.host_link_bytes_per_s))
     return ChunkTimes(forward + out, backward + back, out, back, hidden, exchange, _sends(problem, layout))
 
@@ -236,12 +249,8 @@ def layer_pairs(problem: InnerProblem) -> LayerPairs:
 
 
 def _sends(problem: InnerProblem, layout: Ints) -> Sends:
-    """Sends of a pair of equally long chunks run beside the dW of the backward's last layer, the first of its chunk."""
-    covering = np.zeros(layout.shape[:-1])
-    for index in reversed(range(len(problem.classes))):
-        covering = np.where(layout[..., index] > 0, problem.classes[index].covering_s, covering)
-    total = layout.sum(axis=-1)
-    covering = np.where(total[..., :, None] == total[..., None, :], covering[..., None, :], 0.0)
+    """What sends between stages take and what runs beside them."""
+    covering = covering_sends(_rows(layout), np.array([layer.covering_s for layer in problem.classes]))
     return Sends(problem.p2p_s, covering, chunk_totals(problem, "split_s", layout))
 
 
@@ -264,7 +273,7 @@ def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floa
 
 def worst_moment(problem: InnerProblem, chunk_bytes: Floats) -> Floats:
     """Peak bytes [n, pp] of what chunks hold per micro batch in flight [n, pp, vpp]."""
-    return np.asarray(np.einsum("npc,pkc->npk", chunk_bytes, problem.moments).max(axis=-1))
+    return peaks(_rows(chunk_bytes), _rows(problem.moments))
 
 
 def host_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
@@ -294,83 +303,3 @@ def placed_layers(schedule: str, pp: int, vpp: int, layers: Sequence[int], sizes
         for stage, chunk in places:
             layout[:, stage, chunk] = counts[:, part]
     return layout
-
-
-# A search runs through these loops over the chunks of many layouts more often than through all else.
-
-
-@compiled
-def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, total: Floats) -> None:
-    """Add to `total` [n, pp, vpp] what options cost or save in every chunk, first chunks first.
-
-    applied [n, pp, options]; layout [n, pp, vpp, classes]; layer_class, amount [options]: of one layer.
-    """
-    n, pp, vpp = total.shape
-    for row in range(n):
-        for stage in range(pp):
-            for option in range(len(amount)):
-                left = applied[row, stage, option]
-                for chunk in range(vpp):
-                    size = layout[row, stage, chunk, layer_class[option]]
-                    total[row, stage, chunk] += min(max(left, 0), size) * amount[option]
-                    left -= size
-
-
-@compiled
-def pair_chunks(layout: Ints | Floats, hidden_s: Floats, exchange_s: Floats, first_s: Floats) -> tuple[Floats, Floats]:
-    """What pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication.
-
-    layout [n, pp, vpp, classes], whole layers or parts of some. Tables by class [i, j, n], or [i, j, 1] for all rows.
-
-    The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
-    first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
-    at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
-    """
-    n, pp, vpp, classes = layout.shape
-    hidden = np.zeros((n, pp, vpp, vpp))
-    exchange = np.zeros((n, pp, vpp, vpp))
-    for row in range(n):
-        of = row if hidden_s.shape[2] > 1 else 0
-        for stage in range(pp):
-            for ahead in range(vpp):
-                for behind in range(vpp):
-                    forward, backward = layout[row, stage, ahead], layout[row, stage, behind]
-                    all_s, exchanged_s, first, every = 0.0, 0.0, 0.0, 0.0
-                    start = 0.0
-                    for i in range(classes):
-                        end, begun = start + forward[i], 0.0
-                        for j in range(classes - 1, -1, -1):
-                            low, high = max(start, begun), min(end, begun + backward[j])
-                            both = max(high - low, 0.0)
-                            all_s += both * hidden_s[i, j, of]
-                            exchanged_s += both * exchange_s[i, j, of]
-                            every += both * first_s[i, j, of]
-                            if low == 0.0:
-                                first += min(both, 1.0) * first_s[i, j, of]
-                            begun += backward[j]
-                        start = end
-                    lost = first if forward.sum() == backward.sum() else every
-                    hidden[row, stage, ahead, behind] = all_s - lost
-                    exchange[row, stage, ahead, behind] = max(exchanged_s - lost, 0.0)
-    return hidden, exchange
-
-
-@compiled
-def beside_swaps(
-    hidden_s: Floats, forward_s: Floats, backward_s: Floats, out_s: Floats, back_s: Floats, moved_s: Floats
-) -> None:
-    """Make of what pairs of chunks hide without swaps [n, pp, vpp, vpp] what they hide with them.
-
-    Swapping out runs beside the pair, swapping in too, in the other direction of the link. All others [n, pp, vpp]:
-    passes, what their swaps add to each when it runs alone, and the transfers themselves.
-    """
-    n, pp, vpp = forward_s.shape
-    for row in range(n):
-        for stage in range(pp):
-            for ahead in range(vpp):
-                for behind in range(vpp):
-                    forward, backward = forward_s[row, stage, ahead], backward_s[row, stage, behind]
-                    alone = (forward + out_s[row, stage, ahead]) + (backward + back_s[row, stage, behind])
-                    bare = forward + backward - hidden_s[row, stage, ahead, behind]
-                    pair = max(bare, moved_s[row, stage, ahead], moved_s[row, stage, behind])
-                    hidden_s[row, stage, ahead, behind] = max(alone - pair, 0.0)

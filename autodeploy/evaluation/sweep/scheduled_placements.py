@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS
-from autodeploy.evaluation.stages.inner_problem import pair_chunks
+from autodeploy.evaluation.stages.chunk_loops import pair_chunks
 from autodeploy.evaluation.stages.stage_memory import LossBytes, workspace_bytes
 from autodeploy.evaluation.stages.step_parts import take_hidden
 from autodeploy.evaluation.sweep.columns import REPAIRS

@@ -29,7 +29,7 @@ from autodeploy.solver.inner.layouts import (
 )
 from autodeploy.solver.inner.memory_options import WHOLE, legal_options
 from autodeploy.solver.inner.stage_choices import StageChoices, fits, stage_fits
-from autodeploy.solver.inner.uniform import MOST_TEMPLATE_ROWS, by_bound, quick_plan, under_sets, with_options
+from autodeploy.solver.inner.uniform import by_bound, promising_sets, quick_plan, under_sets, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -106,7 +106,7 @@ def solve(
         should_cancel,
         float("inf") if upper_bound_s is None else upper_bound_s,
     )
-    start = starts(problem)
+    start = starts(problem, room_for_layers(problem))
     if hint is not None:
         start = np.concatenate([start, to_sizes(problem, hint.layout)[None]])
         layout, applied = hint.layout[None], hint.applied[None]
@@ -119,9 +119,8 @@ def solve(
     return _answer(state, start)
 
 
-def starts(problem: InnerProblem) -> Ints:
-    """Templates, and one in proportion to the layers that each stage's memory can hold."""
-    room = room_for_layers(problem)
+def starts(problem: InnerProblem, room: Ints) -> Ints:
+    """Templates, and one in proportion to the layers that each stage's memory can hold [pp]."""
     weight = np.array([room[spots[0][0]] for spots in problem.parts], dtype=np.float64)
     return with_shares(problem, templates(problem), weight)
 
@@ -152,7 +151,8 @@ def _search_sets(state: _Search, start: Ints) -> None:
     masks, low = by_bound(problem)
     known_s = np.inf if state.best is None else state.best.step_s
     # A good plan early rules out most of the rest.
-    state.take(quick_plan(state.evaluator, (masks, low), start, known_s, state.effort.moves, state.cancelled))
+    hopeful = masks[np.isfinite(low)]
+    state.take(quick_plan(state.evaluator, hopeful, start, known_s, state.effort.moves, state.cancelled))
     left_bounds: list[float] = []
     shares = max(1, int(np.isfinite(low).sum()))
     work, cuts, searched = 0.0, state.cuts, 0
@@ -305,27 +305,26 @@ def best_template(problem: InnerProblem) -> InnerSolution:
 
     All layers of a stage have the same memory choices, or all of the model where the problem's options are uniform.
     """
-    even = replace(problem, uniform_options=True)
-    masks, low = by_bound(even)
-    if not np.isfinite(low).any():
+    room = room_for_layers(problem)
+    if room.sum() < problem.kind.copies * problem.total_layers:
         return InnerSolution("pruned", None)
-    evaluator, sizes = Evaluator(problem), starts(problem)
+    evaluator, sizes = Evaluator(problem), starts(problem, room)
+    masks = promising_sets(replace(problem, uniform_options=True), len(sizes))
     if problem.uniform_options:
-        best = quick_plan(evaluator, (masks, low), sizes)
+        best = quick_plan(evaluator, masks, sizes)
     else:
-        layout, applied = _by_stage(problem, masks, low, to_layout(problem, sizes))
+        layout, applied = _by_stage(problem, masks, to_layout(problem, sizes))
         fastest = evaluator.fastest(evaluator.timed(layout, applied), np.arange(len(layout))) if len(layout) else None
         best = None if fastest is None else fastest[1]
     return InnerSolution("pruned" if best is None else "feasible", best)
 
 
-def _by_stage(problem: InnerProblem, masks: Ints, low: Floats, layouts: Ints) -> tuple[Ints, Ints]:
-    """Layouts on which every stage fits under a set of options of finite bound, and for each stage the set that adds
-    least time, on no more layers than it takes.
+def _by_stage(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, Ints]:
+    """Layouts on which every stage fits under one of some sets of options, and for each stage the set that adds least
+    time, on no more layers than it takes.
     """
-    rows = np.flatnonzero(np.isfinite(low))[: max(1, MOST_TEMPLATE_ROWS // len(layouts))]
-    layout, applied = under_sets(problem, masks[rows], layouts)
-    sets = len(rows)
+    layout, applied = under_sets(problem, masks, layouts)
+    sets = len(masks)
     whole = [number for number, option in enumerate(problem.options) if option.name == WHOLE]
     if whole and problem.vpp == 1:
         partly = ~applied[..., whole].any(axis=(1, 2))

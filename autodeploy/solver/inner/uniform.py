@@ -32,23 +32,36 @@ def by_bound(problem: InnerProblem) -> tuple[Ints, Floats]:
     return masks[order], low[order]
 
 
+def promising_sets(problem: InnerProblem, layouts: int) -> Ints:
+    """`undominated_sets` for one batch of so many layouts: all, or those of the least bounds where they are too many."""
+    masks, most = undominated_sets(problem), _most_sets(layouts)
+    if len(masks) <= most:
+        return masks
+    low = relax_bounds(problem, masks)
+    order = np.argsort(low, kind="stable")[:most]
+    return masks[order[np.isfinite(low[order])]]
+
+
+def _most_sets(layouts: int) -> int:
+    return max(1, MOST_TEMPLATE_ROWS // max(1, layouts))
+
+
 def quick_plan(
     evaluator: Evaluator,
-    sets: tuple[Ints, Floats],
+    masks: Ints,
     sizes: Ints,
     below_s: float = float("inf"),
     moves: int = 0,
     stop: Callable[[], bool] = lambda: False,
 ) -> InnerPlan | None:
-    """The fastest of some layouts [n, parts] under the most promising sets, all in one batch, after some moves.
+    """The fastest of some layouts [n, parts] under sets of options, the first in one batch, after some moves.
 
-    sets : as `by_bound` gives them. None where nothing is faster than below_s.
+    masks : sets [sets, options], the most promising first. None where nothing is faster than below_s.
     """
-    problem, (masks, low) = evaluator.problem, sets
-    rows = np.flatnonzero(np.isfinite(low))[: max(1, MOST_TEMPLATE_ROWS // len(sizes))]
-    if not len(rows):
+    problem, masks = evaluator.problem, masks[: _most_sets(len(sizes))]
+    if not len(masks):
         return None
-    layout, applied = under_sets(problem, masks[rows], to_layout(problem, sizes))
+    layout, applied = under_sets(problem, masks, to_layout(problem, sizes))
     ok = np.flatnonzero(fits(problem, layout, applied))
     plans = evaluator.timed(layout[ok], applied[ok])
     fastest: tuple[int, InnerPlan] | None = None
@@ -61,7 +74,7 @@ def quick_plan(
     if fastest is None:
         return None
     chosen, plan = fastest
-    return improve(evaluator, StageChoices(problem, masks[rows[ok[chosen] // len(sizes)]]), plan, moves, stop)
+    return improve(evaluator, StageChoices(problem, masks[ok[chosen] // len(sizes)]), plan, moves, stop)
 
 
 def under_sets(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, Ints]:

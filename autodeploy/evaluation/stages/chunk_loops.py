@@ -1,0 +1,150 @@
+"""Loops over the chunks of many layouts: a search runs through these more often than through all else.
+
+Parameters
+----------
+layout : layers of each class in each chunk [n, pp, vpp, classes], whole or parts of some.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cost_models.compiled import compiled
+
+if TYPE_CHECKING:
+    from cost_models.arrays import Floats, Ints
+
+
+@compiled
+def layer_totals(layout: Ints | Floats, of_layer: Floats) -> Floats:
+    """Sum over the layers of every chunk [n, pp, vpp] of a number that each of a class has [classes]."""
+    n, pp, vpp, classes = layout.shape
+    total = np.empty((n, pp, vpp))
+    for row in range(n):
+        for stage in range(pp):
+            for chunk in range(vpp):
+                found = 0.0
+                for number in range(classes):
+                    found += layout[row, stage, chunk, number] * of_layer[number]
+                total[row, stage, chunk] = found
+    return total
+
+
+@compiled
+def peaks(held: Floats, moments: Floats) -> Floats:
+    """Most that a stage holds at its moments [n, pp]: in each chunk so much a micro batch in flight [n, pp, vpp].
+
+    moments [pp, moments, vpp] : micro batches in flight.
+    """
+    n, pp, vpp = held.shape
+    most = np.empty((n, pp))
+    for row in range(n):
+        for stage in range(pp):
+            most[row, stage] = -np.inf
+            for moment in range(moments.shape[1]):
+                found = 0.0
+                for chunk in range(vpp):
+                    found += held[row, stage, chunk] * moments[stage, moment, chunk]
+                most[row, stage] = max(most[row, stage], found)
+    return most
+
+
+@compiled
+def covering_sends(layout: Ints | Floats, covering_s: Floats) -> Floats:
+    """Weight gradients beside the sends of a forward and a backward chunk [n, pp, vpp, vpp], of layers [classes].
+
+    Those of the backward's last layer, the first of its chunk; none where the chunks are not equally long.
+    """
+    n, pp, vpp, classes = layout.shape
+    covering = np.zeros((n, pp, vpp, vpp))
+    for row in range(n):
+        for stage in range(pp):
+            for chunk in range(vpp):
+                first = 0
+                while first < classes and layout[row, stage, chunk, first] <= 0:
+                    first += 1
+                if first < classes:
+                    length = layout[row, stage, chunk].sum()
+                    for other in range(vpp):
+                        if layout[row, stage, other].sum() == length:
+                            covering[row, stage, other, chunk] = covering_s[first]
+    return covering
+
+
+@compiled
+def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, total: Floats) -> None:
+    """Add to `total` [n, pp, vpp] what options cost or save in every chunk, first chunks first.
+
+    applied [n, pp, options]; layout [n, pp, vpp, classes]; layer_class, amount [options]: of one layer.
+    """
+    n, pp, vpp = total.shape
+    for row in range(n):
+        for stage in range(pp):
+            for option in range(len(amount)):
+                left = applied[row, stage, option]
+                for chunk in range(vpp):
+                    size = layout[row, stage, chunk, layer_class[option]]
+                    total[row, stage, chunk] += min(max(left, 0), size) * amount[option]
+                    left -= size
+
+
+@compiled
+def pair_chunks(layout: Ints | Floats, hidden_s: Floats, exchange_s: Floats, first_s: Floats) -> tuple[Floats, Floats]:
+    """What pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication.
+
+    layout [n, pp, vpp, classes], whole layers or parts of some. Tables by class [i, j, n], or [i, j, 1] for all rows.
+
+    The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
+    first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
+    at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
+    """
+    n, pp, vpp, classes = layout.shape
+    hidden = np.zeros((n, pp, vpp, vpp))
+    exchange = np.zeros((n, pp, vpp, vpp))
+    for row in range(n):
+        of = row if hidden_s.shape[2] > 1 else 0
+        for stage in range(pp):
+            for ahead in range(vpp):
+                for behind in range(vpp):
+                    forward, backward = layout[row, stage, ahead], layout[row, stage, behind]
+                    all_s, exchanged_s, first, every = 0.0, 0.0, 0.0, 0.0
+                    start = 0.0
+                    for i in range(classes):
+                        end, begun = start + forward[i], 0.0
+                        for j in range(classes - 1, -1, -1):
+                            low, high = max(start, begun), min(end, begun + backward[j])
+                            both = max(high - low, 0.0)
+                            all_s += both * hidden_s[i, j, of]
+                            exchanged_s += both * exchange_s[i, j, of]
+                            every += both * first_s[i, j, of]
+                            if low == 0.0:
+                                first += min(both, 1.0) * first_s[i, j, of]
+                            begun += backward[j]
+                        start = end
+                    lost = first if forward.sum() == backward.sum() else every
+                    hidden[row, stage, ahead, behind] = all_s - lost
+                    exchange[row, stage, ahead, behind] = max(exchanged_s - lost, 0.0)
+    return hidden, exchange
+
+
+@compiled
+def beside_swaps(
+    hidden_s: Floats, forward_s: Floats, backward_s: Floats, out_s: Floats, back_s: Floats, moved_s: Floats
+) -> None:
+    """Make of what pairs of chunks hide without swaps [n, pp, vpp, vpp] what they hide with them.
+
+    Swapping out runs beside the pair, swapping in too, in the other direction of the link. All others [n, pp, vpp]:
+    passes, what their swaps add to each when it runs alone, and the transfers themselves.
+    """
+    n, pp, vpp = forward_s.shape
+    for row in range(n):
+        for stage in range(pp):
+            for ahead in range(vpp):
+                for behind in range(vpp):
+                    forward, backward = forward_s[row, stage, ahead], backward_s[row, stage, behind]
+                    alone = (forward + out_s[row, stage, ahead]) + (backward + back_s[row, stage, behind])
+                    bare = forward + backward - hidden_s[row, stage, ahead, behind]
+                    pair = max(bare, moved_s[row, stage, ahead], moved_s[row, stage, behind])
+                    hidden_s[row, stage, ahead, behind] = max(alone - pair, 0.0)
