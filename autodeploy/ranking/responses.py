@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.steps.worlds import step_times_in
+from autodeploy.evaluation.steps.worlds import moves_loads, step_times_in
 from autodeploy.ranking.error_box import HIGH_QUANTILE
 from autodeploy.ranking.plans import layout_of_solved
 from autodeploy.solver.outer.worker_process import by_two, halves_of
@@ -74,34 +74,46 @@ def responses(
     solved: Sequence[Solved], box: ErrorBox, *, beside: bool, should_cancel: Callable[[], bool] | None = None
 ) -> Responses | None:
     """The responses of plans of any contexts; None where the search was cancelled. beside: by two processes."""
-    worker = _Timed(solved, box, should_cancel or (lambda: False))
-    halves = halves_of(len(solved))
-    found = by_two(worker, _Timed.times, halves, beside=beside, should_cancel=should_cancel)
+    worlds: list[World] = [{}, *box.ends()]
+    worker = _Timed(solved, box, worlds, should_cancel or (lambda: False))
+    parts = _parts_of(box, worlds)
+    found = by_two(worker, _Timed.times, parts, beside=beside, should_cancel=should_cancel)
     if found is None or worker.stopped():
         return None
-    times = np.empty((len(solved), 1 + len(box.ends())))
-    for half, mine in zip(halves, found, strict=True):
-        times[half] = mine
+    times = np.empty((len(solved), len(worlds)))
+    for part, mine in zip(parts, found, strict=True):
+        times[:, part] = mine
     return responses_of(box, times)
 
 
+def _parts_of(box: ErrorBox, worlds: Sequence[World]) -> list[list[int]]:
+    """The worlds in two parts of about as much work: worlds that agree on the loads of experts are priced together, and
+    a batch of one takes as long as one of many.
+    """
+    uneven = [place for place, world in enumerate(worlds) if moves_loads(box.numbers, world)]
+    if not uneven:
+        return [list(half) for half in halves_of(len(worlds))]
+    return [[place for place in range(len(worlds)) if place not in uneven], uneven]
+
+
 class _Timed:
-    """Step times of plans nominally and at the ends of a box."""
+    """Step times of plans in the worlds of a box."""
 
-    def __init__(self, solved: Sequence[Solved], box: ErrorBox, stopped: Callable[[], bool]) -> None:
-        self._solved, self._box, self.stopped = solved, box, stopped
+    def __init__(
+        self, solved: Sequence[Solved], box: ErrorBox, worlds: Sequence[World], stopped: Callable[[], bool]
+    ) -> None:
+        self._solved, self._box, self._worlds, self.stopped = solved, box, worlds, stopped
 
-    def times(self, some: range) -> Floats:
-        """Of some of the plans [some, 1 + ends]; ones where there was no time."""
-        worlds: list[World] = [{}, *self._box.ends()]
-        solved = [self._solved[row] for row in some]
-        times = np.ones((len(solved), len(worlds)))
-        for context in {id(each.context): each.context for each in solved}.values():
+    def times(self, some: Sequence[int]) -> Floats:
+        """In some of the worlds [plans, some]; ones where there was no time."""
+        worlds = [self._worlds[place] for place in some]
+        times = np.ones((len(self._solved), len(worlds)))
+        for context in {id(each.context): each.context for each in self._solved}.values():
             if self.stopped():
                 break
-            rows = [row for row, each in enumerate(solved) if each.context is context]
-            candidates = concatenate([solved[row].candidate for row in rows])
-            layouts = [layout_of_solved(solved[row]) for row in rows]
+            rows = [row for row, each in enumerate(self._solved) if each.context is context]
+            candidates = concatenate([self._solved[row].candidate for row in rows])
+            layouts = [layout_of_solved(self._solved[row]) for row in rows]
             times[rows] = step_times_in(candidates, context, layouts, self._box.numbers, worlds)
         return times
 

@@ -140,7 +140,8 @@ class _Pipelines:
 
     def _column(self, values: Counts | int) -> Floats:
         """As floats [n]."""
-        return _in_order(np.broadcast_to(values, (len(self.counts),)))
+        n = len(self.counts)
+        return np.full(n, values, dtype=np.float64) if np.ndim(values) == 0 else _in_order(np.broadcast_to(values, (n,)))
 
     def _turn_s(self, ranks: Floats) -> Floats:
         """DualPipeV: what the device at the turn waits for beside its work [n]."""

@@ -83,6 +83,11 @@ def reads(context: Context, name: str) -> bool:
     return moe or name not in OF_EXPERTS
 
 
+def moves_loads(numbers: Sequence[Moved], world: World) -> bool:
+    """Whether a world moves the loads of experts, and so is priced apart from others."""
+    return any(world.get(number.name, 0.0) and not OF_LOADS.isdisjoint(number.multiplies) for number in numbers)
+
+
 def context_in(context: Context, numbers: Sequence[Moved], world: World) -> Context:
     """The context in which the numbers have moved, and its alternatives with it; fractions stay at most 1.
 
