@@ -44,6 +44,9 @@ BOUND_SPREAD = 0.02
 """A bound that is higher than the least by more is not raised beside it: the work may be wanted lower down."""
 EXACT = 40
 """Linear programmes that are about as much work as the plan of a candidate that is solved in full."""
+PATIENCE = 1 / 6
+"""Of the budget's paths: so much work on bounds alone that narrows the gap by less than NARROWED is the last."""
+NARROWED = 0.002
 BOUND_TOLERANCE = 1e-6
 """A bound this close to what is enough is enough."""
 
@@ -95,6 +98,23 @@ class _Tuples:
         """Tuples of the same side that nobody bounded yet, the least first."""
         others = np.arange(len(self.rows)) != number
         return self.first(others & (self.visits == 0) & (self.beside == self.beside[number]), TUPLES_TOGETHER)
+
+
+class _Proof:
+    """Whether work on bounds alone still narrows the gap.
+
+    patience : work, of which `left` says how much there is.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._left, self._gap = math.inf, math.inf
+
+    def stalls(self, left: float, gap: float) -> bool:
+        """Whether the gap has narrowed too little since it narrowed last."""
+        if self._gap - gap >= NARROWED:
+            self._left, self._gap = left, gap
+        return self._left - left >= self._patience
 
 
 class CandidateBounds:
@@ -169,10 +189,11 @@ class CandidateBounds:
         A tuple is first bounded by paths in a few rounds. While the caller is `planning`, the one with the least bound
         is handed to it then, to be planned, which may lower enough_s, and left aside; later it gets more rounds. Where
         no bound raises the least tuple any more, its candidates are solved in full. It ends where that doesn't raise
-        it either, or after the budget's paths, in linear programmes of small problems. Meanwhile the worker bounds
-        the least of its tuples.
+        it either, where much work has hardly narrowed the gap, or after the budget's paths, in linear programmes of
+        small problems. Meanwhile the worker bounds the least of its tuples.
         """
         tuples, work = _Tuples(self.outer, self.bounds_s, enough_s()), budget.paths
+        narrowing = _Proof(PATIENCE * budget.paths)
         proof, handed_all, told = PROOF_SHARE * work, False, False
         while work > 0 and not self.cancelled():
             low = tuples.bound_s < enough_s() * (1.0 - BOUND_TOLERANCE)
@@ -181,6 +202,8 @@ class CandidateBounds:
             if number is None and (handed_all or not low.any()):
                 return
             handed_all = not handing or number is None
+            if handed_all and narrowing.stalls(work, 1.0 - self.least_s([]) / enough_s()):
+                return
             if number is None or self._raised(tuples, number):
                 continue
             rows = tuples.rows[number]

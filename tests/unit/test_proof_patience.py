@@ -1,0 +1,14 @@
+"""When work on bounds alone ends before its budget does."""
+
+from __future__ import annotations
+
+from autodeploy.solver.outer.candidate_bounds import NARROWED, _Proof
+
+
+def test_a_proof_goes_on_while_the_gap_narrows_and_ends_when_it_has_not_for_long() -> None:
+    proof = _Proof(patience=100)
+    assert not proof.stalls(1000, 0.08)
+    assert not proof.stalls(901, 0.08)
+    assert not proof.stalls(880, 0.08 - NARROWED)  # what it narrows by begins the wait anew
+    assert not proof.stalls(781, 0.08 - 1.5 * NARROWED)
+    assert proof.stalls(780, 0.08 - 1.5 * NARROWED)
