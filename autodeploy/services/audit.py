@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from autodeploy.store.audit import AuditEntries, AuditFilter
 from autodeploy.store.clock import new_audit_id, utc_now
 from autodeploy.store.database import DATABASE_ERRORS
@@ -24,7 +22,11 @@ COMMAND_LINE = "command line"
 EVERYTHING = AuditFilter()
 _LENGTHS = {"key_id": 64, "author": 100, "team": 64, "client": 64, "action": 64, "object_id": 200}
 
-log = structlog.get_logger("audit")
+
+def _log() -> Any:
+    import structlog  # a tenth of a second, and most commands change nothing
+
+    return structlog.get_logger("audit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class AuditLog:
             "object_id": object_id,
         }
         said = {name: _storable(text)[: _LENGTHS[name]] for name, text in said.items()}
-        log.info("audit", **said, status=status, **(detail or {}))
+        _log().info("audit", **said, status=status, **(detail or {}))
         now = utc_now()
         try:
             with self._database.write() as session:
@@ -96,7 +98,7 @@ class AuditLog:
                     AuditRow(id=new_audit_id(now), created_at=now, status=status, detail=detail, **said)
                 )
         except DATABASE_ERRORS as error:
-            log.error("audit_not_stored", reason=str(error), **said, status=status)
+            _log().error("audit_not_stored", reason=str(error), **said, status=status)
 
     def list(self, where: AuditFilter = EVERYTHING, *, limit: int = 50, after: str | None = None) -> AuditPage:
         """Entries, newest first; `after` is the id of the last one seen."""

@@ -22,7 +22,6 @@ from autodeploy.services import calls
 from autodeploy.services.access import ANYONE, AccessService, Principal
 from autodeploy.services.audit import AuditLog
 from autodeploy.services.batches import BatchService
-from autodeploy.services.check_intake import baseline_in
 from autodeploy.services.cluster_overlays import with_overlay
 from autodeploy.services.comparisons import best_of, with_checkpoints
 from autodeploy.services.runs import RunService
@@ -34,7 +33,6 @@ from autodeploy.store.clock import utc_now
 from autodeploy.store.migrate import is_current, ready_database
 from autodeploy.store.searches import Searches
 from autodeploy.store.workers import Workers
-from autodeploy.what_if import on_offer, side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -186,6 +184,8 @@ class Services:
         """
         if document is None:
             return None
+        from autodeploy.services.check_intake import baseline_in  # readers of every kind of launch file
+
         if isinstance(document, str):
             return baseline_in(self.searches.plan(document).plan.model_dump(mode="json"), document)
         return baseline_in(document)
@@ -252,6 +252,8 @@ class Services:
         SpecError
             as `recommend`, also of a cluster on which the spec can't be planned.
         """
+        from autodeploy.what_if import on_offer, side_by_side
+
         specs = [on_offer(spec, offer) for offer in offers]
         for each in specs:
             self.planner.check_space(each)

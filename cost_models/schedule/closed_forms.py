@@ -141,7 +141,9 @@ class _Pipelines:
     def _column(self, values: Counts | int) -> Floats:
         """As floats [n]."""
         n = len(self.counts)
-        return np.full(n, values, dtype=np.float64) if np.ndim(values) == 0 else _in_order(np.broadcast_to(values, (n,)))
+        return (
+            np.full(n, values, dtype=np.float64) if np.ndim(values) == 0 else _in_order(np.broadcast_to(values, (n,)))
+        )
 
     def _turn_s(self, ranks: Floats) -> Floats:
         """DualPipeV: what the device at the turn waits for beside its work [n]."""

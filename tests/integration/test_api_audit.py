@@ -232,6 +232,6 @@ def test_a_database_that_cannot_write_leaves_the_line(database: Database, monkey
     monkeypatch.setattr(database, "write", full)
     said: list[str] = []
     kept = SimpleNamespace(info=lambda event, **_: said.append(event), error=lambda event, **_: said.append(event))
-    monkeypatch.setattr("autodeploy.services.audit.log", kept)
+    monkeypatch.setattr("autodeploy.services.audit._log", lambda: kept)
     AuditLog(database).note(ANYONE, client="10.0.0.1", action="search.cancel", object_id="srch_1", status=202)
     assert said == ["audit", "audit_not_stored"]

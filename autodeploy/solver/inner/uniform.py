@@ -33,7 +33,7 @@ def by_bound(problem: InnerProblem) -> tuple[Ints, Floats]:
 
 
 def promising_sets(problem: InnerProblem, layouts: int) -> Ints:
-    """`undominated_sets` for one batch of so many layouts: all, or those of the least bounds where they are too many."""
+    """`undominated_sets` for one batch of so many layouts: all, or those of the least bounds of too many."""
     masks, most = undominated_sets(problem), _most_sets(layouts)
     if len(masks) <= most:
         return masks
