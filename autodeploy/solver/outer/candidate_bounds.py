@@ -44,7 +44,7 @@ BOUND_SPREAD = 0.02
 """A bound that is higher than the least by more is not raised beside it: the work may be wanted lower down."""
 EXACT = 40
 """Linear programmes that are about as much work as the plan of a candidate that is solved in full."""
-PATIENCE = 1 / 6
+PATIENCE = 0.25
 """Of the budget's paths: so much work on bounds alone that narrows the gap by less than NARROWED is the last."""
 NARROWED = 0.002
 BOUND_TOLERANCE = 1e-6
