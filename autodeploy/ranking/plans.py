@@ -21,6 +21,7 @@ from autodeploy.ranking.memory_menu import memory_menu
 from autodeploy.ranking.rescaled_plan import rescaled
 from autodeploy.ranking.uncertainty import interval, slopes_of
 from autodeploy.ranking.unproven import evidence_for
+from autodeploy.solver.outer.candidate import priced_together
 from autodeploy.solver.outer.worker_process import by_two, halves_of
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, Operators, Plan, Stage, StageMemory
@@ -186,20 +187,21 @@ class _Describer:
 
     def plans(self, some: range) -> list[Plan]:
         """The plans of some of them; how uncertain they are is computed for all of one context together."""
-        layouts = {row: layout_of_solved(self._found[row]) for row in some}
+        priced = dict(zip(some, priced_together([self._found[row] for row in some]), strict=True))
+        layouts = {row: layout_of_solved(self._found[row], priced[row]) for row in some}
         slopes: dict[int, Floats] = {}
         for context in {id(self._found[row].context): self._found[row].context for row in some}.values():
             mine = [row for row in some if self._found[row].context is context]
             together = concatenate([self._found[row].candidate for row in mine])
             slopes |= dict(zip(mine, slopes_of(together, context, [layouts[row] for row in mine]), strict=True))
-        return [plan_of(self._found[row].priced, layouts[row], self._spec, self._identity, slopes[row]) for row in some]
+        return [plan_of(priced[row], layouts[row], self._spec, self._identity, slopes[row]) for row in some]
 
 
-def layout_of_solved(solved: Solved) -> Layout:
-    """Where the layers of a candidate's plan are, and what they recompute or swap."""
+def layout_of_solved(solved: Solved, priced: Priced) -> Layout:
+    """Where the layers of a candidate's plan are, and what they recompute or swap; priced: the candidate."""
     problem, applied = solved.problem, solved.plan.applied
     used = frozenset(option.name for number, option in enumerate(problem.options) if applied[:, number].any())
-    read = with_choices(problem, solved.priced, used)
+    read = with_choices(problem, priced, used)
     return layout_of_solution(problem, solved.plan.layout, applied, read)
 
 

@@ -22,6 +22,7 @@ from autodeploy.solver.inner.memory_options import WHOLE, memory_choices, menus
 from autodeploy.solver.inner.solve import best_template, solve
 from autodeploy.solver.inner.stage_choices import StageChoices
 from autodeploy.solver.inner.uniform import undominated_sets
+from autodeploy.strategies.candidates import concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,14 +42,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Solved:
-    """One candidate with its solved inner problem; units: costs of its cut of tensors, where they are known."""
+    """One candidate with its solved inner problem."""
 
     index: int
     candidate: Candidates
     context: Context
     problem: InnerProblem
     solution: InnerSolution
-    units: UnitCosts | None = None
 
     @property
     def plan(self) -> InnerPlan:
@@ -56,10 +56,16 @@ class Solved:
         assert self.solution.plan is not None
         return self.solution.plan
 
-    @cached_property
-    def priced(self) -> Priced:
-        """With the costs of its layers, for the estimate."""
-        return CandidatePlans(self.candidate, self.context, None, self.units).priced
+
+def priced_together(found: Sequence[Solved]) -> list[Priced]:
+    """Solved candidates with the costs of their layers, in one batch a context."""
+    priced: dict[int, Priced] = {}
+    for context in {id(each.context): each.context for each in found}.values():
+        rows = [row for row, each in enumerate(found) if each.context is context]
+        candidates = concatenate([found[row].candidate for row in rows])
+        batch = Priced(step_classes(unit_costs(context, candidates), candidates, context), candidates, context)
+        priced |= {row: replace(batch, index=index) for index, row in enumerate(rows)}
+    return [priced[row] for row in range(len(found))]
 
 
 def refining(solved: Solved, effort: Effort, *, counts: bool) -> Callable[[CandidatePlans], Quick]:
@@ -311,7 +317,7 @@ class CandidateSolver:
     def solved(self, index: int, plan: Quick) -> Solved:
         """A candidate with a plan of it, whoever made it."""
         of = self.plans(index)
-        return Solved(index, of.candidate, of.context, *plan, of.units)
+        return Solved(index, of.candidate, of.context, *plan)
 
     def plan(self, index: int, how: Callable[[CandidatePlans], Quick]) -> Quick:
         """One of a candidate's plans."""
