@@ -100,7 +100,11 @@ def test_flops_count_the_reference_once() -> None:
     ("changes", "path", "message"),
     [
         ({"model": "qwen3-30b-a3b"}, "/training/kind", "experts"),
-        ({"training": {"sequence_length_histogram": {"512": 1.0}}}, "/training/sequence_length_histogram", "packed"),
+        (
+            {"training": {"sequence_length_histogram": {"512": 1.0}}},
+            "/training/sequence_length_histogram",
+            "kind: dpo is not modelled",
+        ),
         ({"training": {"precision": "fp8"}}, "/training", "fp8"),
         ({"training": {"kind": "sft", "dpo": {"beta": 0.2}}}, "/training/dpo", "compares no pairs"),
     ],
