@@ -13,7 +13,7 @@ from autodeploy.evaluation.layers.alternatives import closed
 from autodeploy.evaluation.steps.worlds import context_in, step_times_in
 from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.chosen import weight_of
-from autodeploy.ranking.plans import layout_of_solved, plans_of_solved
+from autodeploy.ranking.plans import layouts_of_solved, plans_of_solved
 from autodeploy.solver.effort import budget
 from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.search_space import Searched, legal_tree, search_space, swept_tree
@@ -41,7 +41,7 @@ class Planned:
         assert advice is not None
         self.advice: Advice = advice
         self._searched = searched
-        self._layouts = [layout_of_solved(each.solved) for each in advice.weighed]
+        self._layouts = layouts_of_solved([each.solved for each in advice.weighed])
         self._tree, _ = legal_tree(spec.search, p.context, p.profile, p.choice)
         short = spec.search.model_copy(update={"effort": "fast", "top_k": 1})
         # Nothing is proven here: plans alone are wanted.

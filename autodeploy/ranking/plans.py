@@ -188,7 +188,7 @@ class _Describer:
     def plans(self, some: range) -> list[Plan]:
         """The plans of some of them; how uncertain they are is computed for all of one context together."""
         priced = dict(zip(some, priced_together([self._found[row] for row in some]), strict=True))
-        layouts = {row: layout_of_solved(self._found[row], priced[row]) for row in some}
+        layouts = {row: _layout_of(self._found[row], priced[row]) for row in some}
         slopes: dict[int, Floats] = {}
         for context in {id(self._found[row].context): self._found[row].context for row in some}.values():
             mine = [row for row in some if self._found[row].context is context]
@@ -197,8 +197,12 @@ class _Describer:
         return [plan_of(priced[row], layouts[row], self._spec, self._identity, slopes[row]) for row in some]
 
 
-def layout_of_solved(solved: Solved, priced: Priced) -> Layout:
-    """Where the layers of a candidate's plan are, and what they recompute or swap; priced: the candidate."""
+def layouts_of_solved(found: Sequence[Solved]) -> list[Layout]:
+    """Where the layers of candidates' plans are, and what they recompute or swap."""
+    return [_layout_of(each, priced) for each, priced in zip(found, priced_together(found), strict=True)]
+
+
+def _layout_of(solved: Solved, priced: Priced) -> Layout:
     problem, applied = solved.problem, solved.plan.applied
     used = frozenset(option.name for number, option in enumerate(problem.options) if applied[:, number].any())
     read = with_choices(problem, priced, used)

@@ -9,8 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.steps.worlds import moves_loads, step_times_in
 from autodeploy.ranking.error_box import HIGH_QUANTILE
-from autodeploy.ranking.plans import layout_of_solved
-from autodeploy.solver.outer.candidate import priced_together
+from autodeploy.ranking.plans import layouts_of_solved
 from autodeploy.solver.outer.worker_process import by_two, halves_of
 from autodeploy.strategies.candidates import concatenate
 
@@ -104,9 +103,7 @@ class _Timed:
         self, solved: Sequence[Solved], box: ErrorBox, worlds: Sequence[World], stopped: Callable[[], bool]
     ) -> None:
         self._solved, self._box, self._worlds, self.stopped = solved, box, worlds, stopped
-        self._layouts = [
-            layout_of_solved(each, priced) for each, priced in zip(solved, priced_together(solved), strict=True)
-        ]
+        self._layouts = layouts_of_solved(solved)
 
     def times(self, some: Sequence[int]) -> Floats:
         """In some of the worlds [plans, some]; ones where there was no time."""
