@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -60,7 +61,10 @@ def _answer(listener: socket.socket, run: Callable[[], None]) -> None:
             size, streams, *_ = socket.recv_fds(asked, 4, 3)
             with asked.makefile("rb") as words:
                 told = json.loads(words.read(int.from_bytes(size, "big")))
-            pid = os.fork()
+            with warnings.catch_warnings():
+                # The copy needs no lock that another thread of the tests may hold.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
             if not pid:
                 _become(run, streams, *told)
             for stream in streams:
