@@ -46,7 +46,7 @@ def step_time_breakdown(plans: Sequence[Plan], lang: Language = "en") -> Figure:
     short = [short_label(plan, lang) for plan in plans]
     return quiet_figure(
         traces,
-        x_title=picture_words(lang)["step_time"],
+        x_title=picture_words(lang)["step_time_s"],
         y_title="",
         height_px=_FRAME_PX + _ROW_PX * len(rows),
         barmode="stack",

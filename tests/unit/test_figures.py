@@ -52,6 +52,22 @@ def every_figure(plans: tuple[Plan, ...], lang: Language) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+def test_axes_of_time_and_memory_have_their_units(plans: tuple[Plan, ...], lang: Language) -> None:
+    steps, stages, both = (
+        figures.figure_json(draw)["layout"]
+        for draw in (
+            figures.step_time_breakdown(plans, lang),
+            figures.stage_memory(plans[0], lang),
+            figures.time_and_memory(plans, lang),
+        )
+    )
+    assert steps["xaxis"]["title"]["text"].endswith("(s)")
+    assert stages["yaxis"]["title"]["text"].endswith("(GiB)")
+    assert both["xaxis"]["title"]["text"].endswith("(GiB)")
+    assert both["yaxis"]["title"]["text"].endswith("(s)")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
 def test_figures_are_plain_json_and_drawn_as_svg(plans: tuple[Plan, ...], lang: Language) -> None:
     for figure in every_figure(plans, lang):
         document = figures.figure_json(figure)
