@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -55,3 +57,9 @@ def compiled(function: Callable[Given, Found]) -> Compiled[Given, Found]:
     may call others of the same file: what is kept is renewed when its own file changes.
     """
     return Compiled(function)
+
+
+def row_major(values: Any) -> Any:
+    """An array row by row in memory and writeable: for any other, compiled code would be compiled anew."""
+    found = np.ascontiguousarray(values)
+    return found if found.flags.writeable else found.copy()

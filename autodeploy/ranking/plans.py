@@ -21,7 +21,7 @@ from autodeploy.ranking.memory_menu import memory_menu
 from autodeploy.ranking.rescaled_plan import rescaled
 from autodeploy.ranking.uncertainty import interval, slopes_of
 from autodeploy.ranking.unproven import evidence_for
-from autodeploy.solver.outer.candidate import priced_together
+from autodeploy.solver.outer.candidate import by_context, priced_together
 from autodeploy.solver.outer.worker_process import by_two, halves_of
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.planset import Breakdown, Hidden, HostLine, Operators, Plan, Stage, StageMemory
@@ -187,14 +187,17 @@ class _Describer:
 
     def plans(self, some: range) -> list[Plan]:
         """The plans of some of them; how uncertain they are is computed for all of one context together."""
-        priced = dict(zip(some, priced_together([self._found[row] for row in some]), strict=True))
-        layouts = {row: _layout_of(self._found[row], priced[row]) for row in some}
+        found = [self._found[row] for row in some]
+        priced = priced_together(found)
+        layouts = [_layout_of(each, costs) for each, costs in zip(found, priced, strict=True)]
         slopes: dict[int, Floats] = {}
-        for context in {id(self._found[row].context): self._found[row].context for row in some}.values():
-            mine = [row for row in some if self._found[row].context is context]
-            together = concatenate([self._found[row].candidate for row in mine])
-            slopes |= dict(zip(mine, slopes_of(together, context, [layouts[row] for row in mine]), strict=True))
-        return [plan_of(priced[row], layouts[row], self._spec, self._identity, slopes[row]) for row in some]
+        for context, rows in by_context(found):
+            together = concatenate([found[row].candidate for row in rows])
+            slopes |= dict(zip(rows, slopes_of(together, context, [layouts[row] for row in rows]), strict=True))
+        return [
+            plan_of(*of, self._spec, self._identity, slopes[row])
+            for row, of in enumerate(zip(priced, layouts, strict=True))
+        ]
 
 
 def layouts_of_solved(found: Sequence[Solved]) -> list[Layout]:

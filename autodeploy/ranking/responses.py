@@ -10,6 +10,7 @@ import numpy as np
 from autodeploy.evaluation.steps.worlds import moves_loads, step_times_in
 from autodeploy.ranking.error_box import HIGH_QUANTILE
 from autodeploy.ranking.plans import layouts_of_solved
+from autodeploy.solver.outer.candidate import by_context
 from autodeploy.solver.outer.worker_process import by_two, halves_of
 from autodeploy.strategies.candidates import concatenate
 
@@ -109,10 +110,9 @@ class _Timed:
         """In some of the worlds [plans, some]; ones where there was no time."""
         worlds = [self._worlds[place] for place in some]
         times = np.ones((len(self._solved), len(worlds)))
-        for context in {id(each.context): each.context for each in self._solved}.values():
+        for context, rows in by_context(self._solved):
             if self.stopped():
                 break
-            rows = [row for row, each in enumerate(self._solved) if each.context is context]
             candidates = concatenate([self._solved[row].candidate for row in rows])
             layouts = [self._layouts[row] for row in rows]
             times[rows] = step_times_in(candidates, context, layouts, self._box.numbers, worlds)

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cost_models.compiled import row_major
 from cost_models.schedule.graph_counts import fused_pairs, idle_stages, of_stages
 from cost_models.schedule.kinds import Schedule, schedule
 from cost_models.schedule.orders import forwards_ahead, group_size, operation_order
@@ -140,10 +141,7 @@ class _Pipelines:
 
     def _column(self, values: Counts | int) -> Floats:
         """As floats [n]."""
-        n = len(self.counts)
-        return (
-            np.full(n, values, dtype=np.float64) if np.ndim(values) == 0 else _in_order(np.broadcast_to(values, (n,)))
-        )
+        return np.full(len(self.counts), values, dtype=np.float64)
 
     def _turn_s(self, ranks: Floats) -> Floats:
         """DualPipeV: what the device at the turn waits for beside its work [n]."""
@@ -165,9 +163,9 @@ def _by_class(*values: Floats) -> tuple[Any, ...]:
 
 
 def _in_order(values: Floats | Counts) -> Floats:
-    """As floats, row by row in memory, writeable: anything else, an array of one column too, is compiled for anew."""
-    found = np.ascontiguousarray(values, dtype=np.float64)
-    return found if found.flags.writeable else found.copy()
+    """As floats, as compiled loops take them."""
+    found: Floats = row_major(np.asarray(values, dtype=np.float64))
+    return found
 
 
 def closed_form_s(

@@ -27,6 +27,7 @@ from autodeploy.evaluation.stages.chunk_loops import (
 )
 from cost_models.arrays import Floats as Floats  # noqa: TC001  others take it from here
 from cost_models.arrays import Ints as Ints  # noqa: TC001
+from cost_models.compiled import row_major
 from cost_models.schedule import (
     OperationOrder,
     Schedule,
@@ -205,18 +206,12 @@ def _add(problem: InnerProblem, applied: Ints, layout: Ints, amount: list[float]
     if not applied.any():
         return
     classes = np.array([option.layer_class for option in problem.options])
-    add_options(_rows(applied), _rows(layout), classes, np.array(amount), total)
-
-
-def _rows(values: Any) -> Any:
-    """Row by row in memory and writeable, as compiled loops take arrays."""
-    found = np.ascontiguousarray(values)
-    return found if found.flags.writeable else found.copy()
+    add_options(row_major(applied), row_major(layout), classes, np.array(amount), total)
 
 
 def chunk_totals(problem: InnerProblem, name: str, layout: Ints | Floats, each: Floats | float = 0.0) -> Floats:
     """Sum over the layers and the pieces of every chunk of a number of theirs, and what each chunk has [n, pp, vpp]."""
-    total = layer_totals(_rows(layout), np.array([getattr(layer, name) for layer in problem.classes])) + each
+    total = layer_totals(row_major(layout), np.array([getattr(layer, name) for layer in problem.classes])) + each
     for piece in problem.pieces:
         total[:, piece.stage, piece.chunk] += getattr(piece.cost, name)
     return total
@@ -237,7 +232,7 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTime
         return ChunkTimes(forward + out, backward + back, out, back, hidden, hidden, Sends(problem.p2p_s))
     pairs = layer_pairs(problem)
     tables = (each[..., None] for each in (pairs.hidden_s, pairs.exchange_s, pairs.first_s))
-    hidden, exchange = pair_chunks(_rows(layout), *tables)
+    hidden, exchange = pair_chunks(row_major(layout), *tables)
     beside_swaps(hidden, forward, backward, out, back, transfer_s(swapped, problem.host_link_bytes_per_s))
     return ChunkTimes(forward + out, backward + back, out, back, hidden, exchange, _sends(problem, layout))
 
@@ -250,7 +245,7 @@ def layer_pairs(problem: InnerProblem) -> LayerPairs:
 
 def _sends(problem: InnerProblem, layout: Ints) -> Sends:
     """What sends between stages take and what runs beside them."""
-    covering = covering_sends(_rows(layout), np.array([layer.covering_s for layer in problem.classes]))
+    covering = covering_sends(row_major(layout), np.array([layer.covering_s for layer in problem.classes]))
     return Sends(problem.p2p_s, covering, chunk_totals(problem, "split_s", layout))
 
 
@@ -273,7 +268,7 @@ def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floa
 
 def worst_moment(problem: InnerProblem, chunk_bytes: Floats) -> Floats:
     """Peak bytes [n, pp] of what chunks hold per micro batch in flight [n, pp, vpp]."""
-    return peaks(_rows(chunk_bytes), _rows(problem.moments))
+    return peaks(row_major(chunk_bytes), row_major(problem.moments))
 
 
 def host_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:

@@ -26,7 +26,10 @@ FIRST, BATCH = 8, 64
 
 def by_bound(problem: InnerProblem) -> tuple[Ints, Floats]:
     """`undominated_sets` with a bound of each, the least first: masks [sets, options], seconds [sets]."""
-    masks = undominated_sets(problem)
+    return _ordered(problem, undominated_sets(problem))
+
+
+def _ordered(problem: InnerProblem, masks: Ints) -> tuple[Ints, Floats]:
     low = relax_bounds(problem, masks)
     order = np.argsort(low, kind="stable")
     return masks[order], low[order]
@@ -37,9 +40,8 @@ def promising_sets(problem: InnerProblem, layouts: int) -> Ints:
     masks, most = undominated_sets(problem), _most_sets(layouts)
     if len(masks) <= most:
         return masks
-    low = relax_bounds(problem, masks)
-    order = np.argsort(low, kind="stable")[:most]
-    return masks[order[np.isfinite(low[order])]]
+    masks, low = _ordered(problem, masks)
+    return masks[:most][np.isfinite(low[:most])]
 
 
 def _most_sets(layouts: int) -> int:

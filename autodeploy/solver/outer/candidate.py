@@ -57,11 +57,16 @@ class Solved:
         return self.solution.plan
 
 
+def by_context(found: Sequence[Solved]) -> Iterator[tuple[Context, list[int]]]:
+    """Every context of solved candidates with the places of its own."""
+    for context in {id(each.context): each.context for each in found}.values():
+        yield context, [place for place, each in enumerate(found) if each.context is context]
+
+
 def priced_together(found: Sequence[Solved]) -> list[Priced]:
     """Solved candidates with the costs of their layers, in one batch a context."""
     priced: dict[int, Priced] = {}
-    for context in {id(each.context): each.context for each in found}.values():
-        rows = [row for row, each in enumerate(found) if each.context is context]
+    for context, rows in by_context(found):
         candidates = concatenate([found[row].candidate for row in rows])
         batch = Priced(step_classes(unit_costs(context, candidates), candidates, context), candidates, context)
         priced |= {row: replace(batch, index=index) for index, row in enumerate(rows)}
