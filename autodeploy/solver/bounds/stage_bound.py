@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from autodeploy.solver.bounds.line_loops import cheapest_chunks, in_order, in_order_of_chunks, least_for, most_under
 from autodeploy.solver.inner.layer_choices import prices as prices_of
+from cost_models.compiled import row_major
 from cost_models.schedule import (
     Schedule,
     chunk_micro_batches,
@@ -126,73 +128,51 @@ def _order(kind: Schedule, pp: int, vpp: int, micro_batches: int) -> _Order:
 class _Rows:
     """Lines a + sum over layers of w <= limit that a stage obeys: a [n, pp, rows], w [n, pp, rows, classes].
 
-    w is that of a layer's cheapest chunk. dearer: what each chunk adds to it [n, pp, rows, vpp, classes], where chunks
-    hold so few layers that they can't all be in the cheapest one.
+    w is that of a layer's cheapest chunk. by_chunk: of each chunk [n, pp, rows, vpp, classes], where chunks hold so few
+    layers that they can't all be in the cheapest one.
     least_layers, most_layers : of a chunk; what the least of them add is part of a.
     """
 
     constant: Floats
     layer: Floats
-    dearer: Floats | None
+    by_chunk: Floats | None
     least_layers: int
     most_layers: int
 
     def sorted(self, counts: Floats) -> _Sorted:
         """The cheapest classes first; counts [classes]."""
-        layer, counts_of = self.layer[..., counts > 0.0], counts[counts > 0.0]
-        order = np.argsort(layer, axis=-1, kind="stable")
-        layer = np.take_along_axis(layer, order, -1)
-        places = [(np.maximum(layer[..., i], 1e-30), counts_of[order[..., i]]) for i in range(layer.shape[-1])]
-        return _Sorted(self.constant, tuple(places if self.dearer is None else self._by_chunk(places, counts)))
-
-    def _by_chunk(self, places: list[tuple[Floats, Floats]], counts: Floats) -> list[tuple[Floats, Floats]]:
-        """Places with what the chunk of each layer adds at least: the cheapest chunks are filled first."""
-        assert self.dearer is not None
-        added = np.sort(self.dearer[..., counts > 0.0].min(axis=-1, initial=np.inf), axis=-1)
-        paid = self.least_layers * added.shape[-1]
-        ends = [paid + (self.most_layers - self.least_layers) * j for j in range(added.shape[-1] + 1)]
-        chunks: list[tuple[int, int, Floats | float]] = [(0, paid, 0.0)] if paid else []
-        chunks += [(ends[j], ends[j + 1], added[..., j]) for j in range(added.shape[-1])]
-        dearer_places, before = [], np.zeros_like(self.constant)
-        for cost, count in places:
-            for start, end, more in chunks:
-                taken = np.minimum(before + count, end) - np.maximum(before, start)
-                if (taken > 0.0).any():
-                    dearer_places.append((cost + more, np.maximum(taken, 0.0)))
-            before = before + count
-        return dearer_places
+        cost, offered = in_order(self.layer, counts)
+        if self.by_chunk is not None:
+            chunks = self.by_chunk, self.layer, counts, self.least_layers, self.most_layers
+            cost, offered = in_order_of_chunks(cost, offered, *chunks)
+        return _Sorted(self.constant, cost, offered)
 
 
 @dataclass(frozen=True, eq=False)
 class _Sorted:
-    """Lines with their layers in the order of their cost: (cost, how many) [n, pp, rows] of each place."""
+    """Lines with their layers in the order of their cost, and how many there are of each [n, pp, rows, places]."""
 
     constant: Floats
-    layers: tuple[tuple[Floats, Floats], ...]
+    cost: Floats
+    offered: Floats
 
     def take(self, rows: Ints) -> _Sorted:
         """Of some candidates."""
-        return _Sorted(self.constant[rows], tuple((cost[rows], count[rows]) for cost, count in self.layers))
+        return _Sorted(self.constant[rows], self.cost[rows], self.offered[rows])
 
     def most(self, limit: Floats) -> Floats:
-        """Most layers [n, pp] of each stage under all its lines; negative where not even its pieces fit."""
-        left = limit - self.constant
-        most = np.where(left < 0.0, -1e9, 0.0)
-        left = np.maximum(left, 0.0) * (1.0 + 1e-12)
-        for cost, count in self.layers:
-            taken = np.minimum(np.floor(left / cost + 1e-9), count)
-            most += taken
-            left -= taken * cost
-        return np.asarray(most.min(axis=-1))
+        """Most layers [n, pp] of each stage under all its lines; negative where not even its pieces fit.
 
-    def least(self, count: int) -> Floats:
-        """The least limit [n, pp, count + 1] under which a stage holds 0, 1, ... count layers."""
-        layers, total = np.arange(count + 1), self.constant[..., None]
-        before = np.zeros_like(self.constant)
-        for cost, offered in self.layers:
-            total = total + np.clip(layers - before[..., None], 0.0, offered[..., None]) * cost[..., None]
-            before = before + offered
-        return np.asarray(total.max(axis=2))
+        limit : of each stage's lines [n, pp], or of all lines [n, 1].
+        """
+        return most_under(self.constant, self.cost, self.offered, row_major(limit))
+
+    def least(self, count: int, most: Floats) -> Floats:
+        """The least limit [n, pp, count + 1] under which a stage holds 0, 1, ... count layers.
+
+        inf beyond most [n, pp].
+        """
+        return least_for(self.constant, self.cost, self.offered, count, row_major(most))
 
 
 def lower_bound_s(batch: Batch, low_s: Floats, high_s: Floats) -> Floats:
@@ -220,11 +200,11 @@ def least_bound_s(batch: Batch) -> Floats:
     rows = _time_rows(batch, order)
     for place, (counts, kept) in enumerate(_kept(batch, order, every=True)):
         total = int(counts.sum())
-        time = rows.sorted(counts).least(total)
-        time[np.arange(total + 1) > kept[..., None]] = np.inf
-        # A stage has room for one more layer at each of its times: at the total-th of all there is room for all.
-        each = np.sort(time[:, :, 1:].reshape(len(time), -1))[:, :total]
-        bound_s = np.maximum(bound_s, each.max(axis=1, initial=0.0))
+        time = rows.sorted(counts).least(total, kept)
+        if total:
+            # A stage has room for one more layer at each of its times: at the total-th of all there is room for all.
+            each = np.partition(time[:, :, 1:].reshape(len(time), -1), total - 1)
+            bound_s = np.maximum(bound_s, each[:, total - 1])
         if not place:
             bound_s = np.maximum(bound_s, time[:, :, min(batch.least_layers * batch.vpp, total)].max(axis=1))
     return np.asarray(bound_s + _tail_s(batch))
@@ -238,13 +218,13 @@ def most_layers(batch: Batch, makespan_s: float = float("inf")) -> Floats:
     order = batch.order()
     counts, most = _kept(batch, order)[0]
     if np.isfinite(makespan_s):
-        most = np.minimum(most, _time_rows(batch, order).sorted(counts).most(np.asarray(makespan_s)))
+        most = np.minimum(most, _time_rows(batch, order).sorted(counts).most(np.full((len(most), 1), makespan_s)))
     return most
 
 
 def _kept(batch: Batch, order: _Order, *, every: bool = False) -> list[tuple[Floats, Floats]]:
     """Sets of layers, by their counts, with how many of them memory can hold of each stage [n, pp]."""
-    held, room, most = _bytes_rows(batch, order), batch.room_bytes[:, :, None], batch.most_layers * batch.vpp
+    held, room, most = _bytes_rows(batch, order), batch.room_bytes, batch.most_layers * batch.vpp
     return [(counts, np.minimum(held.sorted(counts).most(room), most)) for counts in _layer_sets(batch, every=every)]
 
 
@@ -260,7 +240,7 @@ def _timed(
         """Whether the stages together hold every set of layers within a time [n]."""
         ok = np.ones(len(makespan_s), dtype=np.bool_)
         for place, (needed, lines, kept) in enumerate(sets):
-            most = np.minimum(lines.most(makespan_s[:, None, None]), kept)
+            most = np.minimum(lines.most(makespan_s[:, None]), kept)
             ok &= most.sum(axis=1) >= needed
             if not place:
                 ok &= (most >= least).all(axis=1)
@@ -321,24 +301,15 @@ def _cheapest_chunk(batch: Batch, constant: Floats, weight: Floats) -> _Rows:
     """Rows from weights by chunk [n, pp, k, vpp, classes]: every layer in its cheapest chunk, but none left empty, nor
     more in one than it may hold.
     """
-    classes = [weight[..., number] for number in range(weight.shape[-1])]
-    layer = [np.minimum.reduce([each[..., chunk] for chunk in range(batch.vpp)]) for each in classes]
+    layer, everywhere = cheapest_chunks(row_major(weight))
     if batch.least_layers:
-        constant = constant + batch.least_layers * sum(
-            np.minimum.reduce([each[..., chunk] - low for each, low in zip(classes, layer, strict=True)])
-            for chunk in range(batch.vpp)
-        )
-    cheapest = np.stack(layer, axis=-1)
+        constant = constant + batch.least_layers * everywhere
     tight = batch.vpp > 1 and batch.most_layers < _counts(batch).sum()
-    dearer = weight - cheapest[..., None, :] if tight else None
-    return _Rows(np.asarray(constant), cheapest, dearer, batch.least_layers, batch.most_layers)
+    return _Rows(np.asarray(constant), layer, weight if tight else None, batch.least_layers, batch.most_layers)
 
 
 def _time_rows(batch: Batch, order: _Order) -> _Rows:
     m = batch.chunk_micro_batches
-    full = np.maximum.reduce([part.choices.dearest() for part in batch.layers])
-    held = np.maximum(order.moments.mean(axis=2), 1e-9)  # [pp, k]
-    missing = _pieces_bytes(batch, order) - batch.room_bytes[:, :, None]
     own, forward = _own_s(batch)
     ramp = _ramp_s(batch)
     lines: list[_Rows] = []
@@ -349,28 +320,33 @@ def _time_rows(batch: Batch, order: _Order) -> _Rows:
     if batch.kind.alternates:
         none = np.zeros((1, batch.pp, 1))
         lines.append(_path_rows(batch, own, forward, none, np.zeros((1, 1, 1, 1, len(batch.layers)))))
-    paid, extra = _memory_rows(batch, order, missing, full, held)
-    constant = whole_m * (own[:, :, None] + paid) + ramp[:, :, None]
-    lines.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
-    if batch.kind.alternates:
-        lines.append(_path_rows(batch, own, forward, paid, extra))
-    dearer = [rows.dearer for rows in lines if rows.dearer is not None]
+    prices = prices_of([part.choices for part in batch.layers])
+    if len(prices):
+        paid, extra = _memory_rows(batch, order, prices)
+        constant = whole_m * (own[:, :, None] + paid) + ramp[:, :, None]
+        lines.append(_cheapest_chunk(batch, constant, work + whole_m[..., None, None] * extra))
+        if batch.kind.alternates:
+            lines.append(_path_rows(batch, own, forward, paid, extra))
+    by_chunk = [rows.by_chunk for rows in lines if rows.by_chunk is not None]
     return _Rows(
         np.concatenate([rows.constant for rows in lines], axis=2),
         np.concatenate([rows.layer for rows in lines], axis=2),
-        np.concatenate(dearer, axis=2) if dearer else None,
+        np.concatenate(by_chunk, axis=2) if by_chunk else None,
         batch.least_layers,
         batch.most_layers,
     )
 
 
-def _memory_rows(batch: Batch, order: _Order, missing: Floats, full: Floats, held: Floats) -> tuple[Floats, Floats]:
-    """What the bytes missing [n, pp, k] without layers, and those of a layer, cost a micro batch at each price.
+def _memory_rows(batch: Batch, order: _Order, prices: Floats) -> tuple[Floats, Floats]:
+    """What the bytes missing without layers, and those of a layer, cost a micro batch at each price.
 
     [n, pp, rows] and [n, pp, rows, vpp, classes]: a row for each price of a byte and each moment.
     """
+    full = np.maximum.reduce([part.choices.dearest() for part in batch.layers])
+    held = np.maximum(order.moments.mean(axis=2), 1e-9)  # [pp, k]
+    missing = _pieces_bytes(batch, order) - batch.room_bytes[:, :, None]
     n, pp, vpp = len(missing), batch.pp, batch.vpp
-    prices = prices_of([part.choices for part in batch.layers]) / max(float(full[0]), 1e-300)
+    prices = prices / max(float(full[0]), 1e-300)
     ratios, place = np.unique(np.round(order.moments / held[..., None], 6), return_inverse=True)
     place = np.broadcast_to(place.reshape(pp, 1, -1, vpp), (pp, len(prices), held.shape[1], vpp))
     place = (np.arange(len(prices)) * len(ratios))[None, :, None, None] + place  # of prices times ratios
