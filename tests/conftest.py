@@ -132,10 +132,19 @@ def postgres_dsn(postgres_server_dsn: str, worker_name: str) -> Iterator[str]:
         yield dsn
 
 
+@pytest.fixture(scope="session")
+def emptied_database(postgres_server_dsn: str, worker_name: str) -> Iterator[postgresql.ReusedDatabase]:
+    """The database that tests get as an empty one."""
+    name = f"autodeploy_{worker_name}_{uuid4().hex[:8]}"
+    database = postgresql.ReusedDatabase(postgres_server_dsn, name, "template1", postgresql.without_tables)
+    yield database
+    database.close()
+
+
 @pytest.fixture
-def empty_postgres_dsn(postgres_server_dsn: str, worker_name: str) -> Iterator[str]:
+def empty_postgres_dsn(emptied_database: postgresql.ReusedDatabase) -> Iterator[str]:
     """DSN of an empty database for one test."""
-    with postgresql.fresh_database(postgres_server_dsn, f"autodeploy_{worker_name}_{uuid4().hex[:8]}") as dsn:
+    with emptied_database.lent() as dsn:
         yield dsn
 
 

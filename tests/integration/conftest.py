@@ -19,7 +19,7 @@ from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
 from tests import factories
 from tests.support.forked_processes import processes
-from tests.support.postgresql import fresh_database
+from tests.support.postgresql import ReusedDatabase, WithoutRows, fresh_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -50,7 +50,7 @@ def migrate(database_url: str) -> None:
     database.close()
 
 
-# Migrated once: a copy of the file, or of the database, takes less time than to migrate again.
+# Migrated once: a copy of the file, or a database without its rows, takes less time than to migrate again.
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated SQLite database without rows."""
@@ -60,36 +60,37 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def migrated_name(postgres_server_dsn: str, worker_name: str) -> Iterator[str]:
-    """The name of a migrated PostgreSQL database without rows."""
-    name = f"autodeploy_{worker_name}_{uuid4().hex[:8]}"
-    with fresh_database(postgres_server_dsn, name) as dsn:
+def migrated_database(postgres_server_dsn: str, worker_name: str) -> Iterator[ReusedDatabase]:
+    """The PostgreSQL database that tests get as a migrated one without rows."""
+    template = f"autodeploy_{worker_name}_{uuid4().hex[:8]}"
+    clean = WithoutRows()
+    with fresh_database(postgres_server_dsn, template) as dsn:
         migrate(dsn)
-        yield name
+        clean.learn(dsn)
+        database = ReusedDatabase(postgres_server_dsn, f"{template}_used", template, clean)
+        yield database
+        database.close()
 
 
 @pytest.fixture
-def migrated_postgres_dsn(postgres_server_dsn: str, migrated_name: str) -> Iterator[str]:
+def migrated_postgres_dsn(migrated_database: ReusedDatabase) -> Iterator[str]:
     """DSN of a migrated database for one test."""
-    name = f"{migrated_name}_{uuid4().hex[:8]}"
-    with fresh_database(postgres_server_dsn, name, migrated_name) as dsn:
+    with migrated_database.lent() as dsn:
         yield dsn
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest) -> str:
     """A migrated database: once SQLite, once PostgreSQL."""
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("migrated_postgres_dsn"))
-    path = tmp_path / "autodeploy.db"
-    shutil.copy(request.getfixturevalue("migrated_file"), path)
-    return f"sqlite:///{path}"
+    return str(request.getfixturevalue("migrated_postgres_dsn" if request.param == "postgresql" else "sqlite_url"))
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    """An empty SQLite database."""
-    return f"sqlite:///{tmp_path / 'autodeploy.db'}"
+def sqlite_url(tmp_path: Path, migrated_file: Path) -> str:
+    """A migrated SQLite database without rows."""
+    path = tmp_path / "autodeploy.db"
+    shutil.copy(migrated_file, path)
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture

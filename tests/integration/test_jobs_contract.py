@@ -22,7 +22,6 @@ from tests.support.programs import Program, children_of, lives
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from autodeploy.services import Services
     from autodeploy.settings import Settings
@@ -58,11 +57,10 @@ EVERY_DATABASE = pytest.mark.parametrize(
 
 
 @pytest.fixture(params=["embedded-sqlite", "procrastinate-postgresql"])
-def runners(request: pytest.FixtureRequest, tmp_path: Path) -> Runners:
+def runners(request: pytest.FixtureRequest) -> Runners:
     jobs, _, database = request.param.partition("-")
-    if database == "sqlite":
-        return Runners(jobs, f"sqlite:///{tmp_path / 'autodeploy.db'}")
-    return Runners(jobs, str(request.getfixturevalue("migrated_postgres_dsn")))
+    url = request.getfixturevalue("sqlite_url" if database == "sqlite" else "migrated_postgres_dsn")
+    return Runners(jobs, str(url))
 
 
 def states(services: Services, search_id: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from autodeploy.store.clock import utc_now
 from autodeploy.store.database import Database
 from autodeploy.store.dump import export_lines, import_lines
 from autodeploy.store.events import Events
-from autodeploy.store.migrate import upgrade
 from autodeploy.store.queue import Queue
 from autodeploy.store.retention import prune
 from autodeploy.store.searches import Searches, SearchFilter
@@ -34,10 +34,11 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[Database]:
-    """An empty SQLite database beside the one under test."""
-    database = Database(f"sqlite:///{tmp_path / 'target.db'}")
-    upgrade(database)
+def target(tmp_path: Path, migrated_file: Path) -> Iterator[Database]:
+    """A migrated SQLite database without rows beside the one under test."""
+    path = tmp_path / "target.db"
+    shutil.copy(migrated_file, path)
+    database = Database(f"sqlite:///{path}")
     yield database
     database.close()
 
