@@ -8,8 +8,9 @@ import json
 import pickle
 import re
 import string
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -118,20 +119,37 @@ def test_a_sentence_of_several_words_is_chinese_in_chinese() -> None:
     assert {key for key in same if not key.startswith("page.")} <= {"report.priors_free"}
 
 
-def said() -> Iterator[tuple[str, str]]:
-    """Literal keys that modules say, with where."""
+class Said(NamedTuple):
+    """What all modules say."""
+
+    keys: dict[str, str]
+    """Literal keys of messages, with where."""
+    words: set[str]
+    """Every text, name of an argument and field of a document."""
+
+
+@cache
+def said() -> Said:
+    keys: dict[str, str] = {}
+    words: set[str] = set()
     for path, tree in modules():
         for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-                continue
-            name = node.func.id
-            scope = SECTIONS.get(name, "")
-            literals = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-            place = f"{path.relative_to(ROOT)}:{node.lineno}"
-            if name == "Message" and literals:
-                yield literals[0], place
-            elif scope and literals:
-                yield f"{scope}.{literals[0]}", place
+            if isinstance(node, ast.Constant):
+                if isinstance(node.value, str):
+                    words |= {node.value, *node.value.split(":")}
+            elif isinstance(node, ast.keyword):
+                if node.arg:
+                    words.add(node.arg)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                words.add(node.target.id)  # a field of a document, whose name is its key
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                name = node.func.id
+                scope = SECTIONS.get(name, "")
+                literals = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+                if literals and (name == "Message" or scope):
+                    key = literals[0] if name == "Message" else f"{scope}.{literals[0]}"
+                    keys[key] = f"{path.relative_to(ROOT)}:{node.lineno}"
+    return Said(keys, words)
 
 
 def is_label(key: str) -> bool:
@@ -140,7 +158,7 @@ def is_label(key: str) -> bool:
 
 
 def test_every_key_that_is_said_is_in_the_catalogue() -> None:
-    found = dict(said())
+    found = said().keys
     assert len(found) > 1200
     known = keys("en")
     missing = {key: place for key, place in found.items() if key not in known and not is_label(key)}
@@ -149,14 +167,7 @@ def test_every_key_that_is_said_is_in_the_catalogue() -> None:
 
 def test_every_text_is_said_somewhere() -> None:
     """A text whose last name, or the begin of it, stands nowhere in code or templates is dead."""
-    words: set[str] = set()
-    for node in (node for _, tree in modules() for node in ast.walk(tree)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            words |= {node.value, *node.value.split(":")}
-        elif isinstance(node, ast.keyword) and node.arg:
-            words.add(node.arg)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            words.add(node.target.id)  # a field of a document, whose name is its key
+    words = set(said().words)
     for path in (ROOT / "api" / "ui").rglob("*"):
         if path.suffix in {".html", ".js"}:
             words |= set(re.findall(r"[\w.]+", path.read_text(encoding="utf-8")))
