@@ -108,7 +108,7 @@ def everything(problem: InnerProblem) -> tuple[Ints, Ints]:
             applied = np.zeros((len(choices), problem.pp, len(problem.options)), dtype=np.int64)
             applied[:, p] = choices
             many = np.repeat(layout[None], len(choices), axis=0)
-            free = InnerProblem(**{**vars(problem), "uniform_options": False})
+            free = replace(problem, uniform_options=False)
             good = legal_options(free, many, applied)
             good &= stage_bytes(problem, many, applied)[:, p] <= problem.limit_bytes
             good &= host_bytes(problem, many, applied)[:, p] <= problem.host_bytes_per_device

@@ -36,7 +36,7 @@ def test_options_cost_what_they_do_in_the_chunks_that_have_them() -> None:
     most = layout.sum(axis=2)[..., layer_class]
     applied = draws.integers(-1, most + 2)  # also fewer than none and more than all
     total = np.ones((50, 3, 2))
-    add_options(applied, layout, layer_class, amount, total)
+    add_options(applied, layout, layer_class, amount[None], total)
     for row, stage in np.ndindex(50, 3):
         expected = [1.0, 1.0]
         for option, number in enumerate(layer_class):
@@ -49,7 +49,7 @@ def test_options_cost_what_they_do_in_the_chunks_that_have_them() -> None:
 def test_chunks_sum_over_their_layers_and_stages_peak_at_their_worst_moment() -> None:
     draws = np.random.default_rng(20261126)
     layout, of_layer = draws.integers(0, 4, (20, 3, 2, 3)), np.array([0.25, 2.0, 8.5])
-    held = layer_totals(layout, of_layer)
+    held = layer_totals(layout, of_layer[None])
     assert held.tolist() == np.einsum("npvc,c->npv", layout, of_layer).tolist()
     moments = np.array([[[4.0, 0.0], [2.0, 2.0]], [[3.0, 1.0], [0.0, 4.0]], [[1.0, 1.0], [1.0, 1.0]]])
     for row, stage in np.ndindex(20, 3):
@@ -60,7 +60,7 @@ def test_chunks_sum_over_their_layers_and_stages_peak_at_their_worst_moment() ->
 def test_sends_run_beside_the_first_layer_of_an_equally_long_backward() -> None:
     # One stage of three chunks: two layers of the second class; one of each; one of the first.
     layout = np.array([[[[0, 2], [1, 1], [1, 0]]]])
-    covering = covering_sends(layout, np.array([3.0, 5.0]))[0, 0]
+    covering = covering_sends(layout, np.array([[3.0, 5.0]]))[0, 0]
     assert covering.tolist() == [[5.0, 3.0, 0.0], [5.0, 3.0, 0.0], [0.0, 0.0, 3.0]]
-    empty = covering_sends(np.zeros((1, 1, 2, 2), dtype=np.int64), np.array([3.0, 5.0]))
+    empty = covering_sends(np.zeros((1, 1, 2, 2), dtype=np.int64), np.array([[3.0, 5.0]]))
     assert not empty.any()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.evaluation.layers.unit_costs import scalar_at
+from autodeploy.evaluation.layers.unit_costs import at_rows, scalar_at
+from autodeploy.evaluation.stages.chunk_costs import ChunkCosts
 from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerPairs, MemoryOption
 from autodeploy.evaluation.stages.stage_memory import (
     LossBytes,
@@ -19,6 +20,7 @@ from autodeploy.evaluation.stages.stage_memory import (
 from autodeploy.evaluation.stages.step_parts import p2p_s
 from autodeploy.strategies.placement_rules import placement_limits
 from autodeploy.workload.memory_choices import CHOICES, compete
+from cost_models.compiled import row_major
 from cost_models.schedule import in_flight_moments, kinds, model_parts
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.layers.layer_cost import ChoiceCost
     from autodeploy.evaluation.stages.step_classes import Priced
-    from cost_models.arrays import Floats
+    from cost_models.arrays import Floats, Ints
 
     Known = list[dict[str, ChoiceCost]]  # choices of each class of layers
 
@@ -180,6 +182,38 @@ def _costs(
         "p2p_s": 0.0 if blocking else send_s,
         "blocking_p2p_s": send_s if blocking else 0.0,
     }
+
+
+def costs_on(problem: InnerProblem, batch: Priced, rows: Ints, send_s: Floats) -> ChunkCosts:
+    """What chunks of a candidate add up on the machines of some rows of a batch, each the same candidate.
+
+    Parameters
+    ----------
+    problem : at the prices of one of the rows; a row frees and swaps what it does. send_s : of each row [rows].
+    """
+    classes, pairs, none = batch.classes, batch.classes.pair_tables, np.zeros(len(rows))
+    kinds_of_layers, names = len(classes.layers), [piece.name for piece in classes.pieces]
+    places = [kinds_of_layers + names.index(piece.cost.name) for piece in problem.pieces]
+    numbers = {name: values[rows] for name, values in classes.numbers.items()}
+    extra_s = [classes.layers[each.layer_class].cost.choices[each.name].recompute_s for each in problem.options]
+    blocking = kinds.schedule(problem.schedule).blocking_sends
+
+    def of_pairs(table: Floats) -> Floats:
+        found: Floats = row_major(np.moveaxis(at_rows(table, rows) + none[:, None, None], 0, -1))
+        return found
+
+    return ChunkCosts(
+        layers={name: row_major(values[:, :kinds_of_layers]) for name, values in numbers.items()},
+        pieces={name: values[:, places] for name, values in numbers.items()},
+        hidden_s=of_pairs(pairs.hidden_s),
+        exchange_s=of_pairs(pairs.exchange_s),
+        first_s=of_pairs(pairs.first_s),
+        extra_backward_s=row_major(np.reshape([at_rows(each, rows) + none for each in extra_s], (-1, len(rows))).T),
+        swap_bytes=np.repeat(problem.costs.swap_bytes, len(rows), axis=0),
+        host_link_bytes_per_s=at_rows(np.asarray(batch.context.machine.host.link_bytes_per_s), rows) + none,
+        p2p_s=none if blocking else send_s,
+        blocking_p2p_s=send_s if blocking else none,
+    )
 
 
 def _least_layers(context: Context, pp: int, vpp: int, *, filled: bool) -> int:

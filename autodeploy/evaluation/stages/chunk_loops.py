@@ -3,6 +3,8 @@
 Parameters
 ----------
 layout : layers of each class in each chunk [n, pp, vpp, classes], whole or parts of some.
+
+Costs come by row: one for each layout, or one for all.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ if TYPE_CHECKING:
 
 @compiled
 def layer_totals(layout: Ints | Floats, of_layer: Floats) -> Floats:
-    """Sum over the layers of every chunk [n, pp, vpp] of a number that each of a class has [classes]."""
+    """Sum over the layers of every chunk [n, pp, vpp] of a number that each of a class has [n or 1, classes]."""
     n, pp, vpp, classes = layout.shape
     total = np.empty((n, pp, vpp))
     for row in range(n):
+        of = row if len(of_layer) > 1 else 0
         for stage in range(pp):
             for chunk in range(vpp):
                 found = 0.0
                 for number in range(classes):
-                    found += layout[row, stage, chunk, number] * of_layer[number]
+                    found += layout[row, stage, chunk, number] * of_layer[of, number]
                 total[row, stage, chunk] = found
     return total
 
@@ -53,13 +56,15 @@ def peaks(held: Floats, moments: Floats) -> Floats:
 
 @compiled
 def covering_sends(layout: Ints | Floats, covering_s: Floats) -> Floats:
-    """Weight gradients beside the sends of a forward and a backward chunk [n, pp, vpp, vpp], of layers [classes].
+    """Weight gradients beside the sends of a forward and a backward chunk [n, pp, vpp, vpp].
 
     Those of the backward's last layer, the first of its chunk; none where the chunks are not equally long.
+    covering_s [n or 1, classes] : of a layer.
     """
     n, pp, vpp, classes = layout.shape
     covering = np.zeros((n, pp, vpp, vpp))
     for row in range(n):
+        of = row if len(covering_s) > 1 else 0
         for stage in range(pp):
             for chunk in range(vpp):
                 first = 0
@@ -69,7 +74,7 @@ def covering_sends(layout: Ints | Floats, covering_s: Floats) -> Floats:
                     length = layout[row, stage, chunk].sum()
                     for other in range(vpp):
                         if layout[row, stage, other].sum() == length:
-                            covering[row, stage, other, chunk] = covering_s[first]
+                            covering[row, stage, other, chunk] = covering_s[of, first]
     return covering
 
 
@@ -77,16 +82,17 @@ def covering_sends(layout: Ints | Floats, covering_s: Floats) -> Floats:
 def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, total: Floats) -> None:
     """Add to `total` [n, pp, vpp] what options cost or save in every chunk, first chunks first.
 
-    applied [n, pp, options]; layout [n, pp, vpp, classes]; layer_class, amount [options]: of one layer.
+    applied [n, pp, options]; layout [n, pp, vpp, classes]; layer_class [options]; amount of a layer [n or 1, options].
     """
     n, pp, vpp = total.shape
     for row in range(n):
+        of = row if len(amount) > 1 else 0
         for stage in range(pp):
-            for option in range(len(amount)):
+            for option in range(amount.shape[1]):
                 left = applied[row, stage, option]
                 for chunk in range(vpp):
                     size = layout[row, stage, chunk, layer_class[option]]
-                    total[row, stage, chunk] += min(max(left, 0), size) * amount[option]
+                    total[row, stage, chunk] += min(max(left, 0), size) * amount[of, option]
                     left -= size
 
 

@@ -11,12 +11,14 @@ turn them into chunk times and stage memory, for one layout or for a batch of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from autodeploy.evaluation.stages.chunk_costs import ChunkCosts
 from autodeploy.evaluation.stages.chunk_loops import (
     add_options,
     beside_swaps,
@@ -40,7 +42,7 @@ from cost_models.schedule import (
 from cost_models.swap import exposed_swap_s, transfer_s
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,10 @@ class LayerClass:
     tail_s: float = 0.0
     covering_s: float = 0.0
     split_s: float = 0.0
+
+
+NUMBERS_OF_CLASS: Final = tuple(each.name for each in fields(LayerClass) if each.name != "name")
+"""Names of a class's numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +175,37 @@ class InnerProblem:
         """Transformer layers of all classes."""
         return sum(self.layers)
 
+    @cached_property
+    def costs(self) -> ChunkCosts:
+        """What its chunks add up."""
+
+        def row(values: Iterable[float]) -> Floats:
+            return np.array([list(values)], dtype=np.float64)
+
+        pairs = layer_pairs(self)
+        return ChunkCosts(
+            layers={name: row(getattr(each, name) for each in self.classes) for name in NUMBERS_OF_CLASS},
+            pieces={name: row(getattr(each.cost, name) for each in self.pieces) for name in NUMBERS_OF_CLASS},
+            hidden_s=row_major(pairs.hidden_s[..., None]),
+            exchange_s=row_major(pairs.exchange_s[..., None]),
+            first_s=row_major(pairs.first_s[..., None]),
+            extra_backward_s=row(option.extra_backward_s for option in self.options),
+            swap_bytes=row(option.swap_bytes for option in self.options),
+            host_link_bytes_per_s=np.array([self.host_link_bytes_per_s]),
+            p2p_s=np.array([self.p2p_s]),
+            blocking_p2p_s=np.array([self.blocking_p2p_s]),
+        )
+
+    @cached_property
+    def classes_of_options(self) -> Ints:
+        """The class of layers of every option [options]."""
+        return np.array([option.layer_class for option in self.options], dtype=np.int64)
+
+    @cached_property
+    def saved_bytes(self) -> Floats:
+        """What every option frees of a layer [1, options]."""
+        return np.array([[option.saved_bytes for option in self.options]], dtype=np.float64)
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkTimes:
@@ -201,52 +238,53 @@ def fill_chunks(applied: Ints, layers: Ints) -> Ints:
     return np.clip(applied[..., None] - before, 0, layers)
 
 
-def _add(problem: InnerProblem, applied: Ints, layout: Ints, amount: list[float], total: Floats) -> None:
-    """Add to every chunk [n, pp, vpp] an amount for each layer that uses an option."""
-    if not applied.any():
-        return
-    classes = np.array([option.layer_class for option in problem.options])
-    add_options(row_major(applied), row_major(layout), classes, np.array(amount), total)
+def _add(problem: InnerProblem, applied: Ints, layout: Ints, amount: Floats, total: Floats) -> None:
+    """Add to every chunk [n, pp, vpp] an amount [n or 1, options] for each layer that uses an option."""
+    if applied.any():
+        add_options(row_major(applied), row_major(layout), problem.classes_of_options, amount, total)
 
 
-def chunk_totals(problem: InnerProblem, name: str, layout: Ints | Floats, each: Floats | float = 0.0) -> Floats:
+def chunk_totals(
+    problem: InnerProblem,
+    name: str,
+    layout: Ints | Floats,
+    each: Floats | float = 0.0,
+    costs: ChunkCosts | None = None,
+) -> Floats:
     """Sum over the layers and the pieces of every chunk of a number of theirs, and what each chunk has [n, pp, vpp]."""
-    total = layer_totals(row_major(layout), np.array([getattr(layer, name) for layer in problem.classes])) + each
-    for piece in problem.pieces:
-        total[:, piece.stage, piece.chunk] += getattr(piece.cost, name)
+    costs = costs or problem.costs
+    total = layer_totals(row_major(layout), costs.layers[name]) + each
+    for number, piece in enumerate(problem.pieces):
+        total[:, piece.stage, piece.chunk] += costs.pieces[name][:, number]
     return total
 
 
-def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints) -> ChunkTimes:
-    """Forward and backward seconds of every chunk under a layout and its memory options."""
-    forward, backward = (
-        chunk_totals(problem, name, layout, problem.blocking_p2p_s) for name in ("forward_s", "backward_s")
-    )
+def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints, costs: ChunkCosts | None = None) -> ChunkTimes:
+    """Forward and backward seconds of every chunk under a layout and its memory options.
+
+    costs : in place of the problem's own, on one machine a layout.
+    """
+    costs = costs or problem.costs
+    blocking, link = (each[:, None, None] for each in (costs.blocking_p2p_s, costs.host_link_bytes_per_s))
+    forward, backward = (chunk_totals(problem, name, layout, blocking, costs) for name in ("forward_s", "backward_s"))
     swapped = np.zeros_like(forward)
-    _add(problem, applied, layout, [option.extra_backward_s for option in problem.options], backward)
-    _add(problem, applied, layout, [option.swap_bytes for option in problem.options], swapped)
-    out = exposed_swap_s(swapped, problem.host_link_bytes_per_s, forward)
-    back = exposed_swap_s(swapped, problem.host_link_bytes_per_s, backward)
-    hidden = np.zeros((*forward.shape, problem.vpp))
+    _add(problem, applied, layout, costs.extra_backward_s, backward)
+    _add(problem, applied, layout, costs.swap_bytes, swapped)
+    out, back = exposed_swap_s(swapped, link, forward), exposed_swap_s(swapped, link, backward)
+    hidden, p2p_s = np.zeros((*forward.shape, problem.vpp)), np.broadcast_to(costs.p2p_s, (len(layout),))
     if not problem.pairs:
-        return ChunkTimes(forward + out, backward + back, out, back, hidden, hidden, Sends(problem.p2p_s))
-    pairs = layer_pairs(problem)
-    tables = (each[..., None] for each in (pairs.hidden_s, pairs.exchange_s, pairs.first_s))
-    hidden, exchange = pair_chunks(row_major(layout), *tables)
-    beside_swaps(hidden, forward, backward, out, back, transfer_s(swapped, problem.host_link_bytes_per_s))
-    return ChunkTimes(forward + out, backward + back, out, back, hidden, exchange, _sends(problem, layout))
+        return ChunkTimes(forward + out, backward + back, out, back, hidden, hidden, Sends(p2p_s))
+    hidden, exchange = pair_chunks(row_major(layout), costs.hidden_s, costs.exchange_s, costs.first_s)
+    beside_swaps(hidden, forward, backward, out, back, transfer_s(swapped, link))
+    covering = covering_sends(row_major(layout), costs.layers["covering_s"])
+    sends = Sends(p2p_s, covering, chunk_totals(problem, "split_s", layout, costs=costs))
+    return ChunkTimes(forward + out, backward + back, out, back, hidden, exchange, sends)
 
 
 def layer_pairs(problem: InnerProblem) -> LayerPairs:
     """What pairs of layers hide; nothing without a table."""
     none = np.zeros((len(problem.classes),) * 2)
     return problem.pairs_of or LayerPairs(none, none, none)
-
-
-def _sends(problem: InnerProblem, layout: Ints) -> Sends:
-    """What sends between stages take and what runs beside them."""
-    covering = covering_sends(row_major(layout), np.array([layer.covering_s for layer in problem.classes]))
-    return Sends(problem.p2p_s, covering, chunk_totals(problem, "split_s", layout))
 
 
 def stage_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
@@ -262,7 +300,7 @@ def static_bytes(problem: InnerProblem, layout: Ints) -> Floats:
 def activation_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
     """Activations of all micro batches in flight [n, pp]."""
     chunk = chunk_totals(problem, "activation_bytes", layout)
-    _add(problem, applied, layout, [-option.saved_bytes for option in problem.options], chunk)
+    _add(problem, applied, layout, -problem.saved_bytes, chunk)
     return worst_moment(problem, chunk)
 
 
@@ -274,13 +312,16 @@ def worst_moment(problem: InnerProblem, chunk_bytes: Floats) -> Floats:
 def host_bytes(problem: InnerProblem, layout: Ints, applied: Ints) -> Floats:
     """Bytes that every stage keeps on the host [n, pp] at its peak: what it swaps, for all micro batches in flight."""
     chunk = np.zeros(layout.shape[:-1])
-    _add(problem, applied, layout, [option.swap_bytes for option in problem.options], chunk)
+    _add(problem, applied, layout, problem.costs.swap_bytes, chunk)
     return worst_moment(problem, chunk)
 
 
-def tail_s(problem: InnerProblem, layout: Ints) -> Floats:
-    """Seconds after the pipeline has drained [n]: the slowest stage's reduction, optimizer and gathering."""
-    return np.asarray(problem.tail_s + chunk_totals(problem, "tail_s", layout).sum(axis=-1).max(axis=-1))
+def tail_s(problem: InnerProblem, layout: Ints, costs: ChunkCosts | None = None) -> Floats:
+    """Seconds after the pipeline has drained [n]: the slowest stage's reduction, optimizer and gathering.
+
+    costs : as of `chunk_times`.
+    """
+    return np.asarray(problem.tail_s + chunk_totals(problem, "tail_s", layout, costs=costs).sum(axis=-1).max(axis=-1))
 
 
 def by_class(starts: Any, ends: Any, layers: Sequence[int]) -> list[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from autodeploy.evaluation.inputs.expert_balance import peak_over_layers
 from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS, LayerCost, over_layers
 from autodeploy.evaluation.layers.unit_costs import MODULE, each_array, each_pair, mean_of, scalar_at
-from autodeploy.evaluation.stages.inner_problem import LayerClass, LayerPairs
+from autodeploy.evaluation.stages.inner_problem import NUMBERS_OF_CLASS, LayerClass, LayerPairs
 from autodeploy.evaluation.stages.stage_memory import communication_bytes
 from autodeploy.evaluation.stages.step_parts import (
     Owned,
@@ -149,6 +149,18 @@ class StepClass:
         return Tail(self.exposed_dp_s, np.asarray(update + self.owned.update_s), swap, self.migration_s)
 
     @property
+    def numbers(self) -> dict[str, Floats]:
+        """The numbers of its `LayerClass` by name [n or 1]."""
+        return {
+            **{f"{name}_s": self.pass_s(name) for name in PASSES},
+            "static_bytes": self.static.total,
+            "activation_bytes": self.cost.activation_bytes,
+            "tail_s": self.tail.total_s,
+            "covering_s": self.cost.covering_s,
+            "split_s": self.cost.split_s,
+        }
+
+    @property
     def unsharded_bytes(self) -> Floats:
         """Of frozen weights, and of states beyond what the rates say."""
         return np.asarray(self.cost.frozen_bytes + self.owned.state_bytes)
@@ -175,34 +187,32 @@ class StepClasses:
         return self.pieces[1]
 
     @cached_property
+    def numbers(self) -> dict[str, Floats]:
+        """Numbers of the `LayerClass` of all classes, then of the pieces, by name [n, layers + pieces]."""
+        n, steps = len(self.groups.dense_shards), [step.numbers for step in (*self.layers, *self.pieces)]
+        return {
+            name: np.stack([np.broadcast_to(step[name], (n,)) for step in steps], axis=1) for name in NUMBERS_OF_CLASS
+        }
+
+    @cached_property
     def rows(self) -> ClassRows:
         """The same candidate by candidate, as inner problems read it."""
-        n = len(self.groups.dense_shards)
-
-        def rows_of(step: StepClass) -> list[LayerClass]:
-            cost = step.cost
-            columns = (
-                *map(step.pass_s, PASSES),
-                step.static.total,
-                cost.activation_bytes,
-                step.tail.total_s,
-                cost.covering_s,
-                cost.split_s,
-            )
-            rows = (np.broadcast_to(column, (n,)).tolist() for column in columns)
-            return [LayerClass(step.name, *values) for values in zip(*rows, strict=True)]
-
-        layers = [rows_of(step) for step in self.layers]
+        columns = [values.T.tolist() for values in self.numbers.values()]
+        steps = [
+            [LayerClass(step.name, *values) for values in zip(*(column[number] for column in columns), strict=True)]
+            for number, step in enumerate((*self.layers, *self.pieces))
+        ]
+        n, kinds = len(self.groups.dense_shards), len(self.layers)
         pairs = (np.broadcast_to(each, (n, *each.shape[1:])) for each in vars(self.pair_tables).values())
-        pieces = {piece.name: rows_of(piece) for piece in self.pieces}
-        return ClassRows(list(zip(*layers, strict=True)), LayerPairs(*pairs), pieces)
+        pieces = {piece.name: rows for piece, rows in zip(self.pieces, steps[kinds:], strict=True)}
+        return ClassRows(list(zip(*steps[:kinds], strict=True)), LayerPairs(*pairs), pieces)
 
     @property
     def most_hidden_s(self) -> PairShares:
         """What a layer of every class hides in its passes, at most [classes, n]."""
         return tight_shares(pair_table(self.pairs, "hidden_s"), [layer.count for layer in self.layers])
 
-    @property
+    @cached_property
     def pair_tables(self) -> LayerPairs:
         """What pairs of classes hide [n, class, class], or [1, class, class] where all candidates are alike."""
         tables = (pair_table(self.pairs, name) for name in ("hidden_s", "hidden_exchange_s", "first_s"))

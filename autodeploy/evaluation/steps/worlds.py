@@ -16,20 +16,20 @@ import numpy as np
 from autodeploy.evaluation.inputs.expert_balance import persistent_shares
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.build_problem import build_problem, repriced
+from autodeploy.evaluation.stages.build_problem import build_problem, costs_on, repriced
+from autodeploy.evaluation.stages.chunk_costs import joined_costs
 from autodeploy.evaluation.stages.inner_problem import chunk_times, tail_s
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.stages.step_parts import p2p_s
 from autodeploy.evaluation.steps.estimate import Placed, applied_array, without_overlaps
-from cost_models.schedule import Sends, makespan_s
+from cost_models.schedule import makespan_s
 from hardware_profiles.efficiencies import limited
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.inputs.expert_balance import Loads
-    from autodeploy.evaluation.stages.inner_problem import ChunkTimes
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.evaluation.steps.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from hardware_profiles.covariance import FittedFactor
 
     World = Mapping[str, float]
-    Row = tuple["_Batch", int]
 
 
 EXCESS: Final = "imbalance_excess"  # of the stated imbalance, what is above 1
@@ -116,9 +115,11 @@ def step_times_in(
     at : numbers in place of the profile's, from which the worlds depart.
     limits : fractions stay at most 1, and links within what they can carry; a slope is wanted without.
     """
-    rows = _rows_in(candidates, context, layouts, numbers, worlds, at=at, limits=limits)
-    times = [_times_of(_placed(mine, layout)) for mine, layout in zip(rows, layouts, strict=True)]
-    return np.array(times, dtype=np.float64).reshape(len(layouts), len(worlds))
+    batches = _batches_in(candidates, context, numbers, worlds, at=at, limits=limits)
+    times = np.empty((len(layouts), len(worlds)))
+    for number, layout in enumerate(layouts):
+        times[number, [place for _, places in batches for place in places]] = _times_under(layout, number, batches)
+    return times
 
 
 def breakdowns_in(
@@ -131,32 +132,31 @@ def breakdowns_in(
     limits: bool = True,
 ) -> list[dict[str, float]]:
     """Seconds of a step by part of one candidate under its layout in each world; parameters as of `step_times_in`."""
-    (rows,) = _rows_in(candidate, context, [layout], numbers, worlds, at=None, limits=limits)
-    return [placed.simulated()[2] for placed in _placed(rows, layout)]
+    parts: dict[int, dict[str, float]] = {}
+    for batch, places in _batches_in(candidate, context, numbers, worlds, at=None, limits=limits):
+        placed = _placed(batch, layout)
+        parts |= {place: each.simulated()[2] for place, each in zip(places, placed, strict=True)}
+    return [parts[place] for place in range(len(worlds))]
 
 
-def _rows_in(
+def _batches_in(
     candidates: Candidates,
     context: Context,
-    layouts: Sequence[Layout],
     numbers: Sequence[Moved],
     worlds: Sequence[World],
     *,
     at: Mapping[str, float] | None,
     limits: bool,
-) -> list[list[Row]]:
-    """The rows of each candidate in the order of the worlds, priced in as few batches as there are loads."""
+) -> list[tuple[_Batch, list[int]]]:
+    """The candidates in all worlds, priced in as few batches as there are loads: each with the places of its worlds."""
     values = [_values_in(context, numbers, world, at or {}, limits=limits) for world in worlds]
-    rows: list[list[Row | None]] = [[None] * len(worlds) for _ in layouts]
     together: dict[Loads, list[int]] = {}
     for place, world in enumerate(worlds):
         together.setdefault(_loads_in(context, numbers, world), []).append(place)
-    for loads, places in together.items():
-        batch = _Batch.of(candidates, context, [values[place] for place in places], loads)
-        for number, mine in enumerate(rows):
-            for row, place in enumerate(places):
-                mine[place] = batch, number * len(places) + row
-    return [[row for row in mine if row] for mine in rows]
+    return [
+        (_Batch.of(candidates, context, [values[place] for place in places], loads), places)
+        for loads, places in together.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -185,57 +185,34 @@ class _Batch:
         return Priced(self.classes, self.candidates, context, row)
 
 
-def _placed(rows: Sequence[Row], layout: Layout) -> list[Placed]:
-    """One candidate's rows of batches under its layout."""
-    start, place = rows[0]
-    chosen = layout.chosen
-    plain = build_problem(start.at(place, start.one), choices=chosen, menu=False)
-    problems = [
-        repriced(plain, batch.at(row, batch.context), choices=chosen, send_s=float(batch.send_s[row]))
-        for batch, row in rows
-    ]
-    first, layers = problems[0], layout.layers[None]
-    applied = applied_array(first, layout)
-    problems = [
-        without_overlaps(problem, layers, applied, batch.at(row, batch.one))
-        for problem, (batch, row) in zip(problems, rows, strict=True)
-    ]
-    return [
-        Placed(
-            batch.at(row, batch.context),
-            problem,
-            layers,
-            applied,
-            chunk_times(problem, layers, applied),
-            forward_only=False,
-        )
-        for problem, (batch, row) in zip(problems, rows, strict=True)
-    ]
+def _times_under(layout: Layout, number: int, batches: Sequence[tuple[_Batch, list[int]]]) -> Floats:
+    """Step time of one candidate, by its number, under its layout in the worlds of some batches [worlds]."""
+    costs, problem = [], None
+    for batch, places in batches:
+        rows = np.arange(number * len(places), (number + 1) * len(places))
+        problem = build_problem(batch.at(rows[0], batch.one), choices=layout.chosen, menu=False)
+        applied = applied_array(problem, layout)
+        problem = without_overlaps(problem, layout.layers[None], applied, batch.at(rows[0], batch.one))
+        costs.append(costs_on(problem, batch.at(rows[0], batch.context), rows, batch.send_s[rows]))
+    assert problem is not None
+    every = sum(len(places) for _, places in batches)
+    layers, applied = (np.repeat(each, every, axis=0) for each in (layout.layers[None], applied))
+    joined = joined_costs(costs)
+    times = chunk_times(problem, layers, applied, joined)
+    passes = times.forward_s, times.backward_s, times.hidden_pair_s
+    return np.asarray(makespan_s(problem.order, *passes, times.sends) + tail_s(problem, layers, joined))
 
 
-def _times_of(rows: Sequence[Placed]) -> Floats:
-    """Step time of one candidate under its layout in every world [rows], its schedule walked through once."""
-    times = [placed.times for placed in rows]
-    makespans = makespan_s(
-        rows[0].problem.order,
-        np.concatenate([t.forward_s for t in times]),
-        np.concatenate([t.backward_s for t in times]),
-        np.concatenate([t.hidden_pair_s for t in times]),
-        _sends(times),
-    )
-    return np.asarray(makespans + np.concatenate([tail_s(placed.problem, placed.layers) for placed in rows]))
-
-
-def _sends(times: Sequence[ChunkTimes]) -> Sends:
-    """The sends of all worlds, which have one schedule: all or none of them run something beside."""
-    sends = [t.sends for t in times]
-    covering = [s.covering_s for s in sends if s.covering_s is not None]
-    split = [s.split_s for s in sends if s.split_s is not None]
-    return Sends(
-        np.array([float(np.asarray(s.p2p_s)) for s in sends]),
-        np.concatenate(covering) if covering else None,
-        np.concatenate(split) if split else None,
-    )
+def _placed(batch: _Batch, layout: Layout) -> Iterator[Placed]:
+    """The only candidate of a batch under its layout in each of its worlds."""
+    plain = build_problem(batch.at(0, batch.one), choices=layout.chosen, menu=False)
+    for row in range(len(batch.candidates)):
+        there = batch.at(row, batch.context)
+        problem = repriced(plain, there, choices=layout.chosen, send_s=float(batch.send_s[row]))
+        layers, applied = layout.layers[None], applied_array(problem, layout)
+        problem = without_overlaps(problem, layers, applied, batch.at(row, batch.one))
+        times = chunk_times(problem, layers, applied)
+        yield Placed(there, problem, layers, applied, times, forward_only=False)
 
 
 def _values_in(
