@@ -6,8 +6,11 @@ Source: MindSpeed and Megatron-LM recompute modules, MindSpeed moe-zero-memory, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import Literal
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,41 @@ CHOICES: dict[str, MemoryChoice] = {
         MemoryChoice("swap_moe", "swap", ("expert_in", "expert_up_out")),
     )
 }
+
+
+def freed_by(choice: MemoryChoice, kept: Iterable[str]) -> list[str]:
+    """Names of the kept tensors that a choice frees."""
+    if EVERYTHING in choice.frees:
+        return [name for name in kept if name != LAYER_INPUT]
+    return [name for name in choice.frees if name in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What a choice frees of a layer's kept tensors, and the operators that it runs again, in the layer's order."""
+
+    choice: MemoryChoice
+    freed: tuple[str, ...]
+    replayed: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def touched_by_choices(kept: tuple[str, ...], operators: tuple[str, ...], *, shares: bool) -> tuple[Touched, ...]:
+    """The choices that free something of a layer with these tensors and operators.
+
+    shares : what recomputation by operator frees and replays in part is known.
+    """
+    found = [
+        Touched(
+            choice,
+            tuple(freed_by(choice, kept)),
+            tuple(name for name in operators if EVERYTHING in choice.replays or name in choice.replays),
+        )
+        for choice in CHOICES.values()
+        if shares or not choice.shares
+    ]
+    return tuple(each for each in found if each.freed)
+
 
 # Name in a strategy's swap -> choice.
 SWAP_NAMES: dict[str, str] = {

@@ -113,6 +113,12 @@ class ExpertBalance:
         """What the busiest rank's exchanges depend on."""
         return self.compute, self.exchange, self.node
 
+    @property
+    def uneven(self) -> bool:
+        """Whether the busiest rank's experts or exchanges differ from the mean rank's, in any candidate."""
+        exchanges = (self.exchange != self.mean_exchange) | (self.node != self.mean_exchange)
+        return bool(np.any((self.compute != 1.0) | exchanges))
+
 
 @dataclass(frozen=True, slots=True)
 class Levelling:

@@ -60,7 +60,7 @@ class ExchangeTimes:
     dispatch_s, combine_s : one dispatch and one combine, uneven load included.
     behind : (dispatch or combine, pass) -> seconds of it that run behind computation.
     launches : pass -> exchanges that the host issues; a group of one rank has none.
-    each : every exchange alone.
+    each : every exchange alone that some candidate runs.
     """
 
     forward_s: dict[str, Floats]
@@ -137,10 +137,15 @@ class LayerInputs:
         """Operators by name."""
         return {op.name: op for op in self.table.operators}
 
-    @property
+    @cached_property
     def zero(self) -> Floats:
         """Nothing [n]."""
         return np.zeros_like(self.shard.tp)
+
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether a busiest rank's experts have other work than the mean rank's, in any candidate."""
+        return self.features.balance.uneven
 
 
 @dataclass(frozen=True)
@@ -157,14 +162,16 @@ class _Work:
 
     @cached_property
     def pieces(self) -> dict[str, Floats]:
-        """Pieces [n] in which each matrix multiplication runs beside its collective; 1: it doesn't.
+        """Pieces [n] in which each matrix multiplication runs beside its collective; 1: it doesn't. Empty where no candidate cuts any.
 
         A chunked one has as many as its flag says, a fused kernel chooses by the size of the multiplication.
         """
         features = self.layer.features
+        if not (features.tp_fusion > 1).any():
+            return {}
         products = [op for op in self.layer.table.operators if op.kind == "gemm"]
         pieces = {op.name: features.tp_fusion for op in products}
-        if features.tp_fused_kernel and (features.tp_fusion > 1).any():
+        if features.tp_fused_kernel:
             for op in products:
                 sized = fused_pieces(op.rows, op.columns, op.depth, self.layer.shard.tp)
                 pieces[op.name] = np.minimum(sized, features.tp_fusion)
@@ -209,18 +216,22 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
     each = []
     work = _Work(layer, operators)
     for exchange in layer.table.exchanges:
+        passes = [back for back in (False, True) if _runs(exchange, back=back)]
+        if not passes:
+            continue
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
         of = (exchange, balance.mean_exchange) if lane == "ep" else (exchange,)
         even = uneven = once(of, _once_s, layer, exchange, busiest=False)
-        if lane == "ep" and exchange.name not in HOT:
+        if lane == "ep" and exchange.name not in HOT and layer.uneven:
             uneven = once((exchange, *balance.busiest), _once_s, layer, exchange, busiest=True)
         if exchange.kind in single:
             single[exchange.kind] = single[exchange.kind] + uneven
         forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
         totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
         beside = operators.get(exchange.beside), operators.get(CORE)
-        seen = []
-        for back, count in ((False, exchange.forward_count), (True, exchange.backward_count)):
+        seen = {False: zero, True: zero}
+        for back in passes:
+            count = exchange.backward_count if back else exchange.forward_count
             if lane == "ep":
                 shown = busiest = _exposed_s(work, exchange, even, back=back)
                 if uneven is not even:
@@ -230,11 +241,11 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
                 shown = busiest = once((exchange, *beside, back), _exposed_s, work, exchange, even, back=back)
             exposed[lane, back] = exposed[lane, back] + shown * count
             launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
-            seen.append(np.asarray(busiest * count))
+            seen[back] = np.asarray(busiest * count)
             if exchange.kind in single:
                 hidden = np.asarray((uneven - busiest) * count)
                 behind[exchange.kind, back] = behind.get((exchange.kind, back), 0.0) + hidden
-        each.append(OneExchange(exchange, uneven, *seen))
+        each.append(OneExchange(exchange, uneven, seen[False], seen[True]))
     return ExchangeTimes(
         forward_s=forward_s,
         exposed=exposed,
@@ -248,6 +259,12 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
         launches=launches,
         each=tuple(each),
     )
+
+
+def _runs(exchange: Exchange, *, back: bool) -> bool:
+    """Whether any candidate runs the exchange in a pass."""
+    count = exchange.backward_count if back else exchange.forward_count
+    return bool(count.any()) if isinstance(count, np.ndarray) else count != 0.0
 
 
 def _once_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats:
@@ -293,7 +310,10 @@ def expert_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats
     routing = all_to_all.Routing(imbalance, of_nodes, features.deduplicate, features.groups)
     flat = all_to_all.flat_s(size, choices, groups.ep, tiers, fixed, routing, loss=loss)
     dispatcher = features.dispatcher
-    seconds = np.where(dispatcher == SEQUENTIAL, all_to_all.sequential_s(size, flat, groups.etp, tiers, fixed), flat)
+    seconds = flat
+    if (dispatcher == SEQUENTIAL).any():
+        turned = all_to_all.sequential_s(size, flat, groups.etp, tiers, fixed)
+        seconds = np.where(dispatcher == SEQUENTIAL, turned, seconds)
     if (dispatcher == ALL_GATHER).any():
         gathered = all_to_all.all_gather_dispatch_s(size, groups.experts, tiers, fixed)
         seconds = np.where(dispatcher == ALL_GATHER, gathered, seconds)
@@ -333,9 +353,10 @@ def _beside_chunks(work: _Work, exchange: Exchange, seconds: Floats, product_s: 
     product's output or input, and of the gathered gradient. The kernels of MC2 place rows themselves.
     Source: MindSpeed coc_parallel_linears_sequence_parallel.py, shuffle_as_coc_*.
     """
-    machine, chunks, product = work.layer.machine, work.pieces[exchange.beside], work.layer.operators[exchange.beside]
-    if not (chunks > 1).any():
+    chunks = work.pieces.get(exchange.beside)
+    if chunks is None or not (chunks > 1).any():
         return seconds
+    machine, product = work.layer.machine, work.layer.operators[exchange.beside]
     m, n, k = product.rows, product.columns, product.depth
     copied, copies = np.zeros(1), 0.0
     if not work.layer.features.tp_fused_kernel and exchange.kind in {"gather", "scatter"}:

@@ -20,7 +20,7 @@ from autodeploy.evaluation.layers.exchanges import (
 )
 from autodeploy.evaluation.layers.operator_time import OperatorTime, operator_time
 from autodeploy.evaluation.layers.pair_windows import Pairing, beside_matrix_work_s, halves
-from autodeploy.workload.memory_choices import CHOICES, EVERYTHING, LAYER_INPUT, MemoryChoice
+from autodeploy.workload.memory_choices import EVERYTHING, touched_by_choices
 from autodeploy.workload.operators import MATRIX_KINDS
 from autodeploy.workload.reference_model import REFERENCE
 from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s
@@ -28,8 +28,9 @@ from cost_models.muon import newton_schulz_s
 from cost_models.swap import beyond_own_layer_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from autodeploy.workload.memory_choices import MemoryChoice, Touched
     from autodeploy.workload.operators import LayerTable, Operator
     from cost_models.arrays import Floats
 
@@ -110,13 +111,29 @@ class LayerCost:
         return np.asarray(self.forward.total_s + self.backward.total_s)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerTimes:
     """Seconds of a layer's operators by name, under even load and on the busiest rank, and of its exchanges."""
 
     even: dict[str, OperatorTime]
-    busiest: dict[str, OperatorTime]
+    busiest: dict[str, OperatorTime]  # `even` itself where no rank is busier
     exchanged: ExchangeTimes
+
+    @cached_property
+    def even_s(self) -> tuple[Floats, Floats]:
+        """Of all operators in the forward and in the backward pass [n]."""
+        return both_passes_s(self.even.values())
+
+    @cached_property
+    def busiest_s(self) -> tuple[Floats, Floats]:
+        """The same on the busiest rank [n]."""
+        return self.even_s if self.busiest is self.even else both_passes_s(self.busiest.values())
+
+
+def both_passes_s(times: Iterable[OperatorTime]) -> tuple[Floats, Floats]:
+    """Seconds of operators in the forward and in the backward pass [n]."""
+    times = tuple(times)
+    return np.asarray(sum(time.forward_s for time in times)), np.asarray(sum(time.backward_s for time in times))
 
 
 def layer_times(layer: LayerInputs) -> LayerTimes:
@@ -127,12 +144,13 @@ def layer_times(layer: LayerInputs) -> LayerTimes:
         return layer.prices.once((op, factor), operator_time, op, machine, factor)
 
     even = {op.name: seconds(op, EVEN) for op in layer.table.operators}
-    busiest = dict(even)
-    for op in layer.table.operators:
-        if op.per_expert:
-            busiest[op.name] = seconds(op, features.balance.compute)
-        elif op.kind == "attention":
-            busiest[op.name] = seconds(op, features.attention_imbalance)
+    longer: dict[str, OperatorTime] = {}
+    if layer.uneven:
+        longer |= {op.name: seconds(op, features.balance.compute) for op in layer.table.operators if op.per_expert}
+    if np.any(features.attention_imbalance != EVEN):
+        attention = [op for op in layer.table.operators if op.kind == "attention"]
+        longer |= {op.name: seconds(op, features.attention_imbalance) for op in attention}
+    busiest = even | longer if longer else even
     return LayerTimes(even, busiest, exchange_times(layer, busiest))
 
 
@@ -209,10 +227,8 @@ def _of_layers(choice: ChoiceCost, less: Floats) -> ChoiceCost:
 
 
 def _phase(layer: LayerInputs, times: LayerTimes, *, backward: bool) -> PhaseCost:
-    part: Callable[[OperatorTime], Floats] = (lambda t: t.backward_s) if backward else (lambda t: t.forward_s)
     exchanged = times.exchanged
-    mean = np.asarray(sum(part(t) for t in times.even.values()))
-    busy = np.asarray(sum(part(t) for t in times.busiest.values()))
+    mean, busy = times.even_s[backward], times.busiest_s[backward]
     if layer.features.vector_parallel:
         mean = mean - beside_matrix_work_s(times.even, exchanged, backward=backward)
         busy = busy - beside_matrix_work_s(times.busiest, exchanged, backward=backward)
@@ -317,38 +333,42 @@ def _choices(
     preprocess, with its device-to-host copy, a second time.
     """
     table, machine, features, zero = layer.table, layer.machine, layer.features, layer.zero
-    exchanged = times.exchanged
     busiest = {name: time for name, time in times.busiest.items() if not name.startswith(REFERENCE)}
     again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
+    # The backward pass has hot weights there anyway, and replays nothing of a reference.
+    exchanges = [
+        (name, seconds)
+        for name, seconds in times.exchanged.forward_s.items()
+        if name not in HOT and not name.startswith(REFERENCE)
+    ]
+    balanced = {t.name: t.kept_bytes for t in table.tensors if t.per_expert}
+    touched = touched_by_choices(tuple(kept), tuple(busiest), shares=table.by_operator is not None)
+    saved = {each.choice.name: _saved_bytes(each, kept, layer) for each in touched}
+    work = {each.choice.name: _replayed_s(each, busiest, table) for each in touched if each.choice.kind == "recompute"}
+    waits = _waits(touched, saved, work, times.exchanged.shown_ep(backward=True) * features.recompute_in_waits)
     choices = {}
-    waits = _waits(table, kept, busiest, exchanged.shown_ep(backward=True) * features.recompute_in_waits)
-    even = {t.name: t.kept_bytes for t in table.tensors}
-    for choice in CHOICES.values():
-        freed = _freed_here(choice, kept, table)
-        if not freed:
-            continue
-        saved = np.asarray(sum(kept[name] * share for name, share in freed.items()) + zero)
-        uneven = np.asarray(saved - sum(even[name] * share for name, share in freed.items()))
+    for each in touched:
+        choice, bytes_ = each.choice, saved[each.choice.name]
+        uneven = zero
+        if any(name in balanced for name in each.freed):
+            uneven = np.asarray(bytes_ - sum(balanced.get(name, kept[name]) for name in each.freed))
         if choice.shares and table.by_operator is not None:
-            saved = np.asarray(saved - table.by_operator.kept_bytes)
+            bytes_ = np.asarray(bytes_ - table.by_operator.kept_bytes)
         if choice.kind == "swap":
-            waited = 2.0 * saved / memory_rate
+            waited = 2.0 * bytes_ / memory_rate
             if choice.own_layer:
-                waited = waited + np.where(features.paired, 0.0, _own_layer_s(layer, saved, busiest))
-            choices[choice.name] = ChoiceCost(saved, np.asarray(waited), saved, zero, uneven)
+                waited = waited + np.where(features.paired, 0.0, _own_layer_s(layer, bytes_, busiest))
+            choices[choice.name] = ChoiceCost(bytes_, np.asarray(waited), bytes_, zero, uneven)
             continue
-        work = _replayed_work(choice, busiest, table)
-        replayed = zero + work - np.minimum(work, waits(choice, work))
-        for name, seconds in exchanged.forward_s.items():
-            if name in HOT or name.startswith(REFERENCE):
-                continue  # the backward pass has the weights there anyway, and replays nothing of a reference
+        replayed = zero + work[choice.name] - waits(choice)
+        for name, seconds in exchanges:
             if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
                 replayed = replayed + seconds
         host = zero + (again if PERMUTES in choice.replays else 0.0)
         if EVERYTHING in choice.replays or ROUTES in choice.replays:
             host = forward_host_s
-        choices[choice.name] = ChoiceCost(saved, replayed + host, zero, host, uneven)
+        choices[choice.name] = ChoiceCost(bytes_, replayed + host, zero, host, uneven)
     return choices
 
 
@@ -363,53 +383,46 @@ def _own_layer_s(layer: LayerInputs, swapped: Floats, times: dict[str, OperatorT
     out = sum((times[name].forward_s for name in (*core, *after)), np.zeros(1))
     back = sum((times[name].backward_s for name in after), np.zeros(1))
     link = layer.machine.host.link_bytes_per_s
-    passes = [sum(part) for part in zip(*((t.forward_s, t.backward_s) for t in times.values()), strict=True)]
-    return np.asarray(
-        sum(beyond_own_layer_s(swapped, link, window, whole) for window, whole in zip((out, back), passes, strict=True))
-    )
+    windows = zip((out, back), both_passes_s(times.values()), strict=True)
+    return np.asarray(sum(beyond_own_layer_s(swapped, link, window, whole) for window, whole in windows))
 
 
-def _freed_here(choice: MemoryChoice, kept: Mapping[str, object], table: LayerTable) -> dict[str, Floats | float]:
-    """Names of the kept tensors that a choice frees in a layer, with the share of each."""
-    if not choice.shares:
-        return dict.fromkeys(freed_by(choice, kept), 1.0)
-    if table.by_operator is None:
-        return {}
-    return {name: table.by_operator.tensors[name] for name in freed_by(choice, kept)}
+def _saved_bytes(touched: Touched, kept: Mapping[str, Floats], layer: LayerInputs) -> Floats:
+    """Bytes of the kept tensors that a choice frees, or of its shares of them [n]."""
+    if not touched.choice.shares or layer.table.by_operator is None:
+        return np.asarray(sum(kept[name] for name in touched.freed) + layer.zero)
+    shares = layer.table.by_operator.tensors
+    return np.asarray(sum(kept[name] * shares[name] for name in touched.freed) + layer.zero)
 
 
-def _replayed_work(choice: MemoryChoice, times: dict[str, OperatorTime], table: LayerTable) -> Floats:
-    """Seconds of the operators that a choice runs again."""
-    again = {name: t.forward_s for name, t in times.items() if EVERYTHING in choice.replays or name in choice.replays}
-    if choice.shares and table.by_operator is not None:
-        again = {name: seconds * table.by_operator.operators[name] for name, seconds in again.items()}
-    return np.asarray(sum(again.values(), np.zeros(1)))
+def _replayed_s(touched: Touched, times: Mapping[str, OperatorTime], table: LayerTable) -> Floats:
+    """Seconds of the operators that a choice runs again [n]."""
+    if not touched.choice.shares or table.by_operator is None:
+        return np.asarray(sum((times[name].forward_s for name in touched.replayed), np.zeros(1)))
+    shares = table.by_operator.operators
+    return np.asarray(sum((times[name].forward_s * shares[name] for name in touched.replayed), np.zeros(1)))
 
 
 def _waits(
-    table: LayerTable, kept: dict[str, Floats], times: dict[str, OperatorTime], exposed: Floats
-) -> Callable[[MemoryChoice, Floats], Floats]:
+    touched: Sequence[Touched], saved: Mapping[str, Floats], work: Mapping[str, Floats], exposed: Floats
+) -> Callable[[MemoryChoice], Floats | float]:
     """How much of a choice's replay runs while the backward pass waits for an expert exchange (`exposed`).
 
     A replay needs no gradient, so it can run beside the exchanges of the backward pass that nothing else hides. Full
     recompute has them to itself; choices that may be combined share them in proportion to their work, so that together
     they never hide more than there is. One that frees no bytes, as of norms before frozen weights, has no share.
     """
+    if not np.any(exposed):
+        return lambda choice: 0.0
     together = np.zeros(1)
-    for choice in CHOICES.values():
-        if choice.kind == "recompute" and EVERYTHING not in choice.frees:
-            freed = sum(kept[name] * share for name, share in _freed_here(choice, kept, table).items())
-            together = together + np.where(np.asarray(freed) > 0.0, _replayed_work(choice, times, table), 0.0)
+    for each in touched:
+        if each.choice.kind == "recompute" and EVERYTHING not in each.choice.frees:
+            name = each.choice.name
+            together = together + np.where(saved[name] > 0.0, work[name], 0.0)
 
-    def window(choice: MemoryChoice, work: Floats) -> Floats:
-        share = 1.0 if EVERYTHING in choice.frees else work / np.maximum(together, 1e-30)
-        return np.asarray(exposed * share)
+    def hidden(choice: MemoryChoice) -> Floats:
+        mine = work[choice.name]
+        share = 1.0 if EVERYTHING in choice.frees else mine / np.maximum(together, 1e-30)
+        return np.minimum(mine, exposed * share)
 
-    return window
-
-
-def freed_by(choice: MemoryChoice, kept: Mapping[str, object]) -> list[str]:
-    """Names of the kept tensors that a choice frees."""
-    if EVERYTHING in choice.frees:
-        return [name for name in kept if name != LAYER_INPUT]
-    return [name for name in choice.frees if name in kept]
+    return hidden

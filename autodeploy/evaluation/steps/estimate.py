@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS, freed_by
+from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS
 from autodeploy.evaluation.layers.unit_costs import scalar_at, tensor_bytes
 from autodeploy.evaluation.stages.build_problem import build_problem, stage_buffers
 from autodeploy.evaluation.stages.inner_problem import (
@@ -26,7 +26,7 @@ from autodeploy.evaluation.stages.inner_problem import (
 from autodeploy.evaluation.stages.step_classes import PASSES
 from autodeploy.evaluation.stages.step_parts import TAIL_PARTS, take_hidden
 from autodeploy.specs.choice_key import ChoiceKey
-from autodeploy.workload.memory_choices import CHOICES, compete
+from autodeploy.workload.memory_choices import CHOICES, compete, freed_by
 from cost_models.hbm import first_step_peak_bytes
 from cost_models.schedule import Sends, model_parts, pair_counts, simulate
 
