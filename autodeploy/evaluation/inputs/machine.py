@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # Of an element that layers compute with; 8-bit operands are cast from 16 bits.
 ELEMENT_BYTES = {"fp32": 4.0}
+FAST = 1e30  # bytes a second of a link that takes no time
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,15 @@ class Machine:
             placed.size.astype(np.float64),
             tuple(fan_out[..., t] for t in range(fan_out.shape[-1])),
             None if near is None else near.astype(np.float64),
+        )
+
+    @cached_property
+    def with_one_tier(self) -> tuple[Machine, ...]:
+        """For each tier, the machine on whose network it alone takes time."""
+        fast = [replace(tier, bytes_per_s=FAST, latency_s=0.0) for tier in self.tiers]
+        return tuple(
+            replace(self, tiers=(*fast[:number], tier, *fast[number + 1 :]), comm_op_s=0.0)
+            for number, tier in enumerate(self.tiers)
         )
 
     def tier_of(self, stride: int) -> Tier:

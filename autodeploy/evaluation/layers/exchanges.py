@@ -216,7 +216,7 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
     each = []
     work = _Work(layer, operators)
     for exchange in layer.table.exchanges:
-        passes = [back for back in (False, True) if _runs(exchange, back=back)]
+        passes = [back for back in (False, True) if runs(exchange, back=back)]
         if not passes:
             continue
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
@@ -261,7 +261,7 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
     )
 
 
-def _runs(exchange: Exchange, *, back: bool) -> bool:
+def runs(exchange: Exchange, *, back: bool) -> bool:
     """Whether any candidate runs the exchange in a pass."""
     count = exchange.backward_count if back else exchange.forward_count
     return bool(count.any()) if isinstance(count, np.ndarray) else count != 0.0

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.exchanges import DENSE, HOT, SHARED, LayerInputs, expert_s, group_name
+from autodeploy.evaluation.layers.exchanges import DENSE, HOT, SHARED, LayerInputs, expert_s, group_name, runs
+from autodeploy.workload.operators import MATRIX_KINDS
 from cost_models.collectives import all_gather_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.evaluation.layers.exchanges import ExchangeTimes
     from autodeploy.evaluation.layers.operator_time import OperatorTime
     from autodeploy.workload.operators import Exchange, Operator
@@ -57,7 +58,6 @@ def _window_s(times: dict[str, OperatorTime], side: str, backward: bool) -> Floa
 ROUTED = ("expert_", "sort_by_")  # operators between dispatch and combine
 OUTSIDE = ("permute", "unpermute")  # reordering before the dispatch and after the combine
 CUBE = frozenset({"gemm", "grouped_gemm", "attention"})
-FAST = 1e30  # bytes a second of a link that takes no time
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,11 @@ def halves(
 
     for op in layer.table.operators:
         time = times[op.name]
-        routed, shared, dense = (op.name.startswith(names) for names in (ROUTED, SHARED, DENSE))
+        routed, shared, dense = _place_of(op.name)
         add("middle" if routed or dense else "ahead", op, time.forward_s)
         add("back_middle" if routed or shared or dense else "back", op, time.input_gradient_s)
+        if op.kind not in MATRIX_KINDS:
+            continue  # it has no weight
         if routed:
             experts_dw = experts_dw + time.weight_gradient_s
         elif shared or op.window == "attention":
@@ -156,6 +158,12 @@ def halves(
     )
 
 
+@cache
+def _place_of(operator: str) -> tuple[bool, bool, bool]:
+    """Whether an operator of this name is between dispatch and combine, of shared experts, or of a dense MLP."""
+    return operator.startswith(ROUTED), operator.startswith(SHARED), operator.startswith(DENSE)
+
+
 def _beside_matrix_work(
     work: dict[str, list[Floats]], times: dict[str, OperatorTime], exchanged: ExchangeTimes
 ) -> None:
@@ -173,25 +181,26 @@ class _Collectives:
     """Collectives other than dispatch and combine, by the half of the layer in which they run."""
 
     def __init__(self, layer: LayerInputs, exchanged: ExchangeTimes) -> None:
-        self._zero, self._tiers = layer.zero, range(len(layer.machine.tiers))
-        self._found: list[tuple[str, bool, tuple[Floats, ...], Floats]] = []
+        self._zero = layer.zero
+        self._none = np.zeros((len(layer.machine.tiers), *layer.zero.shape))
+        self._found: list[tuple[str, bool, Floats, Floats]] = []
         for one in exchanged.each:
             if one.exchange.kind in {"dispatch", "combine"}:
                 continue
             half, of = _half(one.exchange), (one.exchange, one.once_s)
-            forward, backward = layer.prices.once(of, _passes_on_tiers, layer, *of)
-            self._found.append((half, False, forward, one.exposed_forward_s))
-            self._found.append((half, True, backward, one.exposed_backward_s))
+            once = layer.prices.once(of, _on_tiers, layer, *of)
+            if runs(one.exchange, back=False):
+                self._found.append((half, False, once * one.exchange.forward_count, one.exposed_forward_s))
+            if runs(one.exchange, back=True):
+                self._found.append((half, True, once * one.exchange.backward_count, one.exposed_backward_s))
 
     def lanes(self, work: list[Floats], halves: tuple[str, ...], *, backward: bool) -> Lanes:
         """Work of the cube and the vector units, with the collectives of these halves of the layer."""
-        exposed, tiers = self._zero, [self._zero for _ in self._tiers]
+        exposed, tiers = self._zero, self._none
         for half, back, on_tiers, shown in self._found:
             if half in halves and back == backward:
-                exposed = exposed + shown
-                for number in self._tiers:
-                    tiers[number] = tiers[number] + on_tiers[number]
-        return Lanes(np.asarray(work[0]), np.asarray(work[1]), np.asarray(exposed), tuple(map(np.asarray, tiers)))
+                exposed, tiers = exposed + shown, tiers + on_tiers
+        return Lanes(np.asarray(work[0]), np.asarray(work[1]), np.asarray(exposed), tuple(tiers))
 
 
 def _half(exchange: Exchange) -> str:
@@ -203,30 +212,14 @@ def _half(exchange: Exchange) -> str:
     return "attention" if exchange.window == "attention" else "shared"
 
 
-def _passes_on_tiers(layer: LayerInputs, exchange: Exchange, once_s: Floats) -> list[tuple[Floats, ...]]:
-    """Seconds that the runs of a forward and of a backward pass keep each tier busy [n]."""
-    once = _on_tiers(layer, exchange, once_s)
-    return [tuple(np.asarray(tier * n) for tier in once) for n in (exchange.forward_count, exchange.backward_count)]
-
-
-def _on_tiers(layer: LayerInputs, exchange: Exchange, once_s: Floats) -> tuple[Floats, ...]:
-    """Seconds that one run keeps each tier busy [n]: where its group's outermost members are, or each tier's share."""
+def _on_tiers(layer: LayerInputs, exchange: Exchange, once_s: Floats) -> Floats:
+    """Seconds that one run keeps each tier busy [tiers, n]: where its group's outermost members are, or its share."""
     groups, machine = layer.groups, layer.machine
     if exchange.name in HOT:
-        return tuple(
-            all_gather_s(exchange.message_bytes, groups.ep, _alone(machine, number).tiers, 0.0)
-            for number in range(len(machine.tiers))
-        )
-    tier = groups.outermost[group_name(exchange)]
-    return tuple(np.asarray(np.where(tier == number, once_s, 0.0)) for number in range(len(machine.tiers)))
-
-
-def _alone(machine: Machine, number: int) -> Machine:
-    """The machine on which only one tier takes time."""
-    tiers = tuple(
-        tier if n == number else replace(tier, bytes_per_s=FAST, latency_s=0.0) for n, tier in enumerate(machine.tiers)
-    )
-    return replace(machine, tiers=tiers, comm_op_s=0.0)
+        each = [all_gather_s(exchange.message_bytes, groups.ep, one.tiers, 0.0) for one in machine.with_one_tier]
+        return np.stack(np.broadcast_arrays(*each))
+    numbers = np.arange(len(machine.tiers))[:, None]
+    return np.where(groups.outermost[group_name(exchange)] == numbers, once_s, 0.0)
 
 
 def _expert_exchange(layer: LayerInputs, name: str, seconds: Floats) -> ExpertExchange:
@@ -240,5 +233,4 @@ def _expert_exchange(layer: LayerInputs, name: str, seconds: Floats) -> ExpertEx
 
 
 def _expert_tiers(layer: LayerInputs, exchange: Exchange) -> list[Floats]:
-    machines = (_alone(layer.machine, number) for number in range(len(layer.machine.tiers)))
-    return [expert_s(replace(layer, machine=machine), exchange, busiest=True) for machine in machines]
+    return [expert_s(replace(layer, machine=one), exchange, busiest=True) for one in layer.machine.with_one_tier]
