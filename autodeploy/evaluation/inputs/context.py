@@ -19,7 +19,7 @@ from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.strategies.candidates import DISPATCHERS
 from autodeploy.strategies.rules import values_of
 from autodeploy.workload.flops import step_flops_per_token
-from autodeploy.workload.layers import model_matrices
+from autodeploy.workload.layers import layer_kinds, model_matrices
 from cost_models.all_to_all import ExpertGroups
 from cost_models.collectives import MOST_PIECES
 from cost_models.hbm import OptimizerFormat
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from autodeploy.stack.frameworks import Framework
     from autodeploy.stack.releases import Release
     from autodeploy.strategies.candidates import Candidates
+    from autodeploy.workload.attention_types import LayerKind
     from autodeploy.workload.operators import OperatorFeatures
     from cost_models.arrays import Bools, Floats
     from cost_models.collectives import Group
@@ -148,6 +149,11 @@ class Context:
     def matrices(self) -> tuple[float, float]:
         """As of `model_matrices`."""
         return model_matrices(self.model, self.operators)
+
+    @cached_property
+    def layer_kinds(self) -> list[tuple[LayerKind, int]]:
+        """As of `layer_kinds`."""
+        return layer_kinds(self.model)
 
     @property
     def node_ranks(self) -> int:

@@ -162,8 +162,9 @@ def layer_cost(layer: LayerInputs) -> LayerCost:
     """
     table, features, zero, times = layer.table, layer.features, layer.zero, layer_times(layer)
     exchanged = times.exchanged
-    forward, backward = (_phase(layer, times, backward=back) for back in (False, True))
-    pairing = _pairing(layer, times, (forward, backward))
+    calls = issued(layer, exchanged, backward=False), issued(layer, exchanged, backward=True)
+    forward, backward = (_phase(layer, times, calls[back], backward=back) for back in (False, True))
+    pairing = _pairing(layer, times, calls, (forward, backward))
     peak = features.balance.peak
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
     activation = np.asarray(sum(kept.values()) + zero)
@@ -226,7 +227,7 @@ def _of_layers(choice: ChoiceCost, less: Floats) -> ChoiceCost:
     return replace(choice, saved_bytes=choice.saved_bytes - off, uneven_bytes=choice.uneven_bytes - off)
 
 
-def _phase(layer: LayerInputs, times: LayerTimes, *, backward: bool) -> PhaseCost:
+def _phase(layer: LayerInputs, times: LayerTimes, calls: Floats, *, backward: bool) -> PhaseCost:
     exchanged = times.exchanged
     mean, busy = times.even_s[backward], times.busiest_s[backward]
     if layer.features.vector_parallel:
@@ -236,19 +237,18 @@ def _phase(layer: LayerInputs, times: LayerTimes, *, backward: bool) -> PhaseCos
     ep_imbalance = exchanged.imbalance[backward]
     dp = sharded_s(layer, busy, exchanged, backward=backward)
     device = busy + ep + ep_imbalance + tp + cp + dp
-    exposed = _host_s(layer, times, device, backward=backward)
+    exposed = _host_s(layer, times, calls, device, backward=backward)
     zero = np.zeros_like(device)
     uneven = busy - mean + ep_imbalance
     parts = (mean, uneven, tp, ep, cp, dp, exposed)
     return PhaseCost(*(np.asarray(part + zero) for part in parts))
 
 
-def _host_s(layer: LayerInputs, times: LayerTimes, device_s: Floats, *, backward: bool) -> Floats:
-    """Seconds of a pass in which the device waits for the host."""
+def _host_s(layer: LayerInputs, times: LayerTimes, calls: Floats, device_s: Floats, *, backward: bool) -> Floats:
+    """Seconds of a pass in which the device waits for the host, which issues `calls` operators."""
     rates, table, features = layer.machine.host, layer.table, layer.features
     if features.compiled:
         return np.zeros(1)
-    calls = issued(layer, times.exchanged, backward=backward)
     if features.sync_free or backward or not np.any(table.synchronisations):
         return exposed_host_s(kernel_launch_s(calls, rates.issue_s, 0.0, 0.0), device_s, 0.0, 0.0)
     restart, queued = synchronisation_s(layer, times)
@@ -270,11 +270,11 @@ def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Fl
     early = [name for name in names if name.startswith(SHARED)] if features.host_reorder else []
     queued = np.asarray(sum((busiest[name].forward_s for name in early), np.zeros(1)))
     queued = queued + np.where((features.dispatcher == ALL_GATHER) & features.async_gathers, exchanged.dispatch_s, 0.0)
-    seconds = {"dispatch": exchanged.dispatch_s, "combine": exchanged.combine_s}
-    seconds |= {name: busiest[name].forward_s for name in rows}
-    calls = {name: np.where(seconds[name] > 0.0, each, 0.0) for name, each in WITH_WEIGHTS.items()}
-    calls |= {name: np.asarray(launches(op, backward=False)) for name, op in rows.items()}
     late = [name for name in names if name not in early]
+    seconds = {name: busiest[name].forward_s for name in late if name in rows}
+    calls = {name: launches(rows[name], backward=False) for name in seconds}
+    for name, of_exchange in (("dispatch", exchanged.dispatch_s), ("combine", exchanged.combine_s)):
+        seconds[name], calls[name] = of_exchange, np.where(of_exchange > 0.0, WITH_WEIGHTS[name], 0.0)
     issue_each = layer.machine.host.issue_s
     return restart_s([calls[name] for name in late], [seconds[name] for name in late], issue_each), queued
 
@@ -303,13 +303,15 @@ def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> F
     return np.asarray(sum(launches(op, backward=backward) for op in singly) + graphs + exchanged.launches[backward])
 
 
-def _pairing(layer: LayerInputs, times: LayerTimes, passes: tuple[PhaseCost, PhaseCost]) -> Pairing | None:
+def _pairing(
+    layer: LayerInputs, times: LayerTimes, calls: tuple[Floats, Floats], passes: tuple[PhaseCost, PhaseCost]
+) -> Pairing | None:
     """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
     features = layer.features
     if not features.paired.any():
         return None
     each_s = 0.0 if features.compiled else np.asarray(layer.machine.host.issue_s)
-    issue = tuple(np.asarray(issued(layer, times.exchanged, backward=b) * each_s) for b in (False, True))
+    issue = tuple(np.asarray(each * each_s) for each in calls)
     device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
     # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.
     waits = passes[0].host_bound_s - np.maximum(0.0, issue[0] - device[0])

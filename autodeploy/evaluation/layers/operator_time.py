@@ -57,10 +57,12 @@ def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> Ope
             (compute.gemm_s(rows, columns, depth, rates, groups=g, result_bytes=result) - once) * g + once
             for rows, columns, depth, result in shapes
         )
-        times = (forward + cast_s(m * k * g, rates), dx + cast_s(m * n * g, rates), dw)
-        if op.weighted:
-            cast = [weight_cast_s(k * n * g, rates, backward=back) for back in (False, True)]
-            times = (times[0] + cast[0], times[1] + cast[1], dw)
+        times = (forward, dx, dw)
+        if rates.quantised:
+            times = (forward + cast_s(m * k * g, rates), dx + cast_s(m * n * g, rates), dw)
+            if op.weighted:
+                cast = [weight_cast_s(k * n * g, rates, backward=back) for back in (False, True)]
+                times = (times[0] + cast[0], times[1] + cast[1], dw)
     elif op.kind == "grouped_gemm":
         m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
         times = (

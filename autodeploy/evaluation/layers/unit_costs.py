@@ -17,7 +17,7 @@ from autodeploy.evaluation.layers.operator_time import Prices
 from autodeploy.evaluation.layers.pair_windows import PairCost, pair_cost
 from autodeploy.strategies.tree import distinct_cuts
 from autodeploy.workload.attention_types import class_of
-from autodeploy.workload.layers import embedding_table, head_table, last_kind, layer_kinds, layer_table, mtp_table
+from autodeploy.workload.layers import embedding_table, head_table, last_kind, layer_table, mtp_table
 from autodeploy.workload.operators import Sharding
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class _Batch:
     def tables(self, *, experts: bool, cut: Sharding | None = None) -> dict[int, LayerTable]:
         """Of kinds of layers with or without experts, and of the prediction module, by their place."""
         model, on, shard = self.context.model, self.context.operators, cut or self.shard
-        kinds = [kind for kind, _ in layer_kinds(model)]
+        kinds = [kind for kind, _ in self.context.layer_kinds]
         tables = {
             place: layer_table(model, shard, on, kind)
             for place, kind in enumerate(kinds)
@@ -159,7 +159,7 @@ def layer_inputs(context: Context, candidates: Candidates) -> list[tuple[LayerIn
     """
     batch, model = _Batch.of(context, candidates), context.model
     tables = batch.tables(experts=False) | batch.tables(experts=True)
-    inputs = [(batch.inputs(tables[place]), float(count)) for place, (_, count) in enumerate(layer_kinds(model))]
+    inputs = [(batch.inputs(tables[place]), float(count)) for place, (_, count) in enumerate(context.layer_kinds)]
     inputs += [(batch.piece(table), 1.0) for table in (embedding_table, head_table)]
     if MODULE in tables:
         inputs.append((batch.inputs(tables[MODULE]), float(model.num_nextn_predict_layers)))
@@ -231,7 +231,7 @@ def _unlevelled(context: Context, candidates: Candidates, one_machine: bool) -> 
 
 def _levelled(plain: _Unlevelled, context: Context) -> UnitCosts:
     """With experts where the context's features place them."""
-    kinds, exchange = layer_kinds(context.model), plain.whole.exchange
+    kinds, exchange = context.layer_kinds, plain.whole.exchange
     routed, moved = _with_experts(plain, context)
     layers, order = plain.layers | routed, range(len(kinds))
     return UnitCosts(
