@@ -162,9 +162,10 @@ class _Work:
 
     @cached_property
     def pieces(self) -> dict[str, Floats]:
-        """Pieces [n] in which each matrix multiplication runs beside its collective; 1: it doesn't. Empty where no candidate cuts any.
+        """Pieces [n] in which each matrix multiplication runs beside its collective; 1: it doesn't.
 
-        A chunked one has as many as its flag says, a fused kernel chooses by the size of the multiplication.
+        A chunked one has as many as its flag says, a fused kernel chooses by the size of the multiplication. Empty
+        where no candidate cuts any.
         """
         features = self.layer.features
         if not (features.tp_fusion > 1).any():
