@@ -97,7 +97,7 @@ def test_a_large_space_is_proven_to_the_gap_that_contents_and_no_further(monkeyp
             "model": "llama2-70b",
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
             "training": {"seq_length": 4096, "global_batch_size": 64},
-            "search": {"fix": {"tp": 8}, "risk": "neutral", "top_k": 1},
+            "search": {"fix": {"tp": 8, "pp": 4, "cp": 1}, "risk": "neutral", "top_k": 1},
         }
     )
     as_small = plan(spec)
@@ -144,7 +144,7 @@ def test_a_gap_above_what_is_usual_and_asked_for_is_told() -> None:
         "model": "llama2-70b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
         "training": {"seq_length": 4096, "global_batch_size": 32},
-        "search": {"target": "any", "effort": 0.02, "risk": "neutral", "fix": {"cp": 1, "tp": 2, "pp": 16}},
+        "search": {"target": "any", "effort": 0.02, "risk": "neutral", "fix": {"cp": 1, "tp": 2, "pp": 16, "vpp": 5}},
     }
     found = plan(read_spec_document(document))
     assert found.optimality.gap is not None

@@ -45,9 +45,9 @@ CUDA = (
 A2, A3 = "ascend-800t-a2", "cloudmatrix-384"
 CASES: dict[str, tuple[str, str, int, int, int, dict[str, list[int]]]] = {
     "dense": ("llama2-7b", A2, 8, 4096, 32, {"tp": [1], "pp": [1, 2], "vpp": [1, 6, 8], "cp": [1]}),
-    "long": ("llama3.1-8b", A2, 16, 16384, 32, {"tp": [1], "pp": [2], "cp": [2, 4]}),
-    "experts": ("mixtral-8x7b", A2, 32, 4096, 128, {"tp": [1], "pp": [2, 4], "cp": [1]}),
-    "mla": ("deepseek-v2-lite", A3, 16, 4096, 256, {}),
+    "long": ("llama3.1-8b", A2, 16, 16384, 32, {"tp": [1], "pp": [2], "cp": [2, 4], "micro_batch_size": [1]}),
+    "experts": ("mixtral-8x7b", A2, 32, 4096, 128, {"tp": [1], "pp": [2, 4], "cp": [1], "micro_batch_size": [1]}),
+    "mla": ("deepseek-v2-lite", A3, 16, 4096, 256, {"tp": [1], "pp": [1, 2], "cp": [1], "micro_batch_size": [1, 2]}),
 }
 
 
@@ -58,7 +58,7 @@ def spec_of(case: str) -> Spec:
             "model": model,
             "cluster": {"profile": profile, "num_npus": npus},
             "training": {"seq_length": seq_length, "global_batch_size": batch},
-            "search": {"effort": "fast", "top_k": 5, "allow": few},
+            "search": {"effort": "fast", "top_k": 3, "allow": few},
         }
     )
 
@@ -270,7 +270,8 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     file = tmp_path / "spec.yaml"
     file.write_text(
         "model: llama2-7b\ncluster: {profile: ascend-800t-a2, num_npus: 8}\n"
-        "training: {seq_length: 4096, global_batch_size: 32}\nsearch: {effort: fast, top_k: 3}\n"
+        "training: {seq_length: 4096, global_batch_size: 32}\n"
+        "search: {effort: fast, top_k: 1, risk: neutral, fix: {tp: 1, pp: 2, vpp: 1, cp: 1}}\n"
     )
     with open_services(load_settings()) as services:
         plan_id = services.searches.plan_and_store(read_spec_file(file)).plans[0].plan_id

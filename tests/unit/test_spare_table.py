@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 
+FEW = {"tp": [1, 2], "pp": [1, 2], "vpp": [1], "cp": [1], "micro_batch_size": [1]}  # the best is among them
+
+
 def spec_of(*, cards: int = 32, **search: Any) -> Spec:
     return read_spec_document(
         {
             "model": "llama2-7b",
             "cluster": {"profile": "ascend-800t-a2", "num_npus": cards},
             "training": {"seq_length": 4096, "global_batch_size": 256},
-            "search": {"effort": "fast", "top_k": 2, **search},
+            "search": {"effort": "fast", "top_k": 2, "allow": FEW, **search},
         }
     )
 
@@ -37,11 +41,16 @@ def planned() -> PlanSet:
     return plan(spec_of(spare_nodes=[1, 2, 3, 4]))
 
 
+@cache
+def without() -> PlanSet:
+    return plan(spec_of(risk="neutral"))
+
+
 def test_each_number_of_nodes_has_its_row_and_none_without_cards() -> None:
     rows = planned().spares
     assert [row.nodes for row in rows] == [1, 2, 3]
     assert [row.num_npus for row in rows] == [24, 16, 8]
-    assert plan(spec_of()).spares == ()
+    assert without().spares == ()
 
 
 def test_fewer_cards_are_never_faster() -> None:
@@ -79,7 +88,7 @@ def test_todays_layout_on_fewer_replicas_loads_todays_checkpoint() -> None:
 def test_a_document_comes_back_and_says_nothing_where_nothing_was_asked() -> None:
     again = PlanSet.model_validate_json(planned().model_dump_json())
     assert again == planned()
-    assert "spares" not in plan(spec_of()).model_dump(mode="json")
+    assert "spares" not in without().model_dump(mode="json")
     assert "spare_nodes" not in spec_of().model_dump(mode="json")["search"]
     assert spec_hash(spec_of()) != spec_hash(spec_of(spare_nodes=[1]))
 
@@ -90,7 +99,7 @@ def test_the_table_is_told(lang: Any, title: str) -> None:
     assert title in text
     assert sum(line.strip().startswith(("-1 ", "-2 ", "-3 ")) for line in text.splitlines()) >= 3
     assert title in render_markdown(planned(), lang)
-    assert title not in render_plan_set(plan(spec_of()), lang)
+    assert title not in render_plan_set(without(), lang)
 
 
 def test_the_page_of_a_search_has_the_table() -> None:
@@ -98,11 +107,11 @@ def test_the_page_of_a_search_has_the_table() -> None:
         found = search_context(planned(), lang)["spares"]  # type: ignore[arg-type]
         assert title in found[0]
         assert len(found[1]) >= 3
-    assert search_context(plan(spec_of()), "en")["spares"] is None
+    assert search_context(without(), "en")["spares"] is None
 
 
 def test_with_the_time_to_train_too() -> None:
-    spec = spec_of(objective="step_time", spare_nodes=[1])
+    spec = spec_of(objective="step_time", risk="neutral", spare_nodes=[1])
     tokens = spec.training.model_copy(update={"tokens": 1e11})
     search = spec.search.model_copy(update={"objective": "time_to_train"})
     found = plan(spec.model_copy(update={"training": tokens, "search": search}))
@@ -115,7 +124,8 @@ def test_one_flag_asks_for_it(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / "spec.yaml"
     path.write_text(
         "model: llama2-7b\ncluster: {profile: ascend-800t-a2, num_npus: 32}\n"
-        "training: {seq_length: 4096, global_batch_size: 256}\nsearch: {effort: fast, top_k: 1}\n",
+        "training: {seq_length: 4096, global_batch_size: 256}\n"
+        f"search: {{effort: fast, top_k: 1, risk: neutral, allow: {json.dumps(FEW)}}}\n",
         encoding="utf-8",
     )
     result = CliRunner().invoke(app, ["plan", str(path), "--spare-table"])

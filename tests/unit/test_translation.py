@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +21,9 @@ from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
 from autodeploy.strategies.rules import load_rules
 from hardware_profiles import list_profiles, load_profile
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import PlanSet
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 LLAMA: dict[str, Any] = {
@@ -43,7 +47,7 @@ def test_plain_text_stays_as_it_is() -> None:
 
 def spoken(document: dict[str, Any]) -> list[str]:
     """Every sentence that a search for this spec says."""
-    found = planner.plan(parse_spec(document))
+    found = found_for_llama() if document is LLAMA else planner.plan(parse_spec(document))
     said = [*found.warnings]
     for plan in (*found.plans, *([found.reference] if found.reference else ())):
         said += [plan.explanation, plan.uncertainty.basis, *plan.assumptions]
@@ -60,9 +64,12 @@ def spoken(document: dict[str, Any]) -> list[str]:
         LLAMA,
         QWEN
         | {"run": {"phases": [{"tokens": 1e12}, {"tokens": 1e11, "seq_length": 131_072, "global_batch_size": 32}]}}
-        | {"training": {"seq_length": 4096, "global_batch_size": 64}},
-        LLAMA | {"model": "llama2-70b"},
-        LLAMA | {"training": {"seq_length": 4096, "global_batch_size": 7}},
+        | {"training": {"seq_length": 4096, "global_batch_size": 64}}
+        | {"search": LLAMA["search"] | {"allow": {"tp": [1, 2], "pp": [1, 2], "cp": [1, 8]}}},
+        LLAMA | {"model": "llama2-70b", "search": LLAMA["search"] | {"allow": {"tp": [8], "vpp": [1]}}},
+        LLAMA
+        | {"training": {"seq_length": 4096, "global_batch_size": 7}}
+        | {"search": LLAMA["search"] | {"risk": "neutral"}},
         LLAMA | {"search": {"effort": "fast", "fix": {"tp": 8, "pp": 8}}},
     ],
     ids=["dense", "experts and phases", "too big", "odd batch", "pinned"],
@@ -85,12 +92,17 @@ def test_every_uncertain_number_has_its_chinese(profile: str, model: str) -> Non
     assert [text for text in said if not CHINESE.search(in_language(text, "zh"))] == []
 
 
+@cache
+def found_for_llama() -> PlanSet:
+    return planner.plan(parse_spec(LLAMA))
+
+
 @pytest.mark.parametrize("changes", [{"tp": 3}, {"tp": 1}, {"tp": 8, "pp": 1, "vpp": 2}, {"tp": 4}])
 def test_why_not_answers_in_chinese(changes: dict[str, Any]) -> None:
     spec = parse_spec(LLAMA)
     plain = {"pp": 1, "ep": 1, "micro_batch_size": 1, "schedule": "1f1b", "recompute": {"granularity": "none"}}
     strategy = Strategy.model_validate(plain | changes)
-    answer = planner.why_not(spec, strategy)
+    answer = planner.why_not(spec, strategy, best=found_for_llama())
     for line in answer_text(answer, "zh").splitlines():
         assert CHINESE.search(line), line
 

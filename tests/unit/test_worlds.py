@@ -112,13 +112,17 @@ def test_each_number_moves_a_plan_its_own_way(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", sorted(CLUSTERS))
 def test_a_world_is_the_spec_with_these_numbers(profile: str) -> None:
-    """Where the spec can say a number, an estimate from there takes as long."""
+    """Where the spec can say a number, an estimate from there takes as long: at one end here, at the other there."""
     found, box, ends, _ = plans(profile)
+    other = {number.name for each in CLUSTERS if each != profile for number in plans(each)[1].numbers}
+    here = sorted(CLUSTERS).index(profile)
     hardware = found[0].context.profile
     assert hardware is not None
     checked = 0
     for number in box.numbers:
         for place, factor in enumerate(box.factors(number)):
+            if number.name in other and place != (len(number.name) + here) % 2:
+                continue
             overrides, training = {}, {}
             for name in number.multiplies:
                 path = {
@@ -137,7 +141,7 @@ def test_a_world_is_the_spec_with_these_numbers(profile: str) -> None:
                 checked += 1
                 again = [each.estimate.step_time_s for each in prepared(profile, overrides, **training)]
                 assert again == pytest.approx(ends[number.name][:, place].tolist(), rel=1e-12), number.name
-    assert checked > 30
+    assert checked > 15
 
 
 def test_efficiencies_stay_within_what_they_can_be() -> None:
