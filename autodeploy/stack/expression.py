@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import threading
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, reduce
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -77,34 +78,52 @@ def evaluate(text: str, values: Values) -> Any:
     ValueError
         if it uses anything but + - * // %, min, max, comparisons, and, or, not.
     """
-    return _visit(_parse(text), values)
+    return _meaning_of(text)(values)
 
 
-def _visit(node: ast.expr, values: Values) -> Any:
+@lru_cache(maxsize=1024)
+def _meaning_of(text: str) -> Callable[[Values], Any]:
+    return _meaning(_parse(text))
+
+
+def _meaning(node: ast.expr) -> Callable[[Values], Any]:
+    """What gives an expression's value: made once, asked with other values again and again."""
     match node:
-        case ast.Constant(value=bool() | int() | float()):
-            return node.value
+        case ast.Constant(value=bool() | int() | float() as constant):
+            return lambda values: constant
         case ast.Name(id=name):
-            return values[name]
+            return itemgetter(name)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_visit(left, values), _visit(right, values))
+            return _joined(_BINARY[type(op)], [left, right])
         case ast.Call(func=ast.Name(id=("min" | "max") as name), args=[first, second], keywords=[]):
-            choose = np.minimum if name == "min" else np.maximum
-            return choose(_visit(first, values), _visit(second, values))
+            return _joined(np.minimum if name == "min" else np.maximum, [first, second])
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return np.logical_not(_visit(operand, values))
+            term = _meaning(operand)
+            return lambda values: np.logical_not(term(values))
         case ast.BoolOp(op=op, values=parts):
-            combine = np.logical_and if isinstance(op, ast.And) else np.logical_or
-            result = _visit(parts[0], values)
-            for part in parts[1:]:
-                result = combine(result, _visit(part, values))
-            return result
+            return _joined(np.logical_and if isinstance(op, ast.And) else np.logical_or, parts)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
-            terms = [_visit(left, values), *(_visit(c, values) for c in comparators)]
-            result = np.bool_(True)
-            for operator, first, second in zip(ops, terms, terms[1:], strict=False):
-                if type(operator) not in _COMPARE:
-                    raise ValueError(Message("stack.rule_cannot_use", name=type(operator).__name__))
-                result = np.logical_and(result, _COMPARE[type(operator)](first, second))
-            return result
+            return _compared(ops, [left, *comparators])
     raise ValueError(Message("stack.rule_cannot_use", name=type(node).__name__))
+
+
+def _joined(combine: Callable[[Any, Any], Any], nodes: Sequence[ast.expr]) -> Callable[[Values], Any]:
+    """Terms joined from left to right."""
+    first, *others = map(_meaning, nodes)
+
+    return lambda values: reduce(combine, (other(values) for other in others), first(values))
+
+
+def _compared(ops: Sequence[ast.cmpop], nodes: Sequence[ast.expr]) -> Callable[[Values], Any]:
+    """Whether every comparison of neighbours holds."""
+    for op in ops:
+        if type(op) not in _COMPARE:
+            raise ValueError(Message("stack.rule_cannot_use", name=type(op).__name__))
+    compare, terms = [_COMPARE[type(op)] for op in ops], [_meaning(node) for node in nodes]
+
+    def value(values: Values) -> Any:
+        found = [term(values) for term in terms]
+        first, *others = (holds(one, other) for holds, one, other in zip(compare, found, found[1:], strict=False))
+        return reduce(np.logical_and, others, first)
+
+    return value
