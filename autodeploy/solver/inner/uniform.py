@@ -12,12 +12,14 @@ from autodeploy.solver.inner.evaluate import improve
 from autodeploy.solver.inner.layouts import to_layout
 from autodeploy.solver.inner.memory_options import WHOLE, uniform_choices
 from autodeploy.solver.inner.stage_choices import StageChoices, fits
+from cost_models.compiled import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints
     from autodeploy.solver.inner.evaluate import Evaluator, InnerPlan
+    from cost_models.arrays import Bools
 
 MOST_TEMPLATE_ROWS = 2048
 FIRST, BATCH = 8, 64
@@ -133,11 +135,21 @@ def undominated_sets(problem: InnerProblem) -> Ints:
         cost[:, 2 * option.layer_class] += on * option.extra_backward_s
         cost[:, 2 * option.layer_class + 1] += on * option.swap_bytes
     order = np.lexsort((masks.sum(axis=1), -saved.sum(axis=1), cost.sum(axis=1)))
-    keep: list[int] = []
-    price = np.concatenate([cost, -saved], axis=1)
-    kept = np.empty_like(price)
-    for row in order:
-        if not (kept[: len(keep)] <= price[row]).all(axis=1).any():
-            kept[len(keep)] = price[row]
-            keep.append(int(row))
-    return masks[keep]
+    found: Ints = masks[order[_undominated(np.concatenate([cost, -saved], axis=1)[order])]]
+    return found
+
+
+@compiled
+def _undominated(price: Floats) -> Bools:
+    """Rows [n] that no row before is as low as in every column of price [n, columns]."""
+    n, columns = price.shape
+    kept = np.ones(n, dtype=np.bool_)
+    for row in range(n):
+        for other in range(row):
+            column = 0
+            while kept[other] and column < columns and price[other, column] <= price[row, column]:
+                column += 1
+            if kept[other] and column == columns:
+                kept[row] = False
+                break
+    return kept
