@@ -20,6 +20,7 @@ from autodeploy.store.migrate import upgrade
 from tests import factories
 from tests.support.forked_processes import processes
 from tests.support.postgresql import ReusedDatabase, WithoutRows, fresh_database
+from tests.support.short_pauses import shorten
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -33,6 +34,14 @@ WAIT_S = 90.0
 def _forked() -> Iterator[None]:
     """Services inside a test fork their processes."""
     with processes(forked=True):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_pauses() -> Iterator[None]:
+    """Services inside a test look often."""
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch.setattr)
         yield
 
 
@@ -103,7 +112,7 @@ def database(database_url: str) -> Iterator[Database]:
 
 def quick_settings(database_url: str, **changes: Any) -> Settings:
     """Settings that make time pass quickly."""
-    values: dict[str, Any] = {"database_url": database_url, "heartbeat_s": 0.2, "stalled_after_s": 20.0, "poll_s": 0.2}
+    values: dict[str, Any] = {"database_url": database_url, "heartbeat_s": 0.1, "stalled_after_s": 20.0, "poll_s": 0.05}
     return Settings(**values | changes)
 
 

@@ -132,7 +132,7 @@ async def gone(*_: Any) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_worker_goes_on_without_what_ignores_its_cancellation(settings, monkeypatch, watch, fetch):
     """The watch beside the worker, or the worker itself: it is left behind, and the worker begins anew."""
-    monkeypatch.setattr(distributed, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(distributed, "PATIENCE_S", 0.3)
     looks = []
     look = procrastinate_queue._NotedLooks.fetch_job
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-HEADER_S = 1.2
-OPENED_TOGETHER_S = 4.0  # six hundred connections are, also on a machine that has other work
+HEADER_S = 0.5
+LATE_S = 3.0  # later than that nobody is told, also on a machine that has other work
+OPENED_TOGETHER_S = 2.0  # six hundred connections are, also on a machine that has other work
 HALF_HEAD = b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "
 HALF_BODY = (
     b'POST /v1/searches HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"model":'
@@ -52,10 +53,10 @@ class Running:
         return len(os.listdir(f"/proc/{self.program.pid}/fd"))
 
     def files_at_rest(self) -> int:
-        """How many it has once those of earlier clients are closed: the number of a second without a change."""
+        """How many it has once those of earlier clients are closed: the number of a while without a change."""
         found, since_s = self.open_files(), time.monotonic()
-        while time.monotonic() < since_s + 1.0:
-            time.sleep(0.05)
+        while time.monotonic() < since_s + HEADER_S:
+            time.sleep(0.02)
             if (now := self.open_files()) != found:
                 found, since_s = now, time.monotonic()
         return found
@@ -66,7 +67,7 @@ def running(directory: Path, **settings: object) -> Iterator[Running]:
     port = free_port()
     environment = {
         "AUTODEPLOY_DATABASE_URL": f"sqlite:///{directory / 'autodeploy.db'}",
-        "AUTODEPLOY_SHUTDOWN_GRACE_S": "1",
+        "AUTODEPLOY_SHUTDOWN_GRACE_S": "0.2",
         **{f"AUTODEPLOY_{name.upper()}": str(value) for name, value in settings.items()},
     }
     environment["AUTODEPLOY_PORT"] = str(port)
@@ -137,7 +138,7 @@ def test_six_hundred_half_open_connections_are_shed(patient_server):
                 time.sleep(0.02)
         assert most >= before + 550, "they were open at the same time"
         assert sorted(took_s)[len(took_s) // 2] < 0.5
-        eventually(lambda: closed(clients) == 600, within_s=5 * OPENED_TOGETHER_S)
+        eventually(lambda: closed(clients) == 600, within_s=20.0)
         eventually(lambda: server.open_files() <= before + 2, within_s=10)
 
 
@@ -146,7 +147,7 @@ def test_who_is_late_is_told(server, data):
     with server.connect(data) as client:
         began_s = time.monotonic()
         answer = read_all(client)
-        assert time.monotonic() - began_s > HEADER_S - 0.2
+        assert time.monotonic() - began_s > HEADER_S - 0.1
     assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert b"application/problem+json" in answer
 
@@ -156,10 +157,10 @@ def test_a_drop_at_a_time_is_late_too(server):
     with server.connect(HALF_HEAD) as client:
         began_s = time.monotonic()
         with contextlib.suppress(OSError):
-            while time.monotonic() < began_s + 5 * HEADER_S:
+            while time.monotonic() < began_s + 2 * LATE_S:
                 client.sendall(b"x")
-                time.sleep(0.1)
-        assert time.monotonic() - began_s < 3 * HEADER_S
+                time.sleep(0.05)
+        assert time.monotonic() - began_s < LATE_S
 
 
 def test_who_sent_nothing_hears_nothing(server):
@@ -180,7 +181,7 @@ def test_a_connection_may_be_used_again_and_its_next_request_is_awaited_as_long(
         client.sendall(HALF_HEAD)
         began_s = time.monotonic()
         assert read_all(client).startswith(b"HTTP/1.1 408")
-        assert HEADER_S - 0.2 < time.monotonic() - began_s < 3 * HEADER_S
+        assert HEADER_S - 0.1 < time.monotonic() - began_s < LATE_S
 
 
 def test_pipelined_requests_are_all_answered(server):
@@ -198,7 +199,7 @@ def test_a_long_wait_and_a_stream_are_no_slow_clients(server):
     began_s = time.monotonic()
     waited = plain_http.get(search, params={"wait": 2 * HEADER_S}, timeout=60)
     assert waited.status_code == 200
-    assert time.monotonic() - began_s > 2 * HEADER_S - 0.2
+    assert time.monotonic() - began_s > 2 * HEADER_S - 0.1
     assert waited.json()["status"] == "running"
     with plain_http.stream("GET", f"{search}/events", timeout=60) as stream:
         began_s = time.monotonic()
@@ -215,7 +216,7 @@ def test_who_does_not_take_the_answer_is_dropped(server):
         client.connect(("127.0.0.1", server.port))
         client.sendall(5 * request)
         eventually(lambda: server.open_files() > before, within_s=5)
-        eventually(lambda: server.open_files() <= before, within_s=5 * HEADER_S)
+        eventually(lambda: server.open_files() <= before, within_s=2 * LATE_S)
 
 
 @pytest.fixture

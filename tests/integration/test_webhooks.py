@@ -49,7 +49,7 @@ def hooked_settings(database_url: str, **changes: Any) -> Settings:
     values: dict[str, Any] = {
         "webhook_targets": "127.0.0.1:*,localhost:*,unlisted.example.com",
         "webhook_secret": SECRET,
-        "webhook_timeout_s": 1.0,
+        "webhook_timeout_s": 0.5,
         "webhook_retry_s": 0.05,
         "webhook_attempts": 3,
     }
@@ -216,7 +216,7 @@ def test_slow_receivers_hold_up_nobody(services, database, database_url, hooks):
             eventually(lambda: other.of("/ok"))
             assert other.of("/ok")[0].at_s - began_s < 4.0
             reaches(database, quick, "delivered")
-            # Each attempt ends after its second, however the receiver trickles.
+            # Each attempt ends after half a second, however the receiver trickles.
             eventually(lambda: len(hooks.requests) >= 2 * PER_ORIGIN, within_s=20.0)
             began_s = time.monotonic()
             running.stop()

@@ -20,7 +20,9 @@ from autodeploy.settings import Settings
 from autodeploy.specs.spec import parse_spec
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
+from tests.support.short_pauses import shorten
 
+shorten()
 warm_up()
 calls.make_ready("autodeploy.planner")
 autodeploy.planner.plan(parse_spec(calls.SMALL | {"search": {"effort": 0.02, "top_k": 1}}), alone=True)
