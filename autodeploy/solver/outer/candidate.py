@@ -233,7 +233,7 @@ def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | No
 
 LIKELY = 8_192
 """Candidates that may be planned, the first by their estimate."""
-TOGETHER = 8
+TOGETHER = 16
 """Of these, so many are priced in one batch: that takes little longer than one."""
 MOST_BATCHES = 16
 
