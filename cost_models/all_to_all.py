@@ -7,7 +7,6 @@ Parameters
 ----------
 places : that k choices can hit [count].
 count, limit : groups of experts; how many of them a token's experts lie in [count].
-flat : the flat exchange that a sequential dispatcher wraps [s].
 tensor_group : `Group` of the ranks that cut an expert.
 """
 
@@ -181,17 +180,15 @@ def flat_s(
     return np.asarray(np.where(g > 1, slowest + fixed_s, 0.0))
 
 
-def sequential_s(
-    token_bytes: Number, flat: Floats, tensor_group: Group, tiers: tuple[Tier, ...], fixed_s: Number
-) -> Floats:
-    """Seconds of MindSpeed's sequential dispatcher, whose flat exchange takes `flat` seconds.
+def turn_s(token_bytes: Number, tensor_group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:
+    """Seconds of MindSpeed's sequential dispatcher beyond those of its flat exchange.
 
     Where experts are cut over a tensor-parallel group, its ranks first turn their own tokens at full width into all
     tokens of the group at 1 / t of the width, and back after the combine: an All-to-All of the rank's tokens inside
     that group. The all-gather of received rows is an exchange of its own. With whole experts (tp-extend-ep) there is
     nothing to turn. Source: MindSpeed alltoall_seq, all_to_all_sp2hp.
     """
-    return np.asarray(flat + flat_s(token_bytes, 1.0, tensor_group, tiers, fixed_s))
+    return flat_s(token_bytes, 1.0, tensor_group, tiers, fixed_s)
 
 
 def all_gather_dispatch_s(token_bytes: Number, group: Group, tiers: tuple[Tier, ...], fixed_s: Number) -> Floats:

@@ -7,6 +7,7 @@ change rows of the table; nothing multiplies a layer's final time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -144,7 +145,7 @@ class LayerTable:
         return exchange.choices or self.choices_per_token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sharding:
     """How tensors of a layer are cut: one entry per candidate. All arrays float64 [n] but the booleans."""
 
@@ -159,17 +160,17 @@ class Sharding:
     seq_length: float
     hot_experts: Floats | float = 0.0  # experts whose weights every rank of the group receives for its own tokens
 
-    @property
+    @cached_property
     def tokens(self) -> Floats:
         """Rows of a tensor-parallel matrix multiplication: tokens of a micro batch on a context-parallel rank."""
         return np.asarray(self.micro_batch_size * self.seq_length / self.cp)
 
-    @property
+    @cached_property
     def local_tokens(self) -> Floats:
         """Tokens a rank holds between tensor-parallel regions: 1/tp of them under sequence parallelism."""
         return np.asarray(self.tokens / np.where(self.sequence_parallel, self.tp, 1.0))
 
-    @property
+    @cached_property
     def ring(self) -> Floats:
         """Ranks of the key-value ring."""
         return np.asarray(self.cp / self.ulysses)

@@ -243,8 +243,7 @@ def worst_imbalance(loads: Loads, groups: ExpertRanks) -> Floats:
     worst = loads.worst
 
     def factors(*cases: Case) -> list[tuple[float]]:
-        ranks, _, sequences, copies = np.array(cases).T
-        return [(factor,) for factor in family_imbalance(worst, ranks, sequences, copies).tolist()]
+        return [(factor,) for factor in _factors(worst, [(case[0], case[2], case[3]) for case in cases])]
 
     return _each(groups, factors)[0]
 
@@ -277,10 +276,9 @@ def _placed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:
     """(sustained, peak) imbalance over contiguous ranks of each case."""
     if loads.series is not None:
         return [_placed_of_file(loads, int(case[0])) for case in cases]
-    ranks, sequences, copies = np.array([(case[0], case[2], case[3]) for case in cases]).T
-    sustained = family_imbalance(loads.sustained, ranks, sequences, copies)
-    peak = np.maximum(sustained, family_imbalance(loads.worst, ranks, sequences, copies))
-    imbalance = list(zip(sustained.tolist(), peak.tolist(), strict=True))
+    groups = [(case[0], case[2], case[3]) for case in cases]
+    sustained, worst = (_factors(family, groups) for family in (loads.sustained, loads.worst))
+    imbalance = [(each, max(each, most)) for each, most in zip(sustained, worst, strict=True)]
     if loads.capacity is None:
         return imbalance
     kept = []
@@ -288,6 +286,13 @@ def _placed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:
         after, worst = (_capped_factor(loads, factor, int(case[0])) for factor in factors)
         kept.append((after, max(after, worst)))
     return kept
+
+
+@kept_each(32)
+def _factors(family: SkewFamily, groups: Sequence[Case]) -> list[float]:
+    """Max / mean of the ranks of each group of so many ranks, sequences and copies."""
+    found: list[float] = family_imbalance(family, *np.array(groups).T).tolist()
+    return found
 
 
 @lru_cache(maxsize=512)

@@ -43,9 +43,13 @@ CORE = "core_attention"  # each pass of the ring runs beside it
 
 @dataclass(frozen=True, slots=True)
 class OneExchange:
-    """Seconds of one exchange [n], uneven load included: a single run, and what is exposed in each pass."""
+    """Seconds of one exchange [n], uneven load included: a single run, and what is exposed in each pass.
+
+    passes : in which some candidate runs it; True is the backward pass.
+    """
 
     exchange: Exchange
+    passes: tuple[bool, ...]
     once_s: Floats
     exposed_forward_s: Floats
     exposed_backward_s: Floats
@@ -217,7 +221,7 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
     each = []
     work = _Work(layer, operators)
     for exchange in layer.table.exchanges:
-        passes = [back for back in (False, True) if runs(exchange, back=back)]
+        passes = tuple(back for back in (False, True) if _runs(exchange, back=back))
         if not passes:
             continue
         lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
@@ -246,7 +250,7 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
             if exchange.kind in single:
                 hidden = np.asarray((uneven - busiest) * count)
                 behind[exchange.kind, back] = behind.get((exchange.kind, back), 0.0) + hidden
-        each.append(OneExchange(exchange, uneven, seen[False], seen[True]))
+        each.append(OneExchange(exchange, passes, uneven, seen[False], seen[True]))
     return ExchangeTimes(
         forward_s=forward_s,
         exposed=exposed,
@@ -262,7 +266,7 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
     )
 
 
-def runs(exchange: Exchange, *, back: bool) -> bool:
+def _runs(exchange: Exchange, *, back: bool) -> bool:
     """Whether any candidate runs the exchange in a pass."""
     count = exchange.backward_count if back else exchange.forward_count
     return bool(count.any()) if isinstance(count, np.ndarray) else count != 0.0
@@ -313,8 +317,8 @@ def expert_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats
     dispatcher = features.dispatcher
     seconds = flat
     if (dispatcher == SEQUENTIAL).any():
-        turned = all_to_all.sequential_s(size, flat, groups.etp, tiers, fixed)
-        seconds = np.where(dispatcher == SEQUENTIAL, turned, seconds)
+        turn = layer.prices.once((size, machine), all_to_all.turn_s, size, groups.etp, tiers, fixed)
+        seconds = np.where(dispatcher == SEQUENTIAL, flat + turn, seconds)
     if (dispatcher == ALL_GATHER).any():
         gathered = all_to_all.all_gather_dispatch_s(size, groups.experts, tiers, fixed)
         seconds = np.where(dispatcher == ALL_GATHER, gathered, seconds)

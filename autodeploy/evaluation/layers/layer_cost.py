@@ -129,6 +129,17 @@ class LayerTimes:
         """The same on the busiest rank [n]."""
         return self.even_s if self.busiest is self.even else both_passes_s(self.busiest.values())
 
+    @cached_property
+    def trained(self) -> dict[str, OperatorTime]:
+        """On the busiest rank, without operators of a model of reference."""
+        own = {name: time for name, time in self.busiest.items() if not name.startswith(REFERENCE)}
+        return own if len(own) < len(self.busiest) else self.busiest
+
+    @cached_property
+    def trained_s(self) -> tuple[Floats, Floats]:
+        """Of those in the forward and in the backward pass [n]."""
+        return self.busiest_s if self.trained is self.busiest else both_passes_s(self.trained.values())
+
 
 def both_passes_s(times: Iterable[OperatorTime]) -> tuple[Floats, Floats]:
     """Seconds of operators in the forward and in the backward pass [n]."""
@@ -335,7 +346,6 @@ def _choices(
     preprocess, with its device-to-host copy, a second time.
     """
     table, machine, features, zero = layer.table, layer.machine, layer.features, layer.zero
-    busiest = {name: time for name, time in times.busiest.items() if not name.startswith(REFERENCE)}
     again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
     memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
     # The backward pass has hot weights there anyway, and replays nothing of a reference.
@@ -345,9 +355,9 @@ def _choices(
         if name not in HOT and not name.startswith(REFERENCE)
     ]
     balanced = {t.name: t.kept_bytes for t in table.tensors if t.per_expert}
-    touched = touched_by_choices(tuple(kept), tuple(busiest), shares=table.by_operator is not None)
+    touched = touched_by_choices(tuple(kept), tuple(times.trained), shares=table.by_operator is not None)
     saved = {each.choice.name: _saved_bytes(each, kept, layer) for each in touched}
-    work = {each.choice.name: _replayed_s(each, busiest, table) for each in touched if each.choice.kind == "recompute"}
+    work = {each.choice.name: _replayed_s(each, times, table) for each in touched if each.choice.kind == "recompute"}
     waits = _waits(touched, saved, work, times.exchanged.shown_ep(backward=True) * features.recompute_in_waits)
     choices = {}
     for each in touched:
@@ -360,7 +370,7 @@ def _choices(
         if choice.kind == "swap":
             waited = 2.0 * bytes_ / memory_rate
             if choice.own_layer:
-                waited = waited + np.where(features.paired, 0.0, _own_layer_s(layer, bytes_, busiest))
+                waited = waited + np.where(features.paired, 0.0, _own_layer_s(layer, bytes_, times))
             choices[choice.name] = ChoiceCost(bytes_, np.asarray(waited), bytes_, zero, uneven)
             continue
         replayed = zero + work[choice.name] - waits(choice)
@@ -374,18 +384,19 @@ def _choices(
     return choices
 
 
-def _own_layer_s(layer: LayerInputs, swapped: Floats, times: dict[str, OperatorTime]) -> Floats:
+def _own_layer_s(layer: LayerInputs, swapped: Floats, times: LayerTimes) -> Floats:
     """Seconds in which a layer waits for swapping what its attention keeps, beyond what its whole passes hide.
 
     It leaves beside attention itself and what follows, and comes back beside the backward pass of what follows. A pair
     has another micro batch's pass in between.
     """
-    after = [op.name for op in layer.table.operators if op.window != "attention" and op.name in times]
-    core = [CORE] if CORE in times else []
-    out = sum((times[name].forward_s for name in (*core, *after)), np.zeros(1))
-    back = sum((times[name].backward_s for name in after), np.zeros(1))
+    trained = times.trained
+    after = [op.name for op in layer.table.operators if op.window != "attention" and op.name in trained]
+    core = [CORE] if CORE in trained else []
+    out = sum((trained[name].forward_s for name in (*core, *after)), np.zeros(1))
+    back = sum((trained[name].backward_s for name in after), np.zeros(1))
     link = layer.machine.host.link_bytes_per_s
-    windows = zip((out, back), both_passes_s(times.values()), strict=True)
+    windows = zip((out, back), times.trained_s, strict=True)
     return np.asarray(sum(beyond_own_layer_s(swapped, link, window, whole) for window, whole in windows))
 
 
@@ -397,12 +408,14 @@ def _saved_bytes(touched: Touched, kept: Mapping[str, Floats], layer: LayerInput
     return np.asarray(sum(kept[name] * shares[name] for name in touched.freed) + layer.zero)
 
 
-def _replayed_s(touched: Touched, times: Mapping[str, OperatorTime], table: LayerTable) -> Floats:
+def _replayed_s(touched: Touched, times: LayerTimes, table: LayerTable) -> Floats:
     """Seconds of the operators that a choice runs again [n]."""
-    if not touched.choice.shares or table.by_operator is None:
-        return np.asarray(sum((times[name].forward_s for name in touched.replayed), np.zeros(1)))
-    shares = table.by_operator.operators
-    return np.asarray(sum((times[name].forward_s * shares[name] for name in touched.replayed), np.zeros(1)))
+    if EVERYTHING in touched.choice.replays:
+        return times.trained_s[0]
+    forward = {name: times.trained[name].forward_s for name in touched.replayed}
+    if touched.choice.shares and table.by_operator is not None:
+        forward = {name: seconds * table.by_operator.operators[name] for name, seconds in forward.items()}
+    return np.asarray(sum(forward.values(), np.zeros(1)))
 
 
 def _waits(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.exchanges import DENSE, HOT, SHARED, LayerInputs, expert_s, group_name, runs
+from autodeploy.evaluation.layers.exchanges import DENSE, HOT, SHARED, LayerInputs, expert_s, group_name
 from autodeploy.workload.operators import MATRIX_KINDS
 from cost_models.collectives import all_gather_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
@@ -189,10 +189,10 @@ class _Collectives:
                 continue
             half, of = _half(one.exchange), (one.exchange, one.once_s)
             once = layer.prices.once(of, _on_tiers, layer, *of)
-            if runs(one.exchange, back=False):
-                self._found.append((half, False, once * one.exchange.forward_count, one.exposed_forward_s))
-            if runs(one.exchange, back=True):
-                self._found.append((half, True, once * one.exchange.backward_count, one.exposed_backward_s))
+            for back in one.passes:
+                count = one.exchange.backward_count if back else one.exchange.forward_count
+                shown = one.exposed_backward_s if back else one.exposed_forward_s
+                self._found.append((half, back, once * count, shown))
 
     def lanes(self, work: list[Floats], halves: tuple[str, ...], *, backward: bool) -> Lanes:
         """Work of the cube and the vector units, with the collectives of these halves of the layer."""
