@@ -74,8 +74,8 @@ def frozen_piece(table: LayerTable, on: OperatorFeatures) -> LayerTable:
     operators = tuple(_frozen(op) for op in table.operators)
     exchanges = table.exchanges
     if table.name == "embedding":
-        operators = tuple(replace(op, backward_bytes=0.0, issued_backward=0.0) for op in operators)
-        exchanges = tuple(replace(each, backward_count=0.0) for each in exchanges)
+        operators = tuple(op._replace(backward_bytes=0.0, issued_backward=0.0) for op in operators)
+        exchanges = tuple(each._replace(backward_count=0.0) for each in exchanges)
     none = np.zeros_like(table.dense_params)
     return replace(
         table,
@@ -96,7 +96,7 @@ def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> L
     operators = [_frozen(op) for op in table.operators if op.name != _HOOK]
     exchanges = [_beside_frozen(each, own) for each in table.exchanges]
     unread = _INPUTS - {t.kept_input for t in targets}
-    tensors = [replace(t, kept_bytes=np.zeros_like(t.kept_bytes)) if t.name in unread else t for t in table.tensors]
+    tensors = [t._replace(kept_bytes=np.zeros_like(t.kept_bytes)) if t.name in unread else t for t in table.tensors]
     trained, experts = _Trained.none(table), _Trained.none(table)
     for target in targets:
         adapter = _adapter_of(target, rows[target.operator], shard, float(on.lora_rank))
@@ -109,8 +109,7 @@ def with_adapters(table: LayerTable, shard: Sharding, on: OperatorFeatures) -> L
             trained = trained.plus(adapter.trained(), 1.0)
     whole, cut = np.asarray(trained.shared + experts.shared), experts.of_experts
     summed = on.accumulation_bytes * trained.shared + on.expert_accumulation_bytes * (experts.shared + cut)
-    hook = replace(
-        rows[_HOOK],
+    hook = rows[_HOOK]._replace(
         backward_bytes=np.asarray(summed),
         issued_backward=np.asarray(2.0 * (trained.adapters + experts.adapters)),
     )
@@ -154,7 +153,7 @@ def _frozen(op: Operator) -> Operator:
     if not op.weighted or op.kind not in MATRIX_KINDS:
         return op
     again = op.issued_backward
-    return replace(op, passes=_ALONE, issued_backward=None if again is None else np.asarray(again / 2.0))
+    return op._replace(passes=_ALONE, issued_backward=None if again is None else np.asarray(again / 2.0))
 
 
 def _beside_frozen(exchange: Exchange, targets: frozenset[str]) -> Exchange:
@@ -163,9 +162,9 @@ def _beside_frozen(exchange: Exchange, targets: frozenset[str]) -> Exchange:
     targets : operators that have an adapter; their products are not cut into chunks beside a collective.
     """
     if exchange.name.endswith(GATHERED_AGAIN):
-        return replace(exchange, backward_count=0.0)
+        return exchange._replace(backward_count=0.0)
     if exchange.behind == "weight_gradient" or exchange.beside in targets:
-        return replace(exchange, beside="", behind="")
+        return exchange._replace(beside="", behind="")
     return exchange
 
 
@@ -218,8 +217,8 @@ class _Apart:
         """Both products, and sums of outputs and of the input's gradients (6 B an element)."""
         base = self.base
         rows = np.asarray(base.rows) * base.groups
-        down = replace(base, name=f"{self.name}_down", columns=self.rank)
-        up = replace(base, name=f"{self.name}_up", depth=self.rank)
+        down = base._replace(name=f"{self.name}_down", columns=self.rank)
+        up = base._replace(name=f"{self.name}_up", depth=self.rank)
         add = Operator(
             f"{self.name}_add",
             "vector",
@@ -230,7 +229,7 @@ class _Apart:
             routes=base.routes,
         )
         once = {"launches": 1.0} if self.kind == "whole" else {}
-        return [replace(down, **once), replace(up, **once), add]  # type: ignore[arg-type]
+        return [down._replace(**once), up._replace(**once), add]  # type: ignore[arg-type]
 
     def kept(self) -> Tensor:
         """Rows of the inner width."""

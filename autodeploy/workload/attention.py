@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -168,7 +167,7 @@ def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats, on: Op
     products = 2.0 if model.q_lora_rank is not None else 1.0
     hidden = np.asarray(2.0 * shard.tokens * model.hidden_size)
     inputs = [
-        replace(each, forward_count=products * each.forward_count, backward_count=products * each.backward_count)
+        each._replace(forward_count=products * each.forward_count, backward_count=products * each.backward_count)
         for each in column_exchanges(shard, "down", W, hidden, "latent_down_proj", on)
     ]
     cut, _ = cut_and_whole(shard)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -88,7 +87,7 @@ def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
     for rows in (permute_rows(model, shard, on), _experts(model, shard, on)):
         operators += rows[0]
         tensors += rows[1]
-    operators = [replace(operator, routes=True) for operator in operators]
+    operators = [operator._replace(routes=True) for operator in operators]
     if model.shared_expert_width:
         shared = mlp_rows(model, shard, on, width=model.shared_expert_width, prefix="shared", tp=shard.tp)
         operators += shared[0]
@@ -200,8 +199,7 @@ def permute_rows(
 
     def sort(name: str, calls: host.Issued) -> Operator:
         several = np.where(resort > 0.0, 1.0, 0.0)
-        return replace(
-            row(name, resort, resort, calls),
+        return row(name, resort, resort, calls)._replace(
             launches=several,
             issued=several * calls.forward,
             issued_backward=several * calls.backward,

@@ -33,14 +33,14 @@ def in_format(table: LayerTable, element_bytes: float) -> LayerTable:
 def _operator(op: Operator, wider: float) -> Operator:
     if op.as_it_is:
         return op
-    return replace(op, forward_bytes=op.forward_bytes * wider, backward_bytes=op.backward_bytes * wider)
+    return op._replace(forward_bytes=op.forward_bytes * wider, backward_bytes=op.backward_bytes * wider)
 
 
 def _tensor(tensor: Tensor, wider: float) -> Tensor:
-    return tensor if tensor.as_it_is else replace(tensor, kept_bytes=np.asarray(tensor.kept_bytes * wider))
+    return tensor if tensor.as_it_is else tensor._replace(kept_bytes=np.asarray(tensor.kept_bytes * wider))
 
 
 def _exchange(exchange: Exchange, wider: float) -> Exchange:
     return (
-        exchange if exchange.as_it_is else replace(exchange, message_bytes=np.asarray(exchange.message_bytes * wider))
+        exchange if exchange.as_it_is else exchange._replace(message_bytes=np.asarray(exchange.message_bytes * wider))
     )

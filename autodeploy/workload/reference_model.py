@@ -43,9 +43,9 @@ def with_reference(table: LayerTable, on: OperatorFeatures) -> LayerTable:
 
 
 def _forward(op: Operator) -> Operator:
-    return replace(op, name=f"{REFERENCE}{op.name}", passes=(op.passes[0], 0.0, 0.0), issued_backward=0.0)
+    return op._replace(name=f"{REFERENCE}{op.name}", passes=(op.passes[0], 0.0, 0.0), issued_backward=0.0)
 
 
 def _once(exchange: Exchange) -> Exchange:
     beside = f"{REFERENCE}{exchange.beside}" if exchange.beside else ""
-    return replace(exchange, name=f"{REFERENCE}{exchange.name}", backward_count=0.0, beside=beside, behind="")
+    return exchange._replace(name=f"{REFERENCE}{exchange.name}", backward_count=0.0, beside=beside, behind="")

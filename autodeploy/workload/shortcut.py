@@ -7,7 +7,6 @@ Source: MindSpeed-LLM @c77308a1, tasks/models/transformer/longcat_transformer_la
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -26,10 +25,10 @@ def twice(rows: Rows) -> Rows:
     """What a layer has in both halves: operators of two runs, tensors of twice the bytes, exchanges twice a pass."""
     operators, tensors, exchanges = rows
     return (
-        [replace(op, runs=RUNS * op.runs) for op in operators],
-        [replace(tensor, kept_bytes=np.asarray(RUNS * tensor.kept_bytes)) for tensor in tensors],
+        [op._replace(runs=RUNS * op.runs) for op in operators],
+        [tensor._replace(kept_bytes=np.asarray(RUNS * tensor.kept_bytes)) for tensor in tensors],
         [
-            replace(each, forward_count=RUNS * each.forward_count, backward_count=RUNS * each.backward_count)
+            each._replace(forward_count=RUNS * each.forward_count, backward_count=RUNS * each.backward_count)
             for each in exchanges
         ],
     )

@@ -7,7 +7,6 @@ Source: MindSpeed-LLM @c77308a1, tasks/models/transformer/zero_experts_moe_layer
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -57,4 +56,4 @@ def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
         Exchange("zero_dispatch", "dispatch", W, sent, choices=choices),
         Exchange("zero_combine", "combine", W, sent, choices=choices),
     ]
-    return [replace(operator, routes=True) for operator in operators], tensors, exchanges
+    return [operator._replace(routes=True) for operator in operators], tensors, exchanges
