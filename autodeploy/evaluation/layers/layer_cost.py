@@ -18,7 +18,7 @@ from autodeploy.evaluation.layers.exchanges import (
     exchange_times,
     sharded_s,
 )
-from autodeploy.evaluation.layers.operator_time import OperatorTime, operator_time
+from autodeploy.evaluation.layers.operator_time import OperatorTime
 from autodeploy.evaluation.layers.pair_windows import Pairing, beside_matrix_work_s, halves
 from autodeploy.workload.memory_choices import EVERYTHING, touched_by_choices
 from autodeploy.workload.operators import MATRIX_KINDS
@@ -149,18 +149,15 @@ def both_passes_s(times: Iterable[OperatorTime]) -> tuple[Floats, Floats]:
 
 def layer_times(layer: LayerInputs) -> LayerTimes:
     """Times of a layer."""
-    features, machine = layer.features, layer.machine
-
-    def seconds(op: Operator, factor: Floats | float) -> OperatorTime:
-        return layer.prices.once((op, factor), operator_time, op, machine, factor)
-
-    even = {op.name: seconds(op, EVEN) for op in layer.table.operators}
+    operators, features, machine = layer.table.operators, layer.features, layer.machine
+    even = layer.prices.operators(operators, machine, EVEN)
     longer: dict[str, OperatorTime] = {}
     if layer.uneven:
-        longer |= {op.name: seconds(op, features.balance.compute) for op in layer.table.operators if op.per_expert}
+        experts = [op for op in operators if op.per_expert]
+        longer |= layer.prices.operators(experts, machine, features.balance.compute)
     if np.any(features.attention_imbalance != EVEN):
-        attention = [op for op in layer.table.operators if op.kind == "attention"]
-        longer |= {op.name: seconds(op, features.attention_imbalance) for op in attention}
+        attention = [op for op in operators if op.kind == "attention"]
+        longer |= layer.prices.operators(attention, machine, features.attention_imbalance)
     busiest = even | longer if longer else even
     return LayerTimes(even, busiest, exchange_times(layer, busiest))
 

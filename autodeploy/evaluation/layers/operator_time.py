@@ -10,14 +10,14 @@ import numpy as np
 
 from autodeploy.workload.operators import EVERY_PASS
 from cost_models import compute
+from cost_models.arrays import Floats
 from cost_models.compute import cast_s, weight_cast_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.workload.operators import Operator
-    from cost_models.arrays import Floats
 
 
 @dataclass(frozen=True)
@@ -42,58 +42,99 @@ class OperatorTime:
 
 
 def operator_time(op: Operator, machine: Machine, factor: Floats | float) -> OperatorTime:
-    """Seconds of an operator that does `factor` times its rows, bytes or attention FLOPs.
+    """`operator_times` of one operator."""
+    return operator_times([op], machine, factor)[0]
+
+
+def operator_times(operators: Sequence[Operator], machine: Machine, factor: Floats | float) -> list[OperatorTime]:
+    """Seconds of operators that do `factor` times their rows, bytes or attention FLOPs.
 
     In 8 bits a linear layer casts its input forward and its output's gradient backward; the head and attention stay in
     16. Source: Transformer Engine's FP8 recipes; Megatron-LM --fp8-format.
     """
-    rates = machine.rates.wide() if op.wide or op.kind == "attention" else machine.rates
-    if op.kind == "gemm":
-        m, n, k, g = op.rows, op.columns, op.depth, op.groups
-        once = rates.cube_op_s
-        shapes = ((m, n, k, None), (m, k, n, None), (k, n, m, op.gradient_bytes))
-        # A batch of equal products is one operator: its fixed cost is paid once.
-        forward, dx, dw = (
-            (compute.gemm_s(rows, columns, depth, rates, groups=g, result_bytes=result) - once) * g + once
-            for rows, columns, depth, result in shapes
-        )
-        times = (forward, dx, dw)
-        if rates.quantised:
-            times = (forward + cast_s(m * k * g, rates), dx + cast_s(m * n * g, rates), dw)
-            if op.weighted:
-                cast = [weight_cast_s(k * n * g, rates, backward=back) for back in (False, True)]
-                times = (times[0] + cast[0], times[1] + cast[1], dw)
-    elif op.kind == "grouped_gemm":
-        m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
-        times = (
-            compute.grouped_gemm_s(g, m, n, k, rates, fused=op.fused) + cast_s(g * m * k, rates),
-            compute.grouped_gemm_s(g, m, k, n, rates, fused=op.fused) + cast_s(g * m * n, rates),
-            compute.grouped_gemm_s(
-                g, k, n, m, rates, fused=op.fused, uneven_depth=True, result_bytes=op.gradient_bytes
-            ),
-        )
-    elif op.kind == "attention":
-        flops = op.flops * factor
-        times = (
-            compute.attention_s(flops, op.head_dim, op.seq, rates, backward=False),
-            compute.attention_s(op.backward_flops * factor, op.head_dim, op.seq, rates, backward=True),
-            np.zeros(1),
-        )
-    else:
-        moved = op.forward_bytes * factor, op.backward_bytes * factor
-        if op.kind == "vector":
-            forward, backward = (compute.vector_s(size, op.launches, rates) for size in moved)
+    alike: dict[tuple[object, ...], list[int]] = {}
+    passes: dict[int, Passes] = {}
+    for place, op in enumerate(operators):
+        if op.kind == "gemm":
+            alike.setdefault((op.wide, op.weighted, op.gradient_bytes), []).append(place)
         else:
-            forward, backward = (
-                compute.movement_s(size, op.launches, rates, whole_rows=op.whole_rows) for size in moved
-            )
-        times = (forward, backward, np.zeros(1))
+            passes[place] = _passes_s(op, machine, factor)
+    for places in alike.values():
+        passes |= zip(places, _products_s([operators[place] for place in places], machine), strict=True)
+    return [_time_of(op, passes[place], machine) for place, op in enumerate(operators)]
+
+
+Passes = tuple[Floats, Floats, Floats]
+"""Seconds of an operator's forward, of the gradient of its input and of the gradient of its weight [n]."""
+
+
+def _time_of(op: Operator, times: Passes, machine: Machine) -> OperatorTime:
+    """Every pass as often as the operator runs it, by the software of the release."""
     if op.passes is not EVERY_PASS:
         times = (times[0] * op.passes[0], times[1] * op.passes[1], times[2] * op.passes[2])
     if op.runs != 1.0:
         times = (times[0] * op.runs, times[1] * op.runs, times[2] * op.runs)
     slower = machine.software_factor * (machine.routing_factor if op.routes else 1.0)
     return OperatorTime(*(np.asarray(t * slower) for t in times))
+
+
+def _products_s(ops: Sequence[Operator], machine: Machine) -> Iterator[Passes]:
+    """Passes of plain multiplications that differ in their sizes alone, priced together [operators, n].
+
+    A batch of equal products is one operator: its fixed cost is paid once.
+    """
+    first = ops[0]
+    rates = machine.rates.wide() if first.wide else machine.rates
+    once = rates.cube_op_s
+    m, n, k, g = (_stacked([getattr(op, name) for op in ops]) for name in ("rows", "columns", "depth", "groups"))
+    shapes = ((m, n, k, None), (m, k, n, None), (k, n, m, first.gradient_bytes))
+    forward, dx, dw = (
+        (compute.gemm_s(rows, columns, depth, rates, groups=g, result_bytes=result) - once) * g + once
+        for rows, columns, depth, result in shapes
+    )
+    if rates.quantised:
+        forward, dx = forward + cast_s(m * k * g, rates), dx + cast_s(m * n * g, rates)
+        if first.weighted:
+            forward = forward + weight_cast_s(k * n * g, rates, backward=False)
+            dx = dx + weight_cast_s(k * n * g, rates, backward=True)
+    return zip(forward, dx, dw, strict=True)
+
+
+def _stacked(values: Sequence[Floats | float]) -> Floats:
+    """The same number of several operators [operators, n]; n is 1 where it is alike for all candidates."""
+    arrays = [np.asarray(value) for value in values]
+    width = next((array.size for array in arrays if array.size != 1), 1)
+    stack = np.empty((len(arrays), width))
+    for row, array in zip(stack, arrays, strict=True):
+        row[:] = array
+    return stack
+
+
+def _passes_s(op: Operator, machine: Machine, factor: Floats | float) -> Passes:
+    """Passes of an operator that is no plain multiplication."""
+    rates = machine.rates.wide() if op.wide or op.kind == "attention" else machine.rates
+    if op.kind == "grouped_gemm":
+        m, n, k, g = op.rows * factor, op.columns, op.depth, op.groups
+        return (
+            compute.grouped_gemm_s(g, m, n, k, rates, fused=op.fused) + cast_s(g * m * k, rates),
+            compute.grouped_gemm_s(g, m, k, n, rates, fused=op.fused) + cast_s(g * m * n, rates),
+            compute.grouped_gemm_s(
+                g, k, n, m, rates, fused=op.fused, uneven_depth=True, result_bytes=op.gradient_bytes
+            ),
+        )
+    none = np.zeros(1)
+    if op.kind == "attention":
+        return (
+            compute.attention_s(op.flops * factor, op.head_dim, op.seq, rates, backward=False),
+            compute.attention_s(op.backward_flops * factor, op.head_dim, op.seq, rates, backward=True),
+            none,
+        )
+    moved = op.forward_bytes * factor, op.backward_bytes * factor
+    if op.kind == "vector":
+        forward, backward = (compute.vector_s(size, op.launches, rates) for size in moved)
+    else:
+        forward, backward = (compute.movement_s(size, op.launches, rates, whole_rows=op.whole_rows) for size in moved)
+    return forward, backward, none
 
 
 T = TypeVar("T")
@@ -114,3 +155,14 @@ class Prices:
             self._found[key] = of, price(*args, **kwargs)
         priced: T = self._found[key][1]
         return priced
+
+    def operators(
+        self, operators: Sequence[Operator], machine: Machine, factor: Floats | float
+    ) -> dict[str, OperatorTime]:
+        """`operator_times` by name, of those that are new together."""
+        keys = [(operator_times, id(op), id(factor)) for op in operators]
+        new = [place for place, key in enumerate(keys) if key not in self._found]
+        times = operator_times([operators[place] for place in new], machine, factor)
+        for place, time in zip(new, times, strict=True):
+            self._found[keys[place]] = (operators[place], factor), time
+        return {op.name: self._found[key][1] for op, key in zip(operators, keys, strict=True)}
