@@ -82,7 +82,7 @@ def test_uneven_experts_move_the_crossover() -> None:
     assert stepped.step_time_s < flat.step_time_s
 
 
-@pytest.mark.parametrize("ffn", [512, 1024, 2048])
+@pytest.mark.parametrize("ffn", [512, 2048])
 def test_small_experts_gain_from_whole_experts(ffn: int) -> None:
     # MoE EDP: tensor-parallel ranks join the expert group instead of slicing each expert (--moe-tp-extend-ep).
     model = load_preset("pangu-ultra-moe-718b").model_dump(exclude_unset=True) | {"moe_intermediate_size": ffn}
@@ -102,7 +102,7 @@ def test_the_smaller_the_experts_the_more_whole_ones_gain() -> None:
     assert gains[0] > gains[1] > 1.0
 
 
-@pytest.mark.parametrize("imbalance", [1.3, 1.6, 2.0])
+@pytest.mark.parametrize("imbalance", [1.3, 2.0])
 def test_expert_migration_takes_off_imbalance(imbalance: float) -> None:
     uneven = {"routing_imbalance": imbalance, "routing_imbalance_peak": 2.0}
     off, on = run(training=uneven), run("expert_migration", training=uneven)

@@ -149,6 +149,7 @@ def test_cheap_changes_together_are_preferred_to_a_dear_one() -> None:
             "sequence_parallel": True,
             "features": FAST,
         },
+        "search": {"fix": {"tp": 8, "pp": 4, "cp": 1, "vpp": 1}, "risk": "neutral"},
     }
     dense = Launch(parse_spec(document), frozenset(FAST))
     report = check(dense, planner=PLANNER)

@@ -409,7 +409,8 @@ def test_a_database_goes_through_a_file(command, own_database):
     backup, spec = own_database / "backup.jsonl", own_database / "spec.yaml"
     spec.write_text(
         "{model: qwen3-0.6b, cluster: {profile: ascend-800t-a2, num_npus: 8},"
-        " training: {seq_length: 4096, global_batch_size: 16}, search: {effort: fast}}"
+        " training: {seq_length: 4096, global_batch_size: 16},"
+        " search: {effort: fast, top_k: 1, risk: neutral, fix: {tp: 1, pp: 1, micro_batch_size: 1}}}"
     )
     assert command("plan", str(spec))[0] == 0
     assert command("db", "export", str(backup))[0] == 0

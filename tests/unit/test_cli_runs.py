@@ -24,7 +24,7 @@ SPEC = """
 model: llama2-7b
 cluster: {profile: ascend-800t-a2, num_npus: 8}
 training: {seq_length: 4096, global_batch_size: 32}
-search: {effort: fast, top_k: 3, allow: {tp: [2, 4, 8], pp: [1], micro_batch_size: [1]}}
+search: {effort: fast, top_k: 3, risk: neutral, allow: {tp: [2, 4, 8], pp: [1], micro_batch_size: [1]}}
 """
 GEMM = "m,n,k,tflops\n4096,4096,4096,290\n8192,8192,8192,310\n"
 

@@ -22,7 +22,14 @@ def document(**search: Any) -> dict[str, Any]:
         "model": "llama2-7b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
         "training": {"seq_length": 4096, "global_batch_size": 64},
-        "search": {"effort": "fast", "top_k": 6, "fix": {"tp": 2, "vpp": 1}, "allow": {"pp": [2, 4]}, **search},
+        "search": {
+            "effort": "fast",
+            "risk": "neutral",
+            "top_k": 6,
+            "fix": {"tp": 2, "vpp": 1},
+            "allow": {"pp": [2, 4]},
+            **search,
+        },
     }
 
 

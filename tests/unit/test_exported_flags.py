@@ -11,6 +11,7 @@ import csv
 import os
 import shlex
 import subprocess
+from functools import cache
 from importlib.resources import files
 
 import pytest
@@ -75,6 +76,7 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(message)
 
 
+@cache
 def parser_of(release):
     """A parser with the flags of the table."""
     parser = Parser(allow_abbrev=False, add_help=False)
@@ -89,9 +91,6 @@ def parser_of(release):
         nargs = int(row["nargs"]) if row["nargs"].isdigit() else row["nargs"] or None
         parser.add_argument(name, dest=name, type=convert, choices=choices, nargs=nargs)
     return parser
-
-
-PARSERS = {name: parser_of(name) for name in NAMES}
 
 
 def spec_of(release, model=None):
@@ -123,7 +122,7 @@ def started(text, folder):
 
 def read(release, words):
     """The arguments as the release's parser takes them; ValueError in its words, or where a limit is broken."""
-    args = vars(PARSERS[release].parse_args(words))
+    args = vars(parser_of(release).parse_args(words))
     hot, experts = args.get("--balanced-moe-hot-expert-num"), args.get("--num-experts")
     if hot is not None and hot > experts // args["--expert-model-parallel-size"]:
         raise ValueError("hot experts: more than a rank has (MindSpeed features_manager/moe/balanced_moe.py)")

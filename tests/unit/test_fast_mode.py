@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def spec_of(mode: str | None, effort: str = "default", **fix: Any) -> Spec:
-    search: dict[str, Any] = {"effort": effort, "top_k": 2, "gap": 0.0, "fix": fix} | ({"mode": mode} if mode else {})
+    search: dict[str, Any] = {"effort": effort, "top_k": 2, "gap": 0.0, "fix": fix, "risk": "neutral"}
+    search |= {"mode": mode} if mode else {}
     return read_spec_document(
         {
             "model": "llama2-13b",

@@ -38,8 +38,8 @@ def spec_of(
 
 
 SHORT_PIPELINES = {
-    **{"tp": [1, 2], "pp": [2], "vpp": [1, 2], "cp": [1], "micro_batch_size": [1]},
-    **{"ep": [4, 8], "moe_dispatcher": ["alltoall"]},
+    **{"tp": [1], "pp": [2], "vpp": [1, 2], "cp": [1], "micro_batch_size": [1]},
+    **{"ep": [8], "moe_dispatcher": ["alltoall"]},
 }
 FORCED: dict[str, dict[str, str]] = {
     "migration": {"expert_migration": "on"},
@@ -63,7 +63,7 @@ def test_auto_is_the_faster_of_two_that_exclude_each_other(strategy: dict[str, A
 def test_the_best_plan_is_no_slower_than_with_either_forced(target: str) -> None:
     found = {}
     for name, features in FORCED.items():
-        answer = plan(spec_of(target=target, imbalance=2.0, features=features, allow=SHORT_PIPELINES, effort=0.05))
+        answer = plan(spec_of(target=target, imbalance=2.0, features=features, allow=SHORT_PIPELINES, effort=0.02))
         found[name] = answer.plans[0].step_time_s
         for each in answer.plans:
             # A plan names the features that it uses: under these alone it is predicted the same.

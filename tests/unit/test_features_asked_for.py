@@ -13,10 +13,10 @@ from autodeploy.strategies.rules import load_rules
 ASKED = {name for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
 TARGETS = {"keep_gathered": "mindspeed-llm-fsdp2"}  # that have it; "any" has all others
 WITH = {"hsdp": ("fsdp", "torch_fsdp2")}  # on only where the spec asks for what they need
-FEW = {"tp": [2], "pp": [2], "vpp": [1, 2], "cp": [1], "ep": [1, 8], "micro_batch_size": [1]}
+FEW = {"tp": [2], "pp": [2], "vpp": [1, 2], "cp": [1], "ep": [8], "micro_batch_size": [1]}
 ELSEWHERE = {  # what such a feature asks of the others
     **{name: {"cp": [4]} for name in ("ring", "ulysses", "hybrid_cp")},
-    "tp_pp_dp_mapping": {"pp": [4]},
+    "tp_pp_dp_mapping": {"pp": [4], "ep": [1]},
 }
 SHORTCUT = {
     **{
@@ -37,6 +37,8 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
     for name in features:
         allowed = allowed | ELSEWHERE.get(name, {})
     dense = bool({"mc2", "coc"} & set(features))
+    if dense:
+        allowed = allowed | {"ep": [1]}
     return plan(
         read_spec_document(
             {
@@ -47,7 +49,7 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
                     "target": target,
                     "effort": 0.02,
                     "features": features,
-                    "top_k": 3,
+                    "top_k": 2,
                     "risk": "neutral",  # what is legal is the same under each
                     "allow": allowed,
                 },

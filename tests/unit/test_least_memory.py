@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @cache
 def planned(objective: str = "peak_memory", limit_gib: float | None = None, **fix: Any) -> PlanSet:
     """Llama2-7B on one node of eight, in micro batches of one."""
-    fix = {"cp": 1, "micro_batch_size": 1} | fix
-    search: dict[str, Any] = {"effort": "fast", "objective": objective, "fix": fix, "top_k": 3}
+    fix = {"cp": 1, "vpp": 1, "micro_batch_size": 1} | fix
+    search: dict[str, Any] = {"effort": "fast", "objective": objective, "fix": fix, "top_k": 3, "risk": "neutral"}
     document: dict[str, Any] = {
         "model": "llama2-7b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 import hardware_profiles
 from autodeploy.errors import SpecError, UnsupportedError
@@ -188,12 +189,9 @@ def test_a_record_that_says_what_none_can_is_refused(tmp_path: Path) -> None:
 
 def copied(name: str, folder: Path) -> str:
     """A profile as a user copies it, with its calibrated numbers and a name of its own."""
-    from ruamel.yaml import YAML
-
     document = load_profile(name).document.model_dump(mode="json", exclude_none=True) | {"name": "a-cluster-of-ours"}
     path = folder / "ours.yaml"
-    with path.open("w", encoding="utf-8") as file:
-        YAML(typ="safe").dump(document, file)
+    path.write_text(yaml.dump(document, Dumper=yaml.CSafeDumper, allow_unicode=True), encoding="utf-8")
     return str(path)
 
 
@@ -208,7 +206,7 @@ def plans_of(profile: str, model: Any, target: str) -> list[Any]:
             "effort": "fast",
             "top_k": 1,
             "risk": "neutral",
-            "allow": {"tp": [4], "pp": [1, 2], "cp": [1], "micro_batch_size": [1]},
+            "allow": {"tp": [4], "pp": [2], "vpp": [1, 2], "cp": [1], "micro_batch_size": [1]},
         },
     }
     found = plan(read_spec_document(document, base_dir=Path(profile).parent))

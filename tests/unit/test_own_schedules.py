@@ -97,7 +97,7 @@ def spec_of(target: str = "any", **search: Any) -> Spec:
             "model": MODEL,
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
             "training": {"seq_length": 4096, "global_batch_size": 256},
-            "search": {"target": target, "effort": "fast", **search},
+            "search": {"target": target, "effort": "fast", "risk": "neutral", **search},
         }
     )
 
@@ -160,7 +160,7 @@ def test_extra_warm_up_forwards_are_in_the_order() -> None:
 @ALL
 def test_it_is_searched_and_estimated_alike(known: Schedule) -> None:
     fixed = {"schedule": known.name, "tp": 2, "pp": 4, "vpp": 2, "cp": 1, "micro_batch_size": 1}
-    found = plan(spec_of(fix=fixed, top_k=1, risk="neutral"))
+    found = plan(spec_of(fix=fixed, top_k=1))
     best = found.plans[0]
     assert best.strategy.schedule == known.name
     assert estimate(spec_of().model_copy(update={"strategy": best.strategy})).step_time_s == best.step_time_s

@@ -25,7 +25,7 @@ def spec_of(*, training: dict[str, Any] | None = None, **search: Any) -> Spec:
             "model": "llama2-7b",
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
             "training": {"seq_length": 4096, "global_batch_size": 64, "tokens": 1e9, **(training or {})},
-            "search": {"effort": "fast", "allow": {"pp": [1, 2], "cp": [1]}, **search},
+            "search": {"effort": "fast", "allow": {"pp": [1, 2], "vpp": [1], "cp": [1]}, **search},
         }
     )
 

@@ -28,7 +28,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @cache
 def planned(batch: int = 64, num_npus: int = 8, limit_gib: float | None = None, tp: int | None = None) -> PlanSet:
     """Llama2-7B on a few cards."""
-    search: dict[str, Any] = {"effort": "fast", "memory_limit_gib": limit_gib, "fix": {} if tp is None else {"tp": tp}}
+    search: dict[str, Any] = {
+        "effort": "fast",
+        "top_k": 3,
+        "memory_limit_gib": limit_gib,
+        "fix": {} if tp is None else {"tp": tp},
+    }
     search |= {"risk": "neutral", "allow": {"cp": [1], "vpp": [1, 2]}} if limit_gib is None else {}
     return plan(
         read_spec_document(

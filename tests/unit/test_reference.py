@@ -118,7 +118,7 @@ def test_else_it_is_1f1b_at_the_smallest_tp_x_pp_that_fits() -> None:
 
 
 def test_a_search_has_it_beside_its_plans() -> None:
-    spec = spec_of("llama2-7b", A2, 8, 64, effort="fast")
+    spec = spec_of("llama2-7b", A2, 8, 64, effort="fast", risk="neutral", allow={"cp": [1], "vpp": [1]})
     found = plan(spec)
     assert found.reference is not None
     assert found.reference == reference_of(spec)

@@ -29,7 +29,7 @@ SOON_S = 0.5
 @pytest.fixture(scope="module")
 def space() -> tuple[Searched, Budget]:
     spec = read_spec_file(EXAMPLE)
-    search = spec.search.model_copy(update={"allow": {"tp": (8,), "pp": (3, 6)}, "effort": "fast"})
+    search = spec.search.model_copy(update={"allow": {"tp": (8,), "pp": (6,)}, "effort": "fast"})
     spec = spec.model_copy(update={"search": search})
     prepared = prepare(spec)
     return search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context), budget_of(spec)
@@ -86,7 +86,7 @@ def run(
 def test_cancelling_returns_the_plan_and_a_valid_bound(
     space: tuple[Searched, Budget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(space, Polls(None), monkeypatch)  # loads what is loaded at its first use
+    run(space, Polls(5), monkeypatch)  # loads what is loaded at its first use
     whole = Polls(None)
     proven = run(space, whole, monkeypatch)
     assert whole.count > 20

@@ -36,8 +36,12 @@ def test_divisors(number: int) -> None:
 
 
 def test_no_strategy_is_enumerated_twice(deepseek: Candidates) -> None:
-    rows = np.stack([np.asarray(v, dtype=np.int64) for v in deepseek.columns().values()], axis=1)
-    assert len(np.unique(rows, axis=0)) == len(deepseek)
+    number, kinds = np.zeros(len(deepseek), dtype=np.int64), 1
+    for column in deepseek.columns().values():
+        values, places = np.unique(np.asarray(column, dtype=np.int64), return_inverse=True)
+        number, kinds = number * len(values) + places, kinds * len(values)
+    assert kinds < 2**63, "each strategy has a number of its own"
+    assert len(np.unique(number)) == len(deepseek)
 
 
 def test_ranks_and_batch_follow_from_the_axes(deepseek: Candidates) -> None:

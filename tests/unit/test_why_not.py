@@ -29,7 +29,7 @@ def spec_of(*, batch: int = 64, **search: Any) -> Spec:
             "model": "llama2-7b",
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
             "training": {"seq_length": 4096, "global_batch_size": batch},
-            "search": {"effort": "fast", **search},
+            "search": {"effort": "fast", "risk": "neutral", "allow": {"cp": [1], "vpp": [1]}, **search},
         }
     )
 
