@@ -278,13 +278,13 @@ def _placed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:
         return [_placed_of_file(loads, int(case[0])) for case in cases]
     groups = [(case[0], case[2], case[3]) for case in cases]
     sustained, worst = (_factors(family, groups) for family in (loads.sustained, loads.worst))
-    imbalance = [(each, max(each, most)) for each, most in zip(sustained, worst, strict=True)]
+    imbalance = [(usual, max(usual, most)) for usual, most in zip(sustained, worst, strict=True)]
     if loads.capacity is None:
         return imbalance
     kept = []
     for case, factors in zip(cases, imbalance, strict=True):
-        after, worst = (_capped_factor(loads, factor, int(case[0])) for factor in factors)
-        kept.append((after, max(after, worst)))
+        after, peak = (_capped_factor(loads, factor, int(case[0])) for factor in factors)
+        kept.append((after, max(after, peak)))
     return kept
 
 

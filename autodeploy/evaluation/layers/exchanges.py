@@ -244,9 +244,9 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
                     extra[back] = extra[back] + (busiest - shown) * count
             else:
                 shown = busiest = once((exchange, *beside, back), _exposed_s, work, exchange, even, back=back)
-            exposed[lane, back] = exposed[lane, back] + shown * count
-            launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
             seen[back] = np.asarray(busiest * count)
+            exposed[lane, back] = exposed[lane, back] + (seen[back] if shown is busiest else shown * count)
+            launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
             if exchange.kind in single:
                 hidden = np.asarray((uneven - busiest) * count)
                 behind[exchange.kind, back] = behind.get((exchange.kind, back), 0.0) + hidden

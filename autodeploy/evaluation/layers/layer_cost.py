@@ -18,7 +18,6 @@ from autodeploy.evaluation.layers.exchanges import (
     exchange_times,
     sharded_s,
 )
-from autodeploy.evaluation.layers.operator_time import OperatorTime
 from autodeploy.evaluation.layers.pair_windows import Pairing, beside_matrix_work_s, halves
 from autodeploy.workload.memory_choices import EVERYTHING, touched_by_choices
 from autodeploy.workload.operators import MATRIX_KINDS
@@ -30,6 +29,7 @@ from cost_models.swap import beyond_own_layer_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from autodeploy.evaluation.layers.operator_time import OperatorTime
     from autodeploy.workload.memory_choices import MemoryChoice, Touched
     from autodeploy.workload.operators import LayerTable, Operator
     from cost_models.arrays import Floats
