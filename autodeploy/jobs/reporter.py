@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from autodeploy.store.queue import Claim
 
 TICK_S = 0.2
+QUICK_TICKS, LATER_TICK = 10, 2.5
+"""So many ticks, then longer ones: each costs the search some milliseconds, and a long one changes more slowly."""
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +74,9 @@ class Reporter:
         return pending
 
     def _loop(self) -> None:
-        beaten_s = time.monotonic()
-        while not self._finished.wait(TICK_S):
+        beaten_s, ticks = time.monotonic(), 0
+        while not self._finished.wait(TICK_S * (1.0 if ticks < QUICK_TICKS else LATER_TICK)):
+            ticks += 1
             try:
                 self._write_progress()
                 if time.monotonic() - beaten_s >= self._heartbeat_s:
