@@ -7,12 +7,14 @@ so that the summary has one line for each. `AUTODEPLOY_REQUIRE_ALL=1` turns ever
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
@@ -30,6 +32,9 @@ FIXTURE_MARKS = {
 
 # Collecting makes millions of objects and all of them stay: looking for garbage among them takes longer than the rest.
 gc.disable()
+
+# Tests call commands of one program some hundred times: it is made once.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 # The same cases on every run and machine: a failure is then a change of the code.
 settings.register_profile(
