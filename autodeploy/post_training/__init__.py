@@ -6,7 +6,7 @@ from autodeploy.post_training.overheads import Overheads, overheads_of
 from autodeploy.post_training.rl_step import rl_step, splits
 from autodeploy.post_training.samples import Samples, lengths_of, samples_of, update_context, update_training
 from autodeploy.post_training.step import Note, RlPhase, RlStep, combined, counted, placed
-from autodeploy.post_training.update import TrainingPhase, UpdatePart, update_part
+from autodeploy.post_training.update import TrainingPhase, UpdatePart, update_part, update_parts
 
 __all__ = [
     "Case",
@@ -32,5 +32,6 @@ __all__ = [
     "splits",
     "update_context",
     "update_part",
+    "update_parts",
     "update_training",
 ]

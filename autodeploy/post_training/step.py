@@ -11,7 +11,7 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import device_of, healthy_npus, topology_of
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.messages import Message
-from autodeploy.post_training.infeasible import InfeasibleRlError
+from autodeploy.post_training.infeasible import InfeasibleRlError, training_too_large
 from autodeploy.post_training.overheads import OTHER, overheads_of
 from autodeploy.post_training.samples import lengths_of
 from autodeploy.post_training.weights import resharded_s, sent_s
@@ -22,6 +22,7 @@ from cost_models.placements import LAST, asynchronous, colocated, separate, toke
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.machine import Machine
+    from autodeploy.evaluation.steps.one_strategy import Estimated
     from autodeploy.post_training.generation import GenerationPart, Series
     from autodeploy.post_training.overheads import Overheads
     from autodeploy.post_training.update import UpdatePart
@@ -68,7 +69,7 @@ class RlStep:
     tokens_per_s : of all cards, by the three rules of counting. peak_memory_bytes : of the fullest die, while it
     generates and while it trains. breakdown : seconds by part, that add up to the step. half_width : relative, of the
     80 % interval of its time. generation_npus : cards that generate; None: all. mode : in which the engine
-    decodes.
+    decodes. fullest : as of `UpdatePart`.
     """
 
     phases: tuple[RlPhase, ...]
@@ -85,6 +86,7 @@ class RlStep:
     generation_npus: int | None
     mode: Mode
     series: Series
+    fullest: Estimated
 
     @property
     def interval_s(self) -> tuple[float, float]:
@@ -194,14 +196,7 @@ def _peaks(
     """Bytes of the fullest die while it generates, hand-over included, and while it trains."""
     training = update.peak_bytes
     if training > update.limit_bytes and not beyond_memory:
-        raise InfeasibleRlError(
-            Message(
-                "post_training.training_needs_gib_of_die_s_gib", needed=training / GIB, limit=update.limit_bytes / GIB
-            ),
-            rule="update_memory",
-            path="/strategy",
-            hint=Message("post_training.more_recomputation_higher_tp_pp_or_ep_or"),
-        )
+        raise training_too_large(training, update.limit_bytes)
     peak = generation.peak_bytes
     if layout.placement == "colocated":
         kept = frozenset(layout.offload) - {"parameters"}
@@ -286,6 +281,7 @@ def _result(
         generation_npus=None if layout.placement == "colocated" else generation.case.npus,
         mode=generation.generator.mode,
         series=generation.series,
+        fullest=update.fullest,
     )
 
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from autodeploy.calibration.coverage import RUN_AXES, spread_of
 from autodeploy.calibration.spreads import Z80, shares_node
-from autodeploy.evaluation.steps.one_strategy import StepPhase, phase_cost, phase_costs
+from autodeploy.errors import SpecError
+from autodeploy.evaluation.steps.one_strategy import (
+    Phases,
+    StepPhase,
+    or_refusal,
+    phase_cost,
+    phase_costs,
+    phase_costs_together,
+)
+from autodeploy.post_training.infeasible import training_too_large
 from autodeploy.post_training.samples import samples_of, update_context
 from autodeploy.post_training.weights import parameters_of
 from autodeploy.specs.model import ModelSpec
@@ -18,11 +28,11 @@ from autodeploy.specs.strategy import Recompute
 from cost_models.hand_over import STATES, WeightLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.inputs.machine import Machine
-    from autodeploy.evaluation.steps.one_strategy import PhaseCost
+    from autodeploy.evaluation.steps.one_strategy import Estimated, PhaseCost
     from autodeploy.post_training.samples import Samples
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.rl import RlTraining
@@ -30,6 +40,8 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
+A = TypeVar("A")
+B = TypeVar("B")
 TRAINED_BYTES = 2.0  # of a weight as it is trained and handed over, in 16 bits
 # Names of the memory of an estimate, by those of hand_over.STATES.
 MEMORY_OF = {"optimizer": "optimizer", "gradients": "gradients", "parameters": "weights"}
@@ -55,7 +67,7 @@ class UpdatePart:
     phases : by name, in order. states : bytes of the dies of each stage by the names of STATES [pp]. peak_bytes : on
     the fullest card's die while it trains; limit_bytes : that it may use. tensor, pipeline, stage_ranks, expert : ranks
     that cut the dense part, the layers, share a stage, and hold the experts of a layer. half_width : relative, of the
-    80 % interval of training's time.
+    80 % interval of training's time. trained, fullest : the policy's update on mean packs, and on the fullest.
     """
 
     npus: int
@@ -67,6 +79,8 @@ class UpdatePart:
     half_width: float
     machine: Machine
     host_link_bytes_per_s: float
+    trained: Estimated
+    fullest: Estimated
 
     @property
     def training_s(self) -> float:
@@ -118,56 +132,167 @@ def update_part(
     a reward model's scores are forward passes over all samples. Weights of models that only score lie on the host, and
     come over its link each step. So do the states of policy and critic, in turn, where both do not fit.
     """
-    dp = max(1, npus * profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp))
-    samples = samples_of(rl, strategy, dp, pack_tokens)
+    asked = [(strategy, pack_tokens)]
+    (found,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features)
+    if isinstance(found, SpecError):
+        raise found
+    return found
 
-    def context_of(who: ModelSpec, how: Strategy, with_: Samples) -> Context:
-        return update_context(who, profile, cluster, rl, how, with_, npus=npus, features=features)
 
-    context = context_of(model, strategy, samples)
-    forward, update = StepPhase("forward", samples.rows), StepPhase("update", samples.update_rows, rl.updates_per_step)
-    scored, trained = phase_costs([forward, update], strategy, context)
-    full = phase_cost(update, strategy, context_of(model, strategy, replace(samples, tokens=samples.full_tokens)))
-    estimate = full.estimated.estimate
-    states = {name: estimate.memory[kind].copy() for name, kind in MEMORY_OF.items()}
-    peak = float(np.max(estimate.card_bytes))
-    link = float(np.max(context.machine.host.link_bytes_per_s))
-    phases = {"log_probabilities": _phase(scored)}
-    if rl.reference_model:
-        phases["reference"] = _loaded(scored, float(np.max(states["parameters"])), link)
-    if rl.algorithm == "ppo":
-        critic = rl.critic if isinstance(rl.critic, ModelSpec) else model
-        how = strategy if critic is model else fitted_to(strategy, critic)
-        there = context if critic is model else context_of(critic, how, samples)
-        valued, step = (scored, trained) if critic is model else phase_costs([forward, update], how, there)
-        phases["values"] = _phase(valued)
-        phases["critic_update"] = _phase(step)
-        held = step.estimated.estimate.memory
-        beside = float(np.max(sum(held[kind] for kind in MEMORY_OF.values())))
-        if peak + beside <= context.limit_bytes:
-            peak += beside
-        else:  # each is on the device while it is at work
-            own = float(np.max(sum(states.values())))
-            phases["critic_update"] = _moved(phases["critic_update"], 2.0 * (own + beside) / link)
-            peak = max(peak, float(np.max(step.estimated.estimate.card_bytes)))
-        for name, kind in MEMORY_OF.items():
-            states[name] = states[name] + float(np.max(held[kind]))
-    if isinstance(rl.reward, ModelSpec):
-        how = fitted_to(strategy, rl.reward)
-        reward = phase_cost(forward, how, context_of(rl.reward, how, samples))
-        phases["reward"] = _loaded(reward, float(np.max(reward.estimated.estimate.memory["weights"])), link)
-    phases["update"] = _phase(trained)
-    return UpdatePart(
-        npus=npus,
-        phases=phases,
-        states=states,
-        peak_bytes=peak,
-        limit_bytes=context.limit_bytes,
-        weights=_weights(model, trained),
-        half_width=_half_width(trained),
-        machine=context.machine,
-        host_link_bytes_per_s=link,
-    )
+def update_parts(
+    model: ModelSpec,
+    profile: Profile,
+    cluster: ClusterSpec,
+    rl: RlTraining,
+    asked: Sequence[tuple[Strategy, int | None]],
+    *,
+    npus: int,
+    features: frozenset[str] | None = None,
+    within_memory: bool = False,
+) -> list[UpdatePart | SpecError]:
+    """`update_part` of several strategies and their `pack_tokens`, or what refuses them; layers are priced together.
+
+    Parameters
+    ----------
+    within_memory : of those whose policy alone needs more memory than a die has, that is said and no time predicted.
+    """
+    trainers = _Trainers(model, profile, cluster, rl, npus, features)
+    read = [or_refusal(partial(trainers.read, *each)) for each in asked]
+    full = _then(read, partial(trainers.fullest, within_memory=within_memory))
+    return _then(full, trainers.parts)
+
+
+def _then(found: Sequence[A | SpecError], step: Callable[[list[A]], list[B | SpecError]]) -> list[B | SpecError]:
+    """What a step makes of all that is not refused yet; refusals stay where they are."""
+    made = iter(step([each for each in found if not isinstance(each, SpecError)]))
+    return [each if isinstance(each, SpecError) else next(made) for each in found]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A strategy with its packs: of mean length in both phases, and the fullest of an update, whose memory counts."""
+
+    strategy: Strategy
+    pack_tokens: int | None
+    samples: Samples
+    mean: Phases
+    full: Phases
+
+
+@dataclass(frozen=True)
+class _Trainers:
+    """Cards that train, and what they train."""
+
+    model: ModelSpec
+    profile: Profile
+    cluster: ClusterSpec
+    rl: RlTraining
+    npus: int
+    features: frozenset[str] | None
+
+    def context(self, model: ModelSpec, strategy: Strategy, samples: Samples) -> Context:
+        """Of an update of a model on these samples."""
+        return update_context(
+            model, self.profile, self.cluster, self.rl, strategy, samples, npus=self.npus, features=self.features
+        )
+
+    def read(self, strategy: Strategy, pack_tokens: int | None) -> _Read:
+        """A strategy that the cards can run.
+
+        Raises
+        ------
+        SpecError
+            as of `update_part`.
+        """
+        dp = max(1, self.npus * self.profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp))
+        samples = samples_of(self.rl, strategy, dp, pack_tokens)
+        update = StepPhase("update", samples.update_rows, self.rl.updates_per_step)
+        mean = Phases(
+            [StepPhase("forward", samples.rows), update], strategy, self.context(self.model, strategy, samples)
+        )
+        mean.candidates()
+        longest = replace(samples, tokens=samples.full_tokens)
+        full = Phases([update], strategy, self.context(self.model, strategy, longest))
+        return _Read(strategy, pack_tokens, samples, mean, full)
+
+    def fullest(self, read: Sequence[_Read], *, within_memory: bool) -> list[tuple[_Read, PhaseCost] | SpecError]:
+        """With the cost of the fullest packs."""
+        found: list[tuple[_Read, PhaseCost] | SpecError] = []
+        for one, costs in zip(read, _priced([(each, each.full) for each in read]), strict=True):
+            if isinstance(costs, SpecError):
+                found.append(costs)
+                continue
+            peak, limit = float(np.max(costs[0].estimated.estimate.card_bytes)), one.full.context.limit_bytes
+            found.append(training_too_large(peak, limit) if within_memory and peak > limit else (one, costs[0]))
+        return found
+
+    def parts(self, full: Sequence[tuple[_Read, PhaseCost]]) -> list[UpdatePart | SpecError]:
+        """With the cost of mean packs."""
+        costs = _priced([(each, each.mean) for each, _ in full])
+        return [
+            both if isinstance(both, SpecError) else or_refusal(partial(self.part, one, fullest, *both))
+            for (one, fullest), both in zip(full, costs, strict=True)
+        ]
+
+    def part(self, one: _Read, full: PhaseCost, scored: PhaseCost, trained: PhaseCost) -> UpdatePart:
+        """Of a strategy whose own phases are priced, with those of the other models."""
+        rl, model, strategy, samples, context = self.rl, self.model, one.strategy, one.samples, one.mean.context
+        forward, update = one.mean.phases
+        estimate = full.estimated.estimate
+        states = {name: estimate.memory[kind].copy() for name, kind in MEMORY_OF.items()}
+        peak = float(np.max(estimate.card_bytes))
+        link = float(np.max(context.machine.host.link_bytes_per_s))
+        phases = {"log_probabilities": _phase(scored)}
+        if rl.reference_model:
+            phases["reference"] = _loaded(scored, float(np.max(states["parameters"])), link)
+        if rl.algorithm == "ppo":
+            critic = rl.critic if isinstance(rl.critic, ModelSpec) else model
+            how = strategy if critic is model else fitted_to(strategy, critic)
+            there = context if critic is model else self.context(critic, how, samples)
+            valued, step = (scored, trained) if critic is model else phase_costs([forward, update], how, there)
+            phases["values"] = _phase(valued)
+            phases["critic_update"] = _phase(step)
+            held = step.estimated.estimate.memory
+            beside = float(np.max(sum(held[kind] for kind in MEMORY_OF.values())))
+            if peak + beside <= context.limit_bytes:
+                peak += beside
+            else:  # each is on the device while it is at work
+                own = float(np.max(sum(states.values())))
+                phases["critic_update"] = _moved(phases["critic_update"], 2.0 * (own + beside) / link)
+                peak = max(peak, float(np.max(step.estimated.estimate.card_bytes)))
+            for name, kind in MEMORY_OF.items():
+                states[name] = states[name] + float(np.max(held[kind]))
+        if isinstance(rl.reward, ModelSpec):
+            how = fitted_to(strategy, rl.reward)
+            reward = phase_cost(forward, how, self.context(rl.reward, how, samples))
+            phases["reward"] = _loaded(reward, float(np.max(reward.estimated.estimate.memory["weights"])), link)
+        phases["update"] = _phase(trained)
+        return UpdatePart(
+            npus=self.npus,
+            phases=phases,
+            states=states,
+            peak_bytes=peak,
+            limit_bytes=context.limit_bytes,
+            weights=_weights(model, trained),
+            half_width=_half_width(trained),
+            machine=context.machine,
+            host_link_bytes_per_s=link,
+            trained=trained.estimated,
+            fullest=full.estimated,
+        )
+
+
+def _priced(asked: Sequence[tuple[_Read, Phases]]) -> list[list[PhaseCost] | SpecError]:
+    """Costs of phases, together where they have sequences and features in common."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for row, (one, phases) in enumerate(asked):
+        how = phases.strategy
+        key = (phases.context.seq_length, one.pack_tokens, how.features, how.distributed_optimizer)
+        alike.setdefault(key, []).append(row)
+    found: dict[int, list[PhaseCost] | SpecError] = {}
+    for rows in alike.values():
+        found.update(zip(rows, phase_costs_together([asked[row][1] for row in rows]), strict=True))
+    return [found[row] for row in range(len(asked))]
 
 
 def fitted_to(strategy: Strategy, model: ModelSpec) -> Strategy:

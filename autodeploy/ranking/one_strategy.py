@@ -26,12 +26,16 @@ class Predicted(Estimated):
 def predicted(strategy: Strategy, context: Context, spec: Spec, identity: Identity) -> Predicted:
     """The plan of a strategy, legal or not, fitting or not; as `estimated`."""
     found = estimated(strategy, context)
+    plan = described(found, strategy, spec, identity)
+    return Predicted(found.estimate, found.context, found.candidate, found.classes, found.layout, plan)
+
+
+def described(found: Estimated, strategy: Strategy, spec: Spec, identity: Identity) -> Plan:
+    """The plan of a strategy that is estimated."""
     context, candidate = found.context, found.candidate
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
     slopes = slopes_of(candidate, context, [found.layout])[0]
     plan = plan_of_estimate(
         found.estimate, full, candidate, found.classes, context, found.layout, spec, identity, slopes
     )
-    return Predicted(
-        found.estimate, context, candidate, found.classes, found.layout, plan.model_copy(update={"rank": 1})
-    )
+    return plan.model_copy(update={"rank": 1})

@@ -14,7 +14,6 @@ import numpy as np
 
 from autodeploy.calibration.spreads import Z80
 from autodeploy.calibration.uncertain_numbers import Uncertain
-from autodeploy.evaluation.steps.one_strategy import estimated
 from autodeploy.evaluation.steps.worlds import step_times_in
 from autodeploy.messages import Message
 from autodeploy.post_training import placed
@@ -25,7 +24,6 @@ from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.ranking.regret_order import regret_order
 from autodeploy.ranking.responses import Responses, responses_of
 from autodeploy.ranking.unproven import unproven_in, unproven_of
-from autodeploy.rl_planning.one_update import context_of_update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.steps.worlds import World
     from autodeploy.post_training import Overheads
     from autodeploy.rl_planning.search import Choice
-    from autodeploy.rl_planning.update_layouts import Update
     from autodeploy.specs.spec import Spec
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
@@ -98,7 +95,7 @@ def advise(
 ) -> RlAdvice | None:
     """The choices ranked by the 80th percentile of their regret; None where the search was cancelled meanwhile."""
     updates = list({id(each.update): each.update for each in choices}.values())
-    found = [_estimated(spec, profile, update) for update in updates]
+    found = [update.part.trained for update in updates]
     numbers = error_box(profile, found[0].context)
     training = _responses(found, numbers, should_cancel)
     if training is None:
@@ -135,11 +132,6 @@ def advise(
     low, high = log_times(-far), log_times(far)
     answers = Responses(joint, nominal, (low - nominal).T, (high - nominal).T)
     return RlAdvice(tuple(weighed), answers, order.least_p_fits)
-
-
-def _estimated(spec: Spec, profile: Profile, update: Update) -> Estimated:
-    strategy = update.strategy
-    return estimated(strategy, context_of_update(spec, profile, strategy, update.pack_tokens, npus=update.npus))
 
 
 def _responses(found: Sequence[Estimated], box: ErrorBox, should_cancel: Callable[[], bool]) -> Responses | None:

@@ -9,9 +9,8 @@ import numpy as np
 from autodeploy.messages import Message
 from autodeploy.post_training.evidence import evidence_of_generation
 from autodeploy.ranking.headroom import headroom
-from autodeploy.ranking.one_strategy import predicted
+from autodeploy.ranking.one_strategy import described
 from autodeploy.ranking.plans import plan_id
-from autodeploy.rl_planning.one_update import context_of_update, trainers
 from autodeploy.specs.planset import Breakdown, Uncertainty
 from autodeploy.specs.rl_plan import BatchPoint, RlGeneration, RlPeakMemory, RlPhase, RlPlan, RlTokensPerS
 from autodeploy.workload.flops import mfu
@@ -38,7 +37,6 @@ def plan_of_step(
     identity: Identity,
     *,
     cards: int,
-    features: frozenset[str] | None = None,
 ) -> Plan:
     """The plan of a strategy of the update, a layout of generation and the step that they make.
 
@@ -52,10 +50,8 @@ def plan_of_step(
     rl = spec.training.rl
     assert rl is not None
     layout = layout.model_copy(update={"generation_npus": step.generation_npus})
-    context = context_of_update(
-        spec, profile, strategy, layout.pack_tokens, npus=trainers(layout, cards), features=features, full=True
-    )
-    update = predicted(strategy, context, spec, identity).plan
+    context = step.fullest.context
+    update = described(step.fullest, strategy, spec, identity)
     whole = update.strategy.model_copy(update={"rl": layout})
     seconds = step.step_time_s
     breakdown = Breakdown(**{name: step.breakdown.get(name, 0.0) for name in Breakdown.model_fields})

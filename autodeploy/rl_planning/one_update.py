@@ -23,20 +23,12 @@ def context_of_update(
     *,
     npus: int,
     features: frozenset[str] | None = None,
-    full: bool = False,
 ) -> Context:
-    """The context of one update on `npus` cards.
-
-    Parameters
-    ----------
-    full : every pack has the tokens of the fullest, as memory has to hold; else of the mean.
-    """
+    """The context of one update on `npus` cards, on packs of mean length."""
     rl = spec.training.rl
     assert rl is not None
     dp = strategy.dp or npus * profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp)
     samples = samples_of(rl, strategy, dp, pack_tokens)
-    if full:
-        samples = replace(samples, tokens=samples.full_tokens)
     context = update_context(spec.model, profile, spec.cluster, rl, strategy, samples, npus=npus, features=features)
     return replace(context, global_batch=samples.update_rows)
 

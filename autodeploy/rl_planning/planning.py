@@ -86,9 +86,7 @@ def estimate_rl(
         overheads=overheads_of(spec.search.target),
         beyond_memory=beyond_memory,
     )
-    return plan_of_step(
-        spec, profile, update, strategy.rl, step, identity_of(spec, profile), cards=cards, features=features
-    )
+    return plan_of_step(spec, profile, update, strategy.rl, step, identity_of(spec, profile), cards=cards)
 
 
 def timeline_rl(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline:

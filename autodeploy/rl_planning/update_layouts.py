@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import device_of, healthy_npus, profile_of
-from autodeploy.evaluation.steps.one_strategy import candidate_for
-from autodeploy.post_training import InfeasibleRlError, update_part
+from autodeploy.post_training import InfeasibleRlError, update_parts
 from autodeploy.ranking.fit_probability import memory_spread_of, p_fits
 from autodeploy.rl_planning.axes import values_left
 from autodeploy.rl_planning.launchable import Launchable
-from autodeploy.rl_planning.one_update import context_of_update
 from autodeploy.specs.training import BatchSize, TrainingSpec
 from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
@@ -189,47 +187,45 @@ class Updates:
 
     def on(self, npus: int, strategies: Sequence[Strategy]) -> list[Update]:
         """The strategies on `npus` cards, each with each size of packs, the fastest first."""
-        found, dies = [], npus * self.profile.devices_per_npu
+        asked: list[tuple[Strategy, int | None]] = []
+        dies = npus * self.profile.devices_per_npu
         for strategy in strategies:
             ranks = strategy.tp * strategy.pp * strategy.cp
             if dies % ranks or (strategy.ep > 1 and (dies // strategy.pp) % (strategy.ep * (strategy.etp or 1))):
                 self._refuse("update_cards")
                 continue
             whole = strategy.model_copy(update={"dp": dies // ranks})
-            for pack in packs(self.spec):
-                each = self._update(whole, pack, npus) if self.launchable.update(whole, pack, npus) else None
-                if isinstance(each, str):
-                    self._refuse(each)
-                elif each is not None:
-                    found.append(each)
+            asked += [(whole, pack) for pack in packs(self.spec) if self.launchable.update(whole, pack, npus)]
+        found = []
+        for each in self._updates(asked, npus):
+            if isinstance(each, str):
+                self._refuse(each)
+            else:
+                found.append(each)
         return sorted(found, key=lambda each: (each.part.training_s, each.part.peak_bytes))
 
     def _refuse(self, rule: str) -> None:
         self.refused[rule] = self.refused.get(rule, 0) + 1
 
-    def _update(self, strategy: Strategy, pack: int | None, npus: int) -> Update | str:
-        """One of them, or the rule that refuses it."""
-        key = (strategy.model_dump_json(), pack, npus)
-        if key not in self._known:
-            self._known[key] = self._predicted(strategy, pack, npus)
-        return self._known[key]
+    def _updates(self, asked: Sequence[tuple[Strategy, int | None]], npus: int) -> list[Update | str]:
+        """Each of them, or the rule that refuses it."""
+        keys = [(strategy.model_dump_json(), pack, npus) for strategy, pack in asked]
+        new = {key: each for key, each in zip(keys, asked, strict=True) if key not in self._known}
+        self._known |= dict(zip(new, self._predicted(list(new.values()), npus), strict=True))
+        return [self._known[key] for key in keys]
 
-    def _predicted(self, strategy: Strategy, pack: int | None, npus: int) -> Update | str:
+    def _predicted(self, asked: Sequence[tuple[Strategy, int | None]], npus: int) -> list[Update | str]:
         spec, rl = self.spec, self.spec.training.rl
         assert rl is not None
-        try:
-            part = update_part(
-                spec.model, self.profile, spec.cluster, rl, strategy, npus=npus, pack_tokens=pack, features=None
-            )
-        except SpecError as error:
-            return error.rule if isinstance(error, InfeasibleRlError) else "update"
-        if part.peak_bytes > part.limit_bytes:
-            return "update_memory"
-        return Update(strategy, pack, part, _chance(spec, self.profile, strategy, pack, part))
+        parts = update_parts(spec.model, self.profile, spec.cluster, rl, asked, npus=npus, within_memory=True)
+        return [_update(*each, part) for each, part in zip(asked, parts, strict=True)]
 
 
-def _chance(spec: Spec, profile: Profile, strategy: Strategy, pack: int | None, part: UpdatePart) -> float:
-    """Probability that an update's peak stays within the memory of a device."""
-    context = context_of_update(spec, profile, strategy, pack, npus=part.npus)
-    spread = memory_spread_of(candidate_for(context, strategy), context)
-    return p_fits(part.peak_bytes, part.limit_bytes, spread)
+def _update(strategy: Strategy, pack: int | None, part: UpdatePart | SpecError) -> Update | str:
+    """A part that fits with the probability that it does, or the rule that refuses it."""
+    if isinstance(part, SpecError):
+        return part.rule if isinstance(part, InfeasibleRlError) else "update"
+    if part.peak_bytes > part.limit_bytes:
+        return "update_memory"
+    spread = memory_spread_of(part.trained.candidate, part.trained.context)
+    return Update(strategy, pack, part, p_fits(part.peak_bytes, part.limit_bytes, spread))

@@ -8,30 +8,34 @@ by nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.evaluation.layers.alternatives import resolved
-from autodeploy.evaluation.layers.unit_costs import unit_costs
+from autodeploy.evaluation.layers.unit_costs import at_rows, unit_costs
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
 from autodeploy.evaluation.steps.recomputed_by_operator import refuse_beside, refuse_unknown
 from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
-from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
 from autodeploy.strategies.facts import placed_facts
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
 from cost_models.schedule import chunks_in_words, kinds, model_parts, parameter_copies, schedule_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.evaluation.steps.estimate import Estimate
     from autodeploy.specs.strategy import Strategy
+
+
+T = TypeVar("T")
 
 
 def candidate_of(
@@ -277,10 +281,6 @@ class Estimated:
         """The candidate with its layers' costs."""
         return Priced(self.classes, self.candidate, self.context)
 
-    def again(self, *, forward_only: bool) -> Estimated:
-        """The same strategy with its layers priced already: of its forward passes alone, or of a whole update."""
-        return replace(self, estimate=estimate_layout(self.priced, self.layout, forward_only=forward_only))
-
 
 def estimated(strategy: Strategy, context: Context, *, forward_only: bool = False) -> Estimated:
     """The estimate of a strategy; of its forward passes alone where nothing is trained.
@@ -293,6 +293,13 @@ def estimated(strategy: Strategy, context: Context, *, forward_only: bool = Fals
     candidate = candidate_for(context, strategy)
     context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
+    return _laid_out(strategy, context, candidate, classes, forward_only=forward_only)
+
+
+def _laid_out(
+    strategy: Strategy, context: Context, candidate: Candidates, classes: StepClasses, *, forward_only: bool
+) -> Estimated:
+    """The estimate of a strategy whose layers are priced."""
     layout = layout_of(strategy, tuple(c.count for c in classes.layers))
     refuse_unknown(layout, classes)
     estimate = estimate_layout(Priced(classes, candidate, context), layout, forward_only=forward_only)
@@ -369,27 +376,90 @@ class PhaseCost:
 
 
 def phase_costs(phases: Sequence[StepPhase], strategy: Strategy, context: Context) -> list[PhaseCost]:
-    """The cost of each phase; `context` says what a sequence is. Phases with as many rows share their layers' costs.
+    """The cost of each phase; `context` says what a sequence is.
 
     Raises
     ------
     SpecError
         as of `estimated`.
     """
-    costs: list[PhaseCost] = []
-    priced: dict[int, Estimated] = {}
-    for phase in phases:
-        forward_only, known = phase.kind == "forward", priced.get(phase.rows)
-        if known is None:
-            one = estimated(strategy, replace(context, global_batch=phase.rows), forward_only=forward_only)
-        else:
-            one = known.again(forward_only=forward_only)
-        priced[phase.rows] = one
-        parts = {name: phase.passes * seconds for name, seconds in one.estimate.breakdown.items()}
-        costs.append(PhaseCost(phase.passes * one.estimate.step_time_s, parts, one))
+    (costs,) = phase_costs_together([Phases(phases, strategy, context)])
+    if isinstance(costs, SpecError):
+        raise costs
     return costs
 
 
 def phase_cost(phase: StepPhase, strategy: Strategy, context: Context) -> PhaseCost:
     """The cost of one phase, as of `phase_costs`."""
     return phase_costs([phase], strategy, context)[0]
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Phases of a strategy; `context` says what a sequence is, and leaves nothing open."""
+
+    phases: Sequence[StepPhase]
+    strategy: Strategy
+    context: Context
+
+    def context_at(self, number: int) -> Context:
+        """The context with the rows of a phase."""
+        return replace(self.context, global_batch=self.phases[number].rows)
+
+    def candidates(self) -> list[Candidates]:
+        """The strategy in each phase.
+
+        Raises
+        ------
+        SpecError
+            as of `candidate_for`.
+        """
+        return [candidate_for(self.context_at(number), self.strategy) for number in range(len(self.phases))]
+
+
+def phase_costs_together(asked: Sequence[Phases]) -> list[list[PhaseCost] | SpecError]:
+    """`phase_costs` of several strategies, or what refuses them. Contexts may differ in their global batch alone, which
+    no layer's cost depends on: all layers are priced in one batch.
+    """
+    rows: dict[tuple[object, ...], int] = {}
+    distinct: list[Candidates] = []
+
+    def rows_of(one: Phases) -> list[int]:
+        found = []
+        for candidate in one.candidates():
+            row = rows.setdefault(tuple(candidate.axes_at(0).values()), len(distinct))
+            if row == len(distinct):
+                distinct.append(candidate)
+            found.append(row)
+        return found
+
+    places = [or_refusal(partial(rows_of, one)) for one in asked]
+    if not distinct:
+        return [place for place in places if isinstance(place, SpecError)]
+    context, together = asked[0].context, concatenate(distinct)
+    assert not context.alternatives
+    classes = step_classes(unit_costs(context, together), together, context)
+
+    def costs_of(one: Phases, mine: Sequence[int]) -> list[PhaseCost]:
+        costs = []
+        for number, (phase, row) in enumerate(zip(one.phases, mine, strict=True)):
+            alone = at_rows(classes, np.array([row])) if len(distinct) > 1 else classes
+            found = _laid_out(
+                one.strategy, one.context_at(number), distinct[row], alone, forward_only=phase.kind == "forward"
+            )
+            parts = {name: phase.passes * seconds for name, seconds in found.estimate.breakdown.items()}
+            costs.append(PhaseCost(phase.passes * found.estimate.step_time_s, parts, found))
+        return costs
+
+    return [
+        place if isinstance(place, SpecError) else or_refusal(partial(costs_of, one, place))
+        for one, place in zip(asked, places, strict=True)
+    ]
+
+
+def or_refusal(found: Callable[[], T]) -> T | SpecError:
+    """What is found, or the error that says why there is nothing."""
+    try:
+        return found()
+    except SpecError as error:
+        return error
