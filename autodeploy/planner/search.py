@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +20,7 @@ from autodeploy.ranking.advice import Adviser, from_search
 from autodeploy.ranking.batch_tolerance import best_batch
 from autodeploy.ranking.beside_plans import BesidePlans
 from autodeploy.ranking.chosen import weight_of
+from autodeploy.ranking.layouts_found import layouts_found
 from autodeploy.ranking.search_result import Outcome, SearchLabel, finish
 from autodeploy.ranking.unrestricted import price_of_target
 from autodeploy.rl_planning.planning import plan_rl
@@ -39,10 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.ranking.advice import Advice
+    from autodeploy.ranking.layouts_found import LayoutsFound
     from autodeploy.ranking.prepared import Prepared
     from autodeploy.solver.outer.frontier import SearchState
     from autodeploy.solver.search_space import SearchSize
-    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.planset import Infeasible, Plan, PlanSet
     from autodeploy.specs.spec import Spec
 
 Found = TypeVar("Found")
@@ -77,8 +79,7 @@ def plan(
         if spec.search.spare_nodes:
             why = Message("planner.post_training_is_not_planned_with_fewer_nodes")
             raise UnsupportedError(why, path="/search/spare_nodes", hint=Message("common.leave_it_out"))
-        update = partial(plan, should_cancel=stop, alone=True)
-        return plan_rl(spec, update, stop, search_id=search_id, created_at=created_at, started=started)
+        return plan_rl(spec, UpdateSearch(stop), stop, search_id=search_id, created_at=created_at, started=started)
     if spec.search.objective == OBJECTIVE and phases_of(spec):
         part = partial(plan, progress=progress, should_cancel=stop)
         found = plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
@@ -89,26 +90,86 @@ def plan(
     if of is not None:
         prepared = replace(prepared, identity=replace(prepared.identity, spec_hash=spec_hash(of)))
     with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
-        choice, context = prepared.choice, prepared.context
-        searched = _ended(
-            lambda: search_space(prepared.spec, prepared.profile, choice, context, stop), spec, stop, alone=alone
-        )
-        if not alone:
-            beside.begin()  # what the sweep has loaded by now, a second process need not load again
-        enumerated_s = time.monotonic() - started
-        report = SearchReporter(progress, started, searched, prepared.identity.ratio, stop)
-        report.enumerated()
-        frontier = stop.search(lambda: _best(spec, searched, report, stop, alone=alone)) or report.so_far()
+        looked = _look(prepared, spec, stop, started, progress, alone=alone, swept=beside.begin)
+        searched, frontier, report = looked.searched, looked.frontier, looked.report
         price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
         advice = stop.search(lambda: _advice(prepared, searched, frontier, stop, alone=alone))
         outcome = Outcome(searched, frontier, price, advice, None if alone else beside)
-        result = finish(prepared, outcome, SearchLabel(search_id, created_at, started, enumerated_s), stop)
+        result = finish(prepared, outcome, SearchLabel(search_id, created_at, started, looked.enumerated_s), stop)
     if stop.out_of_time and not result.plans and not alone:
         raise _no_plan_in_time(spec)
     result = _with_runs(prepared, result, stop)
     result = result if alone else _with_spares(prepared.spec, result, stop)
     report.finished(result)
     return result
+
+
+@dataclass(frozen=True)
+class UpdateSearch:
+    """Searches layouts of an update of post-training, given as a spec of pre-training, until `stop` says so."""
+
+    stop: Deadline
+
+    def layouts(self, spec: Spec) -> LayoutsFound:
+        """The strategies of `plan(spec, alone=True)`.
+
+        Raises
+        ------
+        SpecError
+            as `plan`.
+        """
+        started = time.monotonic()
+        stop = Deadline(self.stop, started, spec.search.time_limit_s)
+        prepared = with_best_batch(prepare(spec))
+        refuse_unsaved(spec, prepared.profile.vendor)
+        looked = _look(prepared, spec, stop, started, None, alone=True)
+        frontier = looked.frontier
+        advice = stop.search(lambda: _advice(prepared, looked.searched, frontier, stop, alone=True))
+        return layouts_found(prepared, looked.searched, frontier, advice)
+
+    def why_none(self, spec: Spec) -> Infeasible | None:
+        """Why there are none.
+
+        Raises
+        ------
+        SpecError
+            as `plan`.
+        """
+        return plan(spec, should_cancel=self.stop).infeasible
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A space, the best of it, and who tells of it. enumerated_s : until the space was known."""
+
+    searched: Searched
+    frontier: SearchState
+    report: SearchReporter
+    enumerated_s: float
+
+
+def _look(
+    prepared: Prepared,
+    spec: Spec,
+    stop: Deadline,
+    started: float,
+    progress: Callable[[Progress], None] | None,
+    *,
+    alone: bool,
+    swept: Callable[[], None] | None = None,
+) -> _Looked:
+    """The space of a spec, and the best of it. swept : called once the space is known, unless `alone`."""
+    choice, context = prepared.choice, prepared.context
+    searched = _ended(
+        lambda: search_space(prepared.spec, prepared.profile, choice, context, stop), spec, stop, alone=alone
+    )
+    if swept is not None and not alone:
+        swept()  # what the sweep has loaded by now, a second process need not load again
+    enumerated_s = time.monotonic() - started
+    report = SearchReporter(progress, started, searched, prepared.identity.ratio, stop)
+    report.enumerated()
+    frontier = stop.search(lambda: _best(spec, searched, report, stop, alone=alone)) or report.so_far()
+    return _Looked(searched, frontier, report, enumerated_s)
 
 
 def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool) -> Found:

@@ -188,21 +188,30 @@ class _Describer:
     def plans(self, some: range) -> list[Plan]:
         """The plans of some of them; how uncertain they are is computed for all of one context together."""
         found = [self._found[row] for row in some]
-        priced = priced_together(found)
-        layouts = [_layout_of(each, costs) for each, costs in zip(found, priced, strict=True)]
+        laid_out = _laid_out(found)
+        layouts = [layout for _, layout in laid_out]
         slopes: dict[int, Floats] = {}
         for context, rows in by_context(found):
             together = concatenate([found[row].candidate for row in rows])
             slopes |= dict(zip(rows, slopes_of(together, context, [layouts[row] for row in rows]), strict=True))
-        return [
-            plan_of(*of, self._spec, self._identity, slopes[row])
-            for row, of in enumerate(zip(priced, layouts, strict=True))
-        ]
+        return [plan_of(*of, self._spec, self._identity, slopes[row]) for row, of in enumerate(laid_out)]
 
 
 def layouts_of_solved(found: Sequence[Solved]) -> list[Layout]:
     """Where the layers of candidates' plans are, and what they recompute or swap."""
-    return [_layout_of(each, priced) for each, priced in zip(found, priced_together(found), strict=True)]
+    return [layout for _, layout in _laid_out(found)]
+
+
+def strategies_of_solved(found: Sequence[Solved]) -> list[tuple[Strategy, float]]:
+    """The strategies of candidates' plans with their step times [s], without all else that a plan says."""
+    return [
+        (strategy_of(one.candidate, one.context, layout), estimate_layout(one, layout).step_time_s)
+        for one, layout in _laid_out(found)
+    ]
+
+
+def _laid_out(found: Sequence[Solved]) -> list[tuple[Priced, Layout]]:
+    return [(priced, _layout_of(each, priced)) for each, priced in zip(found, priced_together(found), strict=True)]
 
 
 def _layout_of(solved: Solved, priced: Priced) -> Layout:

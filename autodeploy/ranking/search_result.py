@@ -103,7 +103,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     if frontier.best and beside is not None:
         reference, near = beside.found()
         divided = divisibility_warnings(context, near, searched.swept.repaired_s)
-    bound = _bound(frontier, spec.search.objective, identity.ratio)
+    bound = proven_bound(frontier, spec.search.objective, identity.ratio)
     ranked = _ranked(plans[: len(order)], spec.search, bound, covariance_of(profile))
     first = min(plans, key=partial(_neutral_order, spec.search.objective), default=None)
     gap = None if first is None else _gap(first, spec.search.objective, bound)
@@ -227,7 +227,7 @@ def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:
     return (Message("ranking.plans_that_are_up_to_faster_are_not", gap=100.0 * gap),)
 
 
-def _bound(frontier: SearchState, objective: str, ratio: float) -> float | None:
+def proven_bound(frontier: SearchState, objective: str, ratio: float) -> float | None:
     """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds.
 
     For the objective peak_memory GiB instead of seconds: no plan takes less.
@@ -273,10 +273,12 @@ def _ranked(order: Sequence[Plan], search: SearchSpec, bound: float | None, cova
 
 def _gap(plan: Plan, objective: str, bound: float | None) -> float | None:
     """How much better than the plan any could be."""
-    if bound is None:
-        return None
-    reached = plan.peak_memory_gib if objective == "peak_memory" else plan.step_time_s
-    return max(0.0, (reached - bound) / reached)
+    return gap_of(plan.peak_memory_gib if objective == "peak_memory" else plan.step_time_s, bound)
+
+
+def gap_of(reached: float, bound: float | None) -> float | None:
+    """The same of what a plan reaches."""
+    return None if bound is None else max(0.0, (reached - bound) / reached)
 
 
 def _neutral_order(objective: str, plan: Plan) -> tuple[float, float, str]:

@@ -26,11 +26,10 @@ from autodeploy.specs.planset import Counts, Optimality, PlanSet, SearchInfo, Ti
 from autodeploy.specs.spec import spec_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from autodeploy.deadline import Deadline
     from autodeploy.rl_planning.advice import RlAdvice
     from autodeploy.rl_planning.search import Choice, Found
+    from autodeploy.rl_planning.update_layouts import LayoutSearch
     from autodeploy.specs.planset import Fastest, Infeasible, Plan, Status
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
@@ -109,7 +108,7 @@ def timeline_rl(spec: Spec, strategy: Strategy, *, slots: bool = True) -> Pipeli
 
 def plan_rl(
     spec: Spec,
-    plan: Callable[..., PlanSet],
+    updates: LayoutSearch,
     stop: Deadline,
     *,
     search_id: str,
@@ -120,12 +119,11 @@ def plan_rl(
 
     Parameters
     ----------
-    plan : searches the layouts of an update, given as a spec of pre-training; with `alone=False` it says why there are
-        none.
+    updates : searches the layouts of an update.
     """
     profile = profile_of(spec.cluster)
     cards = healthy_npus(profile, spec.cluster)
-    search = RlSearch(spec, profile, cards, plan, stop)
+    search = RlSearch(spec, profile, cards, updates, stop)
     found = search.run()
     advice = _advice(spec, profile, found, stop)
     solved_s = time.monotonic() - started
@@ -163,7 +161,7 @@ def plan_rl(
         risk=ranking_of(advice) if ranked else None,
         fastest=_fastest(ranked, plans, advice),
         warnings=(*spec.doubts, *search_notes(spec, found, plans, gap)),
-        infeasible=None if plans else infeasible(spec, found, _no_update(spec, search, plan)),
+        infeasible=None if plans else infeasible(spec, found, _no_update(spec, search)),
     )
 
 
@@ -175,12 +173,12 @@ def _counts(found: Found) -> Counts:
     return Counts(enumerated=whole, rejected=refused, pruned=pruned, solved=found.combined)
 
 
-def _no_update(spec: Spec, search: RlSearch, plan: Callable[..., PlanSet]) -> Infeasible | None:
+def _no_update(spec: Spec, search: RlSearch) -> Infeasible | None:
     """Why no layout of the update is left; None where some are, or where it was not asked."""
     if not search.searched or any(each.strategies for each in search.searched.values()):
         return None
     try:
-        found = plan(update_spec(spec, min(search.searched)), alone=False).infeasible
+        found = search.updates.why_none(update_spec(spec, min(search.searched)))
     except SpecError:  # said already
         return None
     if found is None:

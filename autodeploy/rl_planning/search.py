@@ -37,13 +37,12 @@ from autodeploy.specs.rl import RlStrategy
 from cost_models.placements import asynchronous
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from autodeploy.deadline import Deadline
     from autodeploy.post_training import RlStep
-    from autodeploy.rl_planning.update_layouts import Searched, Update
+    from autodeploy.rl_planning.update_layouts import LayoutSearch, Searched, Update
     from autodeploy.specs.generation_layout import GenerationLayout
-    from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.rl import Offload, Placement
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
@@ -109,11 +108,10 @@ class _Option:
 class RlSearch:
     """One search of a spec."""
 
-    def __init__(
-        self, spec: Spec, profile: Profile, cards: int, plan: Callable[[Spec], PlanSet], stop: Deadline
-    ) -> None:
+    def __init__(self, spec: Spec, profile: Profile, cards: int, updates: LayoutSearch, stop: Deadline) -> None:
         assert spec.training.rl is not None
-        self.spec, self.profile, self.cards, self.plan, self.stop = spec, profile, cards, plan, stop
+        self.spec, self.profile, self.cards, self.stop = spec, profile, cards, stop
+        self.updates = updates
         self.rl = spec.training.rl
         self.found = Found()
         self.launchable = Launchable(spec, profile, cards, self.found.refused)
@@ -157,7 +155,7 @@ class RlSearch:
         if npus in self.searched:
             return
         self.launchable.count_replicas(npus)
-        found = search_updates(self.spec, npus, self.plan, shared=npus == self.cards)
+        found = search_updates(self.spec, npus, self.updates, shared=npus == self.cards)
         self._updates.clear()  # of other cards too: they take these layouts as well
         self.searched[npus] = found
         self.found.enumerated += found.enumerated
@@ -198,7 +196,7 @@ class RlSearch:
 
         trainers = self.cards - min(npus for _, npus, _ in split)
         while len(self._least_s) < MAX_BOUND_SEARCHES and trainers not in self._least_s and not self.stop():
-            self._least_s[trainers] = least_training_s(self.spec, self.profile, trainers, self.plan)
+            self._least_s[trainers] = least_training_s(self.spec, self.profile, trainers, self.updates)
             first = min(split, key=least)
             trainers = self.cards - first[1]
             if least(first) >= whole:

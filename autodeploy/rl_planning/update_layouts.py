@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import ceil, gcd
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import device_of, healthy_npus, profile_of
@@ -17,10 +17,11 @@ from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from autodeploy.post_training import UpdatePart
-    from autodeploy.specs.planset import PlanSet
+    from autodeploy.ranking.layouts_found import LayoutsFound
+    from autodeploy.specs.planset import Infeasible
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from hardware_profiles.profile import Profile
@@ -130,7 +131,23 @@ def update_alone(spec: Spec, strategy: Strategy) -> Spec:
     return found.model_copy(update={"strategy": strategy.model_copy(update={"rl": None})})
 
 
-def search_updates(spec: Spec, npus: int, plan: Callable[[Spec], PlanSet], *, shared: bool) -> Searched:
+class LayoutSearch(Protocol):
+    """Searches layouts of an update, given as a spec of pre-training.
+
+    Raises
+    ------
+    SpecError
+        if the spec asks for something that can't be planned.
+    """
+
+    def layouts(self, spec: Spec) -> LayoutsFound:
+        """The best of them."""
+
+    def why_none(self, spec: Spec) -> Infeasible | None:
+        """What rules all of them out."""
+
+
+def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool) -> Searched:
     """The best layouts of the update on `npus` cards, by the spec's own ranking.
 
     shared : generation takes what training leaves of a device; then more layouts, that leave room.
@@ -142,34 +159,39 @@ def search_updates(spec: Spec, npus: int, plan: Callable[[Spec], PlanSet], *, sh
     limit = REDUCED_MEMORY_SHARE * (spec.search.memory_limit_gib or usable_gib)
     roomy = update.model_copy(update={"search": update.search.model_copy(update={"memory_limit_gib": limit})})
     try:
-        found = plan(cautious)
-        plans = (*found.plans, *(plan(roomy).plans if shared and found.plans else ()))
+        found = search.layouts(cautious)
+        strategies = (
+            *found.strategies,
+            *(search.layouts(roomy).strategies if shared and found.strategies else ()),
+        )
     except SpecError as error:
         return Searched(npus, (), None, 0, tuple(each.message for each in error.errors))
-    why = () if found.infeasible is None else found.infeasible.binding_rules
-    strategies = tuple(each.strategy.model_copy(update={"dp": None}) for each in plans)
-    return Searched(npus, strategies, found.optimality.gap, found.counts.enumerated, why)
+    return Searched(npus, tuple(map(_of_any_size, strategies)), found.gap, found.enumerated)
 
 
-def least_training_s(spec: Spec, profile: Profile, npus: int, plan: Callable[[Spec], PlanSet]) -> float:
+def _of_any_size(strategy: Strategy) -> Strategy:
+    """A strategy on as many replicas as the cards give."""
+    return strategy.model_copy(update={"dp": None})
+
+
+def least_training_s(spec: Spec, profile: Profile, npus: int, search: LayoutSearch) -> float:
     """Seconds that training on `npus` cards takes at least, whether the target can launch it or not.
 
     The gap of a search is of one update; the other phases of training are taken to share it.
     """
     update = update_spec(spec, npus, launched=False)
     try:
-        search = update.search.model_copy(update={"top_k": 1, "gap": BOUND_GAP})
-        found = plan(update.model_copy(update={"search": search}))
+        asked = update.search.model_copy(update={"top_k": 1, "gap": BOUND_GAP})
+        found = search.layouts(update.model_copy(update={"search": asked}))
     except SpecError:
         return 0.0
-    if found.optimality.gap is None:
+    if found.gap is None:
         return 0.0
     anywhere = spec.model_copy(update={"search": spec.search.model_copy(update={"target": UNRESTRICTED})})
-    strategies = [each.strategy.model_copy(update={"dp": None}) for each in found.plans]
     free = Launchable(anywhere, profile, npus, {})
-    found_there = Updates(spec, profile, free, {}).on(npus, strategies)
+    found_there = Updates(spec, profile, free, {}).on(npus, list(map(_of_any_size, found.strategies)))
     fastest = min((each.part.training_s for each in found_there), default=0.0)
-    return fastest * (1.0 - found.optimality.gap)
+    return fastest * (1.0 - found.gap)
 
 
 @dataclass

@@ -14,6 +14,7 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.messages import in_language
 from autodeploy.planner import plan, why_not
+from autodeploy.planner.search import UpdateSearch
 from autodeploy.post_training import overheads_of
 from autodeploy.post_training.evidence import GENERATION_AXES, evidence_of_generation
 from autodeploy.ranking.regret_order import regret_order
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def advised() -> RlAdvice:
     spec = spec_of(fix=UPDATE)
     profile = profile_of(spec.cluster)
-    found = RlSearch(spec, profile, 16, lambda one, **_: plan(one), lambda: False).run()
+    found = RlSearch(spec, profile, 16, UpdateSearch(lambda: False), lambda: False).run()
     advice = advise(spec, profile, found.choices, overheads_of("any"), lambda: False)
     assert advice is not None
     return advice
