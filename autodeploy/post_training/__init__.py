@@ -1,6 +1,14 @@
 """The model of one step of post-training by reinforcement learning."""
 
-from autodeploy.post_training.generation import Case, GenerationPart, Series, generation_part, generation_parts
+from autodeploy.post_training.generation import (
+    Case,
+    GenerationPart,
+    Series,
+    generation_part,
+    generation_parts,
+    generations,
+    limited_alike,
+)
 from autodeploy.post_training.infeasible import InfeasibleRlError
 from autodeploy.post_training.overheads import Overheads, overheads_of
 from autodeploy.post_training.rl_step import rl_step, splits
@@ -24,7 +32,9 @@ __all__ = [
     "counted",
     "generation_part",
     "generation_parts",
+    "generations",
     "lengths_of",
+    "limited_alike",
     "overheads_of",
     "placed",
     "rl_step",

@@ -152,7 +152,21 @@ def generation_parts(
     *,
     overheads: Overheads | None = None,
 ) -> list[GenerationPart | InfeasibleRlError]:
-    """Generation of a step's responses by one layout, in several cases at once.
+    """Generation of a step's responses by one layout, in several cases at once, as `generations`."""
+    asked = [(layout, case) for case in cases]
+    return generations(model, profile, cluster, rl, asked, overheads=overheads)
+
+
+def generations(
+    model: ModelSpec,
+    profile: Profile,
+    cluster: ClusterSpec,
+    rl: RlTraining,
+    asked: Sequence[tuple[GenerationLayout, Case]],
+    *,
+    overheads: Overheads | None = None,
+) -> list[GenerationPart | InfeasibleRlError]:
+    """Generation of a step's responses in several cases at once, by layouts that `limited_alike` makes equal.
 
     overheads : of the framework; None: what is usual.
 
@@ -169,11 +183,12 @@ def generation_parts(
     """
     adds = overheads or overheads_of(OTHER)
     device = device_of(profile, cluster)
-    generator, usable = _inside(generator_of(model, profile, device, layout), adds), device.usable_hbm_bytes
+    first = asked[0][0]
+    generator, usable = _inside(generator_of(model, profile, device, first), adds), device.usable_hbm_bytes
     lengths, prompt = lengths_of(rl), rl.prompt_length.mean_tokens
-    found: list[GenerationPart | InfeasibleRlError | None] = [None] * len(cases)
+    found: list[GenerationPart | InfeasibleRlError | None] = [None] * len(asked)
     places: dict[tuple[int, int, bool], list[tuple[int, _Place]]] = {}
-    for number, case in enumerate(cases):
+    for number, (layout, case) in enumerate(asked):
         try:
             place = _place(generator.model, layout, rl, lengths, profile.devices_per_npu, case, model, usable)
         except InfeasibleRlError as error:
@@ -201,15 +216,20 @@ def generation_parts(
             together=together,
             parts=parts,
             prefill_kept=again,
-            by_group=layout.ep > 1,
+            by_group=first.ep > 1,
         )
         done.update((number, (made, row, place)) for row, (number, place) in enumerate(members))
-    weights = generating_weights(model, layout)
-    for number in range(len(cases)):
+    weights = generating_weights(model, first)
+    for number, (layout, case) in enumerate(asked):
         if found[number] is None:
-            rows = [done[2 * number + at] for at in range(len(cases[number].parts))]
+            rows = [done[2 * number + at] for at in range(len(case.parts))]
             found[number] = _part(generator, adds, layout, weights, lengths, rl, usable, rows)
     return [each for each in found if each is not None]
+
+
+def limited_alike(layout: GenerationLayout) -> GenerationLayout:
+    """The layout with no limit to its sequences but the engine's own, to which nothing but the batch owes anything."""
+    return layout.model_copy(update={"max_num_seqs": None})
 
 
 def _inside(generator: Generator, overheads: Overheads) -> Generator:

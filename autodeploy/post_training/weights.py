@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ BUCKET_BYTES = 512.0 * 2.0**20
 GENERATED_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "w8a8": 1.0}
 
 
+@lru_cache(maxsize=64)  # asked of one model for every layout that generates with it
 def parameters_of(model: ModelSpec) -> tuple[float, float]:
     """Parameters outside and inside routed experts, prediction modules not counted: generation has none."""
     whole, dense, experts = sharding(1, 1), 0.0, 0.0

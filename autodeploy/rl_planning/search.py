@@ -18,7 +18,8 @@ from autodeploy.post_training import (
     GenerationPart,
     InfeasibleRlError,
     combined,
-    generation_parts,
+    generations,
+    limited_alike,
     overheads_of,
     splits,
 )
@@ -38,6 +39,7 @@ from cost_models.placements import asynchronous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from autodeploy.deadline import Deadline
     from autodeploy.post_training import RlStep
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from autodeploy.specs.rl import Offload, Placement
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
+
+    _Asked: TypeAlias = tuple[GenerationLayout, Case]
 
 MAX_SOLVED_SPLITS = 3  # of the cards, that are looked at in earnest by placement: those whose estimate is best
 AT_ONCE = 4  # layouts of the update by number of cards, that generation is put beside
@@ -122,7 +126,7 @@ class RlSearch:
         self._fastest_s: dict[int, float] = {}
         self._updates: dict[int, list[Update]] = {}
         self._least_s: dict[int, float] = {}
-        self._parts: dict[tuple[int, Case, GenerationLayout], GenerationPart | None] = {}
+        self._parts: dict[_Asked, GenerationPart | None] = {}
 
     def run(self) -> Found:
         """The best choices of all placements."""
@@ -230,24 +234,28 @@ class RlSearch:
         by_cards: dict[int, list[Case]] = {}
         for case in dict.fromkeys(cases):
             by_cards.setdefault(case.npus, []).append(case)
-        found: list[GenerationPart] = []
-        for npus, mine in by_cards.items():
-            for layout in self._layouts(npus):
-                if self.stop():
-                    break
-                new = [case for case in mine if (npus, case, layout) not in self._parts]
-                made = self._generated(layout, new)
-                for case, each in zip(new, made, strict=True):
-                    if isinstance(each, InfeasibleRlError):
-                        self.found.refuse(each)
-                    self._parts[npus, case, layout] = None if isinstance(each, InfeasibleRlError) else each
-                found += [part for case in mine if (part := self._parts[npus, case, layout]) is not None]
-        return found
+        asked = [(layout, case) for npus, mine in by_cards.items() for layout in self._layouts(npus) for case in mine]
+        made = self._generated([each for each in asked if each not in self._parts])
+        for each, new in made.items():
+            if isinstance(new, InfeasibleRlError):
+                self.found.refuse(new)
+            self._parts[each] = None if isinstance(new, InfeasibleRlError) else new
+        return [part for each in asked if (part := self._parts.get(each)) is not None]
 
-    def _generated(self, layout: GenerationLayout, cases: Sequence[Case]) -> list[GenerationPart | InfeasibleRlError]:
-        return generation_parts(
-            self.spec.model, self.profile, self.spec.cluster, self.rl, layout, cases, overheads=self.overheads
-        )
+    def _generated(self, asked: Sequence[_Asked]) -> dict[_Asked, GenerationPart | InfeasibleRlError]:
+        """Generation by each layout in its case, in order; in a hurry not of all."""
+        alike: dict[GenerationLayout, list[_Asked]] = {}
+        for each in asked:
+            alike.setdefault(limited_alike(each[0]), []).append(each)
+        made: dict[_Asked, GenerationPart | InfeasibleRlError] = {}
+        for some in alike.values():
+            if self.stop():
+                break
+            parts = generations(
+                self.spec.model, self.profile, self.spec.cluster, self.rl, some, overheads=self.overheads
+            )
+            made.update(zip(some, parts, strict=True))
+        return {each: made[each] for each in asked if each in made}
 
     # -- placements ----------------------------------------------------------------------------------------------
 
@@ -359,8 +367,8 @@ class RlSearch:
         """The choice without memory of the engine that makes no step shorter."""
         for layout in thriftier(self.spec, choice.layout.generation):
             case = choice.generation.case
-            (part,) = self._generated(layout, [case])
-            if isinstance(part, InfeasibleRlError):
+            part = self._generated([(layout, case)]).get((layout, case))
+            if part is None or isinstance(part, InfeasibleRlError):
                 continue
             how = choice.layout
             found = self._choice(_Option(0.0, choice.update, how.placement, how.offload, part))

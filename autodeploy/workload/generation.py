@@ -7,6 +7,7 @@ batch has as many rows as sequences, a prompt as many as tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,6 +74,7 @@ def kv_bytes_per_token(model: ModelSpec, tp: int) -> float:
     return CACHE_BYTES * max(model.num_key_value_heads / tp, 1.0) * (model.head_dim + model.value_head_dim)
 
 
+@lru_cache(maxsize=256)  # engines, their modes and limits have it in common
 def rank_work(model: ModelSpec, tp: int, dp: int, ep: int, *, weight_bytes: float = HALF_WORD) -> RankWork:
     """What one rank does and holds.
 
