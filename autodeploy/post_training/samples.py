@@ -37,6 +37,12 @@ def _lengths(document: str) -> Lengths:
     return ResponseLength.model_validate_json(document).distribution()
 
 
+@lru_cache(maxsize=64)
+def _packs(packed: Packing) -> Packs:
+    """The same object for the same packs, by which contexts of them are known to be alike."""
+    return Packs(packed.squares, packed.keys, packed.documents)
+
+
 def lengths_of(rl: RlTraining) -> Lengths:
     """Lengths of the responses; of equal documents the same object, by which formulas keep what they found."""
     return _lengths(rl.response_length.model_dump_json())
@@ -113,7 +119,6 @@ def update_context(
         search=SearchSpec(target=UNRESTRICTED),
     )
     context = spec_context(spec, profile, on, num_npus=npus, distributed_optimizer=strategy.distributed_optimizer)
-    packed = samples.packing
-    packs = Packs(packed.squares, packed.keys, packed.documents)
+    packs = _packs(samples.packing)
     operators = replace(context.operators, mean_keys=packs.keys, documents=packs.documents)
     return replace(context, packs=packs, operators=operators)

@@ -19,6 +19,7 @@ from autodeploy.evaluation.steps.one_strategy import (
     phase_cost,
     phase_costs,
     phase_costs_together,
+    priced_by,
 )
 from autodeploy.post_training.infeasible import training_too_large
 from autodeploy.post_training.samples import samples_of, update_context
@@ -173,7 +174,6 @@ class _Read:
     """A strategy with its packs: of mean length in both phases, and the fullest of an update, whose memory counts."""
 
     strategy: Strategy
-    pack_tokens: int | None
     samples: Samples
     mean: Phases
     full: Phases
@@ -213,12 +213,12 @@ class _Trainers:
         mean.candidates()
         longest = replace(samples, tokens=samples.full_tokens)
         full = Phases([update], strategy, self.context(self.model, strategy, longest))
-        return _Read(strategy, pack_tokens, samples, mean, full)
+        return _Read(strategy, samples, mean, full)
 
     def fullest(self, read: Sequence[_Read], *, within_memory: bool) -> list[tuple[_Read, PhaseCost] | SpecError]:
         """With the cost of the fullest packs."""
         found: list[tuple[_Read, PhaseCost] | SpecError] = []
-        for one, costs in zip(read, _priced([(each, each.full) for each in read]), strict=True):
+        for one, costs in zip(read, _priced([each.full for each in read]), strict=True):
             if isinstance(costs, SpecError):
                 found.append(costs)
                 continue
@@ -228,7 +228,7 @@ class _Trainers:
 
     def parts(self, full: Sequence[tuple[_Read, PhaseCost]]) -> list[UpdatePart | SpecError]:
         """With the cost of mean packs."""
-        costs = _priced([(each, each.mean) for each, _ in full])
+        costs = _priced([each.mean for each, _ in full])
         return [
             both if isinstance(both, SpecError) else or_refusal(partial(self.part, one, fullest, *both))
             for (one, fullest), both in zip(full, costs, strict=True)
@@ -282,16 +282,14 @@ class _Trainers:
         )
 
 
-def _priced(asked: Sequence[tuple[_Read, Phases]]) -> list[list[PhaseCost] | SpecError]:
-    """Costs of phases, together where they have sequences and features in common."""
+def _priced(asked: Sequence[Phases]) -> list[list[PhaseCost] | SpecError]:
+    """Costs of phases, together where they can be."""
     alike: dict[tuple[object, ...], list[int]] = {}
-    for row, (one, phases) in enumerate(asked):
-        how = phases.strategy
-        key = (phases.context.seq_length, one.pack_tokens, how.features, how.distributed_optimizer)
-        alike.setdefault(key, []).append(row)
+    for row, phases in enumerate(asked):
+        alike.setdefault(priced_by(phases.context), []).append(row)
     found: dict[int, list[PhaseCost] | SpecError] = {}
     for rows in alike.values():
-        found.update(zip(rows, phase_costs_together([asked[row][1] for row in rows]), strict=True))
+        found.update(zip(rows, phase_costs_together([asked[row] for row in rows]), strict=True))
     return [found[row] for row in range(len(asked))]
 
 

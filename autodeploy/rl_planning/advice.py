@@ -14,6 +14,7 @@ import numpy as np
 
 from autodeploy.calibration.spreads import Z80
 from autodeploy.calibration.uncertain_numbers import Uncertain
+from autodeploy.evaluation.steps.one_strategy import priced_by
 from autodeploy.evaluation.steps.worlds import step_times_in
 from autodeploy.messages import Message
 from autodeploy.post_training import placed
@@ -24,6 +25,7 @@ from autodeploy.ranking.fit_probability import LEAST_P_FITS
 from autodeploy.ranking.regret_order import regret_order
 from autodeploy.ranking.responses import Responses, responses_of
 from autodeploy.ranking.unproven import unproven_in, unproven_of
+from autodeploy.strategies.candidates import concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,12 +139,18 @@ def advise(
 def _responses(found: Sequence[Estimated], box: ErrorBox, should_cancel: Callable[[], bool]) -> Responses | None:
     """How the steps of updates follow the numbers of their box."""
     worlds: list[World] = [{}, *box.ends()]
-    times = []
-    for each in found:
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for row, each in enumerate(found):
+        alike.setdefault(priced_by(each.context), []).append(row)
+    times = np.zeros((len(found), len(worlds)))
+    for rows in alike.values():
         if should_cancel():
             return None
-        times.append(step_times_in(each.candidate, each.context, [each.layout], box.numbers, worlds))
-    return responses_of(box, np.concatenate(times))
+        some = [found[row] for row in rows]
+        together = concatenate([each.candidate for each in some])
+        layouts = [each.layout for each in some]
+        times[rows] = step_times_in(together, some[0].context, layouts, box.numbers, worlds)
+    return responses_of(box, times)
 
 
 def _with_generation(box: ErrorBox, choices: Sequence[Choice]) -> ErrorBox:

@@ -21,6 +21,7 @@ from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, templa
 from autodeploy.evaluation.steps.recomputed_by_operator import refuse_beside, refuse_unknown
 from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.stack.features import FEATURES
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
 from autodeploy.strategies.facts import placed_facts
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
@@ -417,10 +418,17 @@ class Phases:
         return [candidate_for(self.context_at(number), self.strategy) for number in range(len(self.phases))]
 
 
-def phase_costs_together(asked: Sequence[Phases]) -> list[list[PhaseCost] | SpecError]:
-    """`phase_costs` of several strategies, or what refuses them. Contexts may differ in their global batch alone, which
-    no layer's cost depends on: all layers are priced in one batch.
+def priced_by(context: Context) -> tuple[object, ...]:
+    """What costs of layers depend on: contexts of one model and cluster where it is equal are priced together.
+
+    The global batch is none of it, and a feature that is an axis of a strategy is the candidate's.
     """
+    on = frozenset(name for name in context.features if name not in FEATURES or not FEATURES[name].axis)
+    return (context.num_npus, context.seq_length, context.packs, context.distributed_optimizer, on)
+
+
+def phase_costs_together(asked: Sequence[Phases]) -> list[list[PhaseCost] | SpecError]:
+    """`phase_costs` of several strategies that are `priced_by` the same, or what refuses them: layers in one batch."""
     rows: dict[tuple[object, ...], int] = {}
     distinct: list[Candidates] = []
 
