@@ -40,7 +40,7 @@ from cost_models.compiled import row_major
 from cost_models.schedule.graph_counts import fused_pairs, idle_stages, of_stages
 from cost_models.schedule.kinds import Schedule, schedule
 from cost_models.schedule.orders import forwards_ahead, group_size, operation_order
-from cost_models.schedule.paths import ONE_CHUNK, SEVERAL, STAYS, longest_paths
+from cost_models.schedule.paths import ONE_CHUNK, SEVERAL, STAYS, longest_paths, stage_times
 from cost_models.schedule.sends import Sends, as_sends
 from cost_models.schedule.simulation import pair_counts
 
@@ -183,26 +183,23 @@ def closed_form_s(
     an order of its own the way back counts for nothing where a backward sends before its weight gradients run.
     """
     n, pp, vpp = forward_s.shape
-    how, order = schedule(kind), operation_order(kind, pp, vpp, micro_batches)
+    how, order, sends = schedule(kind), operation_order(kind, pp, vpp, micro_batches), as_sends(p2p_s)
     hides = np.zeros((*forward_s.shape, vpp)) if hidden_pair_s is None else hidden_pair_s
-    hidden = np.einsum("npfb,pfb->np", hides, pair_counts(order).astype(np.float64))
-    sends = as_sends(p2p_s)
     edge = np.array(np.broadcast_to(np.asarray(sends.p2p_s, dtype=np.float64), (n,)))
     split = np.zeros_like(backward_s) if sends.split_s is None else np.broadcast_to(sends.split_s, backward_s.shape)
+    forward, backward, hidden, late = map(_in_order, (forward_s, backward_s, hides, split))
+    pairs = row_major(pair_counts(order))
 
-    def of_side(devices: slice, way: slice, ranks: int, runs: int) -> ClosedForm:
-        """Of devices that follow each other, whose chunks run this way."""
-        forward, backward = (seconds[:, devices, way][:, :ranks] for seconds in (forward_s, backward_s))
-        whole = forward.sum(axis=2), backward.sum(axis=2)
-        ends = forward[..., 0], backward[..., 0], forward[..., -1], backward[..., -1]
-        pair = hides[:, devices, way, way][:, :ranks, -1, 0]
-        work = runs * (forward + backward).sum(axis=2) - hidden[:, devices][:, :ranks]
+    def of_side(ranks: int, runs: int, step: int) -> ClosedForm:
+        """Of devices that follow each other one way, from the first on or from the last."""
+        found = stage_times(forward, backward, hidden, pairs, late, runs, ranks, step)
+        *seconds, work, slowest_forward_s, slowest_backward_s = (each.T for each in found)
         return _Pipelines(
             how,
-            StageClasses(*whole, *ends, pair, split[:, devices, way][:, :ranks, -1]),
+            StageClasses(*seconds),
             np.ones((n, ranks)),
             (work, work),
-            (forward.max(axis=2), backward.max(axis=2)),
+            (slowest_forward_s, slowest_backward_s),
             *(ranks, vpp, runs, None),
             edge,
             sends.least_s(n),
@@ -210,11 +207,10 @@ def closed_form_s(
             returns=not (how.own_order and order.splits.any()),
         ).closed_form()
 
-    there, back = slice(None), slice(None, None, -1)
     if how.own_order or how.copies == 1:
-        return of_side(there, there, pp, micro_batches // how.copies)
+        return of_side(pp, micro_batches // how.copies, 1)
     # DualPipe is two pipelines that meet in the middle, with half of the micro batches each.
-    one, other = (of_side(way, way, pp // 2, micro_batches // 2) for way in (there, back))
+    one, other = (of_side(pp // 2, micro_batches // 2, step) for step in (1, -1))
     longer = other.makespan_s > one.makespan_s
     of_other = other.makespan_s, other.work_s, other.bubble_s, pp - 1 - other.pacing_stage
     of_one = one.makespan_s, one.work_s, one.bubble_s, one.pacing_stage

@@ -13,10 +13,57 @@ import numpy as np
 from cost_models.compiled import compiled
 
 if TYPE_CHECKING:
-    from cost_models.arrays import Floats
+    from cost_models.arrays import Floats, Ints
 
 STAYS, ONE_CHUNK, SEVERAL = range(3)
 """How a path leaves the stage that paces: not at all, or down to stages of one chunk or of several."""
+
+
+@compiled
+def stage_times(
+    forward_s: Floats,
+    backward_s: Floats,
+    hidden_s: Floats,
+    pairs: Ints,
+    split_s: Floats,
+    runs: int,
+    ranks: int,
+    step: int,
+) -> Floats:
+    """Numbers of stages that follow each other [11, ranks, n], from those of their chunks in a step of so many runs.
+
+    Found: forward and backward of a stage, of its first and of its last chunk; what a pair of its last forward chunk
+    with its first backward chunk hides; weight gradients of its last chunk; all work in a step, less what its pairs
+    hide; forward and backward of its slowest chunk.
+
+    Parameters
+    ----------
+    forward_s, backward_s, split_s : of chunks [n, pp, vpp]. hidden_s : of pairs of chunks [n, pp, vpp, vpp].
+    pairs : how many of them there are [pp, vpp, vpp].
+    step : 1, or -1 for the other way, from the last device and its last chunk on.
+    """
+    n, pp, vpp = forward_s.shape
+    found = np.zeros((11, ranks, n))
+    for place in range(ranks):
+        device = place if step > 0 else pp - 1 - place
+        head, tail = (0, vpp - 1) if step > 0 else (vpp - 1, 0)
+        for row in range(n):
+            forward = backward = both = hidden = 0.0
+            slowest_forward = slowest_backward = -np.inf
+            for chunk in range(vpp):
+                there, back = forward_s[row, device, chunk], backward_s[row, device, chunk]
+                forward, backward, both = forward + there, backward + back, both + (there + back)
+                slowest_forward, slowest_backward = max(slowest_forward, there), max(slowest_backward, back)
+                for other in range(vpp):
+                    hidden += hidden_s[row, device, chunk, other] * pairs[device, chunk, other]
+            found[0, place, row], found[1, place, row] = forward, backward
+            found[2, place, row], found[3, place, row] = forward_s[row, device, head], backward_s[row, device, head]
+            found[4, place, row], found[5, place, row] = forward_s[row, device, tail], backward_s[row, device, tail]
+            found[6, place, row] = hidden_s[row, device, tail, head]
+            found[7, place, row] = split_s[row, device, tail]
+            found[8, place, row] = runs * both - hidden
+            found[9, place, row], found[10, place, row] = slowest_forward, slowest_backward
+    return found
 
 
 @compiled

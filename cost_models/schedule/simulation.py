@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.compiled import compiled
+from cost_models.kept import kept
 from cost_models.schedule.event_graph import EventGraph, event_graph
 from cost_models.schedule.sends import Sends, as_sends
 
@@ -102,11 +103,13 @@ def simulate(
     return Timeline(makespan, busy, idle, hidden, start, end)
 
 
+@kept(256)
 def pair_counts(order: OperationOrder) -> npt.NDArray[np.int64]:
     """How often each device fuses a forward of chunk f with a backward of chunk b [pp, f, b]."""
     counts = np.zeros((order.pp, order.vpp, order.vpp), dtype=np.int64)
     device, slot = np.nonzero(order.pairs)
     np.add.at(counts, (device, order.forward_chunk[device, slot], order.backward_chunk[device, slot]), 1)
+    counts.setflags(write=False)
     return counts
 
 
