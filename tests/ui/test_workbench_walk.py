@@ -79,7 +79,7 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(chromium_browser: 
         page.locator("#way-of-config").click()
         page.locator("#spec-text").fill(json.dumps(CONFIG))
         page.locator("#paste-cluster").select_option("ascend-800t-a2")
-        for name, value in (("num_npus", "32"), ("seq_length", "4k"), ("global_batch_size", "256")):
+        for name, value in (("num_npus", "32"), ("seq_length", "4k"), ("global_batch_size", "64")):
             page.locator(f"#paste-{name}").fill(value)
         page.locator("#paste").get_by_role("button", name=says["new.submit"]).click()
         page.wait_for_url(re.compile(rf"/searches/srch_\w+\?lang={lang}"))
@@ -122,7 +122,7 @@ def test_the_keyboard_alone_does_the_walk(chromium_browser: Browser, empty: Site
         page.keyboard.insert_text(json.dumps(CONFIG))
         _go_to(page, page.locator("#paste-cluster"))
         page.keyboard.type("ascend-800t")
-        for name, value in (("num_npus", "32"), ("seq_length", "4k"), ("global_batch_size", "256")):
+        for name, value in (("num_npus", "32"), ("seq_length", "4k"), ("global_batch_size", "64")):
             _go_to(page, page.locator(f"#paste-{name}"))
             page.keyboard.type(value)
         page.keyboard.press("Enter")
