@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SEARCHES_A_FAULT = 2
 # Start of a search, its run and its end lie within this time after the submission.
-WINDOW_S = 0.8
+WINDOW_S = 0.6
 
 
 @dataclass(frozen=True)

@@ -147,5 +147,5 @@ def _patiently(look: Callable[[], Audit | None], pending: Callable[[], int]) -> 
             pass  # it restarts
         if fewest is None or pending() < fewest:
             fewest, end_s = pending(), time.monotonic() + PATIENCE_S
-        time.sleep(0.1)
+        time.sleep(0.03)
     return None

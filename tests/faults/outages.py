@@ -52,9 +52,22 @@ class Recovery:
 
 
 def survive_outages(
-    binaries: Path, directory: Path, *, outages: int, seed: int, stalled_after_s: float, forked: bool = False
+    binaries: Path,
+    directory: Path,
+    *,
+    outages: int,
+    seed: int,
+    stalled_after_s: float,
+    down_s: float = LONGEST_DOWN_S,
+    submit_s: float = SUBMIT_S,
+    forked: bool = False,
 ) -> Recovery:
-    """Crashes the database so often while searches are submitted, and waits for what they became."""
+    """Crashes the database so often while searches are submitted, and waits for what they became.
+
+    Parameters
+    ----------
+    down_s : the longest that the database is away. submit_s : between two searches.
+    """
     moments = random.Random(seed)
     changes = {
         "AUTODEPLOY_STALLED_AFTER_S": f"{stalled_after_s:g}",
@@ -76,7 +89,7 @@ def survive_outages(
         def submit() -> None:
             number = 0
             try:
-                while not over.wait(SUBMIT_S):
+                while not over.wait(submit_s):
                     ledger.submit([f"{seed}-{number}"])
                     number += 1
             except BaseException as error:  # told by the thread that waits for it
@@ -87,7 +100,7 @@ def survive_outages(
         try:
             for number in range(outages):
                 server.stop(at_once=True)
-                time.sleep(moments.uniform(0, LONGEST_DOWN_S))
+                time.sleep(moments.uniform(0, down_s))
                 server.start()
                 back_s = time.monotonic()
                 if number + 1 == outages or moments.random() >= IN_A_ROW:
@@ -126,7 +139,7 @@ def _delays_s(ports: list[int], back_s: float) -> list[float]:
                 elif float(told["slots_busy"]) >= float(told["slots"]):
                     since_s[port] = asked_s
                     end_s = max(end_s, asked_s + PATIENCE_S)
-        time.sleep(0.1)
+        time.sleep(0.03)
     busy = sum(since_s[port] > back_s for port in ports)
     if busy:
         sys.stderr.write(f"{busy} of {len(ports)} workers had no slot free when the database was back\n")

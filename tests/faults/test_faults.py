@@ -66,6 +66,7 @@ def test_workers_poll_again_after_crashes_of_the_database(tmp_path):
     binaries = server_binaries()
     if binaries is None:
         pytest.skip(NO_POSTGRESQL)
-    found = survive_outages(binaries, tmp_path, outages=ROUNDS, seed=SEED, stalled_after_s=4.0, forked=True)
+    times = {"stalled_after_s": 2.0, "down_s": 1.0, "submit_s": 1.0}
+    found = survive_outages(binaries, tmp_path, outages=ROUNDS, seed=SEED, forked=True, **times)
     assert (found.audit.lost, found.audit.doubled) == (0, 0)
     assert found.holds, found.delays_s
