@@ -8,7 +8,16 @@ import time
 
 import pytest
 
-from autodeploy.jobs.bounded_loop import REST_S, run_bounded
+from autodeploy.jobs import bounded_loop
+from autodeploy.jobs.bounded_loop import run_bounded
+
+REST_S = 0.3
+
+
+@pytest.fixture(autouse=True)
+def _short_rest(monkeypatch):
+    """What is deaf is told for a shorter time."""
+    monkeypatch.setattr(bounded_loop, "REST_S", REST_S)
 
 
 async def deaf(beats: list[float]) -> None:

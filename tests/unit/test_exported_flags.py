@@ -136,15 +136,25 @@ def read(release, words):
     return args
 
 
+@cache
+def plan_set_of(release, model):
+    """A PlanSet for a release and a model, both by name."""
+    return factories.plan_set(1, spec=spec_of(release_named(release), MODELS[model]))
+
+
+MODELS = {"moe": MOE, "dense": DENSE, None: None}
+
+
 def exported(release, model=None, **strategy):
-    spec = spec_of(release, model)
+    plan_set = plan_set_of(release.name, None if model is None else model["name"])
+    spec = Spec.model_validate(plan_set.search.spec)
     changes = {"tp": 4, "pp": 8, "dp": 24, "ep": 8, "etp": None} | strategy
     if model is not None and "n_routed_experts" not in model:
         changes |= {"ep": 1, "etp": None, "moe_dispatcher": None}
     document = factories.strategy(1).model_dump() | BARE | changes
     chosen = type(factories.strategy(1)).model_validate(document)
     plan = factories.plan(1, spec=spec, strategy=chosen, stages=(), run=None)
-    return export(factories.plan_set(1, spec=spec), plan, release.framework).text
+    return export(plan_set, plan, release.framework).text
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=NAMES)
