@@ -10,8 +10,8 @@ from autodeploy.evaluation.inputs.build_context import healthy_npus
 from autodeploy.messages import Message
 from autodeploy.post_training.generation import Case, generation_part
 from autodeploy.post_training.infeasible import InfeasibleRlError
+from autodeploy.post_training.kept_update import kept_update
 from autodeploy.post_training.step import Note, combined
-from autodeploy.post_training.update import update_part
 
 if TYPE_CHECKING:
     from autodeploy.post_training.overheads import Overheads
@@ -114,9 +114,7 @@ def _on(
     overheads: Overheads | None,
     beyond_memory: bool,
 ) -> RlStep:
-    update = update_part(
-        model, profile, cluster, rl, strategy, npus=training, pack_tokens=layout.pack_tokens, features=features
-    )
+    update = kept_update(model, profile, cluster, rl, strategy, training, layout.pack_tokens, features)
     left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
     case = Case(generating, left, layout.staleness, layout.partial_rollout)
     generation = generation_part(model, profile, cluster, rl, layout.generation, case, overheads=overheads)
