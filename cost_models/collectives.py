@@ -21,6 +21,7 @@ ranks : of the collective [ranks].
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats, Number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tier:
     """One level of the network as a rank sees it.
 
@@ -62,7 +63,7 @@ class Tier:
     exchange: Number = 1.0
     leaf_oversubscription: Number = 1.0
 
-    @property
+    @cached_property
     def start_s(self) -> Floats:
         """Seconds that the half size adds to each pass over the tier: half size over the rate of all its links."""
         return np.asarray(self.half_size_bytes / (np.asarray(self.bytes_per_s) * self.efficiency))

@@ -269,7 +269,7 @@ def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> Ex
 def _runs(exchange: Exchange, *, back: bool) -> bool:
     """Whether any candidate runs the exchange in a pass."""
     count = exchange.backward_count if back else exchange.forward_count
-    return bool(count.any()) if isinstance(count, np.ndarray) else count != 0.0
+    return bool(np.count_nonzero(count)) if isinstance(count, np.ndarray) else count != 0.0
 
 
 def _once_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats:

@@ -57,7 +57,7 @@ class PhaseCost:
     @cached_property
     def total_s(self) -> Floats:
         """Seconds of the pass."""
-        return np.asarray(sum(getattr(self, f.name) for f in fields(self)))
+        return np.asarray(sum(getattr(self, name) for name in PHASE_PARTS))
 
 
 PHASE_PARTS = tuple(field.name for field in fields(PhaseCost))
@@ -162,17 +162,21 @@ def layer_times(layer: LayerInputs) -> LayerTimes:
     return LayerTimes(even, busiest, exchange_times(layer, busiest))
 
 
-def layer_cost(layer: LayerInputs) -> LayerCost:
+def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
     """Cost of a layer for every candidate.
 
     Imbalance, of experts and of packed documents, is priced as the difference between the busiest and the mean rank:
     compute_s is the balanced work.
+
+    Parameters
+    ----------
+    pairs : a schedule may run its forward against a backward pass.
     """
     table, features, zero, times = layer.table, layer.features, layer.zero, layer_times(layer)
     exchanged = times.exchanged
     calls = issued(layer, exchanged, backward=False), issued(layer, exchanged, backward=True)
     forward, backward = (_phase(layer, times, calls[back], backward=back) for back in (False, True))
-    pairing = _pairing(layer, times, calls, (forward, backward))
+    pairing = _pairing(layer, times, calls, (forward, backward)) if pairs and features.paired.any() else None
     peak = features.balance.peak
     kept = {t.name: np.asarray(t.kept_bytes * (peak if t.per_expert else 1.0)) for t in table.tensors}
     activation = np.asarray(sum(kept.values()) + zero)
@@ -313,12 +317,9 @@ def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> F
 
 def _pairing(
     layer: LayerInputs, times: LayerTimes, calls: tuple[Floats, Floats], passes: tuple[PhaseCost, PhaseCost]
-) -> Pairing | None:
-    """What the layer's passes bring to a pair; None where no candidate's schedule pairs."""
-    features = layer.features
-    if not features.paired.any():
-        return None
-    each_s = 0.0 if features.compiled else np.asarray(layer.machine.host.issue_s)
+) -> Pairing:
+    """What the layer's passes bring to a pair."""
+    each_s = 0.0 if layer.features.compiled else np.asarray(layer.machine.host.issue_s)
     issue = tuple(np.asarray(each * each_s) for each in calls)
     device = tuple(np.asarray(each.total_s - each.host_bound_s) for each in passes)
     # What the forward alone waits for the host beyond issuing is its synchronisation's: a pair waits as long.

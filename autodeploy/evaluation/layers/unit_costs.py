@@ -125,7 +125,7 @@ class _Batch:
         return LayerInputs(table, shard, self.context.machine, features, self.groups, self.prices)
 
     def piece(self, table: Callable[[ModelSpec, Sharding, OperatorFeatures], LayerTable]) -> LayerInputs:
-        """Of a piece without experts."""
+        """Of a piece without experts, which no schedule pairs."""
         even = replace(self.exchange, balance=even_balance(len(self.candidates)))
         return self.inputs(table(self.context.model, self.shard, self.context.operators), even)
 
@@ -212,10 +212,11 @@ def _unlevelled(context: Context, candidates: Candidates, one_machine: bool) -> 
     if one_machine:
         # Groups that gather sharded parameters depend on how experts are cut.
         first, which = distinct_cuts(candidates, by_replicas=context.cuts_by_replicas, experts=context.fsdp)
-        few = _Batch.of(context, candidates.take(first))
+        if len(first) < len(candidates):
+            few = _Batch.of(context, candidates.take(first))
 
     def of_all(cost: LayerCost) -> LayerCost:
-        return each_array(cost, lambda a: a[which] if a.shape == first.shape else a) if one_machine else cost
+        return cost if few is whole else each_array(cost, lambda a: a[which] if a.shape == first.shape else a)
 
     tables = whole.tables(experts=True)
     return _Unlevelled(
@@ -224,8 +225,8 @@ def _unlevelled(context: Context, candidates: Candidates, one_machine: bool) -> 
         tables,
         {n: of_all(layer_cost(few.inputs(table))) for n, table in few.tables(experts=False).items()}
         | {n: layer_cost(whole.inputs(table)) for n, table in tables.items()},
-        of_all(layer_cost(few.piece(embedding_table))),
-        of_all(layer_cost(few.piece(head_table))),
+        of_all(layer_cost(few.piece(embedding_table), pairs=False)),
+        of_all(layer_cost(few.piece(head_table), pairs=False)),
     )
 
 
@@ -237,8 +238,8 @@ def _levelled(plain: _Unlevelled, context: Context) -> UnitCosts:
     return UnitCosts(
         layers=tuple(_alone(layers[n]) for n in order),
         counts=tuple(count for _, count in kinds),
-        embedding=_alone(plain.embedding),
-        head=_alone(plain.head),
+        embedding=plain.embedding,
+        head=plain.head,
         mtp=_alone(layers[MODULE]) if MODULE in layers else None,
         shard=plain.whole.shard,
         pairs=_pairs([layers[n] for n in order], exchange),
@@ -283,8 +284,8 @@ def _with_copies(
 
 
 def _alone(cost: LayerCost) -> LayerCost:
-    """A cost without its part in pairs, which is priced by pairs of kinds; no schedule pairs a piece."""
-    return replace(cost, pairing=None)
+    """A cost without its part in pairs, which is priced by pairs of kinds."""
+    return cost if cost.pairing is None else replace(cost, pairing=None)
 
 
 def _pairs(layers: list[LayerCost], exchange: ExchangeFeatures) -> Pairs:
