@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,11 +45,11 @@ class GroupPlacement:
     size: IntArray
     ranks_t: IntArray
 
-    @property
+    @cached_property
     def fan_out(self) -> IntArray:
         """[..., n_tiers] pieces of tier t - 1 that meet in one instance of tier t; their product is the size."""
-        inner = np.concatenate([np.ones_like(self.ranks_t[..., :1]), self.ranks_t[..., :-1]], axis=-1)
-        fan_out: IntArray = self.ranks_t // inner
+        fan_out = self.ranks_t.copy()
+        fan_out[..., 1:] //= self.ranks_t[..., :-1]
         return fan_out
 
     @property
@@ -79,7 +80,9 @@ class ClusterTopology:
         A group that does not fit in the cluster (stride * size > num_ranks) has no placement and is not refused
         here: the arithmetic rules of the strategy space do that.
         """
-        strides, sizes = np.broadcast_arrays(np.asarray(stride, dtype=np.int64), np.asarray(size, dtype=np.int64))
+        strides, sizes = np.asarray(stride, dtype=np.int64), np.asarray(size, dtype=np.int64)
+        if strides.shape != sizes.shape:
+            strides, sizes = np.broadcast_arrays(strides, sizes)
         grains = np.asarray(self.grains, dtype=np.int64)
         units, misfit = np.divmod(grains, strides[..., None])
         ranks = np.where(misfit == 0, np.gcd(sizes[..., None], units), 1)

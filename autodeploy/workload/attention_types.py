@@ -112,12 +112,21 @@ def class_of(name: str) -> str:
     return name.partition("_")[0]
 
 
+def facts_of(model: ModelSpec, layer: int) -> tuple[bool, bool, AttentionType]:
+    """What the kind of the layer (from 0) follows from: its experts, whether it shares an index, and its attention."""
+    return model.is_moe_layer(layer), model.shares_index(layer), model.attention_type(layer)
+
+
+def kind_with(model: ModelSpec, facts: tuple[bool, bool, AttentionType]) -> LayerKind:
+    """The kind of a layer with these facts."""
+    moe, shares_index, attention = facts
+    mlp = "moe" if moe else "dense"
+    return LayerKind(mlp, None, SHARED_INDEX) if shares_index else of_attention(model, mlp, attention)
+
+
 def kind_of(model: ModelSpec, layer: int) -> LayerKind:
     """The kind of the layer (from 0)."""
-    mlp = "moe" if model.is_moe_layer(layer) else "dense"
-    if model.shares_index(layer):
-        return LayerKind(mlp, None, SHARED_INDEX)
-    return of_attention(model, mlp, model.attention_type(layer))
+    return kind_with(model, facts_of(model, layer))
 
 
 def of_attention(model: ModelSpec, mlp: str, attention: AttentionType) -> LayerKind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,15 @@ import numpy as np
 from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
 from autodeploy.workload.adapters import frozen_piece, with_adapters
 from autodeploy.workload.attention import attention_rows
-from autodeploy.workload.attention_types import LayerKind, kind_of, of_attention, shape_of, table_name
+from autodeploy.workload.attention_types import (
+    LayerKind,
+    facts_of,
+    kind_of,
+    kind_with,
+    of_attention,
+    shape_of,
+    table_name,
+)
 from autodeploy.workload.by_operator import by_operator
 from autodeploy.workload.compressed_attention import compressed_params, compressed_rows
 from autodeploy.workload.host_operators import (
@@ -46,9 +55,9 @@ if TYPE_CHECKING:
 def layer_kinds(model: ModelSpec) -> list[tuple[LayerKind, int]]:
     """Kinds of layers (dense or moe, attention window and type) with their counts, dense before moe."""
     counts: dict[LayerKind, int] = {}
-    for layer in range(model.num_hidden_layers):
-        kind = kind_of(model, layer)
-        counts[kind] = counts.get(kind, 0) + 1
+    for facts, layers in Counter(facts_of(model, layer) for layer in range(model.num_hidden_layers)).items():
+        kind = kind_with(model, facts)
+        counts[kind] = counts.get(kind, 0) + layers
     return sorted(counts.items(), key=lambda item: (item[0].mlp, item[0].attention, item[0].window or 0))
 
 

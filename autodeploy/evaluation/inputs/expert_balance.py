@@ -174,6 +174,11 @@ class Loads:
         """Whether no group is uneven."""
         return self.series is None and self.sustained.value <= 1.0
 
+    @property
+    def always_even(self) -> bool:
+        """Whether none is at the worst moment either."""
+        return self.even and self.worst.value <= 1.0
+
 
 def even_balance(n: int) -> ExpertBalance:
     """Every rank loaded alike."""
@@ -183,6 +188,8 @@ def even_balance(n: int) -> ExpertBalance:
 
 def placed_balance(loads: Loads, groups: ExpertRanks) -> ExpertBalance:
     """Experts stay where the framework puts them: consecutive ones share a rank."""
+    if loads.always_even:
+        return even_balance(len(groups.ranks))
     compute, peak = _each(groups, lambda *cases: _placed(loads, cases))
     one, zero = np.ones_like(compute), np.zeros_like(compute)
     # Without loads of experts, nodes are taken to be as uneven as ranks.
@@ -259,13 +266,15 @@ def prediction_error(loads: Loads, groups: ExpertRanks) -> float:
     return outcome.prediction_error
 
 
+ALONE = np.zeros(1, dtype=np.int64)  # the first case of one
 Case = tuple[float, ...]  # ranks, nodes, sequences, copies, and what else a question depends on
 
 
 def _each(groups: ExpertRanks, values: Callable[..., Sequence[tuple[float, ...]]], *more: Floats) -> tuple[Floats, ...]:
     """`values` of the distinct cases, one array a result."""
     columns = [groups.ranks, groups.nodes, groups.sequences, groups.copies, *more]
-    rows, which = distinct([np.unique(column, return_inverse=True)[1] for column in columns])
+    alone = len(groups.ranks) == 1
+    rows, which = (ALONE, ALONE) if alone else distinct([np.unique(c, return_inverse=True)[1] for c in columns])
     # Without candidates one case is asked all the same: it says how many results there are.
     cases = list(zip(*(each[rows].tolist() for each in columns), strict=True)) or [(1.0,) * len(columns)]
     answers = np.array(values(*cases))

@@ -190,9 +190,11 @@ class StepClasses:
     def numbers(self) -> dict[str, Floats]:
         """Numbers of the `LayerClass` of all classes, then of the pieces, by name [n, layers + pieces]."""
         n, steps = len(self.groups.dense_shards), [step.numbers for step in (*self.layers, *self.pieces)]
-        return {
-            name: np.stack([np.broadcast_to(step[name], (n,)) for step in steps], axis=1) for name in NUMBERS_OF_CLASS
-        }
+        tables = {name: np.empty((n, len(steps))) for name in NUMBERS_OF_CLASS}
+        for name, table in tables.items():
+            for number, step in enumerate(steps):
+                table[:, number] = step[name]
+        return tables
 
     @cached_property
     def rows(self) -> ClassRows:

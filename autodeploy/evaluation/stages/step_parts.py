@@ -334,6 +334,8 @@ def synchronised_of(
         (cost.dense_params, groups.dense, groups.dense_rate),
         (cost.expert_params, groups.expert, groups.expert_rate),
     ):
+        if not np.any(params):
+            continue
         sync = data_parallel.synchronisation(
             params,
             group,
