@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from autodeploy.cli.main import app
 from autodeploy.evaluation.layers.unit_costs import scalar_at, unit_costs
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, lowered, operators
+from autodeploy.planner import estimate, lowered, operators, plan
 from autodeploy.reports.operator_table import beyond_line, render_operators
 from autodeploy.reports.outlook import goal_line
 from autodeploy.specs.operators import OperatorReport
 from autodeploy.specs.planset import Loss
 from tests import factories
-from tests.unit.test_rl_planning import QUICK, planned
+from tests.unit.test_rl_planning import QUICK
 from tests.unit.test_rl_planning import spec_of as rl_spec
 
 CASES: dict[str, dict[str, Any]] = {
@@ -124,8 +124,8 @@ def test_tables_keep_to_their_width(lang: Any) -> None:
 
 
 def test_post_training_reports_one_update() -> None:
-    result = planned()
-    report = operators(rl_spec(fix=QUICK), result.plans[0])
+    spec = rl_spec(fix=QUICK, effort="fast", top_k=1, risk="neutral")
+    report = operators(spec, plan(spec).plans[0])
     assert report.layers
     assert np.isfinite(report.step_time_s)
 

@@ -98,6 +98,7 @@ def test_a_launch_that_does_not_fit_is_told_what_makes_it_fit() -> None:
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
             "training": {"seq_length": 4096, "global_batch_size": 64},
             "strategy": {"tp": 2, "micro_batch_size": 8},
+            "search": {"risk": "neutral"},
         }
     )
     report = improve(Launch(spec), planner=planner)
@@ -179,6 +180,7 @@ def spec_of() -> Spec:
             "model": "llama2-7b",
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 64},
             "training": {"seq_length": 4096, "global_batch_size": 64},
+            "search": {"risk": "neutral"},
         }
     )
 
