@@ -157,8 +157,8 @@ def broken_rules(candidates: Candidates, facts: Mapping[str, Any], target: str) 
     values, scope = values_of(candidates, facts), scope_of(facts, target)
     found: list[list[Rule]] = [[] for _ in range(len(candidates))]
     for rule in load_rules():
-        if rule.binds(scope):
-            obeyed = np.broadcast_to(rule.mask(values), (len(candidates),))
-            for index in np.flatnonzero(~obeyed):
-                found[index].append(rule)
+        if not rule.binds(scope) or (obeyed := rule.mask(values)).all():
+            continue
+        for index in np.flatnonzero(~np.broadcast_to(obeyed, (len(candidates),))):
+            found[index].append(rule)
     return found
