@@ -28,7 +28,7 @@ SPEC: dict[str, Any] = {
     "model": "llama2-7b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 64},
-    "search": {"top_k": 2, "effort": "fast", "fix": FIXED, "allow": {"tp": [2, 4], "pp": [1, 2]}},
+    "search": {"top_k": 2, "effort": 0.02, "fix": FIXED, "allow": {"tp": [2, 4], "pp": [1, 2]}},
 }
 
 

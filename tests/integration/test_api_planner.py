@@ -21,7 +21,7 @@ SPEC: dict[str, Any] = {
     "model": "llama2-7b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 64},
-    "search": {"effort": "fast", "top_k": 3, "fix": {"tp": 2, "pp": 2, "vpp": 1, "micro_batch_size": 1}},
+    "search": {"effort": 0.05, "top_k": 3, "fix": {"tp": 2, "pp": 2, "vpp": 1, "micro_batch_size": 1}},
 }
 RL: dict[str, Any] = {
     "prompts_per_step": 16,
@@ -108,7 +108,7 @@ async def test_a_rehearsal_that_ran_moves_its_plan(sqlite_url):
 
 async def test_post_training_is_planned_and_pages_are_there(sqlite_url):
     training = {"kind": "rl_post_training", "rl": RL}
-    quick = {"effort": "fast", "risk": "neutral", "top_k": 1}
+    quick = {"effort": 0.02, "risk": "neutral", "top_k": 1, "fix": {"cp": 1, "vpp": 1, "schedule": "1f1b"}}
     async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
         response = await client.post(
             "/v1/searches", json={**SPEC, "training": training, "search": quick}, headers={"Prefer": "wait=60"}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples/llama2_70b_32.yaml"
 # `tests/acceptance/test_examples.py` plans it as it is.
-SEARCH = "search: {effort: fast, risk: neutral, fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}}\n"
+SEARCH = "search: {effort: 0.02, risk: neutral, fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}}\n"
 DOCUMENTED = "http://127.0.0.1:8000"
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(text_of(page)))]
 
