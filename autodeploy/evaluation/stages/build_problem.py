@@ -17,7 +17,6 @@ from autodeploy.evaluation.stages.stage_memory import (
     on_card_bytes,
     workspace_bytes,
 )
-from autodeploy.evaluation.stages.step_parts import p2p_s
 from autodeploy.strategies.placement_rules import placement_limits
 from autodeploy.workload.memory_choices import CHOICES, compete
 from cost_models.compiled import row_major
@@ -134,7 +133,6 @@ def build_problem(priced: Priced, *, choices: frozenset[str], menu: bool = True)
         **_costs(
             priced,
             (schedule, pp, vpp),
-            scalar_at(p2p_s(priced.candidate, context), 0),
             _options(priced, choices, menu=menu),
         ),
     )
@@ -147,26 +145,24 @@ def with_choices(problem: InnerProblem, priced: Priced, choices: frozenset[str],
     return replace(problem, options=options, limit_bytes=buffers.limit_bytes, fixed_bytes=buffers.workspace_bytes)
 
 
-def repriced(problem: InnerProblem, priced: Priced, *, choices: frozenset[str], send_s: float) -> InnerProblem:
+def repriced(problem: InnerProblem, priced: Priced, *, choices: frozenset[str]) -> InnerProblem:
     """The problem at the prices of the same candidate on another machine.
 
     Parameters
     ----------
-    choices : memory choices, all of them kept. send_s : seconds of a send to the next stage there.
+    choices : memory choices, all of them kept.
     """
     options = _options(priced, choices, menu=False)
-    return replace(problem, **_costs(priced, (problem.schedule, problem.pp, problem.vpp), send_s, options))
+    return replace(problem, **_costs(priced, (problem.schedule, problem.pp, problem.vpp), options))
 
 
-def _costs(
-    priced: Priced, shape: tuple[str, int, int], send_s: float, options: tuple[MemoryOption, ...]
-) -> dict[str, Any]:
+def _costs(priced: Priced, shape: tuple[str, int, int], options: tuple[MemoryOption, ...]) -> dict[str, Any]:
     """What depends on the machine: fields of the problem of a schedule with so many stages and chunks of each.
 
     Embedding on the first part of the model, head and multi-token prediction on its last, wherever those are.
     """
     classes, index, parts = priced.classes, priced.index, model_parts(*shape)
-    rows, blocking = classes.rows, kinds.schedule(shape[0]).blocking_sends
+    rows, blocking, send_s = classes.rows, kinds.schedule(shape[0]).blocking_sends, priced.at(classes.send_s)
     pairs = rows.pairs
     pieces = [
         FixedPiece(rows.pieces[piece.name][index], stage, chunk)
@@ -184,19 +180,20 @@ def _costs(
     }
 
 
-def costs_on(problem: InnerProblem, batch: Priced, rows: Ints, send_s: Floats) -> ChunkCosts:
+def costs_on(problem: InnerProblem, batch: Priced, rows: Ints) -> ChunkCosts:
     """What chunks of a candidate add up on the machines of some rows of a batch, each the same candidate.
 
     Parameters
     ----------
-    problem : at the prices of one of the rows; a row frees and swaps what it does. send_s : of each row [rows].
+    problem : at the prices of one of the rows; a row frees and swaps what it does.
     """
     classes, pairs, none = batch.classes, batch.classes.pair_tables, np.zeros(len(rows))
     kinds_of_layers, names = len(classes.layers), [piece.name for piece in classes.pieces]
     places = [kinds_of_layers + names.index(piece.cost.name) for piece in problem.pieces]
     numbers = {name: values[rows] for name, values in classes.numbers.items()}
     extra_s = [classes.layers[each.layer_class].cost.choices[each.name].recompute_s for each in problem.options]
-    blocking = kinds.schedule(problem.schedule).blocking_sends
+    assert classes.send_s is not None
+    blocking, send_s = kinds.schedule(problem.schedule).blocking_sends, classes.send_s[rows]
 
     def of_pairs(table: Floats) -> Floats:
         found: Floats = row_major(np.moveaxis(at_rows(table, rows) + none[:, None, None], 0, -1))

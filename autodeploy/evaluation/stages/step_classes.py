@@ -25,6 +25,7 @@ from autodeploy.evaluation.stages.step_parts import (
     migration_of,
     of_params,
     owned_of,
+    p2p_s,
     state_rates,
     static_of,
     synchronised_of,
@@ -175,6 +176,7 @@ class StepClasses:
     groups: ParameterGroups
     pairs: Pairs  # of a forward of one class beside a backward of another
     communication_bytes: Floats  # of all communicators' buffers [n]
+    send_s: Floats | None = None  # to the same rank of the next stage [n]; the sweep has its own
 
     @property
     def embedding(self) -> StepClass:
@@ -263,7 +265,8 @@ def step_classes(costs: UnitCosts, candidates: Candidates, context: Context) -> 
     )
     together = of_schedules("ends_meet", candidates.schedule)
     copied = np.where(together, 0.0, embedding_copy_params(candidates, context))
-    return placing.classes(of_candidates(costs, placing.moves), copied)
+    classes = placing.classes(of_candidates(costs, placing.moves), copied)
+    return replace(classes, send_s=p2p_s(candidates, context))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from autodeploy.evaluation.stages.build_problem import build_problem, costs_on, 
 from autodeploy.evaluation.stages.chunk_costs import joined_costs
 from autodeploy.evaluation.stages.inner_problem import chunk_times, tail_s
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.stages.step_parts import p2p_s
 from autodeploy.evaluation.steps.estimate import Placed, applied_array, without_overlaps
 from cost_models.schedule import makespan_s
 from hardware_profiles.efficiencies import limited
@@ -164,13 +163,12 @@ class _Batch:
     """Every candidate on every machine of some worlds with the same loads, priced together: the worlds of the first
     candidate, then those of the second.
 
-    one : the context of the first of the worlds, whose numbers are no arrays. send_s : to the next stage [rows].
+    one : the context of the first of the worlds, whose numbers are no arrays.
     """
 
     candidates: Candidates
     context: Context
     classes: StepClasses
-    send_s: Floats
     one: Context
 
     @classmethod
@@ -178,7 +176,7 @@ class _Batch:
         rows = candidates.take(np.repeat(np.arange(len(candidates)), len(moves)))
         priced = _context_at(context, _columns(context, moves, len(candidates)), loads)
         classes = step_classes(unit_costs(priced, rows), rows, priced)
-        return cls(rows, priced, classes, p2p_s(rows, priced), _context_at(context, moves[0], loads))
+        return cls(rows, priced, classes, _context_at(context, moves[0], loads))
 
     def at(self, row: int, context: Context) -> Priced:
         """The candidate and the world of a row; context : of the batch, or `one` for numbers that are no arrays."""
@@ -193,7 +191,7 @@ def _times_under(layout: Layout, number: int, batches: Sequence[tuple[_Batch, li
         problem = build_problem(batch.at(rows[0], batch.one), choices=layout.chosen, menu=False)
         applied = applied_array(problem, layout)
         problem = without_overlaps(problem, layout.layers[None], applied, batch.at(rows[0], batch.one))
-        costs.append(costs_on(problem, batch.at(rows[0], batch.context), rows, batch.send_s[rows]))
+        costs.append(costs_on(problem, batch.at(rows[0], batch.context), rows))
     assert problem is not None
     every = sum(len(places) for _, places in batches)
     layers, applied = (np.repeat(each, every, axis=0) for each in (layout.layers[None], applied))
@@ -208,7 +206,7 @@ def _placed(batch: _Batch, layout: Layout) -> Iterator[Placed]:
     plain = build_problem(batch.at(0, batch.one), choices=layout.chosen, menu=False)
     for row in range(len(batch.candidates)):
         there = batch.at(row, batch.context)
-        problem = repriced(plain, there, choices=layout.chosen, send_s=float(batch.send_s[row]))
+        problem = repriced(plain, there, choices=layout.chosen)
         layers, applied = layout.layers[None], applied_array(problem, layout)
         problem = without_overlaps(problem, layers, applied, batch.at(row, batch.one))
         times = chunk_times(problem, layers, applied)

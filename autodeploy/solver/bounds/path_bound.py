@@ -431,8 +431,8 @@ def _easiest_of(members: list[Priced]) -> tuple[InnerProblem, ...]:
         if some:
             # The easiest has the options of the first; the others' say what workspace they leave.
             first = build_problem(members[some[0]], choices=allowed[some[0]] - ({WHOLE} - whole), menu=False)
-            send_s, others = max(first.p2p_s, first.blocking_p2p_s), [members[member] for member in some[1:]]
-            problems = [repriced(first, other, choices=frozenset(), send_s=send_s) for other in others]
+            others = [members[member] for member in some[1:]]
+            problems = [repriced(first, other, choices=frozenset()) for other in others]
             leaving = (with_choices(each, other, whole) for each, other in zip(problems, others, strict=True))
             relaxed.append(easiest([first, *leaving]))
     return tuple(relaxed)
