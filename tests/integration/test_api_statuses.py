@@ -27,6 +27,15 @@ WRITES = {
 }
 
 
+# An ablation is computed by the planner itself, whichever one searches.
+SMALL = {
+    "model": "qwen3-0.6b",
+    "cluster": {"profile": "cloudmatrix-384", "num_npus": 8},
+    "training": {"seq_length": 4096, "global_batch_size": 16},
+    "strategy": {"tp": 1},
+}
+
+
 class Operation(NamedTuple):
     """One operation with an address and a body that fit what is stored."""
 
@@ -66,7 +75,7 @@ async def opened(sqlite_url: str) -> AsyncIterator[Opened]:
             "compare_plans": {"plans": [plan_id, plan_id]},
             "create_check": strategy,
             "create_estimate": strategy,
-            "create_ablation": strategy,
+            "create_ablation": SMALL,
         }
         yield Opened(client, list(operations((await client.get("/openapi.json")).json(), known, bodies)))
 
@@ -126,4 +135,5 @@ async def test_a_disk_that_is_full(opened: Opened, monkeypatch: pytest.MonkeyPat
         patch.setattr(Database, "write", no_room)
         found = await answers(opened)
     assert {found[name] for name in WRITES} == {507}
+    assert found["create_ablation"] == 200
     assert {found[name] for name in ("get_search", "list_searches", "get_plan", "list_runs", "livez")} == {200}
