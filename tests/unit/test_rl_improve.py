@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +20,15 @@ from autodeploy.what_if import improve
 from autodeploy.what_if.generation_neighbours import generation_neighbours
 from tests.unit.test_rl_planning import QUICK, planned, spec_of
 
+if TYPE_CHECKING:
+    from autodeploy.specs.what_if import ImproveReport
+
 UPDATE: dict[str, Any] = {"tp": 1, "pp": 2, "micro_batch_size": 1, "recompute": {"granularity": "full"}}
+
+
+@cache
+def improved() -> ImproveReport:
+    return improve(Launch(launched()), planner=planner)
 
 
 def launched(target: str = "any", **how: Any) -> Any:
@@ -59,7 +68,7 @@ def test_experts_stay_on_the_ranks_of_their_replica() -> None:
 
 def test_a_better_way_to_generate_is_found() -> None:
     """An eager engine that issues operator by operator gains most by graphs."""
-    report = improve(Launch(launched()), planner=planner)
+    report = improved()
     best = report.improvements[0]
     assert best.gain_pct > 5.0
     assert any(name.startswith("rl.") for name in best.changes)
@@ -109,6 +118,6 @@ def test_packs_of_samples_are_no_doubt() -> None:
 
 
 def test_a_plan_of_a_launch_is_its_estimate() -> None:
-    found = improve(Launch(launched()), planner=planner).plan
+    found = improved().plan
     assert isinstance(found, Plan)
     assert found.step_time_s == estimate(launched()).step_time_s
