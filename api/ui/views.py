@@ -66,18 +66,12 @@ BESIDE = {
 }
 # Each has up to some ten thousand slots.
 KEPT_TIMELINES = 32
-# Each has a line or two for some thirty strategies.
-KEPT_REFUSALS = 128
 
 
 @lru_cache(maxsize=KEPT_TIMELINES)
 def _timeline(planner: str, spec: str, strategy: str) -> PipelineTimeline:
     """A plan's page is opened again and again, for another language or a question; its pipeline stays the same."""
     return load_planner(planner).timeline(Spec.model_validate_json(spec), Strategy.model_validate_json(strategy))
-
-
-# What a target refuses, by planner, spec and strategies.
-_refusals: dict[tuple[str, str, tuple[str, ...]], list[tuple[str, ...]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +235,8 @@ class Views:
         return self._services.why_not(view, strategy)
 
     def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
-        """What the spec's target refuses of each strategy; remembered, as the same plans are looked at again."""
-        asked = (self._services.planner_module, spec.model_dump_json(), tuple(s.model_dump_json() for s in strategies))
-        found = _refusals.get(asked)
-        if found is None:
-            found = self._services.rules_broken(spec, strategies)
-            while len(_refusals) >= KEPT_REFUSALS:
-                _refusals.pop(next(iter(_refusals)), None)
-            _refusals[asked] = found
-        return found
+        """What the spec's target refuses of each strategy."""
+        return self._services.rules_broken(spec, strategies)
 
     def keep(self, view: PlanView, spec: Spec, plan: Plan) -> str:
         """Stores an estimate beside a plan as a plan of its own; its id."""

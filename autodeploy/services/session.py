@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from autodeploy import exporters
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from autodeploy.store.workers import WorkerView
 
 
+KEPT_REFUSALS = 128  # each a line or two for some thirty strategies
+
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
 
@@ -82,6 +84,8 @@ class Services:
     call_pool: CallPool | None
     planner_module: str
     principal: Principal = ANYONE
+    refusals: dict[tuple[str, tuple[str, ...]], list[tuple[str, ...]]] = field(default_factory=dict, repr=False)
+    """What targets refuse, by spec and strategies."""
 
     def for_caller(self, principal: Principal) -> Services:
         """The same services; what another team has is not there."""
@@ -131,8 +135,18 @@ class Services:
         return self._call(calls.strategy_bounds, self.planner_module, spec, most)
 
     def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
-        """What the spec's target refuses of each strategy, in words; nothing of those that it can launch."""
-        return self._call(calls.rules_broken, self.planner_module, spec, tuple(strategies))
+        """What the spec's target refuses of each strategy, in words; nothing of those that it can launch.
+
+        Remembered: pages of the same plans are opened again and again.
+        """
+        asked = (spec.model_dump_json(), tuple(each.model_dump_json() for each in strategies))
+        found = self.refusals.get(asked)
+        if found is None:
+            found = self._call(calls.rules_broken, self.planner_module, spec, tuple(strategies))
+            while len(self.refusals) >= KEPT_REFUSALS:
+                self.refusals.pop(next(iter(self.refusals)), None)
+            self.refusals[asked] = found
+        return found
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
         """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
