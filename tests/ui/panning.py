@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 LONG_TASK_S = 0.05  # what browsers call a long task; shorter ones are not reported
-STEPS = 40
+STEPS = 60
 MOST_SHARE = 0.05
 TRIES = 3  # other tests may have the machine
 WATCH = """() => {
