@@ -60,12 +60,12 @@ def trials(name: str, nodes: str, count: int, seed: int, *, profiled: bool = Fal
     rng = np.random.default_rng(seed)
     found = []
     for number in range(count):
-        hidden = _hidden(spec, rng)
-        while abs(planner.breakdown_of(_on(spec, hidden), plan).step_time_s / plan.step_time_s - 1.0) > MOST:
+        true_s = math.inf
+        while abs(true_s / plan.step_time_s - 1.0) > MOST:
             hidden = _hidden(spec, rng)
+            true_s = planner.breakdown_of(_on(spec, hidden), plan).step_time_s
         small = planner.breakdown_of(_on(rehearsal.spec, hidden), rehearsal.plan)
         small_s = small.step_time_s * _noise(rng)
-        true_s = planner.breakdown_of(_on(spec, hidden), plan).step_time_s
         full_s = true_s * _noise(rng)
         measured = [MeasuredRun(step_time_s=small_s), *([_trace(small, rng)] if profiled else [])]
         runs = [StoredRun(f"run_{number}_{m.source}", rehearsal.spec, rehearsal.plan, m) for m in measured]

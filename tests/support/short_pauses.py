@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 # module -> constant -> seconds
 SHORT_S: dict[str, dict[str, float]] = {
     "api.following": {"LOOK_S": 0.02, "IDLE_LOOK_S": 0.05},
+    "autodeploy.client._transport": {"FIRST_PAUSE_S": 0.02},
     "autodeploy.jobs.bounded_loop": {"LOOK_S": 0.02, "REST_S": 0.2},
     "autodeploy.jobs.distributed": {"RESTART_PAUSE_S": 0.05, "STUCK_S": 0.2},
     "autodeploy.jobs.procrastinate_queue": {"WATCH_END_S": 0.2},
