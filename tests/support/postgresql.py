@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from autodeploy.store.migrate import HEAD_REVISION
+from autodeploy.store.tables import Base
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -240,28 +241,29 @@ def without_tables(connection: psycopg.Connection[Any]) -> bool:
     return True
 
 
+# Of those that point at others first; what the queue notes of a job goes before and after it.
+QUEUE_TABLES = tuple(f"procrastinate_{name}" for name in ("events", "periodic_defers", "jobs", "events", "workers"))
+ROWS_OF = (*(table.name for table in reversed(Base.metadata.sorted_tables)), *QUEUE_TABLES)
+
+
 class WithoutRows:
     """Deletes the rows of migrated tables, as long as nobody has changed the tables."""
 
     def __init__(self) -> None:
-        self._tables: list[tuple[str, ...]] = []
+        self._columns: list[tuple[str, ...]] = []
 
     def learn(self, dsn: str) -> None:
         """The tables as they should be."""
         with psycopg.connect(libpq_dsn(dsn)) as connection:
-            self._tables = _columns(connection)
+            self._columns = _columns(connection)
+        assert {name for name, *_ in self._columns} == {*ROWS_OF, "alembic_version"}
 
     def __call__(self, connection: psycopg.Connection[Any]) -> bool:
         """Whether it could be done."""
-        if _columns(connection) != self._tables:
+        if _columns(connection) != self._columns:
             return False
-        kept = "SELECT version_num FROM alembic_version"
-        names = dict.fromkeys(name for name, *_ in self._tables if name != "alembic_version")
-        with connection.transaction():
-            # Without a look at foreign keys: all rows go.
-            connection.execute("SET LOCAL session_replication_role = replica")
-            connection.execute(";".join(f'DELETE FROM "{name}"' for name in names))
-        return connection.execute(kept).fetchall() == [(HEAD_REVISION,)]
+        connection.execute(";".join(f"DELETE FROM {name}" for name in ROWS_OF))
+        return connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(HEAD_REVISION,)]
 
 
 def _columns(connection: psycopg.Connection[Any]) -> list[tuple[str, ...]]:
