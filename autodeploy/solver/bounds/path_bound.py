@@ -21,7 +21,6 @@ from autodeploy.solver.bounds.paths import (
     chunk_times_s,
     cut_costs_s,
     first_layout,
-    longest_paths,
     pair_overlap_bounds,
 )
 from autodeploy.solver.bounds.problem_bound import relax_bound, surcharges
@@ -29,6 +28,7 @@ from autodeploy.solver.inner.layer_choices import COSTS_OF_PARTS
 from autodeploy.solver.inner.layouts import most_layers_per_chunk
 from autodeploy.solver.inner.memory_options import WHOLE, memory_choices
 from autodeploy.solver.inner.uniform import set_problems
+from cost_models.schedule import critical_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.layers.unit_costs import CutCosts
     from autodeploy.evaluation.stages.inner_problem import Floats, InnerProblem, Ints, LayerClass
     from autodeploy.strategies.candidates import Candidates
-    from cost_models.schedule import SchedulePath
+    from cost_models.schedule import SchedulePath, Sends
 
 
 LEAST_GAIN: Final = 3e-4
@@ -87,8 +87,9 @@ def path_bound_s(
             for share in MIXTURE_SHARES
         ]
         layout, extra = (np.stack(values) for values in zip(*tried, strict=True))
-        longest = longest_paths(problem, layout, extra)
-        simulated = _simulated_s(problem, longest, layout, extra)
+        times = chunk_times_s(problem, layout, extra)
+        longest = critical_paths(problem.order, *times)
+        simulated = _simulated_s(longest, *times)
         if simulated.min() < best and not lacking:
             best, centre = float(simulated.min()), tried[int(np.argmin(simulated))]
         agrees = simulated[0] <= solution.makespan_s * (1.0 + SIMULATION_TOLERANCE)
@@ -120,11 +121,13 @@ class _Found:
     extra_s: Floats
 
 
-def _simulated_s(problem: InnerProblem, paths: list[SchedulePath], layout: Floats, extra_s: Floats) -> Floats:
+def _simulated_s(
+    paths: list[SchedulePath], forward_s: Floats, backward_s: Floats, hidden_s: Floats, sends: Sends
+) -> Floats:
     """Length of the path of each layout [n]."""
-    forward, backward, hidden, sends = chunk_times_s(problem, layout, extra_s)
-    each = [path.length_s(forward, backward, hidden, sends)[row] for row, path in enumerate(paths)]
-    return np.array(each, dtype=np.float64)
+    rows = [slice(row, row + 1) for row in range(len(paths))]
+    times = ((forward_s[row], backward_s[row], hidden_s[row], sends.take(row)) for row in rows)
+    return np.concatenate([path.length_s(*of_row) for path, of_row in zip(paths, times, strict=True)])
 
 
 class _Model:

@@ -63,7 +63,8 @@ class PathLibrary:
             self.add(self.paths[shape], _paced(problem, first_layout(problem)))
             if problem.vpp > 1 and len(uneven := uneven_sizes(problem, seed=0)):
                 layout = to_layout(problem, uneven).astype(np.float64)
-                self.add(self.paths[shape], longest_paths(problem, layout, np.zeros(layout.shape[:3])))
+                times = chunk_times_s(problem, layout, np.zeros(layout.shape[:3]))
+                self.add(self.paths[shape], critical_paths(problem.order, *times))
         return self.paths[shape]
 
     def add(self, known: dict[bytes, SchedulePath], found: list[SchedulePath]) -> int:
@@ -126,11 +127,6 @@ def paced_paths(
     slow = (1.0 + (STAGE_SLOWDOWN - 1.0) * np.eye(pp))[:, :, None]
     hidden = np.broadcast_to(hidden_pair_s, (pp, *hidden_pair_s.shape[1:]))
     return critical_paths(order, forward_s * slow, backward_s * slow, hidden, sends)
-
-
-def longest_paths(problem: InnerProblem, layout: Floats, extra_s: Floats) -> list[SchedulePath]:
-    """The longest path of each layout [n, pp, vpp, classes], in fractions, with extra time [n, pp, vpp]."""
-    return critical_paths(problem.order, *chunk_times_s(problem, layout, extra_s))
 
 
 def chunk_times_s(problem: InnerProblem, layout: Floats, extra_s: Floats) -> tuple[Floats, Floats, Floats, Sends]:
