@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.evaluation.layers.unit_costs import at_rows, scalar_at
 from autodeploy.evaluation.stages.chunk_costs import ChunkCosts
-from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerPairs, MemoryOption
+from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, MemoryOption
 from autodeploy.evaluation.stages.stage_memory import (
     LossBytes,
     allocator_limit_bytes,
@@ -161,17 +161,17 @@ def _costs(priced: Priced, shape: tuple[str, int, int], options: tuple[MemoryOpt
 
     Embedding on the first part of the model, head and multi-token prediction on its last, wherever those are.
     """
-    classes, index, parts = priced.classes, priced.index, model_parts(*shape)
-    rows, blocking, send_s = classes.rows, kinds.schedule(shape[0]).blocking_sends, priced.at(classes.send_s)
-    pairs = rows.pairs
+    classes, parts = priced.classes, model_parts(*shape)
+    layers, costs, pairs = classes.at(priced.index)
+    blocking, send_s = kinds.schedule(shape[0]).blocking_sends, priced.at(classes.send_s)
     pieces = [
-        FixedPiece(rows.pieces[piece.name][index], stage, chunk)
-        for piece in classes.pieces
-        for stage, chunk in parts[0 if piece is classes.embedding else -1]
+        FixedPiece(cost, stage, chunk)
+        for number, cost in enumerate(costs)
+        for stage, chunk in parts[0 if number == 0 else -1]
     ]
     return {
-        "classes": rows.layers[index],
-        "pairs_of": LayerPairs(pairs.hidden_s[index], pairs.exchange_s[index], pairs.first_s[index]),
+        "classes": tuple(layers),
+        "pairs_of": pairs,
         "options": options,
         "pieces": tuple(pieces),
         "host_link_bytes_per_s": priced.at(priced.context.machine.host.link_bytes_per_s),

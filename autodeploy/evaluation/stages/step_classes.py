@@ -198,18 +198,12 @@ class StepClasses:
                 table[:, number] = step[name]
         return tables
 
-    @cached_property
-    def rows(self) -> ClassRows:
-        """The same candidate by candidate, as inner problems read it."""
-        columns = [values.T.tolist() for values in self.numbers.values()]
-        steps = [
-            [LayerClass(step.name, *values) for values in zip(*(column[number] for column in columns), strict=True)]
-            for number, step in enumerate((*self.layers, *self.pieces))
-        ]
-        n, kinds = len(self.groups.dense_shards), len(self.layers)
-        pairs = (np.broadcast_to(each, (n, *each.shape[1:])) for each in vars(self.pair_tables).values())
-        pieces = {piece.name: rows for piece, rows in zip(self.pieces, steps[kinds:], strict=True)}
-        return ClassRows(list(zip(*steps[:kinds], strict=True)), LayerPairs(*pairs), pieces)
+    def at(self, index: int) -> tuple[list[LayerClass], list[LayerClass], LayerPairs]:
+        """Costs of one candidate's layers, of its pieces, and of pairs of its layers, as inner problems read them."""
+        rows = np.stack([table[index] for table in self.numbers.values()], axis=-1).tolist()
+        steps = [LayerClass(step.name, *row) for step, row in zip((*self.layers, *self.pieces), rows, strict=True)]
+        pairs = (table[index if len(table) > 1 else 0] for table in vars(self.pair_tables).values())
+        return steps[: len(self.layers)], steps[len(self.layers) :], LayerPairs(*pairs)
 
     @property
     def most_hidden_s(self) -> PairShares:
@@ -221,15 +215,6 @@ class StepClasses:
         """What pairs of classes hide [n, class, class], or [1, class, class] where all candidates are alike."""
         tables = (pair_table(self.pairs, name) for name in ("hidden_s", "hidden_exchange_s", "first_s"))
         return LayerPairs(*(np.ascontiguousarray(np.moveaxis(table, -1, 0)) for table in tables))
-
-
-@dataclass(frozen=True, eq=False)
-class ClassRows:
-    """Costs of layers, of their pairs [n, class, class], and of pieces by name, of every candidate."""
-
-    layers: list[tuple[LayerClass, ...]]
-    pairs: LayerPairs
-    pieces: dict[str, list[LayerClass]]
 
 
 @dataclass(frozen=True)
