@@ -143,8 +143,8 @@ class Services:
         found = self.refusals.get(asked)
         if found is None:
             found = self._call(calls.rules_broken, self.planner_module, spec, tuple(strategies))
-            while len(self.refusals) >= KEPT_REFUSALS:
-                self.refusals.pop(next(iter(self.refusals)), None)
+            for oldest in tuple(self.refusals)[: 1 - KEPT_REFUSALS]:  # others may be at it too
+                self.refusals.pop(oldest, None)
             self.refusals[asked] = found
         return found
 

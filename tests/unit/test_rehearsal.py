@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -54,11 +54,10 @@ def tables(spec: Spec, plan: Plan) -> dict[str, LayerTable]:
     return {table.name: table for table in found}
 
 
-def numbers(row: object) -> dict[str, object]:
+def numbers(row: Any) -> dict[str, object]:
     """The fields of a row, arrays as numbers."""
-    names = row.__dataclass_fields__  # type: ignore[attr-defined]
-    values = {name: getattr(row, name) for name in names}
-    return {name: np.asarray(v).tolist() if isinstance(v, np.ndarray | float) else v for name, v in values.items()}
+    values = row._asdict().items()
+    return {name: np.asarray(v).tolist() if isinstance(v, np.ndarray | float) else v for name, v in values}
 
 
 @pytest.mark.parametrize("nodes", ["2nodes", "4nodes"])
