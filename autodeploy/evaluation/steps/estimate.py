@@ -132,6 +132,14 @@ def applied_array(problem: InnerProblem, layout: Layout) -> Ints:
     return applied
 
 
+def under_layout(problem: InnerProblem, layout: Layout, priced: Priced) -> tuple[InnerProblem, Ints, Ints]:
+    """The problem with what its options save under a layout, its layers [1, pp, vpp, class] and the layers that use
+    each option [1, pp, option].
+    """
+    layers, applied = layout.layers[None], applied_array(problem, layout)
+    return without_overlaps(problem, layers, applied, priced), layers, applied
+
+
 @dataclass(frozen=True)
 class Placed:
     """A candidate under a layout: layers [1, pp, vpp, class], applied [1, pp, option], and what chunks take."""
@@ -149,8 +157,7 @@ class Placed:
         if forward_only:
             layout = Layout(layout.layers, {})
         problem = build_problem(priced, choices=layout.chosen, menu=False)
-        layers, applied = layout.layers[None], applied_array(problem, layout)
-        problem = without_overlaps(problem, layers, applied, priced)
+        problem, layers, applied = under_layout(problem, layout, priced)
         times = chunk_times(problem, layers, applied)
         return cls(priced, problem, layers, applied, _without_backward(times) if forward_only else times, forward_only)
 

@@ -20,7 +20,7 @@ from autodeploy.evaluation.stages.build_problem import build_problem, costs_on, 
 from autodeploy.evaluation.stages.chunk_costs import joined_costs
 from autodeploy.evaluation.stages.inner_problem import chunk_times, tail_s
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import Placed, applied_array, without_overlaps
+from autodeploy.evaluation.steps.estimate import Placed, under_layout
 from cost_models.schedule import makespan_s
 from hardware_profiles.efficiencies import limited
 
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.inputs.expert_balance import Loads
+    from autodeploy.evaluation.stages.chunk_costs import ChunkCosts
+    from autodeploy.evaluation.stages.inner_problem import InnerProblem
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.evaluation.steps.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
-    from cost_models.arrays import Floats, Number
+    from cost_models.arrays import Floats, Ints, Number
     from hardware_profiles.covariance import FittedFactor
 
     World = Mapping[str, float]
@@ -185,20 +187,22 @@ class _Batch:
 
 def _times_under(layout: Layout, number: int, batches: Sequence[tuple[_Batch, list[int]]]) -> Floats:
     """Step time of one candidate, by its number, under its layout in the worlds of some batches [worlds]."""
-    costs, problem = [], None
-    for batch, places in batches:
-        rows = np.arange(number * len(places), (number + 1) * len(places))
-        problem = build_problem(batch.at(rows[0], batch.one), choices=layout.chosen, menu=False)
-        applied = applied_array(problem, layout)
-        problem = without_overlaps(problem, layout.layers[None], applied, batch.at(rows[0], batch.one))
-        costs.append(costs_on(problem, batch.at(rows[0], batch.context), rows))
-    assert problem is not None
-    every = sum(len(places) for _, places in batches)
-    layers, applied = (np.repeat(each, every, axis=0) for each in (layout.layers[None], applied))
-    joined = joined_costs(costs)
-    times = chunk_times(problem, layers, applied, joined)
+    found = [_costs_under(layout, number, batch, len(places)) for batch, places in batches]
+    (problem, layers, applied, _), costs = found[0], joined_costs([each for *_, each in found])
+    layers, applied = (np.repeat(each, len(costs.p2p_s), axis=0) for each in (layers, applied))
+    times = chunk_times(problem, layers, applied, costs)
     passes = times.forward_s, times.backward_s, times.hidden_pair_s
-    return np.asarray(makespan_s(problem.order, *passes, times.sends) + tail_s(problem, layers, joined))
+    return np.asarray(makespan_s(problem.order, *passes, times.sends) + tail_s(problem, layers, costs))
+
+
+def _costs_under(
+    layout: Layout, number: int, batch: _Batch, worlds: int
+) -> tuple[InnerProblem, Ints, Ints, ChunkCosts]:
+    """A candidate's problem in the first world of a batch, as `under_layout`, and its costs in all of them."""
+    rows = np.arange(number * worlds, (number + 1) * worlds)
+    first = batch.at(rows[0], batch.one)
+    problem, layers, applied = under_layout(build_problem(first, choices=layout.chosen, menu=False), layout, first)
+    return problem, layers, applied, costs_on(problem, batch.at(rows[0], batch.context), rows)
 
 
 def _placed(batch: _Batch, layout: Layout) -> Iterator[Placed]:
@@ -207,8 +211,7 @@ def _placed(batch: _Batch, layout: Layout) -> Iterator[Placed]:
     for row in range(len(batch.candidates)):
         there = batch.at(row, batch.context)
         problem = repriced(plain, there, choices=layout.chosen)
-        layers, applied = layout.layers[None], applied_array(problem, layout)
-        problem = without_overlaps(problem, layers, applied, batch.at(row, batch.one))
+        problem, layers, applied = under_layout(problem, layout, batch.at(row, batch.one))
         times = chunk_times(problem, layers, applied)
         yield Placed(there, problem, layers, applied, times, forward_only=False)
 
