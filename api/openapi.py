@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from api.refusals import add_refusals
@@ -56,10 +55,6 @@ def document_request_body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": content, "application/yaml": content}}}
 
 
-# What the routes say without access takes a second and more to make, and every app of a process has the same routes.
-_MADE: list[dict[str, Any]] = []
-
-
 def install(app: FastAPI, *, with_keys: bool) -> None:
     """Makes the app's OpenAPI document complete; it is made once.
 
@@ -71,11 +66,8 @@ def install(app: FastAPI, *, with_keys: bool) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            if not _MADE:
-                document = generate()
-                _complete(document)
-                _MADE.append(document)
-            document = deepcopy(_MADE[0])
+            document = generate()
+            _complete(document)
             _add_access(document, with_keys=with_keys)
             add_refusals(document)
             app.openapi_schema = document

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import fastapi.applications
 import httpx
 import pytest
 
@@ -42,6 +44,22 @@ def _short_pauses() -> Iterator[None]:
     """Services inside a test look often."""
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch.setattr)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _routes_read_once() -> Iterator[None]:
+    """What routes say in the OpenAPI document takes a second to make, and apps of one title have the same."""
+    make = fastapi.applications.get_openapi
+    made: dict[str, dict[str, Any]] = {}
+
+    def get_openapi(*, title: str, **of: Any) -> dict[str, Any]:
+        if title not in made:
+            made[title] = make(title=title, **of)
+        return deepcopy(made[title])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastapi.applications.get_openapi", get_openapi)
         yield
 
 
