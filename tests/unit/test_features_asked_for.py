@@ -10,13 +10,20 @@ from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import plan
 from autodeploy.strategies.rules import load_rules
 
-ASKED = {name for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
+ASKED = {name.removeprefix("asked_") for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
 TARGETS = {"keep_gathered": "mindspeed-llm-fsdp2"}  # that have it; "any" has all others
 WITH = {"hsdp": ("fsdp", "torch_fsdp2")}  # on only where the spec asks for what they need
+# Asked for together where strategies have them together; each of the others alone.
+TOGETHER = (
+    ("adaptive_pipe", "expert_migration", "hierarchical_a2a", "reuse_fp32_param"),
+    ("dualpipev", "mutual_routing", "swap_optimizer", "tp_extend_ep"),
+    ("moe_alltoall_overlap", "overlap_grad_reduce", "overlap_param_gather", "virtual_optimizer"),
+)
+GROUPS = (*TOGETHER, *((name,) for name in sorted(ASKED - {name for group in TOGETHER for name in group})))
 FEW = {"tp": [2], "pp": [2], "vpp": [1, 2], "cp": [1], "ep": [8], "micro_batch_size": [1]}
 ELSEWHERE = {  # what such a feature asks of the others
     **{name: {"cp": [4]} for name in ("ring", "ulysses", "hybrid_cp")},
-    "tp_pp_dp_mapping": {"pp": [4], "ep": [1]},
+    "tp_pp_dp_mapping": {"pp": [4], "vpp": [1], "ep": [1]},
 }
 SHORTCUT = {
     **{
@@ -58,12 +65,13 @@ def answered(features: dict[str, str], *, target: str = "any", **training: Any):
     )
 
 
-@pytest.mark.parametrize("name", sorted(name.removeprefix("asked_") for name in ASKED))
-def test_what_is_on_is_used_by_every_plan(name: str) -> None:
-    found = answered(dict.fromkeys((name, *WITH.get(name, ())), "on"), target=TARGETS.get(name, "any"))
+@pytest.mark.parametrize("names", GROUPS, ids=" ".join)
+def test_what_is_on_is_used_by_every_plan(names: tuple[str, ...]) -> None:
+    first = names[0]
+    found = answered(dict.fromkeys((*names, *WITH.get(first, ())), "on"), target=TARGETS.get(first, "any"))
     assert found.plans, found.infeasible
     for each in found.plans:
-        assert name in each.strategy.features
+        assert set(names) <= set(each.strategy.features)
 
 
 def test_what_mindspeed_moves_experts_with_is_used_too() -> None:

@@ -84,7 +84,9 @@ def test_a_few_deep_stages_are_proven_with_many_rival_choices() -> None:
                 "gap": 0.0,
                 "effort": "deep",
                 "top_k": 1,
-                "fix": {"pp": 3, "vpp": 1, "tp": 8, "ep": 32, "micro_batch_size": 1, "cp": 1},
+                "risk": "neutral",
+                "fix": {"pp": 3, "vpp": 1, "tp": 8, "ep": 32, "etp": 1, "micro_batch_size": 1, "cp": 1}
+                | {"moe_dispatcher": "alltoall"},
             },
         }
     )
@@ -146,6 +148,7 @@ def test_a_gap_above_what_is_usual_and_asked_for_is_told() -> None:
         "training": {"seq_length": 4096, "global_batch_size": 32},
         "search": {"target": "any", "effort": 0.02, "risk": "neutral", "fix": {"cp": 1, "tp": 2, "pp": 16, "vpp": 5}},
     }
+    document["search"]["top_k"] = 1  # type: ignore[index]
     found = plan(read_spec_document(document))
     assert found.optimality.gap is not None
     assert found.optimality.gap > 0.06

@@ -214,18 +214,15 @@ def plans_of(profile: str, model: Any, target: str) -> list[Any]:
     return [found, [(each.strategy, each.step_time_s, each.peak_memory_gib, each.stages) for each in found.plans]]
 
 
-# Every profile with every target and both models in turn.
+# Every profile with two targets, every target on two profiles, and both models in turn.
 @pytest.mark.parametrize(
     ("name", "target", "model"),
     [
         ("cloudmatrix-384", "any", MODEL),
         ("cloudmatrix-384", "mindspeed-llm", "llama2-7b"),
-        ("cloudmatrix-384", "megatron", MODEL),
-        ("ascend-800t-a2", "any", "llama2-7b"),
         ("ascend-800t-a2", "mindspeed-llm", MODEL),
         ("ascend-800t-a2", "megatron", "llama2-7b"),
         ("nvidia-a100-80g", "any", MODEL),
-        ("nvidia-a100-80g", "mindspeed-llm", "llama2-7b"),
         ("nvidia-a100-80g", "megatron", MODEL),
     ],
 )

@@ -15,7 +15,7 @@ from autodeploy.cli.main import app
 from autodeploy.errors import SpecError
 from autodeploy.planner import estimate
 from autodeploy.probe.document import ProbeFile, is_probe_text, read_probe_file
-from autodeploy.probe.fit import fit_probe
+from autodeploy.probe.fit import ProbeFit, fit_probe
 from autodeploy.probe.own_cpu import CpuFacts, profile_yaml
 from autodeploy.probe.prices import predicted_s, probed_machine
 from autodeploy.probe.script import request_of
@@ -83,9 +83,21 @@ def made(profile: str = "nvidia-h100") -> tuple[dict[str, Any], dict[str, float]
     return document, known
 
 
+@cache
+def fitted() -> ProbeFit:
+    """The shipped profile fitted to that file."""
+    return fit_probe(load_profile("nvidia-h100"), ProbeFile.model_validate(made()[0]))
+
+
+@pytest.fixture(scope="module")
+def fitted_to_recorded(tmp_path_factory: pytest.TempPathFactory) -> ProbeFit:
+    """A profile of the recorded machine fitted to its measurements."""
+    return fit_probe(load_profile(own_cpu(tmp_path_factory.mktemp("cpu"))), read_probe_file(RECORDED))
+
+
 def test_known_numbers_are_found_again() -> None:
-    document, known = made()
-    found = fit_probe(load_profile("nvidia-h100"), ProbeFile.model_validate(document))
+    _, known = made()
+    found = fitted()
     changed = {change.path: change for change in found.changes}
     for path, value in known.items():
         assert changed[path].new == pytest.approx(value, rel=0.06), path
@@ -97,10 +109,8 @@ def test_known_numbers_are_found_again() -> None:
 
 
 def test_the_overlay_is_one_and_says_where_it_comes_from() -> None:
-    document, _ = made()
-    profile = load_profile("nvidia-h100")
-    found = fit_probe(profile, ProbeFile.model_validate(document))
-    calibrated = apply_overlay(profile, found.overlay)
+    found = fitted()
+    calibrated = apply_overlay(load_profile("nvidia-h100"), found.overlay)
     for change in found.changes:
         quantity = calibrated.quantity(change.path)
         assert quantity.value == pytest.approx(change.new, rel=1e-4, abs=1e-9)
@@ -118,10 +128,9 @@ def test_what_the_host_issues_too_slowly_says_nothing_of_the_device() -> None:
     assert not any(change.path.startswith("efficiency.gemm") for change in found.changes)
 
 
-def test_a_recorded_cpu_is_met(tmp_path: Path) -> None:
+def test_a_recorded_cpu_is_met(fitted_to_recorded: ProbeFit) -> None:
     """34 measurements of torch 2.13 on two processes of a two-core EPYC."""
-    probe = read_probe_file(RECORDED)
-    found = fit_probe(load_profile(own_cpu(tmp_path)), probe)
+    found = fitted_to_recorded
     after = {each.kind: each for each in found.agreements}
     assert after["gemm"].points >= 10
     assert after["gemm"].after < 0.08
@@ -188,12 +197,12 @@ def test_a_file_that_is_none_is_refused_with_the_place(tmp_path: Path) -> None:
     assert not is_probe_text('{"measured": 1}')
 
 
-def test_a_step_of_the_recorded_machine_is_predicted_in_seconds(tmp_path: Path) -> None:
+def test_a_step_of_the_recorded_machine_is_predicted_in_seconds(tmp_path: Path, fitted_to_recorded: ProbeFit) -> None:
     """The run that the probe was made for took 2.5 s a step there; `make soak` measures anew."""
     from tests.soak.real_training import spec_document
 
     own_cpu(tmp_path)
-    overlay = fit_probe(load_profile(tmp_path / "cpu.yaml"), read_probe_file(RECORDED)).overlay
+    overlay = fitted_to_recorded.overlay
     from autodeploy.importers.spec_file import read_spec_document
 
     plan = estimate(read_spec_document(spec_document("medium", 2, "cpu.yaml", overlay), base_dir=tmp_path))

@@ -13,7 +13,7 @@ import pytest
 from autodeploy.errors import SpecError
 from autodeploy.messages import in_language
 from autodeploy.planner import plan
-from tests.unit.test_rl_planning import QUICK, spec_of
+from tests.unit.test_rl_planning import ANY_DEPTH, QUICK, spec_of
 
 SEPARATE: dict[str, Any] = {**QUICK, "rl.placement": "separate"}
 LATIN = re.compile(r"^[ -~]*$")
@@ -83,7 +83,7 @@ def test_what_fits_nowhere_names_rule_and_nearest_change(changes: Any, rule: str
 
 def test_the_nearest_cards_are_a_plan() -> None:
     """What a refusal names is searched, and found."""
-    fixed = {**SEPARATE, "rl.generation.tp": 8}
+    fixed = {**ANY_DEPTH, "rl.placement": "separate", "rl.generation.tp": 8}
     refused = plan(spec_of(cards=32, fix={**fixed, "rl.generation_npus": 12}, target="any"))
     assert refused.infeasible is not None
     (change,) = [each.change for each in refused.infeasible.nearest if each.change.startswith("rl.generation_npus")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,12 @@ def planned() -> PlanSet:
 
 
 def asked(strategy: dict[str, Any], **search: Any) -> WhyNot:
-    return why_not(spec_of(**search), Strategy.model_validate(strategy), best=planned())
+    return answered(json.dumps(strategy), json.dumps(search))
+
+
+@cache
+def answered(strategy: str, search: str) -> WhyNot:
+    return why_not(spec_of(**json.loads(search)), Strategy.model_validate_json(strategy), best=planned())
 
 
 def best_with(axes: dict[str, Any], **search: Any) -> float:
@@ -59,7 +65,11 @@ def test_absent_axes_are_those_of_the_best_plan_with_the_given_ones(axes: dict[s
     assert answer.step_time_s == found.step_time_s <= 1.02 * best_with(axes)
     top = planned().plans[0]
     assert answer.against_best_pct == pytest.approx(100.0 * (found.step_time_s / top.step_time_s - 1.0))
-    assert asked(axes) == answer, "equal questions have equal answers"
+
+
+def test_equal_questions_have_equal_answers() -> None:
+    again = why_not(spec_of(), Strategy(tp=4, micro_batch_size=2), best=planned())
+    assert again == asked({"tp": 4, "micro_batch_size": 2})
 
 
 def test_a_plan_that_was_ranked_is_the_answer() -> None:
@@ -184,7 +194,7 @@ def test_a_faster_plan_than_the_ranked_ones_is_the_answer() -> None:
 def test_near_strategies_are_scaled_as_plans_are(monkeypatch: pytest.MonkeyPatch) -> None:
     (near,) = asked({"tp": 3}).nearest
     monkeypatch.setattr(Identity, "ratio", property(lambda identity: 2.0))
-    (scaled,) = asked({"tp": 3}).nearest
+    (scaled,) = why_not(spec_of(), Strategy(tp=3), best=planned()).nearest
     assert near.change == scaled.change
     seconds = [float(each.effect.removeprefix("fits; about ").removesuffix(" s a step")) for each in (near, scaled)]
     assert seconds[1] == pytest.approx(2.0 * seconds[0], rel=1e-3)
