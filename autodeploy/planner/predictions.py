@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.layers.alternatives import resolved
-from autodeploy.evaluation.steps.one_strategy import candidate_for, estimated
+from autodeploy.evaluation.steps.one_strategy import candidate_for, estimated, layout_among
 from autodeploy.evaluation.steps.timeline import pipeline_timeline
 from autodeploy.evaluation.steps.worlds import breakdowns_in as priced_breakdowns_in
 from autodeploy.evaluation.steps.worlds import reads
@@ -79,12 +80,15 @@ def breakdowns_in(spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequ
     """`breakdown_of` in each world in which these numbers have moved, all priced together; for slopes, so without the
     limits of fractions.
     """
-    found = estimated(plan.strategy, plan_context(spec, plan))
-    read = [number for number in numbers if any(reads(found.context, name) for name in number.multiplies)]
+    context = plan_context(spec, plan)
+    candidate = candidate_for(context, plan.strategy)
+    context = resolved(context, candidate)
+    read = [number for number in numbers if any(reads(context, name) for name in number.multiplies)]
     names = {number.name for number in read}
     moved = [{name: by for name, by in world.items() if name in names} for world in worlds]
     distinct = [world for place, world in enumerate(moved) if world not in moved[:place]]
-    parts = priced_breakdowns_in(found.candidate, found.context, found.layout, read, distinct, limits=False)
+    layout = partial(layout_among, plan.strategy)
+    parts = priced_breakdowns_in(candidate, context, layout, read, distinct, limits=False)
     return [Breakdown(**parts[distinct.index(world)]) for world in moved]
 
 

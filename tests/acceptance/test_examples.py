@@ -26,6 +26,7 @@ FEASIBLE = (*AS_WRITTEN, "qwen3_235b_128", "broken_node_47", "uneven_batch")
 # How long a search looks is no matter of the spec.
 QUICK: dict[str, Any] = {"effort": 0.02, "top_k": 2}
 NARROW = {"cp": 1, "vpp": 1, "schedule": "1f1b"}
+WITHOUT_CHUNKS = ("broken_node_47", "qwen3_235b_128")
 
 
 @functools.cache
@@ -33,8 +34,10 @@ def planned(name: str) -> PlanSet:
     document = read_spec_file(EXAMPLES / f"{name}.yaml").model_dump(mode="json", exclude_none=True)
     if name not in AS_WRITTEN:
         document["search"] |= QUICK
+    if name in WITHOUT_CHUNKS:
+        document["search"]["fix"] |= {"cp": 1, "vpp": 1}
     if "rl" in document["training"]:
-        document["search"]["fix"] |= NARROW
+        document["search"]["fix"] |= NARROW | {"micro_batch_size": 1}
     return planner.plan(read_spec_document(document))
 
 
@@ -132,17 +135,9 @@ def test_trained_strategy_of_pangu_ultra_moe_is_legal_without_a_framework() -> N
 def test_pangu_ultra_moe_is_planned() -> None:
     document = read_spec_file(EXAMPLES / "pangu_ultra_moe_718b_6144.yaml").model_dump(mode="json", exclude_none=True)
     document["search"] |= QUICK | {"risk": "neutral", "top_k": 5, "fix": {"cp": 1}}
-    document["search"]["allow"] = {"tp": [4, 8], "pp": [8, 16], "vpp": [1, 2]}
+    document["search"]["allow"] = {"tp": [8], "pp": [8, 16], "vpp": [1, 2]}
     result = planner.plan(read_spec_document(document), alone=True)
     assert len(result.plans) == 5
     assert all(plan.fits for plan in result.plans)
     axes = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "schedule", "moe_dispatcher")
     assert len({tuple(getattr(plan.strategy, axis) for axis in axes) for plan in result.plans}) == 5
-
-
-def test_equal_specs_give_equal_plans() -> None:
-    document = read_spec_file(EXAMPLES / "llama2_70b_32.yaml").model_dump(mode="json", exclude_none=True)
-    document["search"] |= QUICK | {"fix": {"micro_batch_size": 1, "vpp": 1, "cp": 1}}
-    first, second = (planner.plan(read_spec_document(document)) for _ in range(2))
-    assert first.plans
-    assert first.model_dump(exclude={"timing"}) == second.model_dump(exclude={"timing"})

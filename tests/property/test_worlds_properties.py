@@ -49,7 +49,7 @@ def test_every_world_is_the_estimate_in_its_context_to_the_bit(data: st.DataObje
     assert found.shape == (len(drawn), len(worlds))
     for row, (d, layout) in enumerate(zip(drawn, layouts, strict=True)):
         candidate = candidates_of([d])
-        parts = breakdowns_in(candidate, context, layout, box.numbers, worlds[:4])
+        parts = breakdowns_in(candidate, context, lambda _, layout=layout: layout, box.numbers, worlds[:4])
         nominal = estimate_of(context, candidate, layout)
         assert (found[row, 0], parts[0]) == (nominal.step_time_s, nominal.breakdown)
         for column in (1, 2, 3, 4 + 2 * row, 5 + 2 * row):

@@ -69,7 +69,7 @@ def test_the_search_chooses_the_dispatcher_by_nodes(ep: int, chosen: str) -> Non
         "schedule": "interleaved",
     }
     features = {name: "auto" if name in {*STACK, "hierarchical_a2a"} else "off" for name in FEATURES}
-    search = {"target": "any", "fix": wanted, "features": features, "top_k": 1, "effort": "fast", "risk": "neutral"}
+    search = {"target": "any", "fix": wanted, "features": features, "top_k": 1, "effort": 0.02, "risk": "neutral"}
     found = plan(read_spec_document(PANGU | {"search": search}))
     assert found.plans[0].strategy.moe_dispatcher == chosen
 
@@ -161,7 +161,7 @@ def test_layers_are_even_where_virtual_pipeline_balance_is_off(target: str) -> N
             "model": {"preset": "llama2-7b", "vocab_size": 256_000},
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 64},
             "training": {"seq_length": 4096, "global_batch_size": 128},
-            "search": search | {"effort": "fast", "risk": "neutral"},
+            "search": search | {"effort": 0.02, "risk": "neutral"},
         }
         found[switch] = plan(read_spec_document(document)).plans[0]
     assert found["off"].strategy.layers_per_stage == (8, 8, 8, 8)
@@ -169,7 +169,7 @@ def test_layers_are_even_where_virtual_pipeline_balance_is_off(target: str) -> N
 
 
 def test_migration_is_in_a_mindspeed_plan_only_under_its_overlapped_layer() -> None:
-    search = {"target": "megatron", "top_k": 1, "effort": "fast", "risk": "neutral"}
+    search = {"target": "megatron", "top_k": 1, "effort": 0.02, "risk": "neutral"}
     document = {
         "model": "qwen3-30b-a3b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 64},

@@ -20,10 +20,14 @@ from autodeploy.cli.main import run
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_document, import_file
 from autodeploy.reports.check_report import render_check_markdown
+from autodeploy.specs.spec import spec_hash
 from tests.support.forked_commands import forked_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.spec import Spec
 
 ROOT = Path(__file__).parents[2]
 ACTION = YAML(typ="safe").load((ROOT / "examples" / "ci" / "github-action" / "action.yml").read_text())
@@ -116,12 +120,24 @@ class Runner:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _imported() -> None:
-    """What a check imports and makes ready, once for all the commands that are forked from here."""
-    launch = launch_of(import_file(SCRIPT), "nvidia-h100")
-    render_check_markdown(check(launch, planner=planner))
-    with pytest.raises(SpecError):
-        import_document('torchrun x.py "\n', "broken.sh")
+def _imported() -> Iterator[None]:
+    """What a check imports, makes ready and compares with, once for all the commands that are forked from here."""
+    found: dict[str, PlanSet] = {}
+    search = planner.plan
+
+    def plan_once(spec: Spec, *, alone: bool = False) -> PlanSet:
+        key = spec_hash(spec)
+        if key not in found:
+            found[key] = search(spec, alone=alone)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "plan", plan_once)
+        launch = launch_of(import_file(SCRIPT), "nvidia-h100")
+        render_check_markdown(check(launch, planner=planner))
+        with pytest.raises(SpecError):
+            import_document('torchrun x.py "\n', "broken.sh")
+        yield
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def document(**search: Any) -> dict[str, Any]:
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
         "training": {"seq_length": 4096, "global_batch_size": 64},
         "search": {
-            "effort": "fast",
+            "effort": 0.02,
             "risk": "neutral",
             "top_k": 6,
             "fix": {"tp": 2, "vpp": 1},

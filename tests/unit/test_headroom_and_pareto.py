@@ -28,7 +28,7 @@ def planned(batch: int = 127, tolerance_pct: float = 0.0) -> PlanSet:
                 "model": "llama2-7b",
                 "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
                 "training": {"seq_length": 4096, "global_batch_size": size},
-                "search": {"effort": "fast", "top_k": 3, "risk": "neutral", "fix": {"cp": 1, "vpp": 1}},
+                "search": {"effort": 0.02, "top_k": 3, "risk": "neutral", "fix": {"cp": 1, "vpp": 1}},
             }
         )
     )

@@ -213,7 +213,7 @@ def test_a_chip_without_fused_collectives_has_plans_that_need_tensor_parallelism
     training = {"lora": {"rank": 16}, "global_batch_size": 256}
     spec = document(**training) | {
         "cluster": {"profile": "cloudmatrix-384", "num_npus": 8},
-        "search": {"effort": "fast", "risk": "neutral", "fix": {"tp": 2, "cp": 1, "micro_batch_size": 1}},
+        "search": {"effort": 0.02, "risk": "neutral", "fix": {"tp": 2, "cp": 1, "micro_batch_size": 1}},
     }
     found = planner.plan(parse_spec(spec))
     assert found.plans
@@ -296,7 +296,7 @@ def test_adapters_of_experts_are_launched_by_the_sequence_dispatcher() -> None:
         "model": "qwen3-30b-a3b",
         "cluster": {"profile": "cloudmatrix-384", "num_npus": 8},
         "search": {
-            **{"effort": "fast", "target": "mindspeed-llm", "risk": "neutral"},
+            **{"effort": 0.02, "target": "mindspeed-llm", "risk": "neutral"},
             **{"fix": {"cp": 1, "micro_batch_size": 1}, "allow": {"tp": [1, 2], "pp": [1, 2]}},
         },
     }

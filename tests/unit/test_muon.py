@@ -33,7 +33,7 @@ def document(model: str = "qwen3-8b", **training: object) -> dict[str, Any]:
         "model": model,
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
         "training": {"seq_length": 4096, "global_batch_size": 64, "optimizer": "muon", **training},
-        "search": {"effort": "fast"},
+        "search": {"effort": 0.02},
     }
 
 
@@ -133,7 +133,7 @@ def test_orthogonalising_takes_most_of_the_update_and_owners_share_it() -> None:
 
 def test_a_training_with_muon_has_plans_that_say_so() -> None:
     few = {"allow": {"pp": [1, 2], "cp": [1], "micro_batch_size": [1]}, "risk": "neutral", "top_k": 2}
-    spec = parse_spec(document("qwen3-30b-a3b") | {"search": {"effort": "fast", "target": "mindspeed-llm", **few}})
+    spec = parse_spec(document("qwen3-30b-a3b") | {"search": {"effort": 0.02, "target": "mindspeed-llm", **few}})
     assert spec.search.features["muon"] == "on"
     found = planner.plan(spec)
     assert found.plans
@@ -170,7 +170,7 @@ def test_trainings_that_muon_is_not_modelled_in_are_refused(change: dict[str, ob
 @pytest.mark.parametrize("target", ["mindformers", "torchtitan-npu", "mindspeed-llm-fsdp2"])
 def test_targets_without_it_are_refused_by_name(target: str) -> None:
     with pytest.raises(SpecError, match="can't launch it"):
-        planner.plan(parse_spec(document() | {"search": {"effort": "fast", "target": target}}))
+        planner.plan(parse_spec(document() | {"search": {"effort": 0.02, "target": target}}))
 
 
 def test_a_checkpoint_has_one_momentum_of_a_matrix() -> None:

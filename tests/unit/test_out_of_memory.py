@@ -58,7 +58,7 @@ def spec_of(case: str) -> Spec:
             "model": model,
             "cluster": {"profile": profile, "num_npus": npus},
             "training": {"seq_length": seq_length, "global_batch_size": batch},
-            "search": {"effort": "fast", "top_k": 3, "allow": few},
+            "search": {"effort": 0.02, "top_k": 3, "allow": few},
         }
     )
 

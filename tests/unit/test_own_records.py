@@ -111,7 +111,7 @@ def spec_of(profile: str = "acme-one", target: str = "acme-trainer", **search: A
             "model": MODEL,
             "cluster": {"profile": profile, "num_npus": 32},
             "training": {"seq_length": 4096, "global_batch_size": 256},
-            "search": {"target": target, "effort": "fast", "top_k": 1, "risk": "neutral", **search},
+            "search": {"target": target, "effort": 0.02, "top_k": 1, "risk": "neutral", **search},
         }
     )
 
@@ -203,7 +203,7 @@ def plans_of(profile: str, model: Any, target: str) -> list[Any]:
         "training": {"seq_length": 4096, "global_batch_size": 128},
         "search": {
             "target": target,
-            "effort": "fast",
+            "effort": 0.02,
             "top_k": 1,
             "risk": "neutral",
             "allow": {"tp": [4], "pp": [2], "vpp": [1, 2], "cp": [1], "micro_batch_size": [1]},

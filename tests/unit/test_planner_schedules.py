@@ -37,7 +37,7 @@ def spec_of(target: str = "any", **search: Any) -> Spec:
             "model": MODEL,
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
             "training": {"seq_length": 4096, "global_batch_size": 256},
-            "search": {"target": target, "effort": "fast", "risk": "neutral", **search},
+            "search": {"target": target, "effort": 0.02, "risk": "neutral", **search},
         }
     )
 

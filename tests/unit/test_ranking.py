@@ -29,7 +29,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def planned(batch: int = 64, num_npus: int = 8, limit_gib: float | None = None, tp: int | None = None) -> PlanSet:
     """Llama2-7B on a few cards."""
     search: dict[str, Any] = {
-        "effort": "fast",
+        "effort": 0.02,
         "top_k": 3,
         "memory_limit_gib": limit_gib,
         "fix": {} if tp is None else {"tp": tp},

@@ -49,7 +49,7 @@ def test_real_searches_scale() -> None:
             "model": "llama2-7b",
             "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
             "training": {"seq_length": 4096, "global_batch_size": 256},
-            "search": {"effort": "fast", "top_k": 1, "risk": "neutral", "fix": {"cp": 1}},
+            "search": {"effort": 0.02, "top_k": 1, "risk": "neutral", "fix": {"cp": 1}},
         }
     )
     best = planner.plan(spec).plans[0]

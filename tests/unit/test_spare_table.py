@@ -31,7 +31,7 @@ def spec_of(*, cards: int = 32, **search: Any) -> Spec:
             "model": "llama2-7b",
             "cluster": {"profile": "ascend-800t-a2", "num_npus": cards},
             "training": {"seq_length": 4096, "global_batch_size": 256},
-            "search": {"effort": "fast", "top_k": 2, "allow": FEW, **search},
+            "search": {"effort": 0.02, "top_k": 2, "allow": FEW, **search},
         }
     )
 

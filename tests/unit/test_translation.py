@@ -30,7 +30,7 @@ LLAMA: dict[str, Any] = {
     "model": "llama2-7b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 64, "tokens": 1e12},
-    "search": {"effort": "fast", "top_k": 2},
+    "search": {"effort": 0.02, "top_k": 2},
 }
 QWEN: dict[str, Any] = LLAMA | {"model": "qwen3-30b-a3b", "cluster": {"profile": "ascend-800t-a2", "num_npus": 32}}
 
@@ -70,7 +70,7 @@ def spoken(document: dict[str, Any]) -> list[str]:
         LLAMA
         | {"training": {"seq_length": 4096, "global_batch_size": 7}}
         | {"search": LLAMA["search"] | {"risk": "neutral"}},
-        LLAMA | {"search": {"effort": "fast", "fix": {"tp": 8, "pp": 8}}},
+        LLAMA | {"search": {"effort": 0.02, "fix": {"tp": 8, "pp": 8}}},
     ],
     ids=["dense", "experts and phases", "too big", "odd batch", "pinned"],
 )

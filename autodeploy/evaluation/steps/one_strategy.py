@@ -301,10 +301,16 @@ def _laid_out(
     strategy: Strategy, context: Context, candidate: Candidates, classes: StepClasses, *, forward_only: bool
 ) -> Estimated:
     """The estimate of a strategy whose layers are priced."""
-    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
-    refuse_unknown(layout, classes)
+    layout = layout_among(strategy, classes)
     estimate = estimate_layout(Priced(classes, candidate, context), layout, forward_only=forward_only)
     return Estimated(estimate, context, candidate, classes, layout)
+
+
+def layout_among(strategy: Strategy, classes: StepClasses) -> Layout:
+    """The strategy's layers and memory choices, none of which the classes may lack."""
+    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
+    refuse_unknown(layout, classes)
+    return layout
 
 
 def candidate_for(context: Context, strategy: Strategy) -> Candidates:

@@ -25,7 +25,7 @@ from cost_models.schedule import makespan_s
 from hardware_profiles.efficiencies import limited
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.inputs.expert_balance import Loads
@@ -126,16 +126,19 @@ def step_times_in(
 def breakdowns_in(
     candidate: Candidates,
     context: Context,
-    layout: Layout,
+    layout_among: Callable[[StepClasses], Layout],
     numbers: Sequence[Moved],
     worlds: Sequence[World],
     *,
     limits: bool = True,
 ) -> list[dict[str, float]]:
-    """Seconds of a step by part of one candidate under its layout in each world; parameters as of `step_times_in`."""
+    """Seconds of a step by part of one candidate under its layout in each world; parameters as of `step_times_in`.
+
+    layout_among : the layout, which holds as many layers as the classes, the same in every world.
+    """
     parts: dict[int, dict[str, float]] = {}
     for batch, places in _batches_in(candidate, context, numbers, worlds, at=None, limits=limits):
-        placed = _placed(batch, layout)
+        placed = _placed(batch, layout_among(batch.classes))
         parts |= {place: each.simulated()[2] for place, each in zip(places, placed, strict=True)}
     return [parts[place] for place in range(len(worlds))]
 
