@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import spec_context
-from autodeploy.evaluation.steps.one_strategy import as_candidate, facts_of_placement
-from autodeploy.ranking.one_strategy import predicted
+from autodeploy.evaluation.steps.one_strategy import as_candidate, estimated, facts_of_placement
+from autodeploy.ranking.one_strategy import described
+from autodeploy.ranking.plans import fits
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.features import FEATURES
@@ -99,15 +100,17 @@ def moved(
         global_batch=context.global_batch,
         distributed_optimizer=strategy.distributed_optimizer,
     )
-    starting = _starting([each for each in _turned(own, here) if _divides(each.strategy, here)], here, spec)
+    dividing = ([each for each in some if _divides(each.strategy, here)] for some in _turned(own, here))
+    starting = (each for some in dividing for each in _starting(some, here, spec))
     for turned in islice(starting, MOST_PREDICTED):
         if (plan := _plan(turned.strategy, here, spec, identity)) is not None:
             return Moved(plan, (*turned.changes, *(f"features: -{name}" for name in dropped)))
     return None
 
 
-def _turned(strategy: Strategy, context: Context) -> list[_Turned]:
-    """The strategy, then its changes: fewer knobs first, of as many those that turn less."""
+def _turned(strategy: Strategy, context: Context) -> Iterator[list[_Turned]]:
+    """The strategy, then its changes: of one knob, of two, and so on, each time those first that turn less."""
+    yield [_Turned(strategy, (), (0, 0.0))]
     layers, total = context.model.num_hidden_layers, context.model.n_routed_experts or 0
     experts = tuple(size for size in range(1, total + 1) if total % size == 0)
     knobs = (
@@ -118,16 +121,16 @@ def _turned(strategy: Strategy, context: Context) -> list[_Turned]:
         _sizes(strategy, "tp", (1, 2, 4, 8, 16)),
         _sizes(strategy, "micro_batch_size", (1, 2)),
     )
-    found = [_Turned(strategy, (), (0, 0.0))]
+    changes = [[(option, _fields(strategy, option.strategy)) for option in knob] for knob in knobs]
     for count in range(1, MOST_CHANGED + 1):
-        for some in combinations(knobs, count):
+        found = []
+        for some in combinations(changes, count):
             for changed in product(*some):
-                turned = strategy
-                for option in changed:
-                    turned = turned.model_copy(update=_fields(strategy, option.strategy))
-                words = tuple(word for option in changed for word in option.changes)
-                found.append(_Turned(turned, words, (count, sum(option.far[1] for option in changed))))
-    return sorted(found, key=lambda each: each.far)
+                fields = {name: value for _, changed_fields in changed for name, value in changed_fields.items()}
+                words = tuple(word for option, _ in changed for word in option.changes)
+                far = count, sum(option.far[1] for option, _ in changed)
+                found.append(_Turned(strategy.model_copy(update=fields), words, far))
+        yield sorted(found, key=lambda each: each.far)
 
 
 def _fields(before: Strategy, after: Strategy) -> dict[str, object]:
@@ -239,7 +242,7 @@ def _choices(strategy: Strategy) -> frozenset[str]:
 def _plan(strategy: Strategy, context: Context, spec: Spec, identity: Identity) -> Plan | None:
     """The plan of a strategy; None where it can't be simulated or does not fit."""
     try:
-        plan = predicted(strategy, context, spec, identity).plan
+        found = estimated(strategy, context)
+        return described(found, strategy, spec, identity) if fits(found.estimate, found.context) else None
     except SpecError:
         return None
-    return plan if plan.fits else None
