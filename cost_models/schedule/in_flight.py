@@ -87,7 +87,7 @@ def _covers(points: Ints, one: int, others: Ints, other: int) -> bool:
 @compiled
 def _undominated(points: Ints) -> Ints:
     """The points [n, vpp] that no other one covers, each once."""
-    kept = np.empty_like(points)
+    kept, vpp = np.empty_like(points), points.shape[1]
     number = 0
     for one in range(len(points)):
         for other in range(number):
@@ -97,9 +97,11 @@ def _undominated(points: Ints) -> Ints:
             left = 0
             for other in range(number):
                 if not _covers(points, one, kept, other):
-                    kept[left] = kept[other]
+                    for chunk in range(vpp):  # an assignment of rows takes seconds to compile
+                        kept[left, chunk] = kept[other, chunk]
                     left += 1
-            kept[left] = points[one]
+            for chunk in range(vpp):
+                kept[left, chunk] = points[one, chunk]
             number = left + 1
     return kept[:number].copy()
 
@@ -134,11 +136,10 @@ def _held(forward: Ints, backward: Ints, vpp: int) -> Ints:
         # What a pair starts from is what the slot before it has left: no row of its own.
         if begun != NONE and ended != NONE:
             now[ended] -= 1
-            found[slot] = now
-        else:
-            found[slot] = now
-            if ended != NONE:
-                now[ended] -= 1
+        for chunk in range(vpp):
+            found[slot, chunk] = now[chunk]
+        if begun == NONE and ended != NONE:
+            now[ended] -= 1
     return found
 
 
