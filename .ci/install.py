@@ -29,27 +29,6 @@ LOCK = ROOT / "requirements.lock"
 MINIMUM = (3, 11)
 LOG_TAIL_LINES = 25
 BEAT_S = 10.0
-# Every module of the rooms, but for those that need what only developing installs, and what a search imports late.
-WARM_UP = """
-import contextlib, importlib, pkgutil
-for room in ("cost_models", "hardware_profiles", "autodeploy", "api"):
-    for found in pkgutil.walk_packages(importlib.import_module(room).__path__, room + "."):
-        if not found.name.endswith("__main__"):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(found.name)
-
-from autodeploy import planner
-from autodeploy.importers.spec_file import read_spec_document
-
-for allowed in ({"pp": [4], "schedule": ["interleaved"]}, {"pp": [2], "schedule": ["1f1b"]}):
-    spec = {
-        "model": "llama2-7b",
-        "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
-        "training": {"seq_length": 4096, "global_batch_size": 64},
-        "search": {"effort": 0.2, "allow": allowed},
-    }
-    planner.plan(read_spec_document(spec))
-"""
 # What an editable install is made with.
 BUILD = frozenset({"hatchling", "editables"})
 
@@ -100,13 +79,10 @@ def heartbeat(doing: str, started_s: float) -> Iterator[None]:
 
 
 def warm_up() -> None:
-    """Bytecode for all that this project imports, and its compiled loops, by using it once.
-
-    pip would compile ten times as many files. Without bytecode every start compiles a thousand files where
-    PYTHONDONTWRITEBYTECODE is set, as in many containers.
-    """
+    """Runs `warm_up.py` beside this file."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([sys.executable, "-c", WARM_UP], cwd=ROOT, env=environment, check=True)
+    script = Path(__file__).with_name("warm_up.py")
+    subprocess.run([sys.executable, script], cwd=ROOT, env={**environment, "PYTHONPATH": str(ROOT)}, check=True)
 
 
 def show(text: str, step: int) -> None:

@@ -18,7 +18,7 @@ import typer.testing
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import postgresql
+from tests.support import cold_start, postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -48,6 +48,11 @@ providers._get_local_constants = lambda: providers._local_constants
 def require_all() -> bool:
     """Whether a skipped test is a failure."""
     return os.environ.get("AUTODEPLOY_REQUIRE_ALL", "") not in {"", "0"}
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Shares what a fresh clone lacks among the workers."""
+    cold_start.share(session.config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
