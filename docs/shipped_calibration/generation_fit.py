@@ -89,6 +89,7 @@ def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: 
     upper = np.full(len(parameters), np.inf)
     upper[: len(FREE)] = [math.log(GENERATION_TERMS[name].upper / of_system[name].value) for name in FREE]
     measured = np.array([seconds_measured(record) for record in records])
+    known: dict[object, Floats] = {}
 
     def values(log_factors: Floats) -> GenerationFit:
         factor = dict(zip((p.name for p in parameters), np.exp(log_factors), strict=True))
@@ -101,7 +102,7 @@ def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: 
         )
 
     def residuals(log_factors: Floats) -> Floats:
-        return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors)) / measured))
+        return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors), known) / measured))
 
     found = fit(parameters, residuals, np.full(len(records), noise), upper=upper, iterations=20)
     best = values(found.log_factors)
@@ -113,13 +114,23 @@ def _deviations(found: Fit) -> dict[str, float]:
     return {parameter.name: float(each) for parameter, each in zip(found.parameters, spread, strict=True)}
 
 
-def predicted_seconds(batches: Sequence[Batch], count: int, numbers: GenerationFit) -> Floats:
-    """Seconds per token of all records under fitted numbers [count]."""
+def predicted_seconds(
+    batches: Sequence[Batch], count: int, numbers: GenerationFit, known: dict[object, Floats] | None = None
+) -> Floats:
+    """Seconds per token of all records under fitted numbers [count].
+
+    known : seconds of batches under numbers that they have had: a step along a constant moves only its own batches.
+    """
     found = np.empty(count)
+    known = {} if known is None else known
     for batch in batches:
         layer = numbers.constant(*batch.name)
         constant = {} if layer is None else {"layer_us": layer}
-        found[batch.index] = seconds_predicted(batch, {**numbers.numbers, **constant})
+        values = {**numbers.numbers, **constant}
+        key = batch.name, *values.items()
+        if key not in known:
+            known[key] = seconds_predicted(batch, values)
+        found[batch.index] = known[key]
     return found
 
 
@@ -137,13 +148,14 @@ def refit_constants(
     wide = {key: sigma_of(prior.layer(*key)) for key in own}  # type: ignore[arg-type]
     parameters = [FitParameter(text(key), (text(key),), wide[key], "layer") for key in own]
     measured = np.array([seconds_measured(record) for record in records])
+    known: dict[object, Floats] = {}
 
     def values(log_factors: Floats) -> GenerationFit:
         found = {key: start[key] * float(np.exp(log_factors[place])) for place, key in enumerate(own)}
         return GenerationFit(numbers.numbers, numbers.layers, {**numbers.engines, **found}, numbers.deviations)
 
     def residuals(log_factors: Floats) -> Floats:
-        return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors)) / measured))
+        return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors), known) / measured))
 
     return values(fit(parameters, residuals, np.full(len(records), noise), iterations=20).log_factors)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from autodeploy.ablation.ablate import ablate
@@ -33,6 +35,10 @@ SPEC = parse_spec(
         },
     }
 )
+
+
+RUNS = Runs()  # of published cases
+published = cache(read_cases)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +128,7 @@ def test_a_tolerance_has_an_edge(tolerance, inside, outside):
 
 
 def test_published_cases_name_metrics_and_sources():
-    for case in read_cases():
+    for case in published():
         assert case.source
         for effect in case.effects:
             assert {effect.metric, *effect.beside} <= set(METRICS), case.case
@@ -142,11 +148,11 @@ def test_mappings_are_laid_over_key_by_key():
 
 def test_the_ladder_of_post_training_is_predicted_from_one_assumption_file():
     """Nothing is fitted to it; a figure that is missed says why."""
-    case = next(case for case in read_cases() if case.case == "pangu_ultra_moe_rl_ladder")
+    case = next(case for case in published() if case.case == "pangu_ultra_moe_rl_ladder")
     assert case.assumes == "pangu_ultra_moe_rl"
-    runs, found = Runs(), {}
+    found = {}
     for effect in case.effects:
-        baseline, variant = runs.both(case, effect)
+        baseline, variant = RUNS.both(case, effect)
         found[effect.feature] = METRICS[effect.metric](baseline, variant)
         assert variant.plan.fits
         assert effect.tolerance.holds(found[effect.feature], effect.published) or effect.reason
@@ -159,6 +165,6 @@ def test_the_ladder_of_post_training_is_predicted_from_one_assumption_file():
 
 
 def test_a_figure_of_pre_training_is_not_read_off_a_step_of_reinforcement_learning():
-    case = next(case for case in read_cases() if case.case == "pangu_ultra_moe_rl_ladder")
+    case = next(case for case in published() if case.case == "pangu_ultra_moe_rl_ladder")
     with pytest.raises(SpecError, match="read off a step of pre-training"):
-        METRICS["host_event_ms"](*[Runs().of(case, case.effects[2].variant)] * 2)
+        METRICS["host_event_ms"](*[RUNS.of(case, case.effects[2].variant)] * 2)

@@ -42,8 +42,8 @@ TRUTH = {
 
 @cache
 def synthetic() -> tuple[Record, ...]:
-    """Runs of the shipped records as a device with known efficiencies would have run them: of every second
-    configuration with experts and every third without, as a fit takes as long as there are records.
+    """Runs of the shipped records as a device with known efficiencies would have run them: of every third
+    configuration with experts and every fourth without, as a fit takes as long as there are records.
     """
     parameters = (*PARAMETERS[PRIOR.family], *NUISANCES)
     assert set(TRUTH) == {p.name for p in parameters}
@@ -52,11 +52,11 @@ def synthetic() -> tuple[Record, ...]:
     of_configurations = {configuration_of(record): record for record in reversed(fitted)}
     made = []
     every = list(reversed(of_configurations.values()))
-    for record in [r for r in every if r.model.is_moe][::2] + [r for r in every if not r.model.is_moe][::3]:
+    for record in [r for r in every if r.model.is_moe][::3] + [r for r in every if not r.model.is_moe][::4]:
         rate = predict_record(record, efficiency=values, calibrated=False).tokens_per_s_per_npu
         measured = record.measured.model_copy(update={"tokens_per_s_per_npu": rate, "step_time_s": None})
         made.append(record.model_copy(update={"measured": measured}))
-    assert len(made) >= 16
+    assert len(made) >= 12
     return tuple(made)
 
 

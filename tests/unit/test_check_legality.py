@@ -241,7 +241,10 @@ def command(monkeypatch, capsys):
     return run
 
 
-def test_the_command_fails_with_the_rule_and_compares_with_the_script_before(command, tmp_path: Path) -> None:
+def test_the_command_fails_with_the_rule_and_compares_with_the_script_before(
+    command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "plan", QUICK.plan)
     broken = FILES / "broken" / "virtual_stages_do_not_divide.sh"
     code, out, _ = command("check", broken, "--cluster", PROFILE, "--baseline", SOUND, "-f", "json")
     assert code == 1

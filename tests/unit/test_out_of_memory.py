@@ -46,9 +46,23 @@ A2, A3 = "ascend-800t-a2", "cloudmatrix-384"
 FEW_EXPERTS: dict[str, list[Any]] = {"vpp": [1], "cp": [1], "ep": [8], "schedule": ["1f1b"]}
 CASES: dict[str, tuple[str, str, int, int, int, dict[str, list[Any]]]] = {
     "dense": ("llama2-7b", A2, 8, 4096, 32, {"tp": [1], "pp": [2], "vpp": [1, 6, 8], "cp": [1]}),
-    "long": ("llama3.1-8b", A2, 16, 16384, 32, {"tp": [1], "pp": [2], "vpp": [1], "cp": [2, 4], "micro_batch_size": [1]}),
+    "long": (
+        "llama3.1-8b",
+        A2,
+        16,
+        16384,
+        32,
+        {"tp": [1], "pp": [2], "vpp": [1], "cp": [2, 4], "micro_batch_size": [1]},
+    ),
     "experts": ("mixtral-8x7b", A2, 32, 4096, 128, {"tp": [1], "pp": [2, 4], **FEW_EXPERTS, "micro_batch_size": [1]}),
-    "mla": ("deepseek-v2-lite", A3, 16, 4096, 256, {"tp": [1], "pp": [1, 2], **FEW_EXPERTS, "micro_batch_size": [1, 2]}),
+    "mla": (
+        "deepseek-v2-lite",
+        A3,
+        16,
+        4096,
+        256,
+        {"tp": [1], "pp": [1, 2], **FEW_EXPERTS, "micro_batch_size": [1, 2]},
+    ),
 }
 
 

@@ -28,7 +28,12 @@ UPDATE: dict[str, Any] = {"tp": 1, "pp": 2, "micro_batch_size": 1, "recompute": 
 
 @cache
 def improved() -> ImproveReport:
-    return improve(Launch(launched()), planner=planner)
+    """The launch beside a search of updates of its own cuts."""
+    spec = launched()
+    fix = {axis: UPDATE[axis] for axis in ("tp", "pp", "micro_batch_size")} | {"cp": 1, "vpp": 1}
+    return improve(
+        Launch(spec.model_copy(update={"search": spec.search.model_copy(update={"fix": fix})})), planner=planner
+    )
 
 
 def launched(target: str = "any", **how: Any) -> Any:

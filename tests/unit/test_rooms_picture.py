@@ -41,14 +41,14 @@ def test_rooms_that_import_each_other_share_a_box():
 
 
 def test_the_reduction_keeps_what_can_be_reached():
-    graph = joined(import_graph())
+    graph = joined(import_graph(ROOT))
     fewer = reduced(graph)
     assert {name: reachable(fewer, name) for name in graph} == {name: reachable(graph, name) for name in graph}
     assert sum(map(len, fewer.values())) < sum(map(len, graph.values())) / 3
 
 
 def test_every_room_has_a_box_and_no_arrow_points_up():
-    graph = joined(import_graph())
+    graph = joined(import_graph(ROOT))
     text = picture()
     boxes = re.findall(r'text-anchor="middle" fill="#1c2733">([^<]+)<', text)
     assert sorted(boxes) == sorted(graph)
@@ -57,7 +57,7 @@ def test_every_room_has_a_box_and_no_arrow_points_up():
 
 
 def test_boxes_of_a_row_do_not_touch():
-    centre = rooms_picture.placed(reduced(joined(import_graph())))
+    centre = rooms_picture.placed(reduced(joined(import_graph(ROOT))))
     for name, (x, y) in centre.items():
         for other, (x2, y2) in centre.items():
             if name != other and y == y2:
