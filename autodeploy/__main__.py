@@ -1,6 +1,6 @@
 """`python -m autodeploy`: the program `autodeploy`."""
 
-from autodeploy.cli.main import run
+from autodeploy.cli.main import run_alone
 
 if __name__ == "__main__":
-    run()
+    run_alone()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from typer.main import get_command_name
@@ -36,7 +36,7 @@ from autodeploy.cli import (
 )
 from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
 from autodeploy.cli.loudness import EveryCommand, begin, loudness
-from autodeploy.own_process import collect_seldom, leave_at_once, use_one_thread
+from autodeploy.own_process import collect_seldom, leave, use_one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,8 +117,15 @@ def run() -> None:
         code = report_error(error, asked_language(sys.argv))
         _show_trace_when_asked(code)
         sys.exit(code)
-    finally:
-        leave_at_once()
+
+
+def run_alone() -> NoReturn:
+    """The same in a process that does nothing else."""
+    try:
+        run()
+    except SystemExit as leaving:
+        leave(leaving.code)
+    leave(0)
 
 
 def _show_trace_when_asked(code: int) -> None:
@@ -131,4 +138,4 @@ def _show_trace_when_asked(code: int) -> None:
 
 
 if __name__ == "__main__":
-    run()
+    run_alone()
