@@ -46,7 +46,7 @@ class Visit:
         return self.wire_bytes.get("Document", 0) + self.wire_bytes.get("Stylesheet", 0)
 
 
-def visits(browser: Browser, address: str, *, slowed: bool = True) -> tuple[Visit, Visit]:
+def visits(browser: Browser, address: str, *, slowed: bool = True, slowdown: int = CPU_SLOWDOWN) -> tuple[Visit, Visit]:
     """The first visit of a browser that knows nothing of the site, and the next one.
 
     Without `slowed` machine and line are as they are, and seconds are not waited for and stay 0.
@@ -58,7 +58,7 @@ def visits(browser: Browser, address: str, *, slowed: bool = True) -> tuple[Visi
         session.send("Network.enable")
         if slowed:
             session.send("Network.emulateNetworkConditions", FAST_3G)
-            session.send("Emulation.setCPUThrottlingRate", {"rate": CPU_SLOWDOWN})
+            session.send("Emulation.setCPUThrottlingRate", {"rate": slowdown})
         current = Visit()
         kinds: dict[str, str] = {}
 

@@ -70,19 +70,14 @@ def test_the_keys_for_printing_draw_everything_first(visitor: Visitor, site: Sit
     assert page.evaluate("window.printed") == page.locator(".chart").count() == 4
 
 
-def test_paper_has_pictures_or_else_their_tables(chromium_browser: Browser, site: Site) -> None:
-    with visiting(chromium_browser, site.url, fresh=True) as visitor:
-        _prints(visitor, site)
-
-
-def _prints(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(_search(site))
+def test_paper_has_pictures_or_else_their_tables(visitor: Visitor, site: Site) -> None:
+    page = visitor.open(_search(site, ""))
     table = page.locator("section", has=page.locator("#chart-layers")).locator("details")
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     expect(table).to_have_attribute("open", "")
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert table.get_attribute("open") is None
-    visitor.wait_for_charts()
+    page.get_by_role("tab", name="Time and memory").click()
     page.reload()
     page.locator("#chart-time").scroll_into_view_if_needed()
     page.wait_for_selector("#chart-time[data-drawn]")
@@ -92,7 +87,7 @@ def _prints(visitor: Visitor, site: Site) -> None:
 
 
 def test_without_its_library_a_page_keeps_its_tables_and_tries_again(chromium_browser: Browser, site: Site) -> None:
-    with visiting(chromium_browser, site.url, fresh=True) as visitor:
+    with visiting(chromium_browser, site.url) as visitor:
         visitor.page.route(f"**/{PLOTLY}*", lambda route: route.abort())
         page = visitor.open(_search(site, ""))
         with page.expect_event("requestfailed"):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from autodeploy import planner
 from autodeploy.specs.spec import Spec
+from tests.support import plain_http
 from tests.support.rl_plans import DENSE, changed, rl_plan_set
-from tests.ui.conftest import ALL_PARTS, fits_every_width, visiting
+from tests.ui.conftest import ALL_PARTS, WIDTHS, fits_every_width, visiting
 from tests.ui.test_accessibility import ALL_FOLDS, speaks, violations_in_both_schemes
 
 if TYPE_CHECKING:
@@ -25,12 +27,14 @@ SEND = """([address, fields]) => {
   document.body.append(form);
   form.submit();
 }"""
-# The page of what is missing is one; others that a browser gets from there and of post-training are each their own.
-MISSING = ("/nothing/here", "/plans/p_none", "/searches/srch_none", "/profiles/none")
+# The page of what is missing is one, whatever it is: `test_error_pages` reads what it says of each.
+MISSING = ("/plans/p_none", "/searches/srch_none", "/profiles/none")
 JUDGED = (
     *("/nothing/here", "/compare?plans={plan1}"),
     *("/searches/{rl}", "/plans/{rl_plan}", "/plans/{rl_plan}/operators", "/plans/{rl_plan}/stages"),
 )
+ELEMENTS = re.compile(r"<[a-z0-9]+(?: class=\"[^\"]*\")?")
+WIDE = {"width": WIDTHS[-1], "height": 900}
 WHAT_IF, WHY_NOT = ("section[aria-labelledby='what-if']", "section[aria-labelledby='why-not']")
 # Language, form, its fields, and the part of the page that answers; all rules see the rest of that page elsewhere.
 # Neither language has colours or elements of its own, and `tests/integration` reads answers of forms in both.
@@ -62,21 +66,34 @@ def test_what_is_missing_and_post_training(
     chromium_browser: Browser, planned: Site, post_trained: dict[str, str]
 ) -> None:
     broken: dict[str, list[str]] = {}
-    with visiting(chromium_browser, planned.url) as visitor:
-        for path in dict.fromkeys((*MISSING, *JUDGED)):
+    with visiting(chromium_browser, planned.url, viewport=WIDE) as visitor:
+        for path in JUDGED:
             address = path.format(**post_trained) + ("&" if "?" in path else "?") + "lang="
+            visitor.page.emulate_media(color_scheme="light")
             speaks(visitor.open(f"{address}en"), path, "en", "light")
-            page = visitor.open(f"{address}zh", charts=path in JUDGED)
+            page = visitor.open(f"{address}zh", charts=True)
             speaks(page, path, "zh", "light")
-            if path in JUDGED and (found := violations_in_both_schemes(page)):
+            if found := violations_in_both_schemes(page):
                 broken[path] = found
         visitor.faults = [fault for fault in visitor.faults if "404" not in fault]
     assert broken == {}, broken
 
 
+def test_what_is_missing_has_the_elements_of_one_page(site: Site) -> None:
+    judged, *others = (
+        plain_http.get(f"{site.url}{path}?lang=zh", headers={"Accept": "text/html"})
+        for path in ("/nothing/here", *MISSING)
+    )
+    elements = set(ELEMENTS.findall(judged.text))
+    assert len(elements) > 10
+    for other in others:
+        assert other.status_code == 404
+        assert set(ELEMENTS.findall(other.text)) <= elements
+
+
 def test_what_forms_answer(chromium_browser: Browser, planned: Site) -> None:
     broken: dict[str, list[str]] = {}
-    with visiting(chromium_browser, planned.url) as visitor:
+    with visiting(chromium_browser, planned.url, viewport=WIDE) as visitor:
         page = visitor.open("/")  # a form is sent from there, and from each answer the next
         for lang, path, fields, answer in SENT:
             filled = {name: value.format(**planned.stored) for name, value in fields.items()}

@@ -84,7 +84,6 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(chromium_browser: 
         page.locator("#paste").get_by_role("button", name=says["new.submit"]).click()
         page.wait_for_url(re.compile(rf"/searches/srch_\w+\?lang={lang}"))
         page.locator("section.best").wait_for(timeout=120_000)
-        visitor.wait_for_charts()
         expect(page.locator("section.best")).to_contain_text("TP")
         searched = page.url
         page.locator("#open-plan").click()
