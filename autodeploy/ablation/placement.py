@@ -43,8 +43,7 @@ def _with_choices(problem: InnerProblem) -> InnerProblem:
 
     def applied(number: int, layer: LayerClass) -> LayerClass:
         mine = [option for option in problem.options if option.layer_class == number]
-        return replace(
-            layer,
+        return layer._replace(
             backward_s=layer.backward_s + sum(option.extra_backward_s for option in mine),
             activation_bytes=max(0.0, layer.activation_bytes - sum(option.saved_bytes for option in mine)),
         )

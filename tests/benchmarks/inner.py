@@ -96,7 +96,7 @@ def pipeline(vpp: int) -> InnerProblem:
         LayerClass("moe", 0.024, 0.046, 4.4 * GIB, 0.58 * GIB, 0.02),
     )
     schedule = "1f1b" if vpp == 1 else "interleaved"
-    mine = tuple(replace(option, layer_class=1) for option in options(rng, 0.070, moe.activation_bytes))
+    mine = tuple(option._replace(layer_class=1) for option in options(rng, 0.070, moe.activation_bytes))
     last = (15, vpp - 1)
     return InnerProblem(
         schedule,

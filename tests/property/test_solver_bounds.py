@@ -68,7 +68,7 @@ def heavy_problem(seed: int) -> InnerProblem:
         hidden = rng.uniform(0.0, 1.5, (number, number))
         first = rng.uniform(0.0, 0.3, (number, number)) * (hidden > 0.3)
         pairs = LayerPairs(hidden, 0.5 * hidden, first)
-    classes = tuple(replace(c, split_s=0.3, covering_s=0.05) for c in problem.classes) if problem.pairs else None
+    classes = tuple(c._replace(split_s=0.3, covering_s=0.05) for c in problem.classes) if problem.pairs else None
     return replace(
         problem,
         pieces=(problem.pieces[0], *heavy),
@@ -164,7 +164,7 @@ def test_the_easiest_of_alike_problems_bounds_them_all() -> None:
     library = PathLibrary()
     for seed in range(1000, 1030):
         problem = heavy_problem(seed)
-        leaner = tuple(replace(c, static_bytes=0.7 * c.static_bytes, tail_s=1.2 * c.tail_s) for c in problem.classes)
+        leaner = tuple(c._replace(static_bytes=0.7 * c.static_bytes, tail_s=1.2 * c.tail_s) for c in problem.classes)
         both = [problem, replace(problem, classes=leaner)]
         truth = min(best_step_s(each) for each in both)
         if np.isfinite(truth):
@@ -229,8 +229,8 @@ def test_no_bound_exceeds_the_optimum_where_micro_batches_enter_from_both_ends()
     for seed in range(60):
         usual = heavy_problem(seed)
         # Both ends hold every piece: one for each direction.
-        pieces = [replace(piece, stage=0, chunk=0 if piece is usual.pieces[0] else 1) for piece in usual.pieces]
-        pieces += [replace(piece, stage=1, chunk=1 - piece.chunk) for piece in pieces]
+        pieces = [piece._replace(stage=0, chunk=0 if piece is usual.pieces[0] else 1) for piece in usual.pieces]
+        pieces += [piece._replace(stage=1, chunk=1 - piece.chunk) for piece in pieces]
         problem = replace(
             usual,
             **{"schedule": "dualpipe", "pp": 2, "vpp": 2, "micro_batches": 4, "pieces": tuple(pieces)},
@@ -322,15 +322,15 @@ def slower(problem: InnerProblem, factor: float) -> InnerProblem:
     seconds = ("forward_s", "backward_s", "tail_s", "covering_s", "split_s")
 
     def slow(layer: LayerClass) -> LayerClass:
-        return replace(layer, **{name: factor * getattr(layer, name) for name in seconds})
+        return layer._replace(**{name: factor * getattr(layer, name) for name in seconds})
 
     pairs = problem.pairs_of
     return replace(
         problem,
         classes=tuple(map(slow, problem.classes)),
-        pieces=tuple(replace(piece, cost=slow(piece.cost)) for piece in problem.pieces),
+        pieces=tuple(piece._replace(cost=slow(piece.cost)) for piece in problem.pieces),
         options=tuple(
-            replace(o, extra_backward_s=factor * o.extra_backward_s, host_s=factor * o.host_s) for o in problem.options
+            o._replace(extra_backward_s=factor * o.extra_backward_s, host_s=factor * o.host_s) for o in problem.options
         ),
         pairs_of=pairs and LayerPairs(factor * pairs.hidden_s, factor * pairs.exchange_s, factor * pairs.first_s),
         host_link_bytes_per_s=problem.host_link_bytes_per_s / factor,

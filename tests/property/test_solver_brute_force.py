@@ -189,7 +189,7 @@ def test_one_stage_with_pairs_is_never_faster_than_its_bound() -> None:
             spread,
             pp=1,
             vpp=1,
-            pieces=tuple(replace(piece, stage=0, chunk=0) for piece in spread.pieces),
+            pieces=tuple(piece._replace(stage=0, chunk=0) for piece in spread.pieces),
             in_flight=in_flight_moments("adaptive_pipe", 1, 1, spread.micro_batches).astype(np.float64),
             limit_bytes=0.7 * spread.limit_bytes,
             fixed_bytes=spread.fixed_bytes[:1],

@@ -44,7 +44,7 @@ def problem(**changes: object) -> InnerProblem:
         (DENSE, MOE),
         (2, 11),
         OPTIONS,
-        (replace(HEAD, chunk=int(vpp) - 1),),  # type: ignore[call-overload]
+        (HEAD._replace(chunk=int(vpp) - 1),),  # type: ignore[call-overload]
         in_flight_moments(schedule, 4, vpp, 16).astype(np.float64),
         30.0,
         np.full(4, 2.0),
@@ -103,7 +103,7 @@ def test_uniform_options_are_all_or_nothing() -> None:
 def test_two_chunks_a_stage(schedule: str) -> None:
     case = problem(schedule=schedule, vpp=2, limit_bytes=36.0, min_layers_per_chunk=1)
     if schedule == "dualpipev":
-        case = replace(case, pieces=(replace(HEAD, stage=0, chunk=1),))
+        case = replace(case, pieces=(HEAD._replace(stage=0, chunk=1),))
     solution = solve(case, effort=FAST)
     assert solution.status in ("optimal", "feasible")
     assert solution.plan is not None
@@ -185,7 +185,7 @@ def test_a_deep_stage_with_many_rivals_is_solved_without_listing_its_counts() ->
         MemoryOption(name, "recompute", 0, 0.02 + 0.01 * i, 0.001 + 0.0004 * i, 0.0, tuple(names[:i]))
         for i, name in enumerate(names)
     )
-    layers = replace(DENSE, name="layer", static_bytes=0.4)
+    layers = DENSE._replace(name="layer", static_bytes=0.4)
     deep = problem(
         classes=(layers,),
         layers=(40,),
@@ -227,7 +227,7 @@ def test_fillings_of_many_chunks_are_those_that_hold_what_they_must() -> None:
 
 def test_swaps_that_take_no_time_are_not_told_apart() -> None:
     swap = MemoryOption("a", "swap", 0, saved_bytes=1.0, swap_bytes=2.0)
-    both, chunks, moments, need = (swap, replace(swap, name="b")), np.array([[4]]), np.ones((1, 1)), np.full(1, 8.0)
+    both, chunks, moments, need = (swap, swap._replace(name="b")), np.array([[4]]), np.ones((1, 1)), np.full(1, 8.0)
     priced = nested_frontier(both, chunks, moments, need, 0.0)
     assert sorted(set(priced.saved.ravel().tolist())) == [float(swapped) for swapped in range(9)]
     # Five layers' swaps are free together, whichever option's they are: less than that is worth nothing.

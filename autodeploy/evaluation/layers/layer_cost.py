@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -63,8 +63,7 @@ class PhaseCost:
 PHASE_PARTS = tuple(field.name for field in fields(PhaseCost))
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceCost:
+class ChoiceCost(NamedTuple):
     """What a memory choice frees and costs, per layer and micro batch [n].
 
     recompute_s: all that it adds to the backward pass; host_s: the part of it that waits for the host.
@@ -236,7 +235,7 @@ def _of_layers(choice: ChoiceCost, less: Floats) -> ChoiceCost:
     if not np.any(choice.uneven_bytes):
         return choice
     off = np.asarray(less * choice.uneven_bytes)
-    return replace(choice, saved_bytes=choice.saved_bytes - off, uneven_bytes=choice.uneven_bytes - off)
+    return choice._replace(saved_bytes=choice.saved_bytes - off, uneven_bytes=choice.uneven_bytes - off)
 
 
 def _phase(layer: LayerInputs, times: LayerTimes, calls: Floats, *, backward: bool) -> PhaseCost:

@@ -72,10 +72,15 @@ def each_array(value: T, change: Callable[[Array], Array]) -> T:
     if isinstance(value, dict):
         return {k: each_array(v, change) for k, v in value.items()}  # type: ignore[return-value]
     if isinstance(value, tuple):
-        return tuple(each_array(v, change) for v in value)  # type: ignore[return-value]
+        return _like(value, [each_array(v, change) for v in value])  # type: ignore[return-value]
     if names := _names(value):
         return type(value)(**{name: each_array(getattr(value, name), change) for name in names})
     return value
+
+
+def _like(value: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
+    """A tuple of other items, named as those of `value` where these have names."""
+    return type(value)._make(items) if hasattr(value, "_make") else tuple(items)
 
 
 def _names(value: object) -> tuple[str, ...]:
@@ -345,10 +350,10 @@ def each_pair(first: T, second: T, change: Callable[[Array, Array], Array]) -> T
     if isinstance(first, dict) and isinstance(second, dict):
         return {k: each_pair(first[k], second[k], change) for k in first if k in second}  # type: ignore[return-value]
     if isinstance(first, tuple) and isinstance(second, tuple):
-        return tuple(each_pair(a, b, change) for a, b in zip(first, second, strict=True))  # type: ignore[return-value]
+        pairs = zip(first, second, strict=True)
+        return _like(first, [each_pair(a, b, change) for a, b in pairs])  # type: ignore[return-value]
     if names := _names(first):
-        pairs = {name: (getattr(first, name), getattr(second, name)) for name in names}
-        return type(first)(**{name: each_pair(a, b, change) for name, (a, b) in pairs.items()})
+        return type(first)(**{n: each_pair(getattr(first, n), getattr(second, n), change) for n in names})
     return first
 
 

@@ -11,10 +11,10 @@ turn them into chunk times and stage memory, for one layout or for a batch of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class LayerClass:
+class LayerClass(NamedTuple):
     """Cost of one transformer layer (or of a fixed piece) for one micro batch on one rank.
 
     forward_s, backward_s include every exposed cost inside a micro batch (communication, host, imbalance). covering_s:
@@ -66,7 +65,7 @@ class LayerClass:
     split_s: float = 0.0
 
 
-NUMBERS_OF_CLASS: Final = tuple(each.name for each in fields(LayerClass) if each.name != "name")
+NUMBERS_OF_CLASS: Final = tuple(name for name in LayerClass._fields if name != "name")
 """Names of a class's numbers."""
 
 
@@ -82,8 +81,7 @@ class LayerPairs:
     first_s: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryOption:
+class MemoryOption(NamedTuple):
     """A choice that frees activation memory of one layer class: recompute it or swap it to the host.
 
     saved_bytes: freed per layer and micro batch in flight; extra_backward_s: time added to the layer's backward
@@ -102,8 +100,7 @@ class MemoryOption:
     host_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class FixedPiece:
+class FixedPiece(NamedTuple):
     """Embedding, head or multi-token prediction: always in this stage and chunk."""
 
     cost: LayerClass

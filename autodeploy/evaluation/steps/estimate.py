@@ -423,5 +423,5 @@ def without_overlaps(problem: InnerProblem, layers: Ints, applied: Ints, priced:
             names = set(freed_by(CHOICES[option.name], kept))
             saved = sum(kept[name] for name in names - gone)
             gone |= names
-            options[n] = replace(option, saved_bytes=saved, swap_bytes=min(option.swap_bytes, saved))
+            options[n] = option._replace(saved_bytes=saved, swap_bytes=min(option.swap_bytes, saved))
     return replace(problem, options=tuple(options))

@@ -204,7 +204,7 @@ def _read_costs(costs: UnitCosts) -> UnitCosts:
 
     def read(cost: LayerCost) -> LayerCost:
         choices = {
-            name: replace(cost.choices[name], swap_bytes=zero, host_s=zero) for name in REPAIRS if name in cost.choices
+            name: cost.choices[name]._replace(swap_bytes=zero, host_s=zero) for name in REPAIRS if name in cost.choices
         }
         some = replace(cost, choices=choices, **unread)
         return each_array(some, lambda values: values[:1] if (values[1:] == values[:-1]).all() else values)

@@ -457,14 +457,14 @@ def easiest(problems: Sequence[InnerProblem]) -> InnerProblem:
     """The first problem with the least seconds and bytes of all, and the largest limit."""
 
     def least(costs: list[LayerClass]) -> LayerClass:
-        return replace(costs[0], **{name: min(getattr(c, name) for c in costs) for name in COSTS_OF_PARTS})
+        return costs[0]._replace(**{name: min(getattr(c, name) for c in costs) for name in COSTS_OF_PARTS})
 
     one = problems[0]
     return replace(
         one,
         classes=tuple(least(list(costs)) for costs in zip(*(p.classes for p in problems), strict=True)),
         pieces=tuple(
-            replace(pieces[0], cost=least([p.cost for p in pieces]))
+            pieces[0]._replace(cost=least([p.cost for p in pieces]))
             for pieces in zip(*(p.pieces for p in problems), strict=True)
         ),
         limit_bytes=max(p.limit_bytes for p in problems),

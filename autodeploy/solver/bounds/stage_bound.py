@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -148,8 +148,7 @@ class _Rows:
         return _Sorted(self.constant, cost, offered)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sorted:
+class _Sorted(NamedTuple):
     """Lines with their layers in the order of their cost, and how many there are of each [n, pp, rows, places]."""
 
     constant: Floats

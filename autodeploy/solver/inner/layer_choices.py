@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ PRICE_STEP: Final = 1.02
 """Prices that differ by less serve as one."""
 
 
-@dataclass(frozen=True, eq=False)
-class Choices:
+class Choices(NamedTuple):
     """Memory choices of one layer class, in groups of rivals.
 
     saved_bytes, extra_s : bytes freed and seconds added by a layer and micro batch [choices, n].
@@ -48,7 +47,7 @@ class Choices:
 
     def take(self, rows: Ints) -> Choices:
         """Of some candidates."""
-        return replace(self, **{name: getattr(self, name)[..., rows] for name in ARRAYS_OF_CHOICES})
+        return self._replace(**{name: getattr(self, name)[..., rows] for name in ARRAYS_OF_CHOICES})
 
     def gained_s(self, price: Floats) -> Floats:
         """Most that a layer saves at a price of its bytes, less the seconds of its choices [n, prices]."""
@@ -141,7 +140,7 @@ def join(parts: Sequence[Part]) -> Part:
     choices = [part.choices for part in parts]
     return replace(
         parts[0],
-        choices=replace(choices[0], **joined(choices, ARRAYS_OF_CHOICES)),
+        choices=choices[0]._replace(**joined(choices, ARRAYS_OF_CHOICES)),
         **joined(parts, ARRAYS_OF_PARTS),
     )
 

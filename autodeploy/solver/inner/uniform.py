@@ -97,8 +97,7 @@ def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:
     for option, on in zip(problem.options, mask, strict=True):
         if on:
             layer = classes[option.layer_class]
-            classes[option.layer_class] = replace(
-                layer,
+            classes[option.layer_class] = layer._replace(
                 backward_s=layer.backward_s + option.extra_backward_s,
                 activation_bytes=layer.activation_bytes - option.saved_bytes,
             )
