@@ -37,7 +37,8 @@ ELEMENTS = re.compile(r"<[a-z0-9]+(?: class=\"[^\"]*\")?")
 WIDE = {"width": WIDTHS[-1], "height": 900}
 WHAT_IF, WHY_NOT = ("section[aria-labelledby='what-if']", "section[aria-labelledby='why-not']")
 # Language, form, its fields, and the part of the page that answers; all rules see the rest of that page elsewhere.
-# Neither language has colours or elements of its own, and `tests/integration` reads answers of forms in both.
+# Neither language has colours or elements of its own, and `tests/integration` reads answers of forms in both;
+# `test_clusters_compared` judges the answer of its form.
 SENT: tuple[tuple[str, str, dict[str, str], str | None], ...] = (
     ("zh", "/plans/{plan1}/what-if", {"micro_batch_size": "2"}, WHAT_IF),
     ("en", "/plans/{plan1}/what-if", {"tp": "16", "pp": "4"}, "main > section.alert"),
@@ -47,7 +48,6 @@ SENT: tuple[tuple[str, str, dict[str, str], str | None], ...] = (
     ("zh", "/plans/{plan1}/search", {"micro_batch_size": "2"}, "main"),
     ("zh", "/searches/{search}/scaling", {}, "section[aria-labelledby='scaling']"),
     ("en", "/searches/{search}/notes", {"tags": "x" * 100}, "main"),
-    ("en", "/compare/clusters", {"plan": "{plan1}", "days": "30"}, "main"),
     ("zh", "/new", {"form": "paste", "spec": "model: ["}, "main"),
 )
 

@@ -7,11 +7,13 @@ work says nothing about it. Elsewhere one page alone shows that the line is slow
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from api.ui.assets import PLOTLY, SCRIPTS, STYLE
+from tests.support import plain_http
 from tests.ui.page_speed import CPU_SLOWDOWN, Visit, visits
 
 if TYPE_CHECKING:
@@ -24,19 +26,13 @@ WARM_S = 1.5
 MOST_BYTES = 60 * 1024
 TIMED = "AUTODEPLOY_TIMED" in os.environ
 TRIES = 5 if TIMED else 1
-PAGES = (
-    "/",
-    "/new",
-    "/compare",
-    "/compare?plans={plan1},{plan2}",
-    "/profiles",
-    "/profiles/cloudmatrix-384",
-    "/accuracy",
-    "/searches/{search}",
-    "/plans/{plan1}",
-    "/plans/{plan1}/operators",
-    "/plans/{plan1}/stages",
+# The pages whose scripts do most; without a time to hold others are read as documents.
+BUSY = ("/", "/searches/{search}", "/plans/{plan1}")
+PLAIN = (
+    *("/new", "/compare", "/compare?plans={plan1},{plan2}", "/profiles", "/profiles/cloudmatrix-384", "/accuracy"),
+    *("/plans/{plan1}/operators", "/plans/{plan1}/stages"),
 )
+FETCHED = re.compile(r'(?:src|href)="(/static/[^"]+)"')
 
 
 def _fastest(browser: Browser, address: str, *, slowed: bool) -> tuple[Visit, Visit]:
@@ -49,9 +45,9 @@ def _fastest(browser: Browser, address: str, *, slowed: bool) -> tuple[Visit, Vi
     return min((t[0] for t in tried), key=lambda v: v.useful_s), min((t[1] for t in tried), key=lambda v: v.useful_s)
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", BUSY + PLAIN * TIMED)
 def test_a_page_is_small_and_soon_of_use(chromium_browser: Browser, planned: Site, path: str) -> None:
-    slowed = TIMED or path == PAGES[0]
+    slowed = TIMED or path == BUSY[0]
     cold, warm = _fastest(chromium_browser, planned.url + path.format(**planned.stored), slowed=slowed)
     assert not slowed or cold.useful_s > 0.5, "two exchanges with the server take that long on this line"
     assert not TIMED or (cold.useful_s <= COLD_S and warm.useful_s <= WARM_S), (cold, warm)
@@ -61,3 +57,15 @@ def test_a_page_is_small_and_soon_of_use(chromium_browser: Browser, planned: Sit
     assert own - {PLOTLY} == {"icon.svg", SCRIPTS, STYLE}
     assert warm.wire_bytes.get("Stylesheet", 0) == 0
     assert warm.wire_bytes.get("Script", 0) == 0
+
+
+@pytest.mark.parametrize("path", PLAIN)
+def test_a_page_is_small_and_names_one_style_sheet_and_one_file_of_scripts(planned: Site, path: str) -> None:
+    """`test_pages_without_scripts` holds that these are kept for ever."""
+    with plain_http.Client(base_url=planned.url, headers={"Accept-Encoding": "gzip"}) as reader:
+        page = reader.get(path.format(**planned.stored))
+        named = {address.partition("?")[0].removeprefix("/static/"): address for address in FETCHED.findall(page.text)}
+        assert named.keys() == {"icon.svg", SCRIPTS, STYLE}
+        sizes = [int(reader.get(address).headers["content-length"]) for address in (page.url, named[STYLE])]
+    assert page.headers["content-encoding"] == "gzip"
+    assert 1000 < sum(sizes) <= MOST_BYTES

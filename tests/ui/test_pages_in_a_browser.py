@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
+from api.ui.assets import PLOTLY
 from tests import factories
 from tests.support import plain_http
 from tests.ui.conftest import visiting
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Response
 
     from tests.ui.conftest import Site, Visitor
 
+WEIGHT_LIMIT = 1.5e6  # of a search's page with all that it fetches, beside plotly.js
 CHARTS = ("chart-time", "chart-memory", "chart-pareto", "chart-layers")
 
 
@@ -30,7 +32,18 @@ def test_past_searches_lead_to_a_search(visitor: Visitor, site: Site) -> None:
 
 
 def test_a_search_shows_its_best_plan_first_and_charts_that_answer_the_pointer(visitor: Visitor, site: Site) -> None:
+    answers: list[Response] = []
+
+    def note(answer: Response) -> None:
+        answers.append(answer)
+
+    visitor.page.on("response", note)
     page = visitor.open(f"/searches/{site.stored['good']}#pictures", charts=True)
+    page.wait_for_load_state("networkidle")
+    page.remove_listener("response", note)
+    own = {answer.url: len(answer.body()) for answer in answers if PLOTLY not in answer.url}
+    assert len(own) < len(answers)
+    assert 10_000 < sum(own.values()) <= WEIGHT_LIMIT, own
     best = page.locator("section.best")
     for degree in ("TP2", "PP16", "VPP2", "EP32", "DP24"):
         expect(best.locator(".axes b", has_text=degree)).to_be_visible()
@@ -168,7 +181,6 @@ def test_pages_are_walked_by_keyboard(visitor: Visitor) -> None:
 
 
 def test_pages_answer_quickly(site: Site) -> None:
-    """A search's page is as light as `test_walk_through` says."""
     for _ in range(2):
         began_s = time.perf_counter()
         plain_http.get(f"{site.url}/searches/{site.stored['good']}")

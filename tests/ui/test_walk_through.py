@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
-from api.ui.assets import PLOTLY
 from api.ui.languages import texts
 from autodeploy.importers.import_document import import_document
 from tests import factories
@@ -16,11 +15,9 @@ from tests.ui.conftest import SPEC as PLANNED
 from tests.ui.conftest import visiting
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Response
+    from playwright.sync_api import Browser, Page
 
     from tests.ui.conftest import Site
-
-WEIGHT_LIMIT = 1.5e6
 
 
 def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planned: Site) -> None:
@@ -98,21 +95,3 @@ def test_a_search_is_watched_and_stopped_in_chinese(chromium_browser: Browser, s
         expect(page.locator("[data-count='solved']")).to_have_text(re.compile(r"^\d+$"), timeout=30_000)
         page.get_by_role("button", name=says["progress.cancel"]).click()
         expect(page.get_by_role("heading", level=1)).to_contain_text(says["status.cancelled"], timeout=30_000)
-
-
-def test_a_search_page_is_light_beside_plotly(chromium_browser: Browser, site: Site) -> None:
-    weights: dict[str, int] = {}
-    with visiting(chromium_browser, site.url) as visitor:
-        answers: list[Response] = []
-
-        def note(answer: Response) -> None:
-            answers.append(answer)
-
-        visitor.page.on("response", note)
-        visitor.open(f"/searches/{site.stored['good']}", charts=True)
-        visitor.page.wait_for_load_state("networkidle")
-        visitor.page.remove_listener("response", note)
-        own = [answer for answer in answers if PLOTLY not in answer.url]
-        assert len(own) < len(answers)
-        weights |= {answer.url: len(answer.body()) for answer in own}
-    assert 10_000 < sum(weights.values()) <= WEIGHT_LIMIT, weights
