@@ -168,7 +168,8 @@ def _names(stages: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
 
 def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity, *, beside: bool = False) -> list[Plan]:
     """The plans of solved candidates. beside: by two processes."""
-    halves = halves_of(len(found))
+    # One process describes all together: a batch of one takes as long as one of many, and neither changes a number.
+    halves = halves_of(len(found)) if beside else [range(len(found))]
     described = by_two(_Describer(found, spec, identity), _Describer.plans, halves, beside=beside, should_cancel=None)
     plans = {
         row: plan
@@ -225,7 +226,8 @@ def plan_of(priced: Priced, layout: Layout, spec: Spec, identity: Identity, slop
     """The plan of a candidate under a layout, with everything predicted about it."""
     estimate, candidate, context = estimate_layout(priced, layout), priced.candidate, priced.context
     strategy = strategy_of(candidate, context, layout)
-    return plan_of_estimate(estimate, strategy, candidate, priced.classes, context, layout, spec, identity, slopes)
+    of = estimate, strategy, candidate, priced.classes, context, layout, spec, identity, slopes
+    return plan_of_estimate(*of, index=priced.index)
 
 
 def plan_of_estimate(
@@ -238,8 +240,15 @@ def plan_of_estimate(
     spec: Spec,
     identity: Identity,
     slopes: Floats,
+    index: int = 0,
 ) -> Plan:
-    """Everything a user reads about one strategy; `slopes`: see `ranking.uncertainty.slopes_of`."""
+    """Everything a user reads about one strategy.
+
+    Parameters
+    ----------
+    candidate : it alone. classes : of a batch, whose `index` it is.
+    slopes : see `ranking.uncertainty.slopes_of`.
+    """
     step = estimate.step_time_s
     lanes = lane_report(candidate, context, 0)
     tokens = context.global_batch * context.sample_tokens / step
@@ -288,7 +297,7 @@ def plan_of_estimate(
             event_ms=1e3 * lanes.event_s,
             free_share=estimate.breakdown["host_bound_s"] / step,
         ),
-        memory_menu=memory_menu(classes, context, 0, layout),
+        memory_menu=memory_menu(classes, context, index, layout),
         stages=_stages(estimate, layout, context),
         uncertainty=interval(step, candidate, context, slopes),
         assumptions=assumptions_of(candidate, context),

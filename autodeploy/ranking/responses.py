@@ -77,7 +77,7 @@ def responses(
     """The responses of plans of any contexts; None where the search was cancelled. beside: by two processes."""
     worlds: list[World] = [{}, *box.ends()]
     worker = _Timed(solved, box, worlds, should_cancel or (lambda: False))
-    parts = _parts_of(box, worlds)
+    parts = _parts_of(box, worlds) if beside else [list(range(len(worlds)))]
     found = by_two(worker, _Timed.times, parts, beside=beside, should_cancel=should_cancel)
     if found is None or worker.stopped():
         return None

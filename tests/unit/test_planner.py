@@ -126,6 +126,7 @@ def test_an_estimate_of_a_plan_is_the_plan() -> None:
         assert again.peak_memory_gib == pytest.approx(chosen.peak_memory_gib, rel=1e-12)
         assert again.allocator_peak_gib == pytest.approx(chosen.allocator_peak_gib, rel=1e-12)
         assert parts_s(again) == pytest.approx(parts_s(chosen), rel=1e-9, abs=1e-12)
+        assert again.memory_menu == chosen.memory_menu
 
 
 def test_hashes_name_the_answer() -> None:
