@@ -1,4 +1,4 @@
-"""Each fault twice, at seeded random moments: nothing is lost and nothing is done twice. `make soak` runs more."""
+"""Each fault at a seeded random moment: nothing is lost and nothing is done twice. `make soak` runs many more."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def nothing_lost_nothing_twice(outcome: Outcome, *, searches: int) -> None:
 
 def survives(service: Service, ledger: Ledger, kinds: list[Fault]) -> None:
     for number, fault in enumerate(kinds, start=1):
-        outcome = faults.survive(service, ledger, fault, rounds=ROUNDS, seed=SEED + number)
-        nothing_lost_nothing_twice(outcome, searches=ROUNDS * faults.SEARCHES_A_FAULT)
+        outcome = faults.survive(service, ledger, fault, rounds=1, seed=SEED + number)
+        nothing_lost_nothing_twice(outcome, searches=faults.SEARCHES_A_FAULT)
 
 
 def test_a_server_with_sqlite_survives(tmp_path):

@@ -42,7 +42,7 @@ def of_the_nine(started: list[Started]) -> list[float]:
 
 
 def test_forty_deep_searches_of_a_tenth_key_hardly_delay_the_nine(database):
-    minutes = 4.0 if database.is_sqlite else 2.0
+    minutes = 2.0
     alone = simulate(database, shorts(minutes), num_slots=2, new_row=new_row)
     before_s = p95_s(of_the_nine(alone))
     with database.write() as session:
