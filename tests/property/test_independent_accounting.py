@@ -192,8 +192,7 @@ def test_the_tail_of_one_stage_equals_the_accounting(data: st.DataObject, case: 
 
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "hierarchical"])
-@pytest.mark.parametrize("where", ["nodes", "supernodes"])
-@pytest.mark.parametrize("deduplicated", [False, True])
+@pytest.mark.parametrize(("where", "deduplicated"), [("nodes", True), ("supernodes", False)])
 @pytest.mark.parametrize(("ep", "etp"), [(16, 1), (16, 2), (32, 1)])
 def test_expert_exchange_over_all_tiers(dispatcher: str, where: str, deduplicated: bool, ep: int, etp: int) -> None:
     features = {"flash_attention", "grouped_gemm"} | ({"deduplicated_dispatch"} if deduplicated else set())

@@ -56,7 +56,7 @@ def test_more_effort_finds_no_slower_plan_and_proves_no_less() -> None:
         },
     }
     step_s, proven = [], []
-    for effort in (0.02, "fast", "default", 2.0, "deep"):
+    for effort in (0.02, "default", "deep"):
         document = {**spec, "search": {**spec["search"], "effort": effort}}  # type: ignore[dict-item]
         found = plan(read_spec_document(document))
         step_s.append(found.plans[0].step_time_s)
@@ -68,7 +68,7 @@ def test_more_effort_finds_no_slower_plan_and_proves_no_less() -> None:
     assert gaps[0] > gaps[-1]
     proved = [each.proved for each in proven]
     assert proved == sorted(proved)
-    assert not proved[2]
+    assert not proved[1]
     assert proved[-1]
 
 
