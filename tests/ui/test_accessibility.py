@@ -22,11 +22,16 @@ RULES = {
 }
 CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 AXE = Axe()
-COLOURS_OF_BODY = "(({color, backgroundColor}) => [color, backgroundColor])(getComputedStyle(document.body))"
 ALL_FOLDS = "() => document.querySelectorAll('details').forEach(fold => { fold.open = true; })"
-# The whole answer lists every node that a rule let pass: megabytes for a page of charts.
-RUN = """([within, rules]) => axe.run(within ?? document, { resultTypes: ["violations"], ...rules })
-  .then((answer) => answer.violations)"""
+# Language, ink and ground of the body, and where links lead that keep the language; then all of the page is shown.
+SPOKEN = f"""() => {{
+  const {{ color, backgroundColor }} = getComputedStyle(document.body);
+  const links = [...document.querySelectorAll("a[href^='/']:not(.language)")].map((link) => link.getAttribute("href"));
+  const spoken = [document.documentElement.lang, color, backgroundColor, links];
+  ({ALL_PARTS})();
+  ({ALL_FOLDS})();
+  return spoken;
+}}"""
 # Of siblings alike in elements, classes and roles all through, as a template's loop or a figure's axis makes them, two
 # stay: each further one would be judged as they are.
 FEWER = """() => {
@@ -77,6 +82,19 @@ ONE_OF_EACH_COLOUR = """() => {
 }"""
 
 
+# Null without axe. The whole answer lists every node that a rule let pass: megabytes for a page of charts.
+RUN = f"""async ([within, rules]) => {{
+  if (!("axe" in window)) return null;
+  ({ONE_OF_EACH_COLOUR})();
+  return (await axe.run(within ?? document, {{ resultTypes: ["violations"], ...rules }})).violations;
+}}"""
+# Leaves less of the page; the scheme that it is not in.
+OTHER_SCHEME = f"""() => {{
+  ({FEWER})();
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "light" : "dark";
+}}"""
+
+
 def violations(page: Page, *, within: str | None = None, rules: dict[str, Any] = RULES) -> list[str]:
     """One line for each rule that the page breaks: the rule, where, and what is wrong.
 
@@ -84,10 +102,11 @@ def violations(page: Page, *, within: str | None = None, rules: dict[str, Any] =
     ----------
     within : selector of the part that is looked at; the whole page without it.
     """
-    if not page.evaluate("'axe' in window"):
+    found: list[dict[str, Any]] | None = page.evaluate(RUN, [within, rules])
+    if found is None:
         page.evaluate(AXE.axe_script)
-    page.evaluate(ONE_OF_EACH_COLOUR)
-    found: list[dict[str, Any]] = page.evaluate(RUN, [within, rules])
+        found = page.evaluate(RUN, [within, rules])
+    assert found is not None
     return [
         f"{rule['id']} {node['target']} {node.get('failureSummary', '')} {node['html'][:160]}"
         for rule in found
@@ -99,10 +118,9 @@ def violations_in_both_schemes(page: Page, *, within: str | None = None) -> list
     """Of the page in its scheme by all rules, and by those of colours in the other one, which stays; leaves less of the
     page.
     """
-    page.evaluate(FEWER)
-    dark = page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    other = page.evaluate(OTHER_SCHEME)
     found = violations(page, within=within)
-    page.emulate_media(color_scheme="light" if dark else "dark")
+    page.emulate_media(color_scheme=other)
     return found + violations(page, within=within, rules=CONTRAST)
 
 
@@ -119,14 +137,12 @@ def paths(site: Site) -> list[str]:
 
 def speaks(page: Page, path: str, lang: str, scheme: str) -> None:
     """The page is in its language and scheme, its links keep the language, and all of it fits every width."""
-    assert page.evaluate("document.documentElement.lang").startswith(lang)
-    ink, ground = page.evaluate(COLOURS_OF_BODY)
+    spoken, ink, ground, links = page.evaluate(SPOKEN)
+    assert spoken.startswith(lang)
     assert (brightness(ink) > brightness(ground)) == (scheme == "dark")
-    links = page.locator("a[href^='/']:not(.language)")
-    for href in links.evaluate_all("links => links.map(link => link.getAttribute('href'))"):
+    assert len(links) > 3
+    for href in links:
         assert f"lang={lang}" in href or href.startswith(("/v1/", "/openapi.json"))
-    page.evaluate(ALL_PARTS)
-    page.evaluate(ALL_FOLDS)
     fits_every_width(page)
 
 

@@ -9,10 +9,10 @@ import pytest
 from playwright.sync_api import expect
 
 from api.app import create_app
+from autodeploy import planner
 from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.jobs.planning import PLANNER
-from autodeploy.services import open_services
 from autodeploy.settings import Settings
+from tests import factories
 from tests.support import plain_http
 from tests.ui.conftest import Site, serving, visiting
 from tests.ui.panning import MOST_SHARE, STEPS, long_tasks_while_panning
@@ -27,24 +27,18 @@ SPEC = {
     "model": "llama3.1-70b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 256},
     "training": {"seq_length": 4096, "global_batch_size": 64},
-    "search": {
-        "effort": "fast",
-        "risk": "neutral",
-        "top_k": 1,
-        "fix": {"tp": 8, "pp": 32, "vpp": 1, "cp": 1, "micro_batch_size": 1},
-    },
+    "strategy": {"tp": 8, "pp": 32, "micro_batch_size": 1, "layers_per_stage": (2,) * 16 + (3,) * 16},
 }
 
 
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server with a plan of 32 stages."""
-    settings = Settings(database_url=f"sqlite:///{tmp_path_factory.mktemp('staged') / 'pages.db'}")
-    with open_services(settings, planner=PLANNER) as services:
-        (plan,) = services.searches.plan_and_store(read_spec_document(SPEC)).plans
-    app = create_app(settings)
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path_factory.mktemp('staged') / 'pages.db'}"))
+    spec = read_spec_document(SPEC)
     with serving(app) as url:
-        yield Site(url, app.state.services, {"plan": plan.plan_id})
+        kept = app.state.services.searches.keep(factories.plan_set(1, spec=spec), spec, planner.estimate(spec))
+        yield Site(url, app.state.services, {"plan": kept.plans[0].plan_id})
 
 
 def shown(page: Page) -> tuple[float, float]:
