@@ -17,7 +17,6 @@ from autodeploy.planner.prepared import at_size, context_for, context_of_plan, p
 from autodeploy.ranking.one_strategy import Predicted, predicted
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.rescaled_plan import rescaled_timeline
-from autodeploy.rl_planning.planning import estimate_rl, timeline_rl
 from autodeploy.specs.planset import Breakdown
 from autodeploy.strategies.rules import broken_rules
 from autodeploy.training_run.run_estimate import Step, planned_run
@@ -48,6 +47,8 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
         if the spec has no strategy, or its degrees contradict the cluster.
     """
     if spec.training.rl is not None:
+        from autodeploy.rl_planning.planning import estimate_rl  # a tenth of a second, for post-training alone
+
         return estimate_rl(spec, features=features)
     if spec.strategy is None:
         raise SpecError(
@@ -62,6 +63,8 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
 def reestimate(spec: Spec, plan: Plan) -> Plan:
     """Predict a plan that a search for this spec found once more: on the cards and the batch that it uses."""
     if spec.training.rl is not None:
+        from autodeploy.rl_planning.planning import estimate_rl
+
         return estimate_rl(spec, plan.strategy)
     prepared = prepare(spec)
     context = context_of_plan(prepared, plan)
@@ -151,6 +154,8 @@ def timeline(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineT
         if the strategy's degrees contradict the cluster, or its schedule is not modelled.
     """
     if spec.training.rl is not None:
+        from autodeploy.rl_planning.planning import timeline_rl
+
         return timeline_rl(spec, strategy, slots=slots)
     prepared = prepare(spec)
     found = estimated(strategy, context_for(prepared, strategy, None))

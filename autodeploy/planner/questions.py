@@ -17,10 +17,6 @@ from autodeploy.ranking.operator_report import operator_report
 from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.why_not import explain_rejection
-from autodeploy.rl_planning.launchable import broken_by
-from autodeploy.rl_planning.one_update import context_of_update, trainers
-from autodeploy.rl_planning.update_layouts import update_alone
-from autodeploy.rl_planning.why_not import why_not_rl
 from autodeploy.strategies.launch_rules import LaunchRules
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rule_sentences import told
@@ -50,6 +46,9 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
         raise SpecError(Message("common.needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
     of_generation: tuple[BrokenRule, ...] = ()
     if spec.training.rl is not None:
+        from autodeploy.rl_planning.launchable import broken_by  # a tenth of a second, for post-training alone
+        from autodeploy.rl_planning.update_layouts import update_alone
+
         profile = profile_of(spec.cluster)
         of_generation = broken_by(spec, profile, healthy_npus(profile, spec.cluster))
         spec = update_alone(spec, spec.strategy)
@@ -76,6 +75,8 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     best : what a search for this spec found, where that is known; None searches.
     """
     if spec.training.rl is not None:
+        from autodeploy.rl_planning.why_not import why_not_rl
+
         return why_not_rl(spec, strategy, search=plan, best=lambda: best or plan(spec))
     prepared = prepare(spec)
     if not is_whole(strategy, moe=spec.model.is_moe):
@@ -110,6 +111,8 @@ def operators(spec: Spec, plan: Plan) -> OperatorReport:
         if the plan's degrees contradict the cluster.
     """
     if spec.training.rl is not None:
+        from autodeploy.rl_planning.one_update import context_of_update, trainers
+
         how = plan.strategy.rl
         assert how is not None
         profile = profile_of(spec.cluster)

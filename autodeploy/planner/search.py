@@ -23,8 +23,6 @@ from autodeploy.ranking.chosen import weight_of
 from autodeploy.ranking.layouts_found import layouts_found
 from autodeploy.ranking.search_result import Outcome, SearchLabel, finish
 from autodeploy.ranking.unrestricted import price_of_target
-from autodeploy.rl_planning.planning import plan_rl
-from autodeploy.rl_planning.update_layouts import update_spec
 from autodeploy.solver.effort import cores
 from autodeploy.solver.outer.best_first import best_first
 from autodeploy.solver.outer.candidate import with_placements
@@ -79,6 +77,8 @@ def plan(
         if spec.search.spare_nodes:
             why = Message("planner.post_training_is_not_planned_with_fewer_nodes")
             raise UnsupportedError(why, path="/search/spare_nodes", hint=Message("common.leave_it_out"))
+        from autodeploy.rl_planning.planning import plan_rl  # a tenth of a second, for post-training alone
+
         return plan_rl(spec, UpdateSearch(stop), stop, search_id=search_id, created_at=created_at, started=started)
     if spec.search.objective == OBJECTIVE and phases_of(spec):
         part = partial(plan, progress=progress, should_cancel=stop)
@@ -278,12 +278,19 @@ def check_space(spec: Spec) -> None:
     SpecError
         as `prepare`, and if there would be too many candidates.
     """
-    if spec.training.rl is not None:
-        spec = update_spec(spec)
-    prepared = prepare(spec)
+    prepared = prepare(_of_update(spec))
     refuse_enormous(prepared.spec, prepared.profile, prepared.choice, prepared.context)
     refuse_unsaved(prepared.spec, prepared.profile.vendor)
     _check_phases(prepared.spec)
+
+
+def _of_update(spec: Spec) -> Spec:
+    """The spec of what is searched: of post-training its update."""
+    if spec.training.rl is None:
+        return spec
+    from autodeploy.rl_planning.update_layouts import update_spec
+
+    return update_spec(spec)
 
 
 def _check_phases(spec: Spec) -> None:
@@ -303,7 +310,7 @@ def _check_phases(spec: Spec) -> None:
 
 def search_size(spec: Spec) -> SearchSize:
     """What the time of the spec's search depends on, counted without searching; errors as `prepare`."""
-    prepared = prepare(spec if spec.training.rl is None else update_spec(spec))
+    prepared = prepare(_of_update(spec))
     return size_of_search(prepared.spec, prepared.profile, prepared.choice, prepared.context)
 
 
