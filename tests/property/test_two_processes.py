@@ -81,7 +81,7 @@ def test_a_candidate_costs_the_same_priced_with_others_or_alone(case: str) -> No
 
 def test_a_planset_is_the_same_from_one_process_and_from_two(monkeypatch: pytest.MonkeyPatch) -> None:
     document = read_spec_file(EXAMPLES / "llama2_70b_32.yaml").model_dump(mode="json", exclude_unset=True)
-    spec = Spec.model_validate({**document, "search": {"effort": 0.02, "fix": {"tp": 8, "pp": 4, "cp": 1}}})
+    spec = Spec.model_validate({**document, "search": {"effort": 0.02, "fix": {"tp": 8, "pp": 4, "vpp": 1, "cp": 1}}})
     monkeypatch.setenv("AUTODEPLOY_CORES", "1")
     alone = planner.plan(spec)
     monkeypatch.setattr("autodeploy.planner.search.cores", lambda: 2)

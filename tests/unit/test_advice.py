@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def planned(risk: str, memory_limit_gib: float | None = None, top_k: int = 5) -> PlanSet:
     """Qwen3-30B-A3B on two nodes of eight, where its best plans are."""
     search: dict[str, Any] = {"effort": "fast", "risk": risk, "top_k": top_k, "memory_limit_gib": memory_limit_gib}
-    search["allow"] = {"tp": [1], "pp": [1, 2], "cp": [1], "ep": [8, 16], "micro_batch_size": [1]}
+    search["allow"] = {"tp": [1], "pp": [1, 2], "vpp": [1, 2], "cp": [1], "ep": [8, 16], "micro_batch_size": [1]}
     return plan(
         read_spec_document(
             {

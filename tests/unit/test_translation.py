@@ -30,7 +30,7 @@ LLAMA: dict[str, Any] = {
     "model": "llama2-7b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 64, "tokens": 1e12},
-    "search": {"effort": 0.02, "top_k": 2},
+    "search": {"effort": 0.02, "top_k": 2, "allow": {"vpp": [1], "cp": [1]}},
 }
 QWEN: dict[str, Any] = LLAMA | {"model": "qwen3-30b-a3b", "cluster": {"profile": "ascend-800t-a2", "num_npus": 32}}
 
@@ -65,8 +65,8 @@ def spoken(document: dict[str, Any]) -> list[str]:
         QWEN
         | {"run": {"phases": [{"tokens": 1e12}, {"tokens": 1e11, "seq_length": 131_072, "global_batch_size": 32}]}}
         | {"training": {"seq_length": 4096, "global_batch_size": 64}}
-        | {"search": LLAMA["search"] | {"allow": {"tp": [1, 2], "pp": [1, 2], "cp": [1, 8]}}},
-        LLAMA | {"model": "llama2-70b", "search": LLAMA["search"] | {"allow": {"tp": [8], "vpp": [1]}}},
+        | {"search": LLAMA["search"] | {"allow": {"tp": [1, 2], "pp": [1, 2], "vpp": [1], "cp": [1, 8]}}},
+        LLAMA | {"model": "llama2-70b", "search": LLAMA["search"] | {"allow": {"tp": [8], "vpp": [1], "cp": [1]}}},
         LLAMA
         | {"training": {"seq_length": 4096, "global_batch_size": 7}}
         | {"search": LLAMA["search"] | {"risk": "neutral"}},
