@@ -132,7 +132,9 @@ def test_a_cluster_with_its_price_is_read() -> None:
 
 def test_the_real_planner_answers_for_both_clusters() -> None:
     offers = [ClusterOffer(profile=A2, price_per_npu_hour=1.2), ClusterOffer(profile=CM, price_per_npu_hour=2.6)]
-    spec = spec_of(search={"effort": 0.02, "risk": "neutral", "top_k": 1})
+    spec = spec_of(
+        search={"effort": 0.02, "risk": "neutral", "top_k": 1, "fix": {"cp": 1, "vpp": 1, "micro_batch_size": 1}}
+    )
     answers = [
         points_on(on_offer(spec, offer), offer, planner=planner, days=60.0, tokens=1e12, max_npus=128)
         for offer in offers

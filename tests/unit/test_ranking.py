@@ -22,6 +22,7 @@ from hardware_profiles import load_profile
 from hardware_profiles.covariance import Covariance, FittedFactor
 from tests import factories
 
+FEW: dict[str, Any] = {"vpp": 1, "cp": 1, "micro_batch_size": 1}
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -202,7 +203,7 @@ def test_the_example_that_cannot_fit_names_memory_and_the_nearest_change_that_fi
     larger = spec.model_copy(
         update={
             "cluster": spec.cluster.model_copy(update={"num_npus": npus}),
-            "search": spec.search.model_copy(update={"effort": 0.02, "risk": "neutral"}),
+            "search": spec.search.model_copy(update={"effort": 0.02, "risk": "neutral", "top_k": 1, "fix": FEW}),
         }
     )
     assert plan(larger).plans, "the named change really fits"
@@ -214,7 +215,7 @@ def test_blocks_and_spares_that_cannot_fit_are_infeasible_and_told_how_many_card
             "model": "llama2-70b",
             "cluster": {"profile": "ascend-800t-a2", "blocks": [{"supernode": 0, "nodes": 1}], "spare_npus": 2},
             "training": {"seq_length": 4096, "global_batch_size": 64},
-            "search": {"effort": 0.02, "top_k": 1, "risk": "neutral"},
+            "search": {"effort": 0.02, "top_k": 1, "risk": "neutral", "fix": FEW},
         }
     )
     found = plan(spec)
