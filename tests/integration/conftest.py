@@ -5,11 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from contextlib import asynccontextmanager
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import fastapi.applications
 import httpx
 import pytest
 
@@ -21,6 +19,7 @@ from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
 from tests import factories
 from tests.support.forked_processes import processes
+from tests.support.openapi_document import routes_read_once
 from tests.support.postgresql import ReusedDatabase, WithoutRows, fresh_database
 from tests.support.short_pauses import shorten
 
@@ -49,17 +48,7 @@ def _short_pauses() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _routes_read_once() -> Iterator[None]:
-    """What routes say in the OpenAPI document takes a second to make, and apps of one title have the same."""
-    make = fastapi.applications.get_openapi
-    made: dict[str, dict[str, Any]] = {}
-
-    def get_openapi(*, title: str, **of: Any) -> dict[str, Any]:
-        if title not in made:
-            made[title] = make(title=title, **of)
-        return deepcopy(made[title])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastapi.applications.get_openapi", get_openapi)
+    with routes_read_once():
         yield
 
 

@@ -24,6 +24,7 @@ from tests import factories
 from tests.conftest import NO_CHROMIUM
 from tests.support import browsers
 from tests.support.forked_processes import processes
+from tests.support.openapi_document import routes_read_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,8 +146,8 @@ def store_searches(services: Services) -> dict[str, str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked() -> Iterator[None]:
-    """Services inside a test fork their processes."""
-    with processes(forked=True):
+    """Services inside a test fork their processes, and read what their routes say once."""
+    with processes(forked=True), routes_read_once():
         yield
 
 

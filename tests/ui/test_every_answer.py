@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import expect
 
 from autodeploy import planner
 from autodeploy.specs.spec import Spec
@@ -35,18 +36,18 @@ JUDGED = (
 )
 ELEMENTS = re.compile(r"<[a-z0-9]+(?: class=\"[^\"]*\")?")
 WIDE = {"width": WIDTHS[-1], "height": 900}
+ABLATION = "section[aria-labelledby='ablation']"
 WHAT_IF, WHY_NOT = ("section[aria-labelledby='what-if']", "section[aria-labelledby='why-not']")
 # Language, form, its fields, and the part of the page that answers; all rules see the rest of that page elsewhere.
 # Neither language has colours or elements of its own, and `tests/integration` reads answers of forms in both;
-# `test_clusters_compared` judges the answer of its form.
+# `test_clusters_compared` and `test_walk_through` judge the answers of forms that are sent there.
 SENT: tuple[tuple[str, str, dict[str, str], str | None], ...] = (
     ("zh", "/plans/{plan1}/what-if", {"micro_batch_size": "2"}, WHAT_IF),
     ("en", "/plans/{plan1}/what-if", {"tp": "16", "pp": "4"}, "main > section.alert"),
     ("en", "/plans/{plan1}/why-not", {"strategy": "tp=16,pp=1", "others": "plan"}, WHY_NOT),
     ("zh", "/plans/{plan1}/why-not", {"strategy": "nonsense"}, "main > section.alert"),
-    ("en", "/plans/{plan1}/ablation", {}, "section[aria-labelledby='ablation']"),
+    ("en", "/plans/{plan1}/ablation", {}, ABLATION),
     ("zh", "/plans/{plan1}/search", {"micro_batch_size": "2"}, "main"),
-    ("zh", "/searches/{search}/scaling", {}, "section[aria-labelledby='scaling']"),
     ("en", "/searches/{search}/notes", {"tags": "x" * 100}, "main"),
     ("zh", "/new", {"form": "paste", "spec": "model: ["}, "main"),
 )
@@ -100,6 +101,10 @@ def test_what_forms_answer(chromium_browser: Browser, planned: Site) -> None:
             with page.expect_navigation(timeout=120_000):
                 page.evaluate(SEND, [f"{path.format(**planned.stored)}?lang={lang}", filled])
             fits_every_width(page)
+            if answer == ABLATION:
+                rows = page.locator(f"{ABLATION} tbody tr")
+                expect(rows.first).to_contain_text("all off")
+                assert rows.count() > 4
             page.evaluate(ALL_PARTS)
             page.evaluate(ALL_FOLDS)
             if found := violations_in_both_schemes(page, within=answer):

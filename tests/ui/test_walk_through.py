@@ -12,7 +12,8 @@ from api.ui.languages import texts
 from autodeploy.importers.import_document import import_document
 from tests import factories
 from tests.ui.conftest import SPEC as PLANNED
-from tests.ui.conftest import visiting
+from tests.ui.conftest import fits_every_width, visiting
+from tests.ui.test_accessibility import violations_in_both_schemes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -58,6 +59,10 @@ def _scale(page: Page, says: dict[str, str]) -> None:
     expect(rows.first).to_be_visible(timeout=60_000)
     assert rows.count() >= 4
     expect(rows.locator("xpath=self::*[contains(@class, 'first')]")).to_contain_text("100.0 %")
+    fits_every_width(page)
+    assert violations_in_both_schemes(page, within="section[aria-labelledby='scaling']") == []
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def _export(page: Page) -> None:
