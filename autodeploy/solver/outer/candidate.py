@@ -251,22 +251,27 @@ class PricedTogether:
         key[np.unique(outer, return_index=True)[1]] = 0
         self._rows = likely[np.argsort(key, kind="stable")]
         self._place_of = {index: place for place, index in enumerate(self._rows.tolist())}
-        self._batches: dict[tuple[int, int], Priced] = {}
+        self._batches: dict[tuple[bytes, int], Priced] = {}
 
     def at(self, index: int, context: Context) -> Priced:
         """A candidate of a context, with the costs of its layers."""
-        place = self._place_of.get(index)
-        if place is None:
-            return self._priced(np.array([index]), context)
-        start = place - place % TOGETHER
-        rows = self._rows[start : start + TOGETHER]
+        rows = self._beside(index)
         rows = rows[[self._request.contexts(row) is context for row in rows.tolist()]]
-        key = start, id(context)
+        key = rows.tobytes(), id(context)
         if key not in self._batches:
             if len(self._batches) == MOST_BATCHES:
                 del self._batches[next(iter(self._batches))]
             self._batches[key] = self._priced(rows, context)
         return replace(self._batches[key], index=rows.tolist().index(index))
+
+    def _beside(self, index: int) -> Ints:
+        """Candidates that are priced with one, itself among them: its neighbours, or where it has none its tuple."""
+        place = self._place_of.get(index)
+        if place is None:
+            outer = self._request.outer
+            return np.flatnonzero(outer == outer[index])
+        start = place - place % TOGETHER
+        return self._rows[start : start + TOGETHER]
 
     def _priced(self, rows: Ints, context: Context) -> Priced:
         candidates = self._request.candidates.take(rows)
