@@ -237,12 +237,16 @@ class QuickPlans:
 
     def _next(self, order: Ints, position: int) -> list[int]:
         """Candidates after a place in an order that will probably be looked at next."""
-        first_of: dict[int, int] = {}
+        soon: dict[int, int] = {}
         for index in map(int, order[position + 1 : position + 1 + LOOKAHEAD_WINDOW]):
             number = int(self.open.outer[index])
-            if number not in self._solved and not self._useless([], index):
-                first_of.setdefault(number, index)
-        return list(first_of.values())[:LOOKAHEAD_CANDIDATES]
+            if number not in self._solved and number not in soon:
+                first = self._candidates(number)[0]
+                if not self._useless([], first):
+                    soon[number] = first
+            if len(soon) == LOOKAHEAD_CANDIDATES:
+                break
+        return list(soon.values())
 
     def _useless(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate of a tuple will not be solved, as things stand."""
