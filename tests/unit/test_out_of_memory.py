@@ -139,7 +139,7 @@ def test_other_families_of_models_do_not_follow() -> None:
 def test_other_clusters_do_not_follow(tmp_path: Path) -> None:
     def named(name: str) -> Spec:
         document = spec_of("dense").model_dump(mode="json", exclude_unset=True)
-        document["search"]["top_k"] = 2
+        document["search"]["top_k"] = 1
         return parse_spec({**document, "cluster": {**document["cluster"], "name": name}})
 
     settings = load_settings(database_url=f"sqlite:///{tmp_path / 'halls.db'}")

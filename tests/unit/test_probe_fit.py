@@ -121,6 +121,7 @@ def test_the_overlay_is_one_and_says_where_it_comes_from() -> None:
 def test_what_the_host_issues_too_slowly_says_nothing_of_the_device() -> None:
     document, _ = made()
     slow = json.loads(json.dumps(document))
+    slow["measurements"] = [each for each in slow["measurements"] if each["kind"] in {"gemm", "vector", "launch"}]
     for each in slow["measurements"]:
         if each["kind"] == "gemm":
             each |= {"host_bound": True, "median": 1.0}

@@ -60,11 +60,13 @@ def document(profile: str, overrides: dict[str, float] | None = None, **training
     }
 
 
-def prepared(profile: str, overrides: dict[str, float] | None = None, **training: Any) -> list[Estimated]:
-    """The strategies as estimated, all in one context."""
+def prepared(
+    profile: str, overrides: dict[str, float] | None = None, *, most: int = len(STRATEGIES), **training: Any
+) -> list[Estimated]:
+    """The first strategies as estimated, all in one context."""
     spec = read_spec_document(document(profile, overrides, **training))
     context = spec_context(spec, profile_of(spec.cluster), FEATURES)
-    return [estimated(Strategy.model_validate({"micro_batch_size": 1, **each}), context) for each in STRATEGIES]
+    return [estimated(Strategy.model_validate({"micro_batch_size": 1, **each}), context) for each in STRATEGIES[:most]]
 
 
 @cache
@@ -139,8 +141,8 @@ def test_a_world_is_the_spec_with_these_numbers(profile: str) -> None:
                     training["routing_imbalance"] = 1.0 + 0.3 * factor
             if overrides or training:
                 checked += 1
-                again = [each.estimate.step_time_s for each in prepared(profile, overrides, **training)]
-                assert again == pytest.approx(ends[number.name][:, place].tolist(), rel=1e-12), number.name
+                again = [each.estimate.step_time_s for each in prepared(profile, overrides, most=3, **training)]
+                assert again == pytest.approx(ends[number.name][:3, place].tolist(), rel=1e-12), number.name
     assert checked > 15
 
 
