@@ -13,13 +13,18 @@ import pytest
 from autodeploy import planner
 from autodeploy.importers.spec_file import read_spec_file
 from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.candidate import LIKELY, CandidateSolver
+from autodeploy.solver.outer.candidate import LIKELY, CandidateSolver, PlansAhead
+from autodeploy.solver.outer.candidate_bounds import CandidateBounds
+from autodeploy.solver.outer.frontier import SearchState
+from autodeploy.solver.outer.quick_plans import QuickPlans
 from autodeploy.solver.outer.worker_process import WorkerProcess
 from autodeploy.solver.search_space import search_space
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
-    from autodeploy.solver.outer.frontier import SearchState
+    from collections.abc import Sequence
+
+    from autodeploy.solver.outer.candidate import Quick
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SPACES = {
@@ -62,6 +67,32 @@ def test_two_processes_find_what_one_finds(case: str, monkeypatch: pytest.Monkey
         assert one.solution.bound_s == other.solution.bound_s
         np.testing.assert_array_equal(one.solution.plan.layout, other.solution.plan.layout)
         np.testing.assert_array_equal(one.solution.plan.applied, other.solution.plan.applied)
+
+
+@pytest.mark.parametrize("case", SPACES)
+def test_what_is_planned_ahead_is_what_looks_ask_for(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = read_spec_file(EXAMPLES / f"{case}.yaml").model_dump(mode="json", exclude_unset=True)
+    prepared = planner.prepare(Spec.model_validate(document))
+    space = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    request = space.request(3, 0.0, planner.budget_of(prepared.spec))
+    ahead: set[int] = set()
+
+    def noted(plans: PlansAhead, index: int, soon: Sequence[int]) -> Quick:
+        ahead.update(soon)
+        return plan(plans, index, soon)
+
+    plan = PlansAhead.plan
+    monkeypatch.setattr(PlansAhead, "plan", noted)
+    here = CandidateSolver(request, together=True)
+    with WorkerProcess(here, beside=False, should_cancel=None) as worker:
+        looks = QuickPlans(SearchState(), CandidateBounds(request, here, worker), request, lambda _: None, prune=True)
+        looks.by_estimate(1.0)
+        by_estimate = len(ahead)
+        looks.by_bound(3.0)
+    assert 0 < by_estimate < len(ahead)
+    for index in ahead:
+        rows = np.flatnonzero(request.outer == request.outer[index])
+        assert request.swept.repaired_s[index] == request.swept.repaired_s[rows].min()
 
 
 @pytest.mark.parametrize("case", SPACES)
