@@ -18,6 +18,7 @@ from autodeploy.specs.spec import Spec
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
 from tests import factories
+from tests.support import made_once
 from tests.support.forked_processes import processes
 from tests.support.openapi_document import routes_read_once
 from tests.support.postgresql import ReusedDatabase, WithoutRows, fresh_database
@@ -47,8 +48,11 @@ def _short_pauses() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _routes_read_once() -> Iterator[None]:
-    with routes_read_once():
+def _made_once() -> Iterator[None]:
+    """Apps and databases of tests share what all of them would make alike."""
+    with pytest.MonkeyPatch.context() as patch, routes_read_once():
+        made_once.compile_statements_once(patch)
+        made_once.read_routes_once(patch)
         yield
 
 
