@@ -172,9 +172,20 @@ def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> lis
             found.append(part())
         finally:
             leave()
-    except Mine:
+    except (Mine, SystemError) as error:
+        if not _came_of(error, Mine):
+            raise
         leave()  # it may have come while the part was being left: then `done` was not set yet
     return found
+
+
+def _came_of(error: BaseException | None, first: type[BaseException]) -> bool:
+    """Whether an error is this one, or was made of it: machine code says SystemError where Python code that it calls is
+    interrupted.
+    """
+    while error is not None and not isinstance(error, first):
+        error = error.__cause__
+    return error is not None
 
 
 def _may_not_be_cut(thread: int) -> bool:

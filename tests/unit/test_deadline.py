@@ -63,6 +63,23 @@ def test_an_interruption_is_not_caught_as_an_error() -> None:
     assert deadline(0.1).search(stubborn) is None
 
 
+def test_an_interruption_that_machine_code_words_anew_is_one() -> None:
+    def calls() -> None:
+        """As compiled code that calls Python, which is interrupted."""
+        try:
+            busy(30.0)
+        except Overdue as error:
+            raise SystemError("returned a result with an exception set") from error
+
+    assert deadline(0.1).search(calls) is None
+
+    def wrong() -> None:
+        raise SystemError("of its own")
+
+    with pytest.raises(SystemError, match="of its own"):
+        deadline(10.0).search(wrong)
+
+
 def test_an_import_is_left_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = "import time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end:\n    pass\nwhole = True\n"
     (tmp_path / "a_slow_module_of_this_test.py").write_text(slow)
