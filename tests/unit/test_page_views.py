@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.unit
 
+NUMBERS = itertools.count()
+
 
 class CountingPlanner:
     """Simulates nothing, and counts how often it is asked to."""
 
     def __init__(self, refusal: Exception | None = None) -> None:
         self.asked = 0
+        self.name = f"counting {next(NUMBERS)}"  # what a planner of another test answered is still remembered
         self._refusal = refusal
 
     def timeline(self, _spec: Any, _strategy: Any) -> object:
@@ -37,7 +41,7 @@ class CountingPlanner:
 def views(monkeypatch: pytest.MonkeyPatch) -> Callable[[CountingPlanner], Views]:
     def of(planner: CountingPlanner) -> Views:
         monkeypatch.setattr("api.ui.views.load_planner", lambda _name: planner)
-        return Views(cast("Any", SimpleNamespace(planner_module=f"counting {id(planner)}")))
+        return Views(cast("Any", SimpleNamespace(planner_module=planner.name)))
 
     return of
 
