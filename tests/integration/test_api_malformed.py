@@ -12,5 +12,5 @@ pytestmark = pytest.mark.integration
 def test_malformed_specs_are_refused_with_a_pointer(sqlite_url):
     with posting_app(sqlite_url) as post:
         assert post(WELL_FORMED).status_code == 202
-        sent, _ = refuse_all(post, examples=150)
-    assert sent >= 150
+        sent, _ = refuse_all(post, examples=300)
+    assert sent >= 300

@@ -111,7 +111,7 @@ def with_histogram(case: Case) -> Case:
     return replace(case, context=spec_context(spec, where.profile, case.context.features))
 
 
-@settings(max_examples=examples(10), phases=[Phase.generate])
+@settings(max_examples=examples(14), phases=[Phase.generate])
 @given(
     st.sampled_from(["expert_migration", "mutual_routing", "sample_rearrangement", "capacity_drop"]),
     st.sampled_from([1.0, 1.1, 1.5, 3.0]),
@@ -132,7 +132,7 @@ def test_a_feature_that_levels_never_adds_exposed_time(feature: str, imbalance: 
         assert sum(after.breakdown[w] for w in waits) <= sum(before.breakdown[w] for w in waits) + small
 
 
-@settings(max_examples=examples(14), phases=[Phase.generate])
+@settings(max_examples=examples(20), phases=[Phase.generate])
 @given(st.floats(1.0, 4.0), st.sampled_from([(1, 4), (1, 8), (2, 16), (4, 32)]), st.integers(0, 3))
 def test_tokens_are_conserved_through_placement_and_copies(factor: float, where: tuple[int, int], hottest: int) -> None:
     """What ranks receive adds up to what the router sends, wherever experts are, and hot experts' tokens stay home."""

@@ -47,7 +47,7 @@ def placed(data: st.DataObject, case: Case, count: int, schedules: tuple[str, ..
     return found
 
 
-@settings(max_examples=examples(9), phases=[Phase.generate])
+@settings(max_examples=examples(12), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_parts_of_a_sweep_add_up_and_none_is_negative(data: st.DataObject, case: Case) -> None:
     table = sweep(candidates_of([data.draw(degrees(case)) for _ in range(12)]), case.context)
@@ -60,7 +60,7 @@ def test_parts_of_a_sweep_add_up_and_none_is_negative(data: st.DataObject, case:
     assert (table.least_bytes <= table.memory_bytes * (1 + ROUNDING)).all()
 
 
-@settings(max_examples=examples(10), phases=[Phase.generate])
+@settings(max_examples=examples(14), phases=[Phase.generate])
 @given(st.data(), cases())
 def test_parts_of_an_estimate_add_up_and_no_layout_beats_the_bound(data: st.DataObject, case: Case) -> None:
     layouts = placed(data, case, 6)
@@ -74,7 +74,7 @@ def test_parts_of_an_estimate_add_up_and_no_layout_beats_the_bound(data: st.Data
         assert table.least_bytes[index] <= found.allocator_bytes.max() * (1 + ROUNDING)
 
 
-@settings(max_examples=examples(9), phases=[Phase.generate])
+@settings(max_examples=examples(12), phases=[Phase.generate])
 @given(st.data(), cases(), st.sampled_from(["network", "memory", "matrix", "host_link"]))
 def test_a_faster_machine_is_never_slower(data: st.DataObject, case: Case, part: str) -> None:
     layouts = placed(data, case, 3, ESTIMATED)

@@ -90,7 +90,7 @@ def pairs(draw: st.DrawFn, features: tuple[str, ...]) -> Pair:
     return name, before, after, [(d, draw(placements(model["num_hidden_layers"], d.pp, d.vpp))) for d in strategies]
 
 
-@settings(max_examples=examples(8), phases=[Phase.generate])
+@settings(max_examples=examples(10), phases=[Phase.generate])
 @given(pairs((*OPERATORS, "cube_vector_parallel")))
 def test_an_operator_feature_takes_no_more_time(pair: Pair) -> None:
     _, off, on, layouts = pair
@@ -102,7 +102,7 @@ def test_an_operator_feature_takes_no_more_time(pair: Pair) -> None:
         assert (after.allocator_bytes <= before.allocator_bytes * (1 + ROUNDING)).all()
 
 
-@settings(max_examples=examples(8), phases=[Phase.generate])
+@settings(max_examples=examples(10), phases=[Phase.generate])
 @given(pairs(HOST))
 def test_a_host_feature_exposes_no_more_host_time(pair: Pair) -> None:
     _, off, on, layouts = pair
@@ -115,7 +115,7 @@ def test_a_host_feature_exposes_no_more_host_time(pair: Pair) -> None:
     assert events[1] <= events[0] * (1 + ROUNDING)
 
 
-@settings(max_examples=examples(8), phases=[Phase.generate])
+@settings(max_examples=examples(10), phases=[Phase.generate])
 @given(pairs(tuple(COMMUNICATION)), st.booleans())
 def test_a_communication_feature_exposes_no_more_of_its_lane(pair: Pair, sharded: bool) -> None:
     name, off, on, layouts = pair
@@ -150,7 +150,7 @@ def paired(draw: st.DrawFn) -> tuple[Case, Layouts]:
     return case, layouts
 
 
-@settings(max_examples=examples(8), phases=[Phase.generate])
+@settings(max_examples=examples(10), phases=[Phase.generate])
 @given(paired())
 def test_pairing_exposes_less_expert_communication(drawn: tuple[Case, Layouts]) -> None:
     case, layouts = drawn
@@ -168,7 +168,7 @@ def with_features(case: Case, *names: str) -> Case:
     return replace(case, context=replace(case.context, features=case.context.features | set(names)))
 
 
-@settings(max_examples=examples(8), phases=[Phase.generate])
+@settings(max_examples=examples(10), phases=[Phase.generate])
 @given(pairs((*LOSSY, "adaptive_comm_buffers")))
 def test_a_saving_feature_takes_no_memory(pair: Pair) -> None:
     _, off, on, layouts = pair

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from autodeploy.specs.search import SearchSpec
 
-SPACES = settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
-TIMED = settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+SPACES = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
+TIMED = settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 TINY: dict[str, Any] = {
     "name": "tiny",
     "hidden_size": 1024,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.strategies.candidates import Candidates
 
-INSTANCES = examples(16)
+INSTANCES = examples(24)
 TOP_K = 3
 TINY: dict[str, Any] = {
     "name": "tiny",

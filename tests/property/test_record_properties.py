@@ -110,7 +110,7 @@ def runs(draw: st.DrawFn, models: tuple[str, ...] = DENSE + EXPERTS) -> Run:
 # -- nothing is refused, nothing is absurd ------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(14), deadline=None)
+@settings(max_examples=examples(18), deadline=None)
 @given(runs())
 def test_every_run_has_a_time_between_the_limits_of_its_chip(run: Run) -> None:
     predicted = run.predict()
@@ -141,7 +141,7 @@ ODD: tuple[tuple[str, Any], ...] = (
 )
 
 
-@settings(max_examples=examples(14), deadline=None)
+@settings(max_examples=examples(18), deadline=None)
 @given(runs(), st.lists(st.sampled_from(ODD), max_size=4), st.sampled_from([None, 1, 7, 12, 10_007]))
 def test_no_rule_and_no_word_refuses_a_run(run: Run, odd: list[tuple[str, Any]], cards: int | None) -> None:
     document = replace(run, more=tuple(odd)).record().model_dump(mode="json", exclude={"diagnoses"}, exclude_unset=True)

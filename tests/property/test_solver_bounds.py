@@ -85,7 +85,7 @@ def stage_bound_s(problem: InnerProblem, low_s: float, high_s: float) -> float:
     return float(lower_bound_s(batch_of(problem), low, high)[0]) + problem.tail_s
 
 
-@pytest.mark.parametrize("block", range(min(examples(2), 8)))
+@pytest.mark.parametrize("block", range(min(examples(4), 8)))
 def test_no_bound_exceeds_the_optimum(block: int) -> None:
     library, shares, feasible, forced = PathLibrary(), np.zeros(3), 0, 0
     for seed in range(1000 + block * CASES // 8, 1000 + (block + 1) * CASES // 8):
@@ -111,10 +111,10 @@ def test_no_bound_exceeds_the_optimum(block: int) -> None:
     assert forced, "memory costs time somewhere"
 
 
-@pytest.mark.parametrize("block", range(min(examples(1), 4)))
+@pytest.mark.parametrize("block", range(min(examples(1), 2)))
 def test_bounds_by_sets_of_options_never_exceed_the_optimum(block: int) -> None:
     library, feasible, higher, left_out = PathLibrary(), 0, 0, 0
-    for seed in range(3000 + block * CASES // 8, 3000 + (block + 1) * CASES // 8):
+    for seed in range(3000 + block * CASES // 4, 3000 + (block + 1) * CASES // 4):
         problem = replace(heavy_problem(seed), uniform_options=True)
         truth = best_step_s(problem)
         if not np.isfinite(truth) or not problem.options:
@@ -132,9 +132,9 @@ def test_bounds_by_sets_of_options_never_exceed_the_optimum(block: int) -> None:
             assert min(bound, enough_s) * (1 - SIMULATION_TOLERANCE) <= alone_s <= truth * (1 + 1e-9), seed
             left_out += np.isfinite(others_s)
             higher += enough_s == np.inf and bound > free_s * (1 + 1e-3)
-    assert feasible > 10
-    assert higher > 1, "it is for this that sets are looked at"
-    assert left_out > 5
+    assert feasible > 20
+    assert higher > 3, "it is for this that sets are looked at"
+    assert left_out > 10
 
 
 def test_sets_that_recompute_whole_layers_come_from_the_problem_with_room_for_them() -> None:
@@ -226,7 +226,7 @@ def test_dualpipe_is_bounded_by_its_work() -> None:
 
 def test_no_bound_exceeds_the_optimum_where_micro_batches_enter_from_both_ends() -> None:
     feasible = 0
-    for seed in range(60):
+    for seed in range(120):
         usual = heavy_problem(seed)
         # Both ends hold every piece: one for each direction.
         pieces = [piece._replace(stage=0, chunk=0 if piece is usual.pieces[0] else 1) for piece in usual.pieces]
@@ -243,7 +243,7 @@ def test_no_bound_exceeds_the_optimum_where_micro_batches_enter_from_both_ends()
             feasible += 1
             assert relax_bound(problem) <= truth * (1 + 1e-9), seed
             assert stage_bound_s(problem, 0.0, 2.0 * truth) <= truth * (1 + 1e-9), seed
-    assert feasible > 3
+    assert feasible > 6
 
 
 def test_no_bound_exceeds_the_optimum_of_equal_chunks() -> None:

@@ -157,7 +157,7 @@ def hold_to_brute_force(problem: InnerProblem, seed: int) -> InnerSolution:
     return solution
 
 
-@pytest.mark.parametrize("block", range(min(examples(3), 10)))
+@pytest.mark.parametrize("block", range(min(examples(5), 10)))
 def test_solver_matches_brute_force(block: int) -> None:
     seeds = range(block * CASES // 10, (block + 1) * CASES // 10)
     found = [hold_to_brute_force(random_problem(seed), seed) for seed in seeds]
@@ -166,7 +166,7 @@ def test_solver_matches_brute_force(block: int) -> None:
 
 def test_chunks_begin_where_they_may() -> None:
     kept = 0
-    for seed in [*range(0, 150, 10), *range(1, 150, 10)]:  # those with one chunk a stage
+    for seed in [*range(0, 150, 5), *range(1, 150, 5)]:  # those with one chunk a stage
         free = random_problem(seed)
         rng = np.random.default_rng(seed)
         layers = tuple(count + 2 for count in free.layers)
@@ -177,7 +177,7 @@ def test_chunks_begin_where_they_may() -> None:
         if solution.plan is not None:
             kept += 1
             assert set(solution.plan.layout.sum(axis=(1, 2)).cumsum()[:-1].tolist()) <= set(starts), seed
-    assert kept >= 15
+    assert kept >= 30
 
 
 def test_one_stage_with_pairs_is_never_faster_than_its_bound() -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SPACES = {
     "llama2_70b_32": {"search": {"fix": {"tp": 8}}},
+    "qwen3_235b_128": {"search": {"fix": {"tp": 4, "ep": 8, "pp": 4}}},
     "deepseek_v3_cloudmatrix_384": {"search": {"fix": {"tp": 2, "pp": 16, "cp": 1}}},
 }
 
@@ -84,7 +85,7 @@ def test_what_is_planned_ahead_is_what_looks_ask_for(case: str, monkeypatch: pyt
     plan = PlansAhead.plan
     monkeypatch.setattr(PlansAhead, "plan", noted)
     here = CandidateSolver(request, together=True)
-    with WorkerProcess(here, beside=False, should_cancel=None) as worker:
+    with WorkerProcess(here, beside=True, should_cancel=None) as worker:
         looks = QuickPlans(SearchState(), CandidateBounds(request, here, worker), request, lambda _: None, prune=True)
         looks.by_estimate(1.0)
         by_estimate = len(ahead)

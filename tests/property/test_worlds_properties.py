@@ -27,7 +27,7 @@ def estimate_of(context: Context, candidate: Candidates, layout: Layout) -> Esti
     return estimate_layout(Priced(classes, candidate, context), layout)
 
 
-@settings(max_examples=examples(6), phases=[Phase.generate], deadline=None)
+@settings(max_examples=examples(8), phases=[Phase.generate], deadline=None)
 @given(st.data(), cases())
 def test_every_world_is_the_estimate_in_its_context_to_the_bit(data: st.DataObject, case: Case) -> None:
     """Whatever else is evaluated together with it; a world of zeros is the nominal time."""

@@ -109,6 +109,13 @@ def test_the_box_is_printed_with_widths_and_their_basis() -> None:
     assert max(number.influence for number in found.box) > 0.0
 
 
+def test_the_same_spec_is_ranked_alike() -> None:
+    again = planned.__wrapped__("averse", 30.0, 1)
+    assert (again.plans, again.fastest, again.risk) == tuple(
+        getattr(planned("averse", 30.0, 1), name) for name in ("plans", "fastest", "risk")
+    )
+
+
 @pytest.mark.parametrize(("robust", "risk"), [("regret", "averse"), ("worst_time", "averse"), ("off", "neutral")])
 def test_robust_of_earlier_versions_is_read_as_risk(robust: str, risk: str) -> None:
     assert SearchSpec.model_validate({"robust": robust}).risk == risk

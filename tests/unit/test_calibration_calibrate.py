@@ -42,8 +42,8 @@ TRUTH = {
 
 @cache
 def synthetic() -> tuple[Record, ...]:
-    """Runs of the shipped records as a device with known efficiencies would have run them: of every third
-    configuration with experts and every fourth without, as a fit takes as long as there are records.
+    """Runs of the shipped records as a device with known efficiencies would have run them: of every second
+    configuration with experts and every third without, as a fit takes as long as there are records.
     """
     parameters = (*PARAMETERS[PRIOR.family], *NUISANCES)
     assert set(TRUTH) == {p.name for p in parameters}
@@ -52,11 +52,11 @@ def synthetic() -> tuple[Record, ...]:
     of_configurations = {configuration_of(record): record for record in reversed(fitted)}
     made = []
     every = list(reversed(of_configurations.values()))
-    for record in [r for r in every if r.model.is_moe][::3] + [r for r in every if not r.model.is_moe][::4]:
+    for record in [r for r in every if r.model.is_moe][::2] + [r for r in every if not r.model.is_moe][::3]:
         rate = predict_record(record, efficiency=values, calibrated=False).tokens_per_s_per_npu
         measured = record.measured.model_copy(update={"tokens_per_s_per_npu": rate, "step_time_s": None})
         made.append(record.model_copy(update={"measured": measured}))
-    assert len(made) >= 12
+    assert len(made) >= 16
     return tuple(made)
 
 
@@ -207,7 +207,7 @@ def test_a_repeated_configuration_does_not_move_the_fit() -> None:
     noisy = some[0].model_copy(
         update={"measured": some[0].measured.model_copy(update={"tokens_per_s_per_npu": 0.9 * rate_of(some[0])})}
     )
-    once, often = (calibrate([noisy] * n + list(some[1:]), NAME, iterations=4).fit.log_factors for n in (1, 3))
+    once, often = (calibrate([noisy] * n + list(some[1:]), NAME).fit.log_factors for n in (1, 3))
     assert once == pytest.approx(often, abs=2e-3)
 
 

@@ -82,6 +82,12 @@ def test_steps_follow_the_numbers_of_both_parts() -> None:
             assert slower == pytest.approx(1.0 + share * (factor - 1.0), rel=1e-9)
 
 
+def test_advice_is_the_same_twice() -> None:
+    first, second = advised(), advised.__wrapped__()
+    assert [each.row for each in first.weighed] == [each.row for each in second.weighed]
+    assert [each.regret for each in first.weighed] == [each.regret for each in second.weighed]
+
+
 def test_a_gain_that_no_run_has_shown_counts_in_part() -> None:
     """A plan 4 % faster for something unproven, in every draw alike: half of the gain is expected to come true, and
     the plan that rests on runs is preferred where the whole may not.

@@ -236,8 +236,10 @@ class QuickPlans:
         self.report(index)
 
     def _next(self, order: Ints, position: int) -> list[int]:
-        """Candidates after a place in an order that will probably be looked at next."""
+        """Candidates that will probably be looked at after a place in an order, where a second process plans too."""
         soon: dict[int, int] = {}
+        if not self.open.beside.beside:
+            return []
         for index in map(int, order[position + 1 : position + 1 + LOOKAHEAD_WINDOW]):
             number = int(self.open.outer[index])
             if number not in self._solved and number not in soon:
