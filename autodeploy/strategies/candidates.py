@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -68,23 +68,26 @@ class Candidates:
 
     def take(self, index: Any) -> Candidates:
         """The candidates at an index, a slice or a mask."""
-        return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
+        return Candidates(**{name: getattr(self, name)[index] for name in AXES})
 
     def columns(self) -> dict[str, Any]:
         """Axes by name, for rules."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: getattr(self, name) for name in AXES}
 
     def axes_at(self, index: int) -> dict[str, int | str | bool]:
         """Axes of one candidate with the names of its categorical choices."""
         row: dict[str, int | str | bool] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)[index].item()
-            row[field.name] = CHOICES[field.name][value] if field.name in CHOICES else value
+        for name in AXES:
+            value = getattr(self, name)[index].item()
+            row[name] = CHOICES[name][value] if name in CHOICES else value
         return row
+
+
+AXES: Final = tuple(field.name for field in fields(Candidates))
 
 
 def concatenate(parts: list[Candidates]) -> Candidates:
     """All candidates of the parts, in order."""
     if len(parts) == 1:
         return parts[0]
-    return Candidates(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Candidates)})
+    return Candidates(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in AXES})

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.stack.expression import evaluate, names
+from autodeploy.stack.expression import evaluate
 from autodeploy.stack.frameworks import UNRESTRICTED
-from autodeploy.strategies.rules import values_of
+from autodeploy.strategies.rules import holding, values_of
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -61,22 +61,7 @@ def launchable(candidate: Candidates, facts: Mapping[str, Any], target: str) -> 
     """Memory choices that `target` can launch with one candidate; every choice where no framework is meant."""
     if target == UNRESTRICTED:
         return frozenset(memory_variants())
-    conditions = tuple(facts[FACT].items())
-    read = _names_read(conditions)
-    values = values_of(candidate, facts, read)
-    return _launchable(conditions, tuple(np.asarray(values[name]).item() for name in read))
-
-
-@lru_cache(maxsize=64)
-def _names_read(conditions: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    return tuple(sorted({name for _, when in conditions for name in names(when)}))
-
-
-@lru_cache(maxsize=1024)
-def _launchable(conditions: tuple[tuple[str, str], ...], values: tuple[Any, ...]) -> frozenset[str]:
-    """Choices whose conditions hold; values: of the names that they read, in order."""
-    known = dict(zip(_names_read(conditions), values, strict=True))
-    return frozenset(name for name, when in conditions if bool(evaluate(when, known)))
+    return holding(tuple(facts[FACT].items()), candidate, facts)
 
 
 def launchable_each(candidates: Candidates, facts: Mapping[str, Any], target: str) -> dict[str, Bools]:

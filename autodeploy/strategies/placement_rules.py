@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from autodeploy.stack.expression import evaluate, names
-from autodeploy.strategies.rules import read_rules, scope_of, values_of
+from autodeploy.strategies.rules import holding, read_rules, scope_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.strategies.candidates import Candidates
+    from autodeploy.strategies.rules import Conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +27,14 @@ class PlacementLimits:
     whole_groups: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    limit: str
-    targets: tuple[str, ...]
-    when: str
-    source: str
-
-
-@lru_cache(maxsize=1)
-def _limits() -> tuple[_Limit, ...]:
-    return tuple(_Limit(**{**row, "targets": tuple(row["targets"])}) for row in read_rules()["placement"])
+@lru_cache(maxsize=64)
+def _binding(scope: frozenset[str]) -> Conditions:
+    """The limits that bind what a plan is for, with their conditions."""
+    return tuple((each["limit"], each["when"]) for each in read_rules()["placement"] if scope & set(each["targets"]))
 
 
 def placement_limits(candidate: Candidates, facts: Mapping[str, Any], target: str) -> PlacementLimits:
-    """The limits of one candidate."""
-    scope = scope_of(facts, target)
-    binding = [each for each in _limits() if not scope.isdisjoint(each.targets)]
-    values = values_of(candidate, facts, {name for each in binding for name in names(each.when)})
-    found = {each.limit for each in binding if bool(np.all(evaluate(each.when, values)))}
+    """The limits of the first candidate."""
+    found = holding(_binding(scope_of(facts, target)), candidate, facts)
     groups = "whole_groups" in found
     return PlacementLimits("equal" in found and not groups, "filled" in found, groups)

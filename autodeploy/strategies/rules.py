@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from autodeploy.messages import Message
 from autodeploy.stack.expression import conjuncts, evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
-from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, Candidates
+from autodeploy.strategies.candidates import AXES, CP_ALGOS, DISPATCHERS, Candidates
 from autodeploy.strategies.schedule_columns import COLUMNS, Words, axes_behind, with_columns
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from autodeploy.stack.features import AskedFor
     from cost_models.arrays import Bools
+
+Conditions: TypeAlias = tuple[tuple[str, str], ...]
+"""Names, and what has to hold for each; of a name that comes twice, either."""
 
 # Names of choices as rules write them.
 WORDS: Words = Words(
@@ -129,9 +132,37 @@ class Verdict:
     rejected: dict[str, int]
 
 
-def values_of(candidates: Candidates, facts: Mapping[str, Any], read: Iterable[str] = COLUMNS) -> dict[str, Any]:
-    """Everything a rule may name; of the columns of schedules those that are read."""
-    return dict(with_columns({**WORDS.places(), **facts, **candidates.columns()}, read))
+def values_of(candidates: Candidates, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything a rule may name."""
+    return dict(with_columns({**WORDS.places(), **facts, **candidates.columns()}, COLUMNS))
+
+
+def values_read(candidates: Candidates, facts: Mapping[str, Any], read: Iterable[str]) -> dict[str, Any]:
+    """Of everything a rule may name, what is read."""
+    named, words = axes_behind(read), WORDS.places()
+    found = {name: words[name] for name in named & words.keys()}
+    found |= {name: facts[name] for name in named & facts.keys()}
+    found |= {name: getattr(candidates, name) for name in named.intersection(AXES)}
+    return dict(with_columns(found, read))
+
+
+def holding(conditions: Conditions, candidate: Candidates, facts: Mapping[str, Any]) -> frozenset[str]:
+    """Names of those conditions that hold for the first candidate."""
+    read = _names_read(conditions)
+    values = values_read(candidate, facts, read)
+    return _holding(conditions, tuple(np.ravel(values[name])[0].item() for name in read))
+
+
+@lru_cache(maxsize=64)
+def _names_read(conditions: Conditions) -> tuple[str, ...]:
+    return tuple(sorted({name for _, when in conditions for name in names(when)}))
+
+
+@lru_cache(maxsize=1024)
+def _holding(conditions: Conditions, values: tuple[Any, ...]) -> frozenset[str]:
+    """values : of the names that the conditions read, in order."""
+    known = dict(zip(_names_read(conditions), values, strict=True))
+    return frozenset(name for name, when in conditions if bool(evaluate(when, known)))
 
 
 def judge(candidates: Candidates, facts: Mapping[str, Any], target: str) -> Verdict:

@@ -17,7 +17,7 @@ from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES, launch_values, mechanisms
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.strategies.candidates import DISPATCHERS
-from autodeploy.strategies.rules import values_of
+from autodeploy.strategies.rules import values_read
 from autodeploy.workload.flops import step_flops_per_token
 from autodeploy.workload.layers import layer_kinds, model_matrices
 from cost_models.all_to_all import ExpertGroups
@@ -325,11 +325,9 @@ class Context:
         return np.asarray(levels)
 
     def condition_values(self, candidates: Candidates, read: Iterable[str]) -> dict[str, Any]:
-        """What the conditions of features' records may name: axes, facts of the spec, and what follows from both; of
-        the columns of schedules those that are read.
-        """
+        """What the conditions of features' records may name: of axes and facts those that are read, and what follows."""
         return {
-            **values_of(candidates, self.facts, read),
+            **values_read(candidates, self.facts, read),
             "paired": candidates.paired,
             "packed": self.packs is not None,
             "distributed_optimizer": self.distributed_optimizer,

@@ -89,11 +89,12 @@ def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, 
         of = row if len(amount) > 1 else 0
         for stage in range(pp):
             for option in range(amount.shape[1]):
-                left = applied[row, stage, option]
-                for chunk in range(vpp):
+                left, chunk = applied[row, stage, option], 0
+                while left > 0 and chunk < vpp:
                     size = layout[row, stage, chunk, layer_class[option]]
-                    total[row, stage, chunk] += min(max(left, 0), size) * amount[of, option]
+                    total[row, stage, chunk] += min(left, size) * amount[of, option]
                     left -= size
+                    chunk += 1
 
 
 @compiled
@@ -112,14 +113,21 @@ def pair_chunks(layout: Ints | Floats, hidden_s: Floats, exchange_s: Floats, fir
     for row in range(n):
         of = row if hidden_s.shape[2] > 1 else 0
         for stage in range(pp):
+            if stage and (layout[row, stage] == layout[row, stage - 1]).all():
+                hidden[row, stage], exchange[row, stage] = hidden[row, stage - 1], exchange[row, stage - 1]
+                continue
             for ahead in range(vpp):
                 for behind in range(vpp):
                     forward, backward = layout[row, stage, ahead], layout[row, stage, behind]
                     all_s, exchanged_s, first, every = 0.0, 0.0, 0.0, 0.0
                     start = 0.0
                     for i in range(classes):
+                        if forward[i] == 0:
+                            continue
                         end, begun = start + forward[i], 0.0
                         for j in range(classes - 1, -1, -1):
+                            if backward[j] == 0:
+                                continue
                             low, high = max(start, begun), min(end, begun + backward[j])
                             both = max(high - low, 0.0)
                             all_s += both * hidden_s[i, j, of]
