@@ -122,46 +122,47 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     rows = _rows(runs)
     configurations = {run.group: run for run in runs}
 
-    def residuals_of(overlay: Overlay) -> Floats:
-        predicted = {group: run.predict(overlay) for group, run in configurations.items()}
-        return np.array([row.residual(predicted[row.run.group]) for row in rows], dtype=np.float64)
-
-    def residuals(log_factors: Floats) -> Floats:
-        return residuals_of(_overlay(profile, pinned, _at(parameters, log_factors), source))
-
-    def slopes_at(overlay: Overlay, moving: tuple[FitParameter, ...]) -> Floats:
-        """Forward differences of the residuals by each parameter [rows, parameters], without limits of fractions."""
+    def linear_at(overlay: Overlay, moving: tuple[FitParameter, ...]) -> tuple[Floats, Floats]:
+        """The residuals [rows], and their forward differences by each parameter [rows, parameters], without limits of
+        fractions: all priced together."""
         worlds: list[World] = [{}, *({p.name: STEP} for p in moving)]
         predicted = {group: run.predict_moved(overlay, moving, worlds) for group, run in configurations.items()}
-        moved = np.array([row.residual(each) for row in rows for each in predicted[row.run.group]], dtype=np.float64)
-        moved = moved.reshape(len(rows), len(worlds))
-        return np.asarray((moved[:, 1:] - moved[:, :1]) / STEP)
+        found = np.array([row.residual(each) for row in rows for each in predicted[row.run.group]], dtype=np.float64)
+        found = found.reshape(len(rows), len(worlds))
+        return found[:, 0].copy(), np.asarray((found[:, 1:] - found[:, :1]) / STEP)
 
-    def slopes(log_factors: Floats) -> Floats:
-        return slopes_at(_overlay(profile, pinned, _at(parameters, log_factors), source), parameters)
+    latest: dict[bytes, tuple[Floats, Floats]] = {}
+
+    def linear(log_factors: Floats) -> tuple[Floats, Floats]:
+        key = log_factors.tobytes()
+        if key not in latest:
+            latest.clear()
+            latest[key] = linear_at(_overlay(profile, pinned, _at(parameters, log_factors), source), parameters)
+        return latest[key]
 
     noise = np.array([row.noise() for row in rows], dtype=np.float64)
     share = np.array([row.share for row in rows], dtype=np.float64)
     degrees = DEGREES if len(configurations) >= TELLS_OUTLIERS else np.inf
     upper = limits_of(parameters, profile.efficiency)
     found = fit(
-        *(parameters, residuals, noise),
+        *(parameters, lambda log_factors: linear(log_factors)[0], noise),
         upper=upper,
         share=share,
-        slopes=slopes,
+        slopes=lambda log_factors: linear(log_factors)[1],
         iterations=ITERATIONS,
         degrees=degrees,
     )
     overlay = _overlay(profile, pinned, found, source)
     overlay["covariance"] = covariance_document(covariance_of_fit(found, source, in_residuals=SOFTWARE.prior_sigma**2))
-    before = residuals_of({"profile": profile.name})
+    plain = {group: run.predict({"profile": profile.name}) for group, run in configurations.items()}
+    before = np.array([row.residual(plain[row.run.group]) for row in rows], dtype=np.float64)
     left_out = left_out_residuals(found, [row.run.group for row in rows])
     steps = np.array([row.part is None for row in rows], dtype=np.bool_)
     unfitted = unfitted_beside(profile, parameters)
 
-    exercised = slopes_at(_overlay(profile, pinned, found, source), unfitted)
+    _, exercised = linear_at(_overlay(profile, pinned, found, source), unfitted)
     alike = _alike(rows, found, unfitted, exercised, source)
-    return ClusterFit(overlay, found, before[steps], residuals_of(overlay)[steps], left_out[steps], alike)
+    return ClusterFit(overlay, found, before[steps], found.residuals[steps], left_out[steps], alike)
 
 
 def _alike(
