@@ -13,7 +13,8 @@ import autodeploy.cli.main
 import autodeploy.jobs.distributed
 import autodeploy.jobs.pool_process
 import autodeploy.planner
-import tests.quick_planner  # noqa: F401
+import tests.quick_planner
+import tests.support.forked_processes  # noqa: F401
 from api.ui.warm_up import warm_up
 from autodeploy.services import calls
 from autodeploy.settings import Settings
