@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from autodeploy.calibration.configurations import shares_of
 from autodeploy.calibration.covariances import covariance_document, fitted_covariance
@@ -22,6 +21,7 @@ from autodeploy.calibration.release_defaults import in_graph_mode
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.steps.worlds import sensitivities
 from autodeploy.messages import Message, in_plain_text
+from autodeploy.yaml_text import yaml_writer
 from hardware_profiles.covariance import FittedFactor
 from hardware_profiles.loader import load_profile, shipped_profiles
 
@@ -170,7 +170,5 @@ def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[
 def to_yaml(document: dict[str, Any], heading: str) -> str:
     """An overlay as YAML text, the same for the same numbers."""
     stream = io.StringIO()
-    yaml = YAML()
-    yaml.width = 120
-    yaml.dump(in_plain_text(document), stream)
+    yaml_writer(width=120).dump(in_plain_text(document), stream)
     return f"# {heading}\n" + stream.getvalue()

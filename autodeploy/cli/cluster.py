@@ -47,9 +47,10 @@ def import_files(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a spec's cluster with the measurements as its overlay; report where files and profile disagree."""
-    from autodeploy.cli.output import notify, write_report, yaml_text
+    from autodeploy.cli.output import notify, write_report
     from autodeploy.importers.cluster_file import read_cluster_file
     from autodeploy.services.cluster_import import import_cluster
+    from autodeploy.yaml_text import yaml_text
 
     read = [(file.name, read_cluster_file(file, op=op, ranks=ranks)) for file in files]
     found = import_cluster(read, profile, leaf_nodes=leaf_nodes, leaf_oversubscription=leaf_oversubscription)

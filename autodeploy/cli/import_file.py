@@ -48,8 +48,9 @@ def import_file(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Turn a model's config.json, a launch script or a framework's YAML into a spec. Scripts are never run."""
-    from autodeploy.cli.output import notify, write_report, yaml_text
+    from autodeploy.cli.output import notify, write_report
     from autodeploy.messages import in_language
+    from autodeploy.yaml_text import yaml_text
 
     imported = read_foreign(file, settings, name)
     for doubt in imported.diagnostics.doubts:

@@ -39,9 +39,10 @@ def show(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Show a model in the form used by specs, with its parameter counts and sources."""
-    from autodeploy.cli.output import json_text, write_report, yaml_text
+    from autodeploy.cli.output import json_text, write_report
     from autodeploy.reports.texts import command_text
     from autodeploy.specs.presets import read_preset
+    from autodeploy.yaml_text import yaml_text
 
     preset = read_preset(name)
     model = preset.model

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from autodeploy.cli.loudness import loudness
 from autodeploy.errors import SpecError
-from autodeploy.messages import Message, in_plain_text
+from autodeploy.messages import Message
 from autodeploy.messages.foreign_faults import os_fault
 
 if TYPE_CHECKING:
@@ -140,21 +140,6 @@ def _widths(
         most[index] = min(needed[index], max(room // (len(others) - place), width(columns[index])))
         room -= most[index]
     return least, most
-
-
-def yaml_text(document: Any) -> str:
-    """A mapping as YAML in the order of its keys."""
-    import io
-
-    from ruamel.yaml import YAML
-
-    writer: Any = YAML(typ="safe", pure=True)
-    writer.default_flow_style = False
-    writer.sort_base_mapping_type_on_output = False
-    writer.width = WIDTH
-    stream = io.StringIO()
-    writer.dump(in_plain_text(document), stream)
-    return stream.getvalue()
 
 
 def json_text(document: Any) -> str:

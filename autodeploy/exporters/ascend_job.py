@@ -13,9 +13,9 @@ from autodeploy.exporters.artefact import Artefact, provenance_line
 from autodeploy.exporters.launch_script import asked_for
 from autodeploy.exporters.mindspeed_llm import export as launch_script
 from autodeploy.exporters.target_release import profile_of
-from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.messages import Message
 from autodeploy.specs.spec import Spec
+from autodeploy.yaml_text import yaml_text
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from autodeploy.exporters.memory_arguments import by_stage
 from autodeploy.exporters.mindformers_model import model_config
 from autodeploy.exporters.release_check import release_lines
 from autodeploy.exporters.settings_table import platform_keys
-from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.messages import Message
 from autodeploy.stack.schedules import variant_of
+from autodeploy.yaml_text import yaml_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

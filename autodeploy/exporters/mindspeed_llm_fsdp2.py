@@ -13,11 +13,11 @@ from autodeploy.exporters.keyed_sections import head_comments, refuse_unknown_ke
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.memory_arguments import recomputed_layers
 from autodeploy.exporters.target_release import profile_of, refuse_axes
-from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.presets import preset_of
 from autodeploy.stack.features import FEATURES
+from autodeploy.yaml_text import yaml_text
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec

@@ -26,9 +26,9 @@ from autodeploy.exporters.rl_launch import (
     rl_launch,
     rl_marks,
 )
-from autodeploy.exporters.yaml_text import yaml_text
 from autodeploy.messages import Message
 from autodeploy.specs.training import BatchSize
+from autodeploy.yaml_text import yaml_text
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet

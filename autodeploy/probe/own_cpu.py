@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
+from autodeploy.yaml_text import yaml_writer
 
 # Multiply-adds in FP32 that a core can begin in a cycle, times two: two units as wide as the widest vectors it knows.
 # Source: Intel 64 and IA-32 optimization manual, FP32 FMA throughput; Arm Neoverse V1 guide for Advanced SIMD.
@@ -62,9 +62,7 @@ def facts() -> CpuFacts:
 def profile_yaml(found: CpuFacts, processes: int = 1) -> str:
     """`profile_document` as the text of a file."""
     stream = io.StringIO()
-    yaml = YAML()
-    yaml.width = 120
-    yaml.dump(profile_document(found, processes), stream)
+    yaml_writer(width=120).dump(profile_document(found, processes), stream)
     return f"# {found.title}: made by `autodeploy profiles this-machine`; rates are bounds until a probe is read.\n" + (
         stream.getvalue()
     )

@@ -325,7 +325,7 @@ class Context:
         return np.asarray(levels)
 
     def condition_values(self, candidates: Candidates, read: Iterable[str]) -> dict[str, Any]:
-        """What the conditions of features' records may name: of axes and facts those that are read, and what follows."""
+        """What the conditions of features' records may name: of axes and facts what is read, and what follows."""
         return {
             **values_read(candidates, self.facts, read),
             "paired": candidates.paired,
