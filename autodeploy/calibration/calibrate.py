@@ -19,7 +19,6 @@ from autodeploy.calibration.parameters import PARAMETERS, nuisances_of
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import in_graph_mode
 from autodeploy.errors import SpecError
-from autodeploy.evaluation.steps.worlds import sensitivities
 from autodeploy.messages import Message, in_plain_text
 from autodeploy.yaml_text import yaml_writer
 from hardware_profiles.covariance import FittedFactor
@@ -102,18 +101,17 @@ def calibrate(
         if key not in latest:
             values = values_at(log_factors)
             latest.clear()
-            latest[key] = [predict_record(r, efficiency=values[r.cluster.profile], calibrated=False) for r in used]
+            latest[key] = [
+                predict_record(r, efficiency=values[r.cluster.profile], calibrated=False, factors_of=lambda _: factors)
+                for r in used
+            ]
         return latest[key]
 
     def residuals(log_factors: Floats) -> Floats:
         return np.log(np.array([p.step_time_s for p in predicted_at(log_factors)], dtype=np.float64) / measured)
 
     def slopes(log_factors: Floats) -> Floats:
-        values = values_at(log_factors)
-        rows = [
-            sensitivities(p.candidate, p.context, [p.layout], factors, values[r.cluster.profile])[0]
-            for r, p in zip(used, predicted_at(log_factors), strict=True)
-        ]
+        rows = [p.slopes for p in predicted_at(log_factors)]
         return np.array(rows, dtype=np.float64).reshape(len(used), len(parameters))
 
     noise = np.array([noise_of(r) for r in used])

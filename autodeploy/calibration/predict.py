@@ -12,24 +12,25 @@ from autodeploy.calibration.memory_spread import STEADY
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of, memory_facts, release_of
 from autodeploy.evaluation.inputs.build_context import device_of, profile_of, spec_context
-from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout
 from autodeploy.evaluation.steps.one_strategy import candidate_of, layout_of
+from autodeploy.evaluation.steps.worlds import estimate_and_slopes
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
 from cost_models.hbm import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.evaluation.stages.step_classes import StepClasses
+    from autodeploy.evaluation.steps.estimate import Estimate, Layout
     from autodeploy.specs.record import MemoryCounts, Record
     from autodeploy.strategies.candidates import Candidates
-    from cost_models.arrays import Number
+    from cost_models.arrays import Floats
+    from hardware_profiles.covariance import FittedFactor
     from hardware_profiles.profile import Profile
 
 ANY_FRAMEWORK = SearchSpec(target=UNRESTRICTED)
@@ -40,7 +41,7 @@ class Prediction:
     """What the model says about a record's run.
 
     record : as it was priced, with a diagnosis of all that was read otherwise than written. memory_gib : of the fullest
-        rank, counted as the record counts it.
+        rank, counted as the record counts it. slopes : of log step time by log factors, where they were asked for.
     """
 
     record: Record
@@ -53,14 +54,16 @@ class Prediction:
     candidate: Candidates
     layout: Layout
     profile: Profile
+    slopes: Floats | None = None
 
 
 def predict_record(
     record: Record,
     *,
     overlay: Path | None = None,
-    efficiency: Mapping[str, Number] | None = None,
+    efficiency: Mapping[str, float] | None = None,
     calibrated: bool = True,
+    factors_of: Callable[[Profile], Sequence[FittedFactor]] | None = None,
 ) -> Prediction:
     """Predict the run of a record, whatever legality rules say of it: it ran.
 
@@ -68,6 +71,7 @@ def predict_record(
     ----------
     overlay : calibration overlay over the profile. efficiency : values that replace the profile's.
     calibrated : start from the profile as shipped; without, from its priors.
+    factors_of : factors of the profile by which slopes are wanted; None wants none.
     """
     profile = profile_of(record.cluster, overlay=str(overlay) if overlay else None, calibrated=calibrated)
     device_of(profile, record.cluster)
@@ -81,9 +85,13 @@ def predict_record(
         efficiency=efficiency,
     )
     candidate = record_candidate(record, context.world, context.machine.vendor)
-    classes = step_classes(unit_costs(context, candidate), candidate, context)
-    layout = layout_of(record.strategy, tuple(c.count for c in classes.layers))
-    estimate = estimate_layout(Priced(classes, candidate, context), layout)
+    strategy, factors = record.strategy, () if factors_of is None else factors_of(profile)
+
+    def layout_among(classes: StepClasses) -> Layout:
+        return layout_of(strategy, tuple(c.count for c in classes.layers))
+
+    found = estimate_and_slopes(candidate, context, layout_among, factors, at=efficiency)
+    estimate = found.estimate
     steady = memory_regime(record) == STEADY
     peak = estimate.allocator_bytes if steady else estimate.first_step_bytes
     return Prediction(
@@ -95,8 +103,9 @@ def predict_record(
         estimate=estimate,
         context=context,
         candidate=candidate,
-        layout=layout,
+        layout=found.layout,
         profile=profile,
+        slopes=None if factors_of is None else found.slopes,
     )
 
 

@@ -46,6 +46,7 @@ def _run(predicted: Prediction) -> dict[str, Any]:
 
 def _parameter_variance(predicted: Prediction) -> float:
     """Variance of a record's log prediction from the uncertainty of the fitted numbers."""
-    covariance = covariance_of(predicted.profile)
-    slopes = sensitivities(predicted.candidate, predicted.context, [predicted.layout], covariance.factors)
-    return covariance.variance_of(slopes[0])
+    covariance, slopes = covariance_of(predicted.profile), predicted.slopes
+    if slopes is None:
+        slopes = sensitivities(predicted.candidate, predicted.context, [predicted.layout], covariance.factors)[0]
+    return covariance.variance_of(slopes)

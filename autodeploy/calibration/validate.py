@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import Field
 
+from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import memory_interval
 from autodeploy.calibration.generation_validate import ServedRow, classes_of_generation, validate_generation
 from autodeploy.calibration.measured import counts_for_time, is_update_phase, measured_step_s
@@ -134,7 +135,9 @@ def validate(
     used: list[ProfileUses] = []
     for record in records:
         try:
-            predicted = predict_record(record, overlay=overlay)
+            predicted = predict_record(
+                record, overlay=overlay, factors_of=lambda profile: covariance_of(profile).factors
+            )
         except SpecError as error:
             skipped = Row(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
             found.append((record, skipped))

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autodeploy.evaluation.steps.one_strategy import Estimated, estimated
+from autodeploy.evaluation.steps.one_strategy import Estimated, estimated_with_slopes
 from autodeploy.ranking.plans import Identity, plan_of_estimate
-from autodeploy.ranking.uncertainty import slopes_of
+from autodeploy.ranking.uncertainty import factors_of, slopes_of
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
+    from cost_models.arrays import Floats
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,20 @@ class Predicted(Estimated):
 
 def predicted(strategy: Strategy, context: Context, spec: Spec, identity: Identity) -> Predicted:
     """The plan of a strategy, legal or not, fitting or not; as `estimated`."""
-    found = estimated(strategy, context)
-    plan = described(found, strategy, spec, identity)
+    found, slopes = estimated_with_slopes(strategy, context, factors_of(context))
+    plan = _described(found, strategy, spec, identity, slopes)
     return Predicted(found.estimate, found.context, found.candidate, found.classes, found.layout, plan)
 
 
 def described(found: Estimated, strategy: Strategy, spec: Spec, identity: Identity) -> Plan:
     """The plan of a strategy that is estimated."""
+    slopes = slopes_of(found.candidate, found.context, [found.layout])[0]
+    return _described(found, strategy, spec, identity, slopes)
+
+
+def _described(found: Estimated, strategy: Strategy, spec: Spec, identity: Identity, slopes: Floats) -> Plan:
     context, candidate = found.context, found.candidate
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
-    slopes = slopes_of(candidate, context, [found.layout])[0]
     plan = plan_of_estimate(
         found.estimate, full, candidate, found.classes, context, found.layout, spec, identity, slopes
     )

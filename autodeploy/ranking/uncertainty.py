@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.steps.estimate import Layout
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats
-    from hardware_profiles.covariance import Covariance
+    from hardware_profiles.covariance import Covariance, FittedFactor
 
 # What no record trained: adapters beside a frozen model, and a policy beside its reference.
 ADAPTERS, PREFERENCES = "lora", "dpo"
@@ -52,10 +52,15 @@ def run_of(candidate: Candidates, context: Context, *, features: bool = True) ->
     }
 
 
+def factors_of(context: Context) -> tuple[FittedFactor, ...]:
+    """Fitted factors of the context's profile."""
+    assert context.profile is not None
+    return covariance_of(context.profile).factors
+
+
 def slopes_of(candidates: Candidates, context: Context, layouts: Sequence[Layout]) -> Floats:
     """d log(step time) / d log(factor) of strategies of one context [n, factors of its profile's covariance]."""
-    assert context.profile is not None
-    return sensitivities(candidates, context, layouts, covariance_of(context.profile).factors)
+    return sensitivities(candidates, context, layouts, factors_of(context))
 
 
 def interval(step_time_s: float, candidate: Candidates, context: Context, slopes: Floats) -> Uncertainty:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.steps.one_strategy import Estimated, estimated
-from autodeploy.evaluation.steps.worlds import context_in, step_times_in
+from autodeploy.evaluation.steps.one_strategy import Estimated, estimated, estimated_with_slopes
+from autodeploy.evaluation.steps.worlds import context_in, sensitivities, step_times_in
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.ranking.error_box import ErrorBox, error_box
+from autodeploy.ranking.uncertainty import factors_of
 from autodeploy.specs.strategy import Strategy
 from autodeploy.strategies.candidates import concatenate
 
@@ -29,7 +30,7 @@ FEATURES = frozenset(
         *("overlap_grad_reduce", "overlap_param_gather", "swap_optimizer"),
     }
 )
-STRATEGIES = (
+STRATEGIES: tuple[dict[str, Any], ...] = (
     {"tp": 1, "pp": 1, "ep": 32, "etp": 1, "swap_optimizer": True},
     {"tp": 2, "pp": 2, "ep": 8, "etp": 1},
     {"tp": 1, "pp": 2, "vpp": 2, "ep": 16, "etp": 1, "schedule": "dualpipev"},
@@ -89,6 +90,18 @@ def test_a_world_where_nothing_moved_is_the_estimate_to_the_bit(profile: str) ->
     for each in found:
         again = estimated_in(each, box, zeros)
         assert again == each.estimate.step_time_s
+
+
+@pytest.mark.parametrize("profile", sorted(CLUSTERS))
+def test_an_estimate_with_slopes_is_each_alone_to_the_bit(profile: str) -> None:
+    for each, strategy in zip(plans(profile)[0], STRATEGIES, strict=True):
+        factors = factors_of(each.context)
+        document = Strategy.model_validate({"micro_batch_size": 1, **strategy})
+        found, slopes = estimated_with_slopes(document, each.context, factors)
+        assert np.any(slopes)
+        assert np.array_equal(slopes, sensitivities(each.candidate, each.context, [each.layout], factors)[0])
+        for name, value in vars(each.estimate).items():
+            np.testing.assert_equal(getattr(found.estimate, name), value, err_msg=name)
 
 
 def estimated_in(plan: Estimated, box: ErrorBox, world: dict[str, float]) -> float:

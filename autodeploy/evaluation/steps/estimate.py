@@ -83,10 +83,14 @@ def estimate_layout(priced: Priced, layout: Layout, *, forward_only: bool = Fals
     forward_only : the pass ends with its outputs: nothing is kept for a backward pass, recomputed, swapped, reduced or
         updated. States stay where they are.
     """
-    placed = Placed.of(priced, layout, forward_only=forward_only)
+    return estimate_placed(Placed.of(priced, layout, forward_only=forward_only), layout)
+
+
+def estimate_placed(placed: Placed, layout: Layout) -> Estimate:
+    """`estimate_layout` of a candidate that is under its layout already."""
     problem, times, pairs = placed.problem, placed.times, pair_counts(placed.problem.order)
     makespan, pacing, breakdown = placed.simulated()
-    tail = 0.0 if forward_only else float(tail_s(problem, placed.layers)[0])
+    tail = 0.0 if placed.forward_only else float(tail_s(problem, placed.layers)[0])
     memory, allocator, first_step, buffers = placed.memory()
     return Estimate(
         step_time_s=makespan + tail,
@@ -99,7 +103,7 @@ def estimate_layout(priced: Priced, layout: Layout, *, forward_only: bool = Fals
         first_step_bytes=first_step,
         card_bytes=buffers.card_bytes(allocator),
         in_flight=_mean_in_flight(problem, layout),
-        hidden={} if forward_only else placed.hidden_shares(pairs, pacing, breakdown),
+        hidden={} if placed.forward_only else placed.hidden_shares(pairs, pacing, breakdown),
         pacing_stage=pacing,
         holds=tuple(
             tuple(dict.fromkeys(piece.cost.name for piece in problem.pieces if piece.stage == stage))

@@ -19,6 +19,7 @@ from autodeploy.evaluation.layers.unit_costs import at_rows, unit_costs
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
 from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
 from autodeploy.evaluation.steps.recomputed_by_operator import refuse_beside, refuse_unknown
+from autodeploy.evaluation.steps.worlds import estimate_and_slopes
 from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.stack.features import FEATURES
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.evaluation.steps.estimate import Estimate
     from autodeploy.specs.strategy import Strategy
+    from cost_models.arrays import Floats
+    from hardware_profiles.covariance import FittedFactor
 
 
 T = TypeVar("T")
@@ -269,7 +272,10 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
 
 @dataclass(frozen=True)
 class Estimated:
-    """A strategy's estimate and what it was made from: the context has the features that the strategy uses."""
+    """A strategy's estimate and what it was made from: the context has the features that the strategy uses.
+
+    classes : of a batch, whose first the candidate is.
+    """
 
     estimate: Estimate
     context: Context
@@ -295,6 +301,16 @@ def estimated(strategy: Strategy, context: Context, *, forward_only: bool = Fals
     context = resolved(context, candidate)
     classes = step_classes(unit_costs(context, candidate), candidate, context)
     return _laid_out(strategy, context, candidate, classes, forward_only=forward_only)
+
+
+def estimated_with_slopes(
+    strategy: Strategy, context: Context, factors: Sequence[FittedFactor]
+) -> tuple[Estimated, Floats]:
+    """`estimated` with the slopes of its log step time by these log factors of the context's profile [factors]."""
+    candidate = candidate_for(context, strategy)
+    context = resolved(context, candidate)
+    found = estimate_and_slopes(candidate, context, partial(layout_among, strategy), factors)
+    return Estimated(found.estimate, context, candidate, found.classes, found.layout), found.slopes
 
 
 def _laid_out(

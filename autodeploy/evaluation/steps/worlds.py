@@ -20,7 +20,7 @@ from autodeploy.evaluation.stages.build_problem import build_problem, costs_on, 
 from autodeploy.evaluation.stages.chunk_costs import joined_costs
 from autodeploy.evaluation.stages.inner_problem import chunk_times, tail_s
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import Placed, under_layout
+from autodeploy.evaluation.steps.estimate import Placed, estimate_layout, estimate_placed, under_layout
 from cost_models.schedule import makespan_s
 from hardware_profiles.efficiencies import limited
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.inputs.expert_balance import Loads
-    from autodeploy.evaluation.stages.chunk_costs import ChunkCosts
     from autodeploy.evaluation.stages.inner_problem import InnerProblem
     from autodeploy.evaluation.stages.step_classes import StepClasses
-    from autodeploy.evaluation.steps.estimate import Layout
+    from autodeploy.evaluation.steps.estimate import Estimate, Layout
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats, Ints, Number
     from hardware_profiles.covariance import FittedFactor
 
     World = Mapping[str, float]
+    Batches = list[tuple["_Batch", list[int]]]  # each with the places of its worlds
 
 
 EXCESS: Final = "imbalance_excess"  # of the stated imbalance, what is above 1
@@ -119,7 +119,7 @@ def step_times_in(
     batches = _batches_in(candidates, context, numbers, worlds, at=at, limits=limits)
     times = np.empty((len(layouts), len(worlds)))
     for number, layout in enumerate(layouts):
-        times[number, [place for _, places in batches for place in places]] = _times_under(layout, number, batches)
+        times[number] = _times_under(layout, number, batches)
     return times
 
 
@@ -151,8 +151,8 @@ def _batches_in(
     *,
     at: Mapping[str, float] | None,
     limits: bool,
-) -> list[tuple[_Batch, list[int]]]:
-    """The candidates in all worlds, priced in as few batches as there are loads: each with the places of its worlds."""
+) -> Batches:
+    """The candidates in all worlds, priced in as few batches as there are loads."""
     values = [_values_in(context, numbers, world, at or {}, limits=limits) for world in worlds]
     together: dict[Loads, list[int]] = {}
     for place, world in enumerate(worlds):
@@ -188,24 +188,31 @@ class _Batch:
         return Priced(self.classes, self.candidates, context, row)
 
 
-def _times_under(layout: Layout, number: int, batches: Sequence[tuple[_Batch, list[int]]]) -> Floats:
-    """Step time of one candidate, by its number, under its layout in the worlds of some batches [worlds]."""
-    found = [_costs_under(layout, number, batch, len(places)) for batch, places in batches]
-    (problem, layers, applied, _), costs = found[0], joined_costs([each for *_, each in found])
+def _times_under(layout: Layout, number: int, batches: Batches) -> Floats:
+    """Step time of one candidate, by its number, under its layout in each world [worlds]."""
+    problems = [_problem_under(layout, batch.at(number * len(places), batch.one)) for batch, places in batches]
+    return _times_of(problems, number, batches)
+
+
+def _problem_under(layout: Layout, first: Priced) -> tuple[InnerProblem, Ints, Ints]:
+    """As of `under_layout`, of all that the layout names."""
+    return under_layout(build_problem(first, choices=layout.chosen, menu=False), layout, first)
+
+
+def _times_of(problems: Sequence[tuple[InnerProblem, Ints, Ints]], number: int, batches: Batches) -> Floats:
+    """The same of a candidate's problem in the first world of each batch, as `under_layout`."""
+    order, found = [], []
+    for (problem, _, _), (batch, places) in zip(problems, batches, strict=True):
+        rows = np.arange(number * len(places), (number + 1) * len(places))
+        found.append(costs_on(problem, batch.at(rows[0], batch.context), rows))
+        order += places
+    (problem, layers, applied), costs = problems[0], joined_costs(found)
     layers, applied = (np.repeat(each, len(costs.p2p_s), axis=0) for each in (layers, applied))
     times = chunk_times(problem, layers, applied, costs)
     passes = times.forward_s, times.backward_s, times.hidden_pair_s
-    return np.asarray(makespan_s(problem.order, *passes, times.sends) + tail_s(problem, layers, costs))
-
-
-def _costs_under(
-    layout: Layout, number: int, batch: _Batch, worlds: int
-) -> tuple[InnerProblem, Ints, Ints, ChunkCosts]:
-    """A candidate's problem in the first world of a batch, as `under_layout`, and its costs in all of them."""
-    rows = np.arange(number * worlds, (number + 1) * worlds)
-    first = batch.at(rows[0], batch.one)
-    problem, layers, applied = under_layout(build_problem(first, choices=layout.chosen, menu=False), layout, first)
-    return problem, layers, applied, costs_on(problem, batch.at(rows[0], batch.context), rows)
+    seconds = np.empty(len(order))
+    seconds[order] = makespan_s(problem.order, *passes, times.sends) + tail_s(problem, layers, costs)
+    return seconds
 
 
 def _placed(batch: _Batch, layout: Layout) -> Iterator[Placed]:
@@ -318,9 +325,61 @@ def sensitivities(
     at : numbers in place of the profile's, where the slopes are wanted.
     """
     slopes = np.zeros((len(candidates), len(factors)))
-    moved = [number for number, f in enumerate(factors) if any(reads(context, name) for name in f.multiplies)]
+    moved, worlds = _steps(context, factors)
     if moved and len(candidates):
-        worlds: list[dict[str, float]] = [{}, *({factors[number].name: STEP} for number in moved)]
         times = step_times_in(candidates, context, layouts, factors, worlds, at=at, limits=False)
-        slopes[:, moved] = np.log(times[:, 1:] / times[:, :1]) / STEP
+        slopes[:, moved] = _slopes(times)
     return slopes
+
+
+@dataclass(frozen=True)
+class Sloped:
+    """An estimate and its slopes [factors]; classes : of a batch, whose first the candidate is."""
+
+    classes: StepClasses
+    layout: Layout
+    estimate: Estimate
+    slopes: Floats
+
+
+def estimate_and_slopes(
+    candidate: Candidates,
+    context: Context,
+    layout_among: Callable[[StepClasses], Layout],
+    factors: Sequence[FittedFactor],
+    at: Mapping[str, float] | None = None,
+) -> Sloped:
+    """`estimate_layout` of one candidate and its `sensitivities`, whose worlds begin with the estimate's own.
+
+    Layers are priced once for both, to the bit as one by one.
+
+    Parameters
+    ----------
+    layout_among : the layout, which holds as many layers as the classes.
+    at : numbers in place of the profile's, which the context has too.
+    """
+    slopes = np.zeros(len(factors))
+    moved, worlds = _steps(context, factors)
+    if not moved:
+        classes = step_classes(unit_costs(context, candidate), candidate, context)
+        layout = layout_among(classes)
+        return Sloped(classes, layout, estimate_layout(Priced(classes, candidate, context), layout), slopes)
+    batches = _batches_in(candidate, context, factors, worlds, at=at, limits=False)
+    (first, _), *others = batches
+    layout = layout_among(first.classes)
+    placed = Placed.of(first.at(0, context), layout)
+    problems = [(placed.problem, placed.layers, placed.applied)]
+    problems += [_problem_under(layout, each.at(0, each.one)) for each, _ in others]
+    slopes[moved] = _slopes(_times_of(problems, 0, batches))
+    return Sloped(first.classes, layout, estimate_placed(placed, layout), slopes)
+
+
+def _steps(context: Context, factors: Sequence[FittedFactor]) -> tuple[list[int], list[World]]:
+    """Numbers of the factors that a strategy of the context reads; worlds: as it is, then each of them a step on."""
+    moved = [number for number, f in enumerate(factors) if any(reads(context, name) for name in f.multiplies)]
+    return moved, [{}, *({factors[number].name: STEP} for number in moved)]
+
+
+def _slopes(times: Floats) -> Floats:
+    """Of step times in the worlds of `_steps`, the last axis."""
+    return np.asarray(np.log(times[..., 1:] / times[..., :1]) / STEP)
