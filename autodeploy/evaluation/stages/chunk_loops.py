@@ -98,7 +98,7 @@ def add_options(applied: Ints, layout: Ints, layer_class: Ints, amount: Floats, 
 
 
 @compiled
-def pair_chunks(layout: Ints | Floats, hidden_s: Floats, exchange_s: Floats, first_s: Floats) -> tuple[Floats, Floats]:
+def pair_chunks(layout: Floats, hidden_s: Floats, exchange_s: Floats, first_s: Floats) -> tuple[Floats, Floats]:
     """What pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication.
 
     layout [n, pp, vpp, classes], whole layers or parts of some. Tables by class [i, j, n], or [i, j, 1] for all rows.
@@ -113,8 +113,16 @@ def pair_chunks(layout: Ints | Floats, hidden_s: Floats, exchange_s: Floats, fir
     for row in range(n):
         of = row if hidden_s.shape[2] > 1 else 0
         for stage in range(pp):
-            if stage and (layout[row, stage] == layout[row, stage - 1]).all():
-                hidden[row, stage], exchange[row, stage] = hidden[row, stage - 1], exchange[row, stage - 1]
+            # In loops: what numpy says of arrays whose shapes differ takes longer to compile than all of this.
+            same = stage > 0
+            for chunk in range(vpp):
+                for number in range(classes):
+                    same = same and layout[row, stage, chunk, number] == layout[row, stage - 1, chunk, number]
+            if same:
+                for ahead in range(vpp):
+                    for behind in range(vpp):
+                        hidden[row, stage, ahead, behind] = hidden[row, stage - 1, ahead, behind]
+                        exchange[row, stage, ahead, behind] = exchange[row, stage - 1, ahead, behind]
                 continue
             for ahead in range(vpp):
                 for behind in range(vpp):

@@ -271,7 +271,8 @@ def chunk_times(problem: InnerProblem, layout: Ints, applied: Ints, costs: Chunk
     hidden, p2p_s = np.zeros((*forward.shape, problem.vpp)), np.broadcast_to(costs.p2p_s, (len(layout),))
     if not problem.pairs:
         return ChunkTimes(forward + out, backward + back, out, back, hidden, hidden, Sends(p2p_s))
-    hidden, exchange = pair_chunks(row_major(layout), costs.hidden_s, costs.exchange_s, costs.first_s)
+    parts = row_major(np.asarray(layout, dtype=np.float64))  # as the sweep has them: compiled once
+    hidden, exchange = pair_chunks(parts, costs.hidden_s, costs.exchange_s, costs.first_s)
     beside_swaps(hidden, forward, backward, out, back, transfer_s(swapped, link))
     covering = covering_sends(row_major(layout), costs.layers["covering_s"])
     sends = Sends(p2p_s, covering, chunk_totals(problem, "split_s", layout, costs=costs))
