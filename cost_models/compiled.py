@@ -41,12 +41,33 @@ class Compiled(Generic[Given, Found]):
             made = numba.njit(cache=True, **OPTIONS)(self._function)
         except RuntimeError:  # no directory for its cache
             made = numba.njit(**OPTIONS)(self._function)
+        else:
+            _load_alone(made)
         return cast("Callable[Given, Found]", made)
 
     @property
     def _numba_type_(self) -> Any:
         """What numba asks a value for that compiled code names: here a function that it may call."""
         return self._machine_code._numba_type_  # type: ignore[attr-defined]
+
+
+def _load_alone(dispatcher: Any) -> None:
+    """Load what is kept of a function without numba's tables of functions, which only compiling reads.
+
+    They take a fifth of a second of every process; numba fills them in before it looks (`Cache.load_overload`). The
+    tests say when an upgrade has other names here, with which all works as it would.
+    """
+    from numba.core.runtime.nrt import rtsys
+
+    cache = dispatcher._cache
+    if not hasattr(cache, "_load_overload"):
+        return
+
+    def load(signature: Any, context: Any) -> Any:
+        rtsys.initialize(context)  # the allocator of arrays
+        return cache._load_overload(signature, context)
+
+    cache.load_overload = load
 
 
 def compiled(function: Callable[Given, Found]) -> Compiled[Given, Found]:

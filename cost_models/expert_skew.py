@@ -205,7 +205,13 @@ def _expected_maximum(number: Floats, skew: Floats) -> Floats:
     excess = 4.0 * np.sinh(np.arcsinh(half) / 3.0) ** 2
     sigma = np.sqrt(np.log1p(excess))
     counts, which = np.unique(number, return_inverse=True)
-    weights = counts[:, None] * np.exp(LOG_DENSITY + (counts[:, None] - 1.0) * LOG_CDF)
+    weights = np.stack([_density_of_largest(count) for count in counts.tolist()])
     above = np.expm1(sigma[:, None] * NORMAL - sigma[:, None] ** 2 / 2.0)
     found = np.einsum("ij,ij->i", weights[which], above) / np.sqrt(excess)
     return np.asarray(found.reshape(shape))
+
+
+@lru_cache(maxsize=256)
+def _density_of_largest(number: float) -> Floats:
+    """Of so many normal variables at the values of NORMAL, times STEP."""
+    return np.asarray(number * np.exp(LOG_DENSITY + (number - 1.0) * LOG_CDF))
