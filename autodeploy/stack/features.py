@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from autodeploy.messages import Message
@@ -207,11 +209,13 @@ def registered(source: str | Path | Feature) -> Iterator[tuple[Feature, ...]]:
     if taken := [each.name for each in new if each.name in FEATURES or each.name in GROUPS]:
         raise ValueError(f"features {', '.join(taken)} are known already")
     FEATURES.update({each.name: each for each in new})
+    variants_of.cache_clear()
     try:
         yield new
     finally:
         for each in new:
             del FEATURES[each.name]
+        variants_of.cache_clear()
 
 
 def _read(text: str) -> tuple[Feature, ...]:
@@ -266,3 +270,9 @@ def _shipped() -> dict[str, Feature]:
 
 
 FEATURES: dict[str, Feature] = _shipped()
+
+
+@lru_cache(maxsize=64)
+def variants_of(release: Stack) -> Mapping[str, Variant | None]:
+    """How a release launches each feature, by name; None where it can't."""
+    return MappingProxyType({name: each.variant(release) for name, each in FEATURES.items()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.stack.features import FEATURES, mechanisms
+from autodeploy.stack.features import FEATURES, mechanisms, variants_of
 from autodeploy.stack.schedules import SCHEDULES, variant_of
 from autodeploy.strategies.candidates import DISPATCHERS
 from autodeploy.strategies.memory_rules import FACT, launched_choices
@@ -112,7 +112,11 @@ def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
 
 def launched_facts(release: Release | None) -> dict[str, bool]:
     """What a release has flags for: features, and dispatchers."""
-    found = {name: release is None or each.variant(release) is not None for name, each in FEATURES.items()}
+    found = (
+        dict.fromkeys(FEATURES, True)
+        if release is None
+        else {name: variant is not None for name, variant in variants_of(release).items()}
+    )
     for name in DISPATCHERS:
         found.setdefault(name, release is None or _dispatches(release, name))
     return {f"launches_{name}": launched for name, launched in found.items()}

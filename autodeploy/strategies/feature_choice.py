@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import FieldError, UnsupportedError
 from autodeploy.messages import Message, joined
-from autodeploy.stack.features import FEATURES, GROUPS, expand
+from autodeploy.stack.features import FEATURES, GROUPS, expand, variants_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,7 +71,7 @@ def launchable_features(release: Release | None) -> frozenset[str]:
     """Features that a release can launch; without one all that there are."""
     if release is None:
         return frozenset(FEATURES)
-    return frozenset(name for name, each in FEATURES.items() if each.variant(release) is not None)
+    return frozenset(name for name, variant in variants_of(release).items() if variant is not None)
 
 
 def _lacking(name: str, profile: Profile) -> Message:
@@ -84,7 +84,7 @@ class _Chooser:
     def __init__(self, search: SearchSpec, model: ModelSpec, profile: Profile, *, adapters: bool) -> None:
         self.search, self.model, self.profile, self.adapters = search, model, profile, adapters
         self.release = release = search.release(profile.vendor)
-        self._variants = {} if release is None else {name: each.variant(release) for name, each in FEATURES.items()}
+        self._variants = {} if release is None else variants_of(release)
         self.asked = {member: switch for name, switch in search.features.items() for member in expand(name)}
 
     def choice(self) -> FeatureChoice:
