@@ -116,7 +116,7 @@ def template_of(
     sizes = np.stack([first, middle, last]).T
     # Model order: leading classes fill the first stages; the middle stage that counts is the one before the last.
     starts = np.stack([np.zeros_like(first), np.maximum(first, total - last - middle), total - last]).T
-    layers = by_class(starts, starts + sizes, counts)
+    layers = [*np.moveaxis(by_class(starts, starts + sizes, counts), -1, 0)]
     if vpp == 1:
         return Template(layers, sizes, sizes, which)
     share = sizes / vpp

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints, MemoryOption, fill_chunks
+from autodeploy.evaluation.stages.inner_problem import InnerProblem, Ints, MemoryOption, fill_chunks, over_chunks
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.workload.memory_choices import CHOICES
 from cost_models.kept import kept
@@ -74,9 +74,9 @@ def legal_options(problem: InnerProblem, layout: Ints, applied: Ints) -> np.ndar
     A count is at most the stage's layers of its class; options that all compete with each other share the layers of
     every chunk. With uniform options an option's name is on for all its layers or for none, the same on every stage.
     """
-    totals = layout.sum(axis=2)
+    totals = over_chunks(layout)
     legal = (applied >= 0).all(axis=(1, 2))
-    classes = np.array([option.layer_class for option in problem.options], dtype=np.int64)
+    classes = problem.classes_of_options
     legal &= (applied <= totals[..., classes]).all(axis=(1, 2))
     filled = fill_chunks(applied.swapaxes(1, 2), layout[..., classes].transpose(0, 3, 1, 2))  # [n, options, pp, vpp]
     for clique in cliques(problem.options):

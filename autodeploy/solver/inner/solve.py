@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.evaluation.stages.inner_problem import chunk_times, stage_bytes
+from autodeploy.evaluation.stages.inner_problem import chunk_times, over_chunks, stage_bytes
 from autodeploy.messages import Message
 from autodeploy.solver.bounds.paths import path_key
 from autodeploy.solver.bounds.problem_bound import RELAXATION, relax_bound, room_for_layers
@@ -332,7 +332,7 @@ def _by_stage(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, 
         layout, applied = np.concatenate([layout, layout[partly]]), np.concatenate([applied, mixed])
         sets = len(layout) // len(layouts)
     times = chunk_times(problem, layout, applied)
-    added = (times.forward_s + times.backward_s).sum(axis=-1)
+    added = over_chunks(times.forward_s + times.backward_s)
     added[~stage_fits(problem, layout, applied)] = np.inf
     added = added.reshape(sets, len(layouts), problem.pp)
     chosen = added.argmin(axis=0)
@@ -346,7 +346,7 @@ def _with_whole_layers(problem: InnerProblem, whole: list[int], layout: Ints, ap
     """Options [n, pp, options] of stages with one chunk, whole layers recomputed instead on as many as don't fit."""
     held, applied = _held(problem), applied.copy()
     over = stage_bytes(problem, layout, applied) - problem.limit_bytes
-    totals = layout.sum(axis=2)
+    totals = over_chunks(layout)
     saved = np.array([option.saved_bytes for option in problem.options])
     for number in sorted(whole, key=lambda each: -problem.layers[problem.options[each].layer_class]):
         layers = totals[..., problem.options[number].layer_class]

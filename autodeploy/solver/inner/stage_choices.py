@@ -17,6 +17,7 @@ from autodeploy.evaluation.stages.inner_problem import (
     chunk_times,
     fill_chunks,
     host_bytes,
+    over_chunks,
     stage_bytes,
 )
 from autodeploy.solver.inner.layer_choices import choices_of, least_extra_s, most_saved
@@ -126,8 +127,7 @@ class StageChoices:
         """Least-time option counts [n, pp, options] of layouts, and whether every stage fits [n]."""
         problem = self.problem
         if self.mask is not None:
-            classes = [option.layer_class for option in problem.options]
-            applied = layout.sum(axis=2)[..., classes] * self.mask
+            applied = over_chunks(layout)[..., problem.classes_of_options] * self.mask
             return applied, fits(problem, layout, applied)
         applied = np.zeros((*layout.shape[:2], len(problem.options)), dtype=np.int64)
         tight = stage_bytes(problem, layout, applied) > problem.limit_bytes

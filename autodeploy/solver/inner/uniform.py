@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.evaluation.stages.inner_problem import over_chunks
 from autodeploy.solver.bounds.problem_bound import relax_bounds
 from autodeploy.solver.inner.evaluate import improve
 from autodeploy.solver.inner.layouts import to_layout
@@ -83,9 +84,8 @@ def quick_plan(
 
 def under_sets(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, Ints]:
     """All layouts under each set of options on all their layers: layout [sets x n, ...], applied [sets x n, ...]."""
-    layout = np.tile(layouts, (len(masks), 1, 1, 1))
-    classes = [option.layer_class for option in problem.options]
-    return layout, layout.sum(axis=2)[..., classes] * np.repeat(masks, len(layouts), axis=0)[:, None, :]
+    applied = masks[:, None, None, :] * over_chunks(layouts)[..., problem.classes_of_options]
+    return np.tile(layouts, (len(masks), 1, 1, 1)), applied.reshape(-1, *applied.shape[2:])
 
 
 def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:
