@@ -129,7 +129,7 @@ async def test_a_revoked_key_ends_at_once(guarded):
 
 async def test_deleting_what_another_key_made_takes_an_admin(guarded):
     answer = await guarded.client.post(
-        "/v1/searches", json=factories.spec_document(), headers=guarded.bearer("write") | {"Prefer": "wait=20"}
+        "/v1/searches", json=factories.spec_document(), headers=guarded.bearer("write") | {"Prefer": "wait=60"}
     )
     assert answer.status_code == 200
     address = answer.headers["location"]

@@ -10,8 +10,9 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.store.clock import new_search_id
-from autodeploy.store.searches import LIST_COLUMNS, Searches, SearchFilter
+from autodeploy.store.searches import Searches, SearchFilter
 from autodeploy.store.sorted_searches import SORTS, sorted_page
+from autodeploy.store.tables import SearchRow
 from tests.integration.test_store_searches import NOW, new_row
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def paged(database: Database, where: SearchFilter, sort: str) -> list[str]:
     with database.read() as session:
         while True:
             after = seen[-1] if seen else None
-            rows: Sequence[Any] = sorted_page(session, LIST_COLUMNS, where, sort, limit=11, after=after)
+            rows: Sequence[Any] = sorted_page(session, (SearchRow.id,), where, sort, limit=11, after=after)
             seen += [row.id for row in rows]
             if len(rows) < 11:
                 return seen
@@ -95,5 +96,5 @@ def test_pages_are_the_sorted_history(database: Database, monkeypatch: pytest.Mo
 def test_a_page_after_a_search_that_is_gone_is_refused(database: Database) -> None:
     fill(database)
     with database.read() as session, pytest.raises(SpecError) as caught:
-        sorted_page(session, LIST_COLUMNS, SearchFilter(), "gap", limit=3, after="srch_gone")
+        sorted_page(session, (SearchRow.id,), SearchFilter(), "gap", limit=3, after="srch_gone")
     assert caught.value.errors[0].path == "after"
