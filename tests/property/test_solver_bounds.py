@@ -121,12 +121,14 @@ def test_bounds_by_sets_of_options_never_exceed_the_optimum(block: int) -> None:
             continue
         feasible += 1
         free_s = path_bound_s(replace(problem, uniform_options=False), library, rounds=20).bound_s
+        every, _ = set_problems([problem], np.inf)
+        paths = [max(low, path_bound_s(each, library, rounds=20).bound_s) for low, each in every]
         for enough_s in (truth * 0.9, truth * 1.1, np.inf):
             found, others_s = set_problems([problem], enough_s)
             assert all(low < enough_s and not each.options for low, each in found), seed
             assert others_s >= enough_s, seed
-            paths = [max(low, path_bound_s(each, library, rounds=20).bound_s) for low, each in found]
-            bound = min([*paths, others_s])
+            assert told(found) == told(every[: len(found)]), seed
+            bound = min([*paths[: len(found)], others_s])
             assert bound <= truth * (1 + 1e-9), seed
             alone_s = TupleBounds(None, None, None, lambda: False).of_candidate((problem,), enough_s).bound_s  # type: ignore[arg-type]
             assert min(bound, enough_s) * (1 - SIMULATION_TOLERANCE) <= alone_s <= truth * (1 + 1e-9), seed
@@ -135,6 +137,11 @@ def test_bounds_by_sets_of_options_never_exceed_the_optimum(block: int) -> None:
     assert feasible > 20
     assert higher > 3, "it is for this that sets are looked at"
     assert left_out > 10
+
+
+def told(found: list[tuple[float, InnerProblem]]) -> list[tuple[object, ...]]:
+    """What differs between the problems of the sets of one: its bound, its classes, and what is fixed of its memory."""
+    return [(low, each.classes, each.fixed_bytes.tolist()) for low, each in found]
 
 
 def test_sets_that_recompute_whole_layers_come_from_the_problem_with_room_for_them() -> None:

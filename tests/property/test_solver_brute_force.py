@@ -98,21 +98,13 @@ def everything(problem: InnerProblem) -> tuple[Ints, Ints]:
     if problem.chunk_starts:
         sizes = [s for s in sizes if set(itertools.accumulate(s[:-1])) <= set(problem.chunk_starts)]
     layouts, counts = [], []
+    of_stage: dict[tuple[int, bytes], Ints] = {}
     for layout in to_layout(problem, np.array(sizes, dtype=np.int64)):
-        held = layout.sum(axis=1)
-        alone = []
+        # A stage's counts are legal or not, and fit or not, whatever the other stages hold and do.
         for p in range(problem.pp):
-            # A stage's counts are legal or not, and fit or not, whatever the other stages do.
-            ranges = [range(held[p, o.layer_class] + 1) for o in problem.options]
-            choices = np.array(list(itertools.product(*ranges)), dtype=np.int64)
-            applied = np.zeros((len(choices), problem.pp, len(problem.options)), dtype=np.int64)
-            applied[:, p] = choices
-            many = np.repeat(layout[None], len(choices), axis=0)
-            free = replace(problem, uniform_options=False)
-            good = legal_options(free, many, applied)
-            good &= stage_bytes(problem, many, applied)[:, p] <= problem.limit_bytes
-            good &= host_bytes(problem, many, applied)[:, p] <= problem.host_bytes_per_device
-            alone.append(choices[good])
+            if (p, layout[p].tobytes()) not in of_stage:
+                of_stage[p, layout[p].tobytes()] = everything_of_stage(problem, layout, p)
+        alone = [of_stage[p, layout[p].tobytes()] for p in range(problem.pp)]
         # Every choice of one stage with every choice of the others.
         chosen = np.indices([len(choices) for choices in alone]).reshape(problem.pp, -1)
         counts.append(np.stack([choices[at] for choices, at in zip(alone, chosen, strict=True)], axis=1))
@@ -122,6 +114,20 @@ def everything(problem: InnerProblem) -> tuple[Ints, Ints]:
     layout, applied = np.concatenate(layouts), np.concatenate(counts)
     keep = legal_options(problem, layout, applied)
     return layout[keep], applied[keep]
+
+
+def everything_of_stage(problem: InnerProblem, layout: Ints, p: int) -> Ints:
+    """Every legal choice of option counts of one stage that fits its layers [choices, options]."""
+    held = layout[p].sum(axis=0)
+    ranges = [range(held[o.layer_class] + 1) for o in problem.options]
+    choices = np.array(list(itertools.product(*ranges)), dtype=np.int64)
+    applied = np.zeros((len(choices), problem.pp, len(problem.options)), dtype=np.int64)
+    applied[:, p] = choices
+    many = np.repeat(layout[None], len(choices), axis=0)
+    good = legal_options(replace(problem, uniform_options=False), many, applied)
+    good &= stage_bytes(problem, many, applied)[:, p] <= problem.limit_bytes
+    good &= host_bytes(problem, many, applied)[:, p] <= problem.host_bytes_per_device
+    return choices[good]
 
 
 def best_step_s(problem: InnerProblem) -> float:
