@@ -85,7 +85,7 @@ def quick_plan(
 def under_sets(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, Ints]:
     """All layouts under each set of options on all their layers: layout [sets x n, ...], applied [sets x n, ...]."""
     applied = masks[:, None, None, :] * over_chunks(layouts)[..., problem.classes_of_options]
-    return np.tile(layouts, (len(masks), 1, 1, 1)), applied.reshape(-1, *applied.shape[2:])
+    return np.tile(layouts, (len(masks), 1, 1, 1)), applied.reshape(len(masks) * len(layouts), *applied.shape[2:])
 
 
 def with_options(problem: InnerProblem, mask: Ints) -> InnerProblem:
