@@ -81,8 +81,8 @@ class Group:
     fan_out: tuple[Floats, ...]
     near: Floats | None = None
 
-    def take(self, index: npt.NDArray[np.int64]) -> Group:
-        """The groups at an index array."""
+    def take(self, index: npt.NDArray[np.int64] | slice | int) -> Group:
+        """The groups at an index of the first axis."""
         near = None if self.near is None else self.near[index]
         return Group(self.size[index], tuple(fan_out[index] for fan_out in self.fan_out), near)
 
@@ -170,8 +170,8 @@ class GatherRate:
     s_per_byte: Floats
     latency_s: Floats
 
-    def take(self, index: npt.NDArray[np.int64]) -> GatherRate:
-        """The rates at an index array."""
+    def take(self, index: npt.NDArray[np.int64] | slice | int) -> GatherRate:
+        """The rates at an index of the first axis."""
         return GatherRate(self.s_per_byte[index], self.latency_s[index])
 
 

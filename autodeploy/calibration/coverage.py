@@ -6,7 +6,7 @@ import json
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -70,18 +70,34 @@ class TimedRuns:
     alike_variance: float | None = None
 
 
-_IN_PLACE: list[Mapping[str, Any]] = []  # tables in place of the shipped one, the last one in use
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """A table, and what is looked up in it."""
+
+    rows: Mapping[str, Any]
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """Of all its records."""
+        return Neighbours(self.rows["records"])
+
+
+_IN_PLACE: list[_Table] = []  # of the shipped one, the last one in use
 
 
 def coverage() -> Mapping[str, Any]:
     """The table that calibration writes: residual spread per family and class, and what each record ran."""
+    return _in_use().rows
+
+
+def _in_use() -> _Table:
     return _IN_PLACE[-1] if _IN_PLACE else _shipped()
 
 
 @contextmanager
 def covering(table: Mapping[str, Any]) -> Iterator[None]:
     """Another table in place of the shipped one while the context lasts."""
-    _IN_PLACE.append(table)
+    _IN_PLACE.append(_Table(table))
     try:
         yield
     finally:
@@ -89,10 +105,9 @@ def covering(table: Mapping[str, Any]) -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def _shipped() -> Mapping[str, Any]:
+def _shipped() -> _Table:
     text = files("autodeploy.calibration").joinpath("coverage.json").read_text(encoding="utf-8")
-    table: Mapping[str, Any] = json.loads(text)
-    return table
+    return _Table(json.loads(text))
 
 
 def carried_from(family: str) -> str | None:
@@ -170,9 +185,7 @@ def spread_of(
     )
     if timed:
         basis = Message("calibration.runs_of_this_cluster", basis=basis)
-    return Spread(
-        scale * math.sqrt(variance), basis, _nearest(table["records"], family, run), axes_in_words(extrapolated)
-    )
+    return Spread(scale * math.sqrt(variance), basis, _nearest(family, run), axes_in_words(extrapolated))
 
 
 def is_carried(family: str, run: Mapping[str, Any], fitted: Sequence[Mapping[str, Any]]) -> bool:
@@ -243,7 +256,7 @@ def named(row: Mapping[str, Any]) -> str:
     return f"{row['model']} on {row['npus']} {row['device']} ({row['id']})"
 
 
-def _nearest(records: Sequence[Mapping[str, Any]], family: str, run: Mapping[str, Any]) -> str | None:
+def _nearest(family: str, run: Mapping[str, Any]) -> str | None:
     """The record that ran most alike, in words."""
-    found = Neighbours(records).nearest(family, run)
+    found = _in_use().neighbours.nearest(family, run)
     return named(found) if found else None

@@ -128,8 +128,8 @@ def _square(seen: MemorySeen, log_sigma: float) -> float:
 
 def _log_cdf(x: Floats) -> Floats:
     """Logarithm of the normal distribution's cumulative probability; far below, its asymptotic series."""
-    plain = np.maximum(x, -20.0)
-    near = np.log(0.5 * np.array([math.erfc(-value / math.sqrt(2.0)) for value in plain.ravel()])).reshape(plain.shape)
+    plain = -np.maximum(x, -20.0) / math.sqrt(2.0)
+    near = np.log(0.5 * np.array(list(map(math.erfc, plain.ravel().tolist())))).reshape(plain.shape)
     far = np.minimum(x, -20.0)
     # Abramowitz and Stegun 26.2.12; at -20 the next term is 15 / x^6 < 3e-7.
     series = -0.5 * far**2 - np.log(-far) - 0.5 * math.log(2.0 * math.pi) + np.log1p(-1.0 / far**2 + 3.0 / far**4)

@@ -13,6 +13,7 @@ from autodeploy.ranking.plans import Identity
 from autodeploy.ranking.prepared import Prepared
 from autodeploy.solver.effort import budget
 from autodeploy.specs.spec import Spec, spec_hash
+from autodeploy.stack.features import mechanisms
 from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from autodeploy.strategies.unmodelled import refuse_unmodelled
 
@@ -47,14 +48,32 @@ def identity_of(spec: Spec, profile: Profile, context: Context) -> Identity:
 
 def context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None) -> Context:
     """The context of a strategy that states its own features: exactly those are on, where it states any."""
-    if features is None and not strategy.features and strategy.fsdp == prepared.context.fsdp:
+    on = _stated(prepared.choice, strategy, features)
+    if on is None:
         first, *others = (
             replace(each, distributed_optimizer=strategy.distributed_optimizer) for each in closed(prepared.context)
         )
         return replace(first, alternatives=tuple(others))
-    on = features if features is not None else frozenset(strategy.features) or prepared.choice.on
-    on = on | {"fsdp"} if strategy.fsdp else on
     return spec_context(prepared.spec, prepared.profile, on, distributed_optimizer=strategy.distributed_optimizer)
+
+
+def judged_context(spec: Spec, strategy: Strategy, features: frozenset[str] | None) -> tuple[Context, frozenset[str]]:
+    """What rules read of a strategy's context, as of `context_for`, and the features that are on for the spec."""
+    refuse_unmodelled(spec)
+    profile = profile_of(spec.cluster)
+    choice = _choice(spec, profile)
+    on = _stated(choice, strategy, features)
+    if on is None:
+        return spec_context(spec, profile, choice.on), choice.on
+    return spec_context(spec, profile, on, distributed_optimizer=strategy.distributed_optimizer), choice.on
+
+
+def _stated(choice: FeatureChoice, strategy: Strategy, features: frozenset[str] | None) -> frozenset[str] | None:
+    """The features that are on for a strategy; None where those that were chosen for the spec are."""
+    if features is None and not strategy.features and strategy.fsdp == ("fsdp" in mechanisms(choice.on)):
+        return None
+    on = features if features is not None else frozenset(strategy.features) or choice.on
+    return on | {"fsdp"} if strategy.fsdp else on
 
 
 def context_of_plan(prepared: Prepared, plan: Plan) -> Context:

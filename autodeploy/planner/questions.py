@@ -10,7 +10,7 @@ from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, facts_of_placement, judged_candidate
 from autodeploy.messages import Message
 from autodeploy.planner.predictions import lowered, predict
-from autodeploy.planner.prepared import context_for, context_of_plan, prepare
+from autodeploy.planner.prepared import context_for, context_of_plan, judged_context, prepare
 from autodeploy.planner.search import plan
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.operator_report import operator_report
@@ -53,15 +53,15 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
         of_generation = broken_by(spec, profile, healthy_npus(profile, spec.cluster))
         spec = update_alone(spec, spec.strategy)
     assert spec.strategy is not None
-    prepared, target = prepare(spec), spec.search.target
-    context = context_for(prepared, spec.strategy, features)
+    context, on = judged_context(spec, spec.strategy, features)
+    target = spec.search.target
     candidate = as_candidate(context, spec.strategy, possible=False)
     facts = {**context.facts, **facts_of_placement(spec.strategy)}
     broken = [rule for rule in broken_rules(candidate, facts, target)[0] if rule.is_told]
     return LaunchRules(
         (*told(broken, values_of(candidate, facts)), *of_generation),
         launchable(candidate, context.facts, target),
-        prepared.choice.on,
+        on,
     )
 
 

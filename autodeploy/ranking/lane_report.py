@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from autodeploy.evaluation.layers.layer_cost import issued, layer_times, synchronisation_s
 from autodeploy.evaluation.layers.pair_windows import VECTOR_LANE, beside_matrix_work_s
 from autodeploy.evaluation.layers.unit_costs import layer_inputs, scalar_at
-from autodeploy.workload.layers import layer_kinds
 from cost_models.host_bound import exposed_host_s, kernel_launch_s
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
     seconds = dict.fromkeys(CLASSES, 0.0)
     hidden = synchronisations = event = 0.0
     calls = {False: 0.0, True: 0.0}
-    priced = layer_inputs(context, candidates.take(np.asarray([index])))[: len(layer_kinds(context.model))]
+    kinds = len(context.layer_kinds)
+    priced = list(islice(layer_inputs(context, candidates.take(np.asarray([index]))), kinds))
     for layer, count in priced:
         table, features = layer.table, layer.features
         found = layer_times(layer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
@@ -11,7 +13,7 @@ from autodeploy.strategies.memory_rules import FACT, launched_choices
 from autodeploy.strategies.schedule_columns import LAUNCHED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from autodeploy.specs.model import ModelSpec
     from autodeploy.stack.releases import Release
@@ -110,7 +112,8 @@ def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
     return model.compressed_attention is None and any(span is not None and span < seq_length for span in spans)
 
 
-def launched_facts(release: Release | None) -> dict[str, bool]:
+@lru_cache(maxsize=64)
+def launched_facts(release: Release | None) -> Mapping[str, bool]:
     """What a release has flags for: features, and dispatchers."""
     found = (
         dict.fromkeys(FEATURES, True)
@@ -119,9 +122,10 @@ def launched_facts(release: Release | None) -> dict[str, bool]:
     )
     for name in DISPATCHERS:
         found.setdefault(name, release is None or _dispatches(release, name))
-    return {f"launches_{name}": launched for name, launched in found.items()}
+    return MappingProxyType({f"launches_{name}": launched for name, launched in found.items()})
 
 
+@lru_cache(maxsize=64)
 def launched_schedules(release: Release | None) -> frozenset[str] | None:
     """Names of the schedules that a release has flags for; None: every one."""
     return None if release is None else frozenset(name for name in SCHEDULES if variant_of(name, release) is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from autodeploy.workload.attention_types import kind_of, mean_keys, shape_of
@@ -32,6 +33,7 @@ def forward_flops_per_token(
     """
     modules = model.num_nextn_predict_layers
 
+    @cache  # most layers are of one kind
     def score_flops(kind: LayerKind) -> float:
         if kind.attention == "linear_attention":
             assert model.linear_attention is not None

@@ -234,12 +234,7 @@ def peak_over_layers(loads: Loads, groups: ExpertRanks, layers: Floats) -> Float
     if loads.series is not None or loads.worst.value <= 1.0:
         return np.ones_like(groups.ranks)
 
-    def shares(*cases: Case) -> list[tuple[float]]:
-        ranks, _, sequences, copies, number = np.array(cases).T
-        one, several = (family_imbalance(loads.worst, ranks, sequences, copies, n) for n in (1.0, number))
-        return [(share,) for share in ((several - 1.0) / np.where(one > 1.0, one - 1.0, 1.0)).tolist()]
-
-    (found,) = _each(groups, shares, np.maximum(1.0, layers))
+    (found,) = _each(groups, lambda *cases: _shares_over_layers(loads.worst, cases), np.maximum(1.0, layers))
     return np.asarray(np.where(groups.ranks > 1, np.clip(found, 0.0, 1.0), 1.0))
 
 
@@ -273,8 +268,11 @@ Case = tuple[float, ...]  # ranks, nodes, sequences, copies, and what else a que
 def _each(groups: ExpertRanks, values: Callable[..., Sequence[tuple[float, ...]]], *more: Floats) -> tuple[Floats, ...]:
     """`values` of the distinct cases, one array a result."""
     columns = [groups.ranks, groups.nodes, groups.sequences, groups.copies, *more]
-    alone = len(groups.ranks) == 1
-    rows, which = (ALONE, ALONE) if alone else distinct([np.unique(c, return_inverse=True)[1] for c in columns])
+    number = len(groups.ranks)
+    if number and all((column == column[0]).all() for column in columns):
+        rows, which = ALONE, np.zeros(number, dtype=np.int64)
+    else:
+        rows, which = distinct([np.unique(c, return_inverse=True)[1] for c in columns])
     # Without candidates one case is asked all the same: it says how many results there are.
     cases = list(zip(*(each[rows].tolist() for each in columns), strict=True)) or [(1.0,) * len(columns)]
     answers = np.array(values(*cases))
@@ -302,6 +300,14 @@ def _factors(family: SkewFamily, groups: Sequence[Case]) -> list[float]:
     """Max / mean of the ranks of each group of so many ranks, sequences and copies."""
     found: list[float] = family_imbalance(family, *np.array(groups).T).tolist()
     return found
+
+
+@kept_each(32)
+def _shares_over_layers(family: SkewFamily, cases: Sequence[Case]) -> list[tuple[float]]:
+    """`peak_over_layers` of each case, the last of whose numbers is that of layers."""
+    ranks, _, sequences, copies, number = np.array(cases).T
+    one, several = (family_imbalance(family, ranks, sequences, copies, n) for n in (1.0, number))
+    return [(share,) for share in ((several - 1.0) / np.where(one > 1.0, one - 1.0, 1.0)).tolist()]
 
 
 @lru_cache(maxsize=512)

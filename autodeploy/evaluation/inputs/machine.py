@@ -14,7 +14,7 @@ from cost_models.compute import ComputeRates
 from cost_models.host_bound import bound_issue_factor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from cost_models.arrays import Floats, Number
     from hardware_profiles.profile import Device, Profile
@@ -70,6 +70,11 @@ class Machine:
             tuple(fan_out[..., t] for t in range(fan_out.shape[-1])),
             None if near is None else near.astype(np.float64),
         )
+
+    def groups(self, ways: Iterable[tuple[Floats, Floats]]) -> Group:
+        """`group` for every (stride, size) [n], together [ways, n]."""
+        strides, sizes = zip(*ways, strict=True)
+        return self.group(np.stack(strides), np.stack(sizes))
 
     @cached_property
     def with_one_tier(self) -> tuple[Machine, ...]:

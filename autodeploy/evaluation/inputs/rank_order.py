@@ -40,7 +40,8 @@ def replica_groups(candidates: Candidates, machine: Machine, world: int, parts: 
     copies = np.maximum(1.0, world / (holders * c.pp)) / parts
     outside = c.tp_pp_dp_mapping & (c.pp > 1)
     if not outside.any():
-        return machine.group(tp, cp * dp), machine.group(holders, copies)
+        both = machine.groups([(tp, cp * dp), (holders, copies)])
+        return both.take(0), both.take(1)
     together = machine.group(tp, np.where(outside, cp, cp * dp))
     apart = machine.group(np.where(outside, tp * cp * c.pp, 1.0), np.where(outside, dp, 1.0))
     return nested(together, apart), machine.group(np.where(outside, holders * c.pp, holders), copies)
@@ -52,4 +53,5 @@ def copy_groups(candidates: Candidates, machine: Machine, world: int) -> tuple[G
     outside = np.where(c.tp_pp_dp_mapping, c.pp, 1)
     dense = c.tp * c.cp * c.dp * outside / parts
     expert = np.maximum(1.0, world / (c.etp * c.ep * c.pp)) * c.etp * c.ep * outside / parts
-    return machine.group(dense, parts), machine.group(expert, parts)
+    both = machine.groups([(dense, parts), (expert, parts)])
+    return both.take(0), both.take(1)

@@ -110,16 +110,20 @@ class Groups:
     def of(cls, shard: Sharding, machine: Machine) -> Groups:
         """Groups of every candidate."""
         one = np.ones_like(shard.tp)
-        groups = {
-            "tp": machine.group(one, shard.tp),
-            "ulysses": machine.group(shard.tp, shard.ulysses),
-            "ring": machine.group(shard.tp * shard.ulysses, shard.ring),
-            "ep": machine.group(shard.etp, shard.ep),
-            "etp": machine.group(one, shard.etp),
-            "experts": machine.group(one, shard.etp * shard.ep),
+        gathering = {
+            "tp": (one, shard.tp),
+            "ep": (shard.etp, shard.ep),
+            "etp": (one, shard.etp),
+            "experts": (one, shard.etp * shard.ep),
         }
-        rates = {name: gather_rate(groups[name], machine.tiers) for name in ("tp", "ep", "etp", "experts")}
-        return cls(**groups, rates=rates, outermost={name: group.outermost_tier for name, group in groups.items()})
+        ways = gathering | {"ulysses": (shard.tp, shard.ulysses), "ring": (shard.tp * shard.ulysses, shard.ring)}
+        groups = machine.groups(ways.values())
+        rates, outermost = gather_rate(groups.take(slice(len(gathering))), machine.tiers), groups.outermost_tier
+        return cls(
+            **{name: groups.take(place) for place, name in enumerate(ways)},
+            rates={name: rates.take(place) for place, name in enumerate(gathering)},
+            outermost=dict(zip(ways, outermost, strict=True)),
+        )
 
 
 @dataclass(frozen=True)

@@ -158,17 +158,18 @@ def unit_costs(context: Context, candidates: Candidates, *, one_machine: bool = 
     return _levelled(_unlevelled(context, candidates, one_machine), context)
 
 
-def layer_inputs(context: Context, candidates: Candidates) -> list[tuple[LayerInputs, float]]:
+def layer_inputs(context: Context, candidates: Candidates) -> Iterator[tuple[LayerInputs, float]]:
     """What formulas read of every kind of layer, then of embedding, head and prediction modules, and how many of each
     the model has.
     """
     batch, model = _Batch.of(context, candidates), context.model
     tables = batch.tables(experts=False) | batch.tables(experts=True)
-    inputs = [(batch.inputs(tables[place]), float(count)) for place, (_, count) in enumerate(context.layer_kinds)]
-    inputs += [(batch.piece(table), 1.0) for table in (embedding_table, head_table)]
+    for place, (_, count) in enumerate(context.layer_kinds):
+        yield batch.inputs(tables[place]), float(count)
+    for table in (embedding_table, head_table):
+        yield batch.piece(table), 1.0
     if MODULE in tables:
-        inputs.append((batch.inputs(tables[MODULE]), float(model.num_nextn_predict_layers)))
-    return inputs
+        yield batch.inputs(tables[MODULE]), float(model.num_nextn_predict_layers)
 
 
 def tensor_bytes(context: Context, candidates: Candidates) -> dict[str, dict[str, Floats]]:

@@ -70,10 +70,11 @@ class ParameterGroups:
         dense_shards, expert_shards = dense.size, np.maximum(1.0, context.world / holders)
         twice = of_schedules("copies", candidates.schedule) > 1
         copies = np.where(twice, 2.0, 1.0)
-        # The tier that joins all stages joins the first and the last, and none inside it does.
-        stride = np.where(twice, stage_stride(candidates, context.world), 1)
-        stages = context.machine.group(stride, np.where(twice, candidates.pp, 1))
-        dense, expert = _with_copies(dense, copies, stages), _with_copies(expert, copies, stages)
+        if twice.any():
+            # The tier that joins all stages joins the first and the last, and none inside it does.
+            stride = np.where(twice, stage_stride(candidates, context.world), 1)
+            stages = context.machine.group(stride, np.where(twice, candidates.pp, 1))
+            dense, expert = _with_copies(dense, copies, stages), _with_copies(expert, copies, stages)
         return cls(
             dense=dense,
             dense_shards=dense_shards * copies / candidates.dp_replicate,
@@ -106,8 +107,6 @@ def faster_somewhere(candidates: Candidates, others: Candidates, context: Contex
 
 def _with_copies(group: Group, copies: Floats, stages: Group) -> Group:
     """A group joined by the ranks of the stage that holds the same parameters, on the tier that joins all `stages`."""
-    if np.all(copies == 1.0):
-        return group
     tier = stages.outermost_tier
     fan_out = tuple(np.where(tier == number, fan * copies, fan) for number, fan in enumerate(group.fan_out))
     near = group.near
