@@ -140,8 +140,11 @@ def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     """
     if not np.isfinite(problem.limit_bytes):
         return None
-    unique = [np.unique(row, axis=0) for row in problem.moments]
-    stage, held = np.repeat(np.arange(problem.pp), [len(rows) for rows in unique]), np.concatenate(unique)
+    moments = problem.moments
+    new = np.ones(moments.shape[:2], dtype=np.bool_)
+    new[:, 1:] = (moments[:, 1:] != moments[:, :-1]).any(axis=2)  # stages with fewer moments repeat their last
+    stage, moment = np.nonzero(new)
+    held = moments[stage, moment]
     over = over_limit_bytes(problem, stage, held)
     layers, limit = batch_of(problem, every_class=True).layers, max(problem.limit_bytes, 1.0)
     lean = lean_bytes(problem, held)
