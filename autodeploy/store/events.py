@@ -22,6 +22,7 @@ NEWEST = (
     .where(EventRow.search_id.in_(bindparam("search_ids", expanding=True)))
     .group_by(EventRow.search_id)
 )
+LAST = select(func.max(EventRow.seq)).where(EventRow.search_id == bindparam("search_id"))
 AFTER = (
     select(EventRow.seq, EventRow.created_at, EventRow.kind, EventRow.data)
     .where(EventRow.search_id == bindparam("search_id"), EventRow.seq > bindparam("seq"))
@@ -60,7 +61,7 @@ class Events:
         """Adds events of one kind after the last one."""
         if not items:
             return
-        last = self.session.scalar(select(func.max(EventRow.seq)).where(EventRow.search_id == search_id)) or 0
+        last = self.session.scalar(LAST, {"search_id": search_id}) or 0
         rows = [
             {"search_id": search_id, "seq": seq, "created_at": now, "kind": kind, "data": data}
             for seq, data in enumerate(items, start=last + 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import CursorResult, bindparam, select, update
 
 from autodeploy.store import queue_state
 from autodeploy.store.deliveries import Deliveries
@@ -30,6 +30,22 @@ if TYPE_CHECKING:
 
 
 CLAIM_ATTEMPTS = 5
+# What runners ask all the time, put together once.
+_A_QUEUED_ID = select(SearchRow.id).where(SearchRow.status == "queued").limit(1)
+_CLAIM = (
+    update(SearchRow)
+    .where(SearchRow.id == bindparam("search_id"), SearchRow.status == "queued")
+    .values(
+        status="running",
+        owner=bindparam("new_owner"),
+        attempts=SearchRow.attempts + 1,
+        heartbeat_at=bindparam("now"),
+        started_at=bindparam("now"),
+        updated_at=bindparam("now"),
+    )
+    .returning(SearchRow.id, SearchRow.attempts)
+    .execution_options(synchronize_session=False)
+)
 ONE_SLOT = SlotRules()
 
 
@@ -51,7 +67,7 @@ class Queue:
 
     def has_queued(self) -> bool:
         """Whether a search waits. Reading first keeps an idle runner from taking the write lock."""
-        return self.session.scalar(select(SearchRow.id).where(SearchRow.status == "queued").limit(1)) is not None
+        return self.session.scalar(_A_QUEUED_ID) is not None
 
     def queued_ids(self) -> list[str]:
         """Every search that waits, the oldest first."""
@@ -84,23 +100,7 @@ class Queue:
 
     def claim(self, search_id: str, owner: str, *, now: datetime) -> Claim | None:
         """Takes that search, if it is queued."""
-        return self._claim(SearchRow.id == search_id, owner, now)
-
-    def _claim(self, which: ColumnElement[bool], owner: str, now: datetime) -> Claim | None:
-        row = self.session.execute(
-            update(SearchRow)
-            .where(which, SearchRow.status == "queued")
-            .values(
-                status="running",
-                owner=owner,
-                attempts=SearchRow.attempts + 1,
-                heartbeat_at=now,
-                started_at=now,
-                updated_at=now,
-            )
-            .returning(SearchRow.id, SearchRow.attempts)
-            .execution_options(synchronize_session=False)
-        ).one_or_none()
+        row = self.session.execute(_CLAIM, {"search_id": search_id, "new_owner": owner, "now": now}).one_or_none()
         if row is None:
             return None
         self.events.append(row.id, STATUS, [{"status": "running", "attempt": row.attempts}], now=now)

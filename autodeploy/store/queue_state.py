@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, case, func, or_, select, text, union_all
+from sqlalchemy import and_, bindparam, case, func, or_, select, text, union_all
 
 from autodeploy.store.clock import first_id_at
 from autodeploy.store.fair_order import LENGTHS_S, SHORT_S, WINDOW_S, Running, Slots, Waiting, used_within
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+    from sqlalchemy import CompoundSelect
     from sqlalchemy.orm import Session
 
 # Of each key so many searches tell how much it used its slots, none of them made longer before what it has waiting.
@@ -42,6 +44,25 @@ _IN_A_SLOT = or_(SearchRow.origin != "cli", SearchRow.attempts > 1)
 _EXPECTED_S = func.coalesce(SearchRow.expected_s, SHORT_S)
 _LENGTH = case(*((bound_s > _EXPECTED_S, place) for place, bound_s in enumerate(LENGTHS_S)), else_=len(LENGTHS_S))
 _COLUMNS = (SearchRow.id, SearchRow.principal, SearchRow.created_at, SearchRow.expected_s, _LEFT_BEHIND)
+# Every claim asks these: to put them together takes as long as to ask them.
+_TURN_LIMITS = text(
+    "SELECT set_config('lock_timeout', :limit, true), set_config('idle_in_transaction_session_timeout', :limit, true)"
+)
+_TURN = text("SELECT pg_advisory_xact_lock(:lock)")
+_HEADS = select(*_COLUMNS).where(
+    SearchRow.id.in_(
+        select(func.min(SearchRow.id))
+        .where(SearchRow.status == "queued")
+        .group_by(SearchRow.principal, _LEFT_BEHIND, _LENGTH)
+    )
+)
+_RUNNING = select(SearchRow.principal, SearchRow.started_at, SearchRow.expected_s).where(
+    SearchRow.status == "running", _IN_A_SLOT
+)
+_LIVE_SLOTS = select(func.sum(WorkerRow.slots)).where(WorkerRow.seen_at > bindparam("since"))
+_LIMITS = select(ApiKeyRow.id, ApiKeyRow.max_running).where(
+    ApiKeyRow.id.in_(bindparam("keys", expanding=True)), ApiKeyRow.max_running.is_not(None)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +84,13 @@ class SlotRules:
 def take_turn(session: Session) -> None:
     """Waits until nobody else claims; until the end of the transaction. On SQLite a writer is alone anyway."""
     if session.get_bind().dialect.name == "postgresql":
-        limit = f"{TURN_LIMIT_S}s"
-        session.execute(
-            text(
-                "SELECT set_config('lock_timeout', :limit, true),"
-                " set_config('idle_in_transaction_session_timeout', :limit, true)"
-            ),
-            {"limit": limit},
-        )
-        session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": TURN_LOCK})
+        session.execute(_TURN_LIMITS, {"limit": f"{TURN_LIMIT_S}s"})
+        session.execute(_TURN, {"lock": TURN_LOCK})
 
 
 def heads(session: Session) -> tuple[Waiting, ...]:
     """Of the searches that wait, the oldest of each key, origin and length: one of them is next."""
-    oldest = (
-        select(func.min(SearchRow.id))
-        .where(SearchRow.status == "queued")
-        .group_by(SearchRow.principal, _LEFT_BEHIND, _LENGTH)
-    )
-    return tuple(_waiting(row) for row in session.execute(select(*_COLUMNS).where(SearchRow.id.in_(oldest))))
+    return tuple(_waiting(row) for row in session.execute(_HEADS))
 
 
 def all_waiting(session: Session, *, limit: int) -> tuple[Waiting, ...]:
@@ -97,27 +106,22 @@ def _waiting(row: Sequence[Any]) -> Waiting:
 
 def running(session: Session, *, now: datetime) -> tuple[Running, ...]:
     """Searches that are in a slot."""
-    query = select(SearchRow.principal, SearchRow.started_at, SearchRow.expected_s).where(
-        SearchRow.status == "running", _IN_A_SLOT
-    )
     return tuple(
         Running(key, (started_at or now).timestamp(), expected_s)
-        for key, started_at, expected_s in session.execute(query)
+        for key, started_at, expected_s in session.execute(_RUNNING)
     )
 
 
 def slots(session: Session, rules: SlotRules, keys: Iterable[str], *, now: datetime) -> Slots:
     """The slots of all live workers, what runs in them, and how many of them a key may have; without their use."""
     since = now - timedelta(seconds=rules.alive_s)
-    live = session.scalar(select(func.sum(WorkerRow.slots)).where(WorkerRow.seen_at > since)) or 0
-    limits = select(ApiKeyRow.id, ApiKeyRow.max_running).where(
-        ApiKeyRow.id.in_(sorted(set(keys) - {""})), ApiKeyRow.max_running.is_not(None)
-    )
+    live = session.scalar(_LIVE_SLOTS, {"since": since}) or 0
+    limits = session.execute(_LIMITS, {"keys": sorted(set(keys) - {""})}).all()
     return Slots(
         count=max(live, rules.own),
         running=running(session, now=now),
         most_running=rules.max_running,
-        most_of_key={key: most for key, most in session.execute(limits) if most is not None},
+        most_of_key={key: most for key, most in limits if most is not None},
     )
 
 
@@ -128,9 +132,12 @@ def used_s(session: Session, waiting: Iterable[Waiting], *, now: datetime) -> di
         oldest[each.key] = min(each.created_s, oldest.get(each.key, each.created_s))
     if len(oldest) < 2:
         return {}
-    looks = [_uses(key, now, created_s) for key, created_s in oldest.items()]
+    asked: dict[str, Any] = {"since": now - timedelta(seconds=WINDOW_S)}
+    for number, (key, created_s) in enumerate(oldest.items()):
+        waited = timedelta(seconds=max(0.0, now.timestamp() - created_s))
+        asked |= {f"key_{number}": key, f"first_id_{number}": first_id_at(now - waited - USES_SINCE)}
     spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for key, started_at, finished_at in session.execute(union_all(*looks)):
+    for key, started_at, finished_at in session.execute(_uses_of(len(oldest)), asked):
         spans[key].append((started_at.timestamp(), (finished_at or now).timestamp()))
     return {key: used_within(found, now.timestamp()) for key, found in spans.items()}
 
@@ -162,14 +169,19 @@ def pace(session: Session, *, now: datetime) -> float:
     return min(max(median(ratios), 1.0 / PACE_MOST), PACE_MOST)
 
 
-def _uses(key: str, now: datetime, oldest_s: float) -> Any:
-    waited = timedelta(seconds=max(0.0, now.timestamp() - oldest_s))
-    since = now - timedelta(seconds=WINDOW_S)
+@lru_cache(maxsize=64)
+def _uses_of(num_keys: int) -> CompoundSelect[Any]:
+    """What so many keys used of late: `key_0` its searches from `first_id_0` on, and so on, and all of them `since`."""
+    return union_all(*(_uses(number) for number in range(num_keys)))
+
+
+def _uses(number: int) -> Any:
+    since = bindparam("since", type_=SearchRow.finished_at.type)
     newest = (
         select(SearchRow.principal, SearchRow.started_at, SearchRow.finished_at)
         .where(
-            SearchRow.principal == key,
-            SearchRow.id >= first_id_at(now - waited - USES_SINCE),
+            SearchRow.principal == bindparam(f"key_{number}"),
+            SearchRow.id >= bindparam(f"first_id_{number}"),
             SearchRow.status != "queued",
             SearchRow.started_at.is_not(None),
             _IN_A_SLOT,

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-import fastapi.applications
 import pytest
+from fastapi.openapi.utils import get_openapi as read_routes
 
-import api.openapi
+from autodeploy.services.schemas import input_definitions as define
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,18 +23,17 @@ _inputs: dict[tuple[Any, ...], dict[str, Any]] = {}
 @contextmanager
 def routes_read_once() -> Iterator[None]:
     """Apps inside the block take what the first of their title has read of its routes, and of what may be sent."""
-    make, define = fastapi.applications.get_openapi, api.openapi.input_definitions
 
     def get_openapi(*, title: str, **of: Any) -> dict[str, Any]:
         if title not in _made:
-            _made[title] = make(title=title, **of)
+            _made[title] = read_routes(title=title, **of)
         return deepcopy(_made[title])
 
     def input_definitions(models: Iterable[type[BaseModel]], ref_template: str) -> dict[str, Any]:
-        asked = (*models, ref_template)
-        if asked not in _inputs:
-            _inputs[asked] = define(asked[:-1], ref_template)
-        return deepcopy(_inputs[asked])
+        asked = tuple(models)
+        if (asked, ref_template) not in _inputs:
+            _inputs[asked, ref_template] = define(asked, ref_template)
+        return deepcopy(_inputs[asked, ref_template])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fastapi.applications.get_openapi", get_openapi)
