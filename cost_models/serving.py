@@ -98,6 +98,6 @@ def served(
     lifetime = running * np.maximum(prompt, model.issue_floor_s / np.maximum(running, 1.0)) + steps * decode
     waiting = np.maximum(concurrency / running - 1.0, 0.0) * lifetime
     # A request that comes waits for the step that runs.
-    first = np.maximum(lifetime - steps * tpot, model.prefill_s(inputs)) + decode + waiting
+    first = np.maximum(lifetime - steps * tpot, np.maximum(prompt, model.issue_floor_s)) + decode + waiting
     rate = concurrency * outputs / (first + steps * tpot)
     return Service(np.asarray(tpot), np.asarray(first), running, np.asarray(rate), np.asarray(decode))
