@@ -32,7 +32,7 @@ _BEYOND: Final = 8.0
 """Standard deviations on both sides of what was seen that a grid covers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Belief:
     """Distribution of x of plans of a family; `same`: what runs of these plans' own configuration said.
 
@@ -51,25 +51,32 @@ class Belief:
             # e is known but for what lies beside the allocator.
             mean = math.fsum(seen.log_ratio for seen in exact) / len(exact)
             return 0.0 if log_ratio <= self._least() else NormalDist(mean, _measured_sigma(len(exact))).cdf(log_ratio)
-        above = np.exp(_log_cdf((self.shared - log_ratio) / self.omega))
-        if not self.same:
-            return float(np.clip(1.0 - self.weights @ above, 0.0, 1.0))
         least = self._least()
         if log_ratio <= least:
             return 0.0
-        log_above, log_least = (_log_cdf((self.shared - bound) / self.omega) for bound in (log_ratio, least))
-        return float(np.clip(1.0 - self.weights @ np.exp(log_above - log_least), 0.0, 1.0))
+        log_above = _log_cdf((self.shared - log_ratio) / self.omega)
+        if self.same:
+            log_above = log_above - _log_cdf((self.shared - least) / self.omega)
+        return float(np.clip(1.0 - self.weights @ np.exp(log_above), 0.0, 1.0))
 
     def quantile(self, probability: float) -> float:
         """The x that is met with this probability at most, by bisection to 1e-9."""
-        low, high = float(self.shared[0]) - _BEYOND * self.omega, float(self.shared[-1]) + _BEYOND * self.omega
-        while high - low > 1e-9:
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if self.at_most(middle) < probability else (low, middle)
-        return 0.5 * (low + high)
+        return _quantile(self, probability)
 
     def _least(self) -> float:
         return max((seen.log_ratio for seen in self.same if seen.at_least), default=-math.inf)
+
+
+@lru_cache(maxsize=256)
+def _quantile(believed: Belief, probability: float) -> float:
+    low, high = (
+        float(end) + side * _BEYOND * believed.omega
+        for end, side in ((believed.shared[0], -1.0), (believed.shared[-1], 1.0))
+    )
+    while high - low > 1e-9:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if believed.at_most(middle) < probability else (low, middle)
+    return 0.5 * (low + high)
 
 
 @lru_cache(maxsize=512)

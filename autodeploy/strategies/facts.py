@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
@@ -13,7 +11,7 @@ from autodeploy.strategies.memory_rules import FACT, launched_choices
 from autodeploy.strategies.schedule_columns import LAUNCHED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from autodeploy.specs.model import ModelSpec
     from autodeploy.stack.releases import Release
@@ -112,8 +110,7 @@ def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
     return model.compressed_attention is None and any(span is not None and span < seq_length for span in spans)
 
 
-@lru_cache(maxsize=64)
-def launched_facts(release: Release | None) -> Mapping[str, bool]:
+def launched_facts(release: Release | None) -> dict[str, bool]:
     """What a release has flags for: features, and dispatchers."""
     found = (
         dict.fromkeys(FEATURES, True)
@@ -122,10 +119,9 @@ def launched_facts(release: Release | None) -> Mapping[str, bool]:
     )
     for name in DISPATCHERS:
         found.setdefault(name, release is None or _dispatches(release, name))
-    return MappingProxyType({f"launches_{name}": launched for name, launched in found.items()})
+    return {f"launches_{name}": launched for name, launched in found.items()}
 
 
-@lru_cache(maxsize=64)
 def launched_schedules(release: Release | None) -> frozenset[str] | None:
     """Names of the schedules that a release has flags for; None: every one."""
     return None if release is None else frozenset(name for name in SCHEDULES if variant_of(name, release) is not None)

@@ -23,6 +23,7 @@ from autodeploy.stack.flag_tables import RegisteredFlag, flag_table
 from autodeploy.stack.frameworks import Framework
 from autodeploy.stack.releases import Component, Release
 from autodeploy.stack.schedules import launched
+from autodeploy.strategies.facts import launched_facts
 from cost_models import schedule
 from cost_models.schedule import Schedule
 from hardware_profiles import list_profiles, load_profile, registered
@@ -170,6 +171,16 @@ def test_names_are_taken_once(tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match="known already"), frameworks.registered(Framework("megatron", "Megatron")):
         pass
+
+
+def test_a_release_that_was_asked_before_is_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "feature.yaml").write_text(FEATURE, encoding="utf-8")
+    release = spec_of(profile="nvidia-h100", target="megatron").search.release("NVIDIA")
+    for each in (None, release):
+        before = launched_facts(each)
+        with features.registered(tmp_path / "feature.yaml"):
+            assert launched_facts(each).keys() - before.keys() == {"launches_acme_overlap"}
+        assert launched_facts(each) == before
 
 
 def test_nothing_stays_behind() -> None:
