@@ -105,14 +105,14 @@ def uses_of(context: Context, candidate: Candidates) -> frozenset[Use]:
     tables += [embedding_table(model, shard, context.operators), head_table(model, shard, context.operators)]
     if model.num_nextn_predict_layers:
         tables.append(mtp_table(model, shard, context.operators))
-    groups = Groups.of(shard, context.machine)
+    groups, replicas = Groups.of(shard, context.machine), ParameterGroups.of(candidate, context)
     found: set[Use] = set()
     for table in tables:
         for operator in table.operators:
             found.update(_operator_uses(operator))
         gathers = bool(candidate.moe_dispatcher[0] == ALL_GATHER)
         found.update(_exchange_uses(table, groups, context, gathers))
-        found.update(_gradient_uses(table, candidate, context))
+        found.update(_gradient_uses(table, replicas, context))
     found.update(_pipeline_uses(candidate, context))
     return frozenset(found)
 
@@ -176,9 +176,8 @@ def _exchange_uses(table: LayerTable, groups: Groups, context: Context, gathers:
             yield from _message(collective, group, scalar_at(exchange.message_bytes, 0), context)
 
 
-def _gradient_uses(table: LayerTable, candidate: Candidates, context: Context) -> Iterator[Use]:
+def _gradient_uses(table: LayerTable, groups: ParameterGroups, context: Context) -> Iterator[Use]:
     """Gradients and updated weights of one layer: frameworks' buckets hold about one."""
-    groups = ParameterGroups.of(candidate, context)
     for params, group in ((table.dense_params, groups.dense), (table.expert_params, groups.expert)):
         gradients = scalar_at(params, 0) * context.gradient_bytes
         if context.distributed_optimizer:

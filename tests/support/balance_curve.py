@@ -15,7 +15,9 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.sample_balance import attention_factor, packs_of
 from autodeploy.evaluation.stages.build_problem import build_problem
 from autodeploy.evaluation.stages.inner_problem import chunk_times
-from autodeploy.planner import Predicted, predict, prepare
+from autodeploy.evaluation.steps.one_strategy import Estimated, estimated
+from autodeploy.planner import prepare
+from autodeploy.planner.prepared import context_for
 from autodeploy.solver.effort import FAST
 from autodeploy.solver.inner.solve import solve
 
@@ -67,12 +69,12 @@ def balance_curve(spec: Spec, features: frozenset[str], imbalances: Sequence[flo
     )
 
 
-def _predicted(spec: Spec, features: frozenset[str], **training: object) -> Predicted:
-    """The strategy's prediction with even experts and full sequences but for what `training` says."""
+def _predicted(spec: Spec, features: frozenset[str], **training: object) -> Estimated:
+    """The strategy's estimate with even experts and full sequences but for what `training` says."""
     even = {"routing_imbalance": 1.0, "expert_load_file": None, "sequence_length_histogram": None}
     changed = spec.model_copy(update={"training": spec.training.model_copy(update={**even, **training})})
     assert changed.strategy is not None
-    return predict(prepare(changed), changed.strategy, features)
+    return estimated(changed.strategy, context_for(prepare(changed), changed.strategy, features))
 
 
 def _gain_pct(before_s: float, after_s: float) -> float:
@@ -82,7 +84,7 @@ def _gain_pct(before_s: float, after_s: float) -> float:
 def _experts_pct(spec: Spec, features: frozenset[str], imbalance: float) -> float:
     uneven = {"routing_imbalance": imbalance, "routing_imbalance_peak": max(imbalance, 2.0)}
     placed, moved = (
-        _predicted(spec, features - {"expert_migration"} | on, **uneven).plan.step_time_s
+        _predicted(spec, features - {"expert_migration"} | on, **uneven).estimate.step_time_s
         for on in (frozenset[str](), frozenset({"expert_migration"}))
     )
     return _gain_pct(placed, moved)
@@ -91,7 +93,9 @@ def _experts_pct(spec: Spec, features: frozenset[str], imbalance: float) -> floa
 def _samples_pct(spec: Spec, features: frozenset[str], imbalance: float) -> float:
     histogram = lengths_of_imbalance(spec, features, imbalance)
     in_order, levelled = (
-        _predicted(spec, features - {"sample_rearrangement"} | on, sequence_length_histogram=histogram).plan.step_time_s
+        _predicted(
+            spec, features - {"sample_rearrangement"} | on, sequence_length_histogram=histogram
+        ).estimate.step_time_s
         for on in (frozenset[str](), frozenset({"sample_rearrangement"}))
     )
     return _gain_pct(in_order, levelled)
