@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from autodeploy.messages import Message, message_or
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from cost_models.arrays import Floats
 
+Found = TypeVar("Found")
 
 Z90 = 1.6449  # half-width of a normal 90 % interval in standard deviations
 ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and runtime known to about a third
@@ -75,6 +76,7 @@ class _Table:
     """A table, and what is looked up in it."""
 
     rows: Mapping[str, Any]
+    known: dict[Hashable, Any] = field(default_factory=dict)
 
     @cached_property
     def neighbours(self) -> Neighbours:
@@ -88,6 +90,15 @@ _IN_PLACE: list[_Table] = []  # of the shipped one, the last one in use
 def coverage() -> Mapping[str, Any]:
     """The table that calibration writes: residual spread per family and class, and what each record ran."""
     return _in_use().rows
+
+
+def looked_up(key: Hashable, find: Callable[[Mapping[str, Any]], Found]) -> Found:
+    """What is found in the table in use, once for each key."""
+    table = _in_use()
+    if key not in table.known:
+        table.known[key] = find(table.rows)
+    found: Found = table.known[key]
+    return found
 
 
 def _in_use() -> _Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.coverage import coverage, named
+from autodeploy.calibration.coverage import looked_up, named
 from autodeploy.specs.planset import MeasuredMfu
 
 if TYPE_CHECKING:
@@ -19,14 +19,18 @@ def highest_mfu(family: str, *, moe: bool, npus: int, precision: str) -> Measure
 
     Runs on 64 cards and more are compared with such runs alone, smaller ones with smaller ones.
     """
-    rows = [row for row in coverage()["records"] if _alike(row, family, moe, npus, precision)]
-    if not rows:
-        return None
-    best = max(rows, key=lambda row: (row["mfu"], row["id"]))
-    return MeasuredMfu(highest=best["mfu"], runs=len(rows), record=named(best))
+    alike = family, moe, npus >= LARGE_CLUSTER, FORMATS.get(precision, precision)
+
+    def highest(table: Mapping[str, Any]) -> MeasuredMfu | None:
+        rows = [row for row in table["records"] if row.get("mfu") is not None and _class_of(row) == alike]
+        if not rows:
+            return None
+        best = max(rows, key=lambda row: (row["mfu"], row["id"]))
+        return MeasuredMfu(highest=best["mfu"], runs=len(rows), record=named(best))
+
+    return looked_up(("highest_mfu", *alike), highest)
 
 
-def _alike(row: Mapping[str, Any], family: str, moe: bool, npus: int, precision: str) -> bool:
-    formats = {FORMATS.get(each, each) for each in (row.get("precision", ""), precision)}
-    same = row["family"] == family and row["moe"] == moe and len(formats) == 1
-    return same and row.get("mfu") is not None and (int(row["npus"] or 1) >= LARGE_CLUSTER) == (npus >= LARGE_CLUSTER)
+def _class_of(row: Mapping[str, Any]) -> tuple[str, bool, bool, str]:
+    precision = row.get("precision", "")
+    return row["family"], row["moe"], int(row["npus"] or 1) >= LARGE_CLUSTER, FORMATS.get(precision, precision)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from autodeploy.workload.attention_types import kind_of, mean_keys, shape_of
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CONVENTION = "causal"
 
 
+@lru_cache(maxsize=256)
 def forward_flops_per_token(
     model: ModelSpec, seq_length: int, *, causal: bool = True, keys: float | None = None
 ) -> float:
