@@ -40,32 +40,41 @@ def grown(run: Run, d: Degrees) -> tuple[float, float]:
 def _factor(
     experts: int, sequence: float, factor: float, ranks: int, sequences: float, copies: float, layers: float
 ) -> float:
-    anchor, stated_sequences, stated_copies = min(STATED_AT, experts), STATED_AT / STATED_TP, sequence / STATED_TP
+    lasting, passing, noise, reached = _family(experts, sequence, factor)
+    found = _mean_maximum(experts, lasting, passing, noise, (ranks, sequences, copies, layers))
+    if reached < factor * (1.0 - 1e-9):  # more than the family can have
+        found = 1.0 + (found - 1.0) * (factor - 1.0) / (reached - 1.0)
+    return min(found, ranks)
 
-    def value(lasting: float, passing: float, noise: float, at: tuple[float, float, float, float]) -> float:
-        n, s, c, over = at
-        # Raw moments of a load: a lognormal variable times a mean of lognormal ones.
-        first, number = math.exp(lasting), s * over
-        second_mean = 1.0 + passing / number
-        third_mean = 1.0 + 3.0 * passing / number + passing**2 * (passing + 3.0) / number**2
-        second, third = first * second_mean, first**3 * third_mean
-        return expected_maximum(n, second - 1.0, third - 3.0 * second + 2.0, n / experts, noise / c / over)
 
-    stated = (anchor, stated_sequences, stated_copies, 1.0)
+@lru_cache(maxsize=4096)
+def _family(experts: int, sequence: float, factor: float) -> tuple[float, float, float, float]:
+    """Lasting and passing part of the variance and noise of the family that has the factor where it is stated, or the
+    largest that it can have; and that."""
+    stated = (min(STATED_AT, experts), STATED_AT / STATED_TP, sequence / STATED_TP, 1.0)
 
     def parts(variance: float) -> tuple[float, float]:
-        return LASTS * variance, (math.exp((1.0 - LASTS) * variance) - 1.0) * stated_sequences
+        return LASTS * variance, (math.exp((1.0 - LASTS) * variance) - 1.0) * stated[1]
 
-    if value(0.0, 0.0, 1.0, stated) >= factor:
-        noise = _bisected(lambda x: value(0.0, 0.0, x, stated) - factor, 1.0)
-        found = value(0.0, 0.0, noise, (ranks, sequences, copies, layers))
-    else:
-        variance = _bisected(lambda x: value(*parts(x), 1.0, stated) - factor, 4.0)
-        found = value(*parts(variance), 1.0, (ranks, sequences, copies, layers))
-        reached = value(*parts(variance), 1.0, stated)
-        if reached < factor * (1.0 - 1e-9):  # more than the family can have
-            found = 1.0 + (found - 1.0) * (factor - 1.0) / (reached - 1.0)
-    return min(found, ranks)
+    if _mean_maximum(experts, 0.0, 0.0, 1.0, stated) >= factor:
+        noise = _bisected(lambda x: _mean_maximum(experts, 0.0, 0.0, x, stated) - factor, 1.0)
+        return 0.0, 0.0, noise, factor
+    variance = _bisected(lambda x: _mean_maximum(experts, *parts(x), 1.0, stated) - factor, 4.0)
+    return *parts(variance), 1.0, _mean_maximum(experts, *parts(variance), 1.0, stated)
+
+
+def _mean_maximum(
+    experts: int, lasting: float, passing: float, noise: float, at: tuple[float, float, float, float]
+) -> float:
+    """Of so many ranks, sequences and copies of tokens, over so many layers."""
+    ranks, sequences, copies, layers = at
+    # Raw moments of a load: a lognormal variable times a mean of lognormal ones.
+    first, number = math.exp(lasting), sequences * layers
+    second_mean = 1.0 + passing / number
+    third_mean = 1.0 + 3.0 * passing / number + passing**2 * (passing + 3.0) / number**2
+    second, third = first * second_mean, first**3 * third_mean
+    relative, skew = second - 1.0, third - 3.0 * second + 2.0
+    return expected_maximum(ranks, relative, skew, ranks / experts, noise / copies / layers)
 
 
 def _bisected(grows: object, high: float) -> float:
