@@ -51,14 +51,17 @@ def _first_broken(
     A mode without a rule of its own to break has None.
     """
     found: dict[tuple[str, bool], Numbers] = {}
-    scope = scope_of(facts, target)
+    scope, known = scope_of(facts, target), {**WORDS.places(), **facts}
+    values: dict[str, dict[str, Any]] = {}  # by level
     for number, rule in enumerate(rules):
         if not rule.binds(scope):
             continue
         read = rule.names()
         level = _level(read)
         key = level, bool(read & set(OPTIMIZER_STATE_AXES))
-        obeyed = rule.mask({**WORDS, **facts, **_values(grid, level)})
+        if level not in values:
+            values[level] = {**known, **_values(grid, level)}
+        obeyed = rule.mask(values[level])
         if obeyed.all():
             continue
         shape = (_rows(grid, level), len(grid.ways["vpp"]), len(grid.modes[OPTIMIZER_STATE_AXES[0]]) if key[1] else 1)

@@ -75,7 +75,7 @@ class LegalityModel:
         self.model = cp_model.CpModel()
         self.reasons: list[Reason] = []
         self.literals: list[cp_model.IntVar] = []
-        self._facts = context.facts
+        self._known = {**WORDS.places(), **context.facts}
         default = default_space(
             context.model, context.world, ranks_per_node, context.seq_length, context.global_batch, switches
         )
@@ -114,7 +114,7 @@ class LegalityModel:
         literal = self._assume(Reason(rule.name, rule.text))
         for part in rule.parts():
             names = [name for name in AXES if name in part.names()]
-            self._hold(names, lambda values, part=part: part.mask({**WORDS, **self._facts, **values}), literal)
+            self._hold(names, lambda values, part=part: part.mask({**self._known, **values}), literal)
 
     def _hold(self, names: Sequence[str], allowed: Any, literal: Any = None) -> None:
         """Keep the values of a few axes to those for which `allowed` is true, where the literal is."""
