@@ -36,7 +36,12 @@ SPEC = """\
 model: llama2-7b
 cluster: {profile: ascend-800t-a2, num_npus: 32, name: hall-2}
 training: {seq_length: 4096, global_batch_size: 256, tokens: 1e11}
-search: {effort: 0.02, risk: neutral, top_k: 1, fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}}
+search:
+  effort: 0.02
+  risk: neutral
+  top_k: 1
+  allow: {tp: [2, 4]}
+  fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}
 """
 # Of specs that pages show without one.
 SEARCH = "search: {effort: 0.02, risk: neutral, fix: {micro_batch_size: 1, vpp: 1, cp: 1, schedule: 1f1b}}\n"
