@@ -15,7 +15,7 @@ import numpy as np
 
 from autodeploy.calibration.fit import FitParameter, fit
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.probe.prices import LOOP, OPERATORS, predicted_s, probed_machine
+from autodeploy.probe.prices import LOOP, OPERATORS, predictions_s, probed_machine
 from hardware_profiles import apply_overlay
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 
@@ -183,8 +183,8 @@ def _nested(profile: Profile, values: dict[str, float]) -> dict[str, Any]:
 
 
 def _residuals(points: Sequence[Measurement], profile: Profile, probe: ProbeFile) -> Floats:
-    machine = probed_machine(profile, probe)
-    return np.array([np.log(predicted_s(point, machine) / point.median) for point in points], dtype=np.float64)
+    predicted = predictions_s(points, probed_machine(profile, probe))
+    return np.array([np.log(s / point.median) for s, point in zip(predicted, points, strict=True)], dtype=np.float64)
 
 
 def _weights(points: Sequence[Measurement]) -> Floats:

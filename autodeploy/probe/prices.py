@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from autodeploy.evaluation.inputs.machine import machine_of
-from autodeploy.evaluation.layers.operator_time import operator_time
+from autodeploy.evaluation.layers.operator_time import operator_times
 from autodeploy.evaluation.layers.unit_costs import scalar_at
 from autodeploy.workload.operators import Operator, OperatorKind
 from cost_models.all_to_all import flat_s
@@ -17,7 +17,10 @@ from cost_models.compute import vector_s
 from hardware_profiles.topology import cluster_topology
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.evaluation.inputs.machine import Machine
+    from autodeploy.evaluation.layers.operator_time import OperatorTime
     from autodeploy.probe.document import Measurement, ProbeFile
     from hardware_profiles.profile import Profile
 
@@ -38,16 +41,27 @@ def probed_machine(profile: Profile, probe: ProbeFile) -> Machine:
 
 def predicted_s(point: Measurement, machine: Machine) -> float:
     """Seconds of one run of a measured operator or collective."""
-    return _operator_s(point, machine) if point.kind in OPERATORS else _collective_s(point, machine)
+    return predictions_s([point], machine)[0]
 
 
-def _operator_s(point: Measurement, machine: Machine) -> float:
+def predictions_s(points: Sequence[Measurement], machine: Machine) -> list[float]:
+    """The same of several, whose operators are priced together."""
+    operators = [point for point in points if point.kind in OPERATORS]
+    times = iter(operator_times([_operator(point) for point in operators], machine, 1.0))
+    return [
+        _operator_s(point, next(times), machine) if point.kind in OPERATORS else _collective_s(point, machine)
+        for point in points
+    ]
+
+
+def _operator(point: Measurement) -> Operator:
     price: dict[str, Any] = dict(point.price)
-    kind = cast("OperatorKind", point.kind)
     if point.kernel.startswith(LOOP):
         price |= {"fused": False}
-    op = Operator(point.name, kind, "mlp", **price)
-    times = operator_time(op, machine, 1.0)
+    return Operator(point.name, cast("OperatorKind", point.kind), "mlp", **price)
+
+
+def _operator_s(point: Measurement, times: OperatorTime, machine: Machine) -> float:
     if point.part == "input_gradient":
         return scalar_at(times.input_gradient_s, 0)
     if point.part == "weight_gradient":
