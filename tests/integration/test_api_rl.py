@@ -28,7 +28,7 @@ SPEC: dict[str, Any] = {
         "effort": 0.02,
         "risk": "neutral",
         "top_k": 2,
-        "fix": {"tp": 1, "cp": 1, "vpp": 1, "schedule": "1f1b", "rl.generation.mode": "graph"},
+        "fix": {"tp": 1, "pp": 2, "cp": 1, "vpp": 1, "schedule": "1f1b", "rl.generation.mode": "graph"},
     },
 }
 
