@@ -18,9 +18,9 @@ from ruamel.yaml.scalarstring import LiteralScalarString, SingleQuotedScalarStri
 from autodeploy.messages import in_plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-WIDTH = 110
+WIDTH, WIDTH_OF_PROFILES = 110, 120
 
 
 class _Representer(RoundTripRepresenter):
@@ -44,7 +44,19 @@ _Representer.add_representer(float, _number)
 _Representer.add_representer(type(None), _none)
 
 
-def yaml_writer(width: int = WIDTH) -> Any:
+def yaml_text(document: Any, comments: Iterable[str] = ()) -> str:
+    """The document in the order of its keys, under comments; lists of numbers on one line, long text line by line."""
+    writer = _writer(WIDTH)
+    writer.indent(mapping=2, sequence=4, offset=2)
+    return _written(writer, _styled(in_plain_text(document)), comments)
+
+
+def profile_text(document: Mapping[str, Any], heading: str) -> str:
+    """A profile or an overlay under a heading, the same for the same numbers."""
+    return _written(_writer(WIDTH_OF_PROFILES), in_plain_text(document), [heading])
+
+
+def _writer(width: int) -> Any:
     """A writer of YAML in the order of keys, whose numbers and nulls both versions read alike."""
     writer: Any = YAML(typ="rt")
     writer.Representer = _Representer
@@ -52,13 +64,10 @@ def yaml_writer(width: int = WIDTH) -> Any:
     return writer
 
 
-def yaml_text(document: Any, comments: Iterable[str] = ()) -> str:
-    """The document in the order of its keys, under comments; lists of numbers on one line, long text line by line."""
-    writer = yaml_writer()
-    writer.indent(mapping=2, sequence=4, offset=2)
+def _written(writer: Any, document: Any, comments: Iterable[str]) -> str:
     stream = io.StringIO()
     stream.writelines(f"# {' '.join(line.split())}\n" for line in comments)
-    writer.dump(_styled(in_plain_text(document)), stream)
+    writer.dump(document, stream)
     return stream.getvalue()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,22 @@ import numpy as np
 from autodeploy.calibration.configurations import shares_of
 from autodeploy.calibration.covariances import covariance_document, fitted_covariance
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import Fit, fit, left_out_residuals, limits_of, parameter_variances, values_of
+from autodeploy.calibration.fit import (
+    Fit,
+    fit,
+    latest_kept,
+    left_out_residuals,
+    limits_of,
+    parameter_variances,
+    values_of,
+)
 from autodeploy.calibration.measured import fits_time, measured_step_s, states_time
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, nuisances_of
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import in_graph_mode
 from autodeploy.errors import SpecError
-from autodeploy.messages import Message, in_plain_text
-from autodeploy.yaml_text import yaml_writer
+from autodeploy.messages import Message
 from hardware_profiles.covariance import FittedFactor
 from hardware_profiles.loader import load_profile, shipped_profiles
 
@@ -94,18 +100,13 @@ def calibrate(
     def values_at(log_factors: Floats) -> dict[str, dict[str, float]]:
         return {name: values_of(parameters, log_factors, each.efficiency) for name, each in group.items()}
 
-    latest: dict[bytes, list[Prediction]] = {}
-
+    @latest_kept
     def predicted_at(log_factors: Floats) -> list[Prediction]:
-        key = log_factors.tobytes()
-        if key not in latest:
-            values = values_at(log_factors)
-            latest.clear()
-            latest[key] = [
-                predict_record(r, efficiency=values[r.cluster.profile], calibrated=False, factors_of=lambda _: factors)
-                for r in used
-            ]
-        return latest[key]
+        values = values_at(log_factors)
+        return [
+            predict_record(r, efficiency=values[r.cluster.profile], calibrated=False, factors_of=lambda _: factors)
+            for r in used
+        ]
 
     def residuals(log_factors: Floats) -> Floats:
         return np.log(np.array([p.step_time_s for p in predicted_at(log_factors)], dtype=np.float64) / measured)
@@ -163,10 +164,3 @@ def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[
             "left_out_p90_pct": rounded(100.0 * float(np.percentile(error, 90)), 3),
         }
     return document
-
-
-def to_yaml(document: dict[str, Any], heading: str) -> str:
-    """An overlay as YAML text, the same for the same numbers."""
-    stream = io.StringIO()
-    yaml_writer(width=120).dump(in_plain_text(document), stream)
-    return f"# {heading}\n" + stream.getvalue()

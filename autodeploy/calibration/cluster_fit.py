@@ -22,6 +22,7 @@ from autodeploy.calibration.fit import (
     Fit,
     FitParameter,
     fit,
+    latest_kept,
     left_out_residuals,
     limits_of,
 )
@@ -131,14 +132,9 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
         found = found.reshape(len(rows), len(worlds))
         return found[:, 0].copy(), np.asarray((found[:, 1:] - found[:, :1]) / STEP)
 
-    latest: dict[bytes, tuple[Floats, Floats]] = {}
-
+    @latest_kept
     def linear(log_factors: Floats) -> tuple[Floats, Floats]:
-        key = log_factors.tobytes()
-        if key not in latest:
-            latest.clear()
-            latest[key] = linear_at(_overlay(profile, pinned, _at(parameters, log_factors), source), parameters)
-        return latest[key]
+        return linear_at(_overlay(profile, pinned, _at(parameters, log_factors), source), parameters)
 
     noise = np.array([row.noise() for row in rows], dtype=np.float64)
     share = np.array([row.share for row in rows], dtype=np.float64)

@@ -6,7 +6,7 @@ import json
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,15 +73,10 @@ class TimedRuns:
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """A table, and what is looked up in it."""
+    """A table, and what was looked up in it."""
 
     rows: Mapping[str, Any]
     known: dict[Hashable, Any] = field(default_factory=dict)
-
-    @cached_property
-    def neighbours(self) -> Neighbours:
-        """Of all its records."""
-        return Neighbours(self.rows["records"])
 
 
 _IN_PLACE: list[_Table] = []  # of the shipped one, the last one in use
@@ -269,5 +264,6 @@ def named(row: Mapping[str, Any]) -> str:
 
 def _nearest(family: str, run: Mapping[str, Any]) -> str | None:
     """The record that ran most alike, in words."""
-    found = _in_use().neighbours.nearest(family, run)
+    neighbours = looked_up("neighbours", lambda table: Neighbours(table["records"]))
+    found = neighbours.nearest(family, run)
     return named(found) if found else None

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Floats
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, limited
+
+Found = TypeVar("Found")
 
 STEP = 0.02  # of a log factor, in the Jacobian
 DEGREES = 4.0  # of the Student distribution of residuals
@@ -72,6 +75,21 @@ class Fit:
 
 
 Residuals = Callable[[Floats], Floats]
+
+
+def latest_kept(find: Callable[[Floats], Found]) -> Callable[[Floats], Found]:
+    """The function of log factors, its latest answer kept: a fit asks residuals and slopes at the same place."""
+    latest: dict[bytes, Found] = {}
+
+    def found(log_factors: Floats) -> Found:
+        key = log_factors.tobytes()
+        if key not in latest:
+            answer = find(log_factors)
+            latest.clear()
+            latest[key] = answer
+        return latest[key]
+
+    return found
 
 
 def values_of(parameters: Sequence[FitParameter], log_factors: Floats, base: Mapping[str, float]) -> dict[str, float]:

@@ -75,9 +75,9 @@ def calibrate(
     else:
         runs = _runs([file for file in files if not file.is_dir()], op, ranks)
         document = _from_runs(runs, profile, plan, spec, folders[0] if folders else None, page)
-    from autodeploy.calibration.calibrate import to_yaml
+    from autodeploy.yaml_text import profile_text
 
-    write_report(to_yaml(document, f"Fitted by autodeploy calibrate to {names}."), output)
+    write_report(profile_text(document, f"Fitted by autodeploy calibrate to {names}."), output)
 
 
 def _is_record_file(file: Path) -> bool:

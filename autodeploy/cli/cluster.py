@@ -83,6 +83,6 @@ def export_overlay(
 
     with open_services(load_settings()) as services:
         document = exported_overlay(services.runs, name, author, tuple(releases or ()))
-    from autodeploy.calibration.calibrate import to_yaml
+    from autodeploy.yaml_text import profile_text
 
-    write_report(to_yaml(document, "Exported by autodeploy cluster export."), output)
+    write_report(profile_text(document, "Exported by autodeploy cluster export."), output)

@@ -6,14 +6,13 @@ assumed with wide priors until `autodeploy calibrate` reads a probe. One rank is
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autodeploy.yaml_text import yaml_writer
+from autodeploy.yaml_text import profile_text
 
 # Multiply-adds in FP32 that a core can begin in a cycle, times two: two units as wide as the widest vectors it knows.
 # Source: Intel 64 and IA-32 optimization manual, FP32 FMA throughput; Arm Neoverse V1 guide for Advanced SIMD.
@@ -61,11 +60,8 @@ def facts() -> CpuFacts:
 
 def profile_yaml(found: CpuFacts, processes: int = 1) -> str:
     """`profile_document` as the text of a file."""
-    stream = io.StringIO()
-    yaml_writer(width=120).dump(profile_document(found, processes), stream)
-    return f"# {found.title}: made by `autodeploy profiles this-machine`; rates are bounds until a probe is read.\n" + (
-        stream.getvalue()
-    )
+    heading = f"{found.title}: made by `autodeploy profiles this-machine`; rates are bounds until a probe is read."
+    return profile_text(profile_document(found, processes), heading)
 
 
 def profile_document(found: CpuFacts, processes: int = 1) -> dict[str, Any]:

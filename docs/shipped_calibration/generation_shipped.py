@@ -7,11 +7,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.calibrate import to_yaml
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.spreads import Z80
 from autodeploy.post_training.evidence import GENERATION_FILE
 from autodeploy.specs.measurement import generation_records
+from autodeploy.yaml_text import profile_text
 from docs.shipped_calibration.generation_fit import fit_generation, text
 from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
 from hardware_profiles.loader import load_profile
@@ -82,6 +82,6 @@ def write_generation(folder: Path) -> dict[str, GenerationFit]:
     for name in fitted_systems(records):
         own = records_of(records, name)
         done[name] = fit_generation(own, name)
-        text_of = to_yaml(overlay_of_fit(done[name], name, len(own)), HEADING)
+        text_of = profile_text(overlay_of_fit(done[name], name, len(own)), HEADING)
         (folder / f"{name}.yaml").write_text(text_of, encoding="utf-8")
     return done

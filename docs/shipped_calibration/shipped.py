@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of, to_yaml
+from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of
 from autodeploy.calibration.configurations import configuration_of
 from autodeploy.calibration.fit import projected
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.release_defaults import release_of
 from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, REPEAT_NOISE
 from autodeploy.specs.record import Record, read_records
+from autodeploy.yaml_text import profile_text
 from docs.shipped_calibration.class_spreads import class_spreads, log_sigma_of, memory_table
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
 from docs.shipped_calibration.realised import gains, realised_of
@@ -73,11 +74,11 @@ def write_shipped(profiles_folder: Path, coverage_file: Path) -> list[Calibratio
     done = {name: calibrate(records, name) for name in fitted_profiles()}
     profiles_folder.mkdir(parents=True, exist_ok=True)
     for name, calibration in done.items():
-        (profiles_folder / f"{name}.yaml").write_text(to_yaml(overlay_of(calibration), HEADING), encoding="utf-8")
+        (profiles_folder / f"{name}.yaml").write_text(profile_text(overlay_of(calibration), HEADING), encoding="utf-8")
     for name, origin in carried_profiles().items():
         overlay = overlay_of(done[origin], load_profile(name, calibrated=False))
         overlay.pop("report", None)
-        (profiles_folder / f"{name}.yaml").write_text(to_yaml(overlay, HEADING), encoding="utf-8")
+        (profiles_folder / f"{name}.yaml").write_text(profile_text(overlay, HEADING), encoding="utf-8")
     table = coverage_table(list(done.values()), records)
     coverage_file.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return list(done.values())

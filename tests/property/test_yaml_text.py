@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from autodeploy.yaml_text import yaml_text, yaml_writer
+from autodeploy.yaml_text import profile_text, yaml_text
 
 NUMBERS = st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False)
 WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=126)) | st.sampled_from(
@@ -32,6 +30,5 @@ def test_both_versions_read_what_was_written(document: dict[str, object]) -> Non
 
 @given(st.dictionaries(st.text("abc", min_size=1), NUMBERS | st.none(), max_size=6))
 def test_numbers_of_profiles_are_read_alike(document: dict[str, object]) -> None:
-    stream = io.StringIO()
-    yaml_writer(width=120).dump(document, stream)
-    assert yaml.safe_load(stream.getvalue()) == YAML(typ="safe").load(stream.getvalue()) == document
+    text = profile_text(document, "A profile.")
+    assert yaml.safe_load(text) == YAML(typ="safe").load(text) == document

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy.calibration.calibrate import Calibration, calibrate, noise_of, overlay_of, to_yaml
+from autodeploy.calibration.calibrate import Calibration, calibrate, noise_of, overlay_of
 from autodeploy.calibration.configurations import configuration_of, shares_of
 from autodeploy.calibration.covariances import OF_LINKS, covariance_of
 from autodeploy.calibration.fit import values_of
@@ -19,6 +19,7 @@ from autodeploy.calibration.parameters import ELSEWHERE, NUISANCES, PARAMETERS, 
 from autodeploy.calibration.predict import predict_record
 from autodeploy.errors import SpecError
 from autodeploy.messages import Message
+from autodeploy.yaml_text import profile_text
 from docs.shipped_calibration.shipped import coverage_table, shipped_records
 from hardware_profiles import load_profile
 
@@ -83,7 +84,7 @@ def test_a_hidden_truth_is_found() -> None:
 def test_the_overlay_makes_the_profile_predict_what_the_fit_predicts(tmp_path: Path) -> None:
     found = calibrated()
     path = tmp_path / "overlay.yaml"
-    path.write_text(to_yaml(overlay_of(found), "Fitted."), encoding="utf-8")
+    path.write_text(profile_text(overlay_of(found), "Fitted."), encoding="utf-8")
     assert path.read_text(encoding="utf-8").startswith("# Fitted.\nprofile: nvidia-h100\n")
     profile = load_profile(NAME, overlay=path, calibrated=False)
     expected = values_of(found.fit.parameters, found.fit.log_factors, PRIOR.efficiency)
@@ -128,8 +129,8 @@ def test_without_records_the_priors_stand() -> None:
 
 def test_an_overlay_is_plain_yaml_and_always_the_same() -> None:
     document = overlay_of(calibrated())
-    text = to_yaml(document, "Fitted.")
-    assert text == to_yaml(overlay_of(calibrated()), "Fitted.")
+    text = profile_text(document, "Fitted.")
+    assert text == profile_text(overlay_of(calibrated()), "Fitted.")
     assert YAML(typ="safe").load(text) == document
 
 
@@ -241,4 +242,4 @@ def test_the_coverage_table_has_a_spread_for_every_class_with_three_records() ->
 
 def test_an_overlay_says_its_messages_as_plain_text() -> None:
     source = Message("calibration.carried_over_from", profile="nvidia-h100", text="MAP fit")
-    assert "source: 'carried over from nvidia-h100: MAP fit'" in to_yaml({"source": source}, "Fitted.")
+    assert "source: 'carried over from nvidia-h100: MAP fit'" in profile_text({"source": source}, "Fitted.")
