@@ -52,7 +52,7 @@ def _query(request: Request) -> dict[str, Any]:
     ranks = request.query_params.get("ranks")
     if ranks is not None:
         if not (ranks.isascii() and ranks.isdigit() and len(ranks) <= 6):
-            raise SpecError(Message("common.is_no_whole_number", value=repr(ranks[:40])), path="ranks")
+            raise SpecError(Message("field_fault.is_no_whole_number", value=repr(ranks[:40])), path="ranks")
         found["ranks"] = int(ranks)
     return found
 

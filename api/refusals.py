@@ -36,7 +36,7 @@ WITHOUT_BODY = ("service",)
 EXPORTS = frozenset({"export_plan"})
 # What the schema says too, in our words and in pydantic's.
 SAID_BY_SCHEMA = ("field_fault", "pydantic")
-KEYS_SAID_BY_SCHEMA = frozenset({"specs.is_required", "common.unknown_key"})
+KEYS_SAID_BY_SCHEMA = frozenset({"common.is_required", "common.unknown_key"})
 
 
 @cache

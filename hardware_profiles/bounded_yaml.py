@@ -36,7 +36,7 @@ class _BoundedComposer(Composer):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.parser.check_event(AliasEvent):
             event = self.parser.peek_event()
-            raise ComposerError(None, None, Message("profiles.aliases_are_not_allowed_in_profile"), event.start_mark)
+            raise ComposerError(None, None, Message("profiles.no_aliases"), event.start_mark)
         if self._depth >= MAX_YAML_DEPTH:
             event = self.parser.peek_event()
             raise ComposerError(

@@ -44,7 +44,7 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
             problems.append(
                 FieldProblem(
                     json_pointer([path]),
-                    Message("common.is_not_finite", value=repr(value)),
+                    Message("field_fault.is_not_finite", value=repr(value)),
                     Message("profiles.give_it_in", unit=known.unit),
                 )
             )

@@ -71,10 +71,7 @@ def read_text(path: Path) -> str:
             Message("profiles.is_not_utf_8_text_or_is_too", path=path), hint=Message("profiles.give_path_of_yaml_file")
         ) from None
     except OSError as error:
-        raise ProfileError(
-            Message("common.cannot_be_read", file=path, reason=os_fault(error)),
-            hint=Message("common.check_path"),
-        ) from None
+        raise ProfileError(Message("common.cannot_be_read", file=path, reason=os_fault(error))) from None
 
 
 def parse_profile_document(content: Any, *, name: str = "profile") -> ProfileDocument:

@@ -107,7 +107,7 @@ def _quantity_in(
                 Message("profiles.value_outside", value=quantity.value, range=f"{bracket}{low:g}, {high:g}]", unit=unit)
             )
         if whole and quantity.value != int(quantity.value):
-            raise ValueError(Message("common.is_no_whole_number", value=quantity.value))
+            raise ValueError(Message("field_fault.is_no_whole_number", value=quantity.value))
         return quantity
 
     return check

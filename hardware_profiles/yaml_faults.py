@@ -10,44 +10,29 @@ from autodeploy.messages import Message, at_place
 # The parser's words, and the key of ours.
 _FAULTS: tuple[tuple[str, str], ...] = (
     (r"found character '\\t' that cannot start any token", "profiles.tab_indent_with_blanks"),
-    (r"found character (?P<sign>'.+') that cannot start any token", "profiles.begins_nothing"),
-    (
-        r"mapping values are not allowed here",
-        "profiles.no_can_stand_here_indent_as_keys_above",
-    ),
-    (r"mapping keys are not allowed here", "profiles.no_can_stand_here_put_text_in_quotes"),
-    (r"sequence entries are not allowed here", "profiles.no_can_stand_here_begin_new_line"),
-    (r"could not find expected ':'", "profiles.and_blank_are_missing_after_key"),
-    (r"expected <block end>, but found .+", "profiles.it_is_not_indented_as_what_stands_above"),
-    (r"expected ',' or '(?P<sign>[\]}])', but got '<stream end>'", "profiles.never_closed_by"),
-    (r"expected ',' or '(?P<sign>[\]}])', but got .+", "profiles.comma_or_sign_missing"),
-    (r"found unexpected (end of stream|document separator)", "profiles.quote_is_never_closed"),
-    (r'found duplicate key "(?P<key>.*?)".*', "profiles.key_twice"),
-    (r"found undefined alias .+", "profiles.alias_names_nothing"),
+    (r"found character (?P<sign>'.+') that cannot start any token", "profiles.unexpected_sign"),
+    (r"mapping values are not allowed here", "profiles.unexpected_colon"),
+    (r"mapping keys are not allowed here", "profiles.unexpected_question_mark"),
+    (r"sequence entries are not allowed here", "profiles.unexpected_dash"),
+    (r"could not find expected ':'", "profiles.missing_colon"),
+    (r"expected <block end>, but found .+", "profiles.unexpected_indentation"),
+    (r"expected ',' or '(?P<sign>[\]}])', but got '<stream end>'", "profiles.missing_closing"),
+    (r"expected ',' or '(?P<sign>[\]}])', but got .+", "profiles.missing_comma_or"),
+    (r"found unexpected (end of stream|document separator)", "profiles.missing_quote"),
+    (r'found duplicate key "(?P<name>.*?)".*', "common.given_twice"),
+    (r"found undefined alias '?(?P<name>[^']+)'?", "profiles.alias_undefined"),
     (r"found unhashable key", "profiles.list_or_mapping_is_no_key"),
-    (
-        r"(could not determine a constructor for the tag|found undefined tag handle) .+",
-        "profiles.tags_have_no_meaning_here",
-    ),
-    (
-        r"(found unknown escape character|expected escape sequence) .+",
-        "profiles.backslash_begins_nothing_use_single_quotes",
-    ),
-    (r"expected the node content, but found .+", "profiles.value_is_missing"),
-    (
-        r"expected (a comment or a line break|chomping or .+), but found .+",
-        "profiles.nothing_can_follow_here_in_this_line",
-    ),
-    (r"expected '<document start>', but found .+", "profiles.it_belongs_to_nothing_what_stands_above_is"),
-    (
-        r"aliases are not allowed in a profile",
-        "profiles.aliases_are_not_allowed_in_profile",
-    ),  # these two: `bounded_yaml`
+    (r"(could not determine a constructor for the tag|found undefined tag handle) .+", "profiles.no_tags"),
+    (r"(found unknown escape character|expected escape sequence) .+", "profiles.invalid_escape"),
+    (r"expected the node content, but found .+", "profiles.missing_value"),
+    (r"expected (a comment or a line break|chomping or .+), but found .+", "profiles.unexpected_content"),
+    (r"expected '<document start>', but found .+", "profiles.unexpected_indentation"),
+    (r"aliases are not supported", "profiles.no_aliases"),  # these two: `bounded_yaml`
     (r"nested more than (?P<depth>\d+) levels deep", "profiles.nested_more_than_levels_deep"),
     (r"unacceptable character .+", "profiles.control_character"),
 )
 # What is open is named where it was opened.
-_OPEN = frozenset({"profiles.never_closed_by", "profiles.quote_is_never_closed"})
+_OPEN = frozenset({"profiles.missing_closing", "profiles.missing_quote"})
 
 
 class YamlFault(NamedTuple):

@@ -43,7 +43,7 @@ def _row(case: Case, effect: Effect, runs: Runs) -> AblationRow:
     for name in (effect.metric, *effect.beside):
         if name not in METRICS:
             raise SpecError(
-                Message("common.place", place=case.case, message=Message("common.is_not_known", value=repr(name))),
+                Message("common.place", place=case.case, message=Message("field_fault.is_invalid", value=repr(name))),
                 path="/effects",
                 hint=", ".join(METRICS),
             )

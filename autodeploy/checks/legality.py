@@ -55,7 +55,7 @@ def refuse_unknown_rules(allowed: Iterable[str], path: str = "/limits/allow_rule
                 if close
                 else Message("checks.report_names_rules_that_launch_breaks")
             )
-            raise SpecError(Message("common.is_not_known", value=repr(name[:100])), path=path, hint=hint)
+            raise SpecError(Message("field_fault.is_invalid", value=repr(name[:100])), path=path, hint=hint)
 
 
 def judge_script(

@@ -43,7 +43,7 @@ def compare(
     from autodeploy.reports.comparison import render_comparison_markdown
 
     if not 2 <= len(plans) <= 5:
-        raise SpecError(Message("common.has_entries", count=len(plans)), path="A B...", hint="2 to 5")
+        raise SpecError(Message("field_fault.has_entries", count=len(plans)), path="A B...", hint="2 to 5")
     named = [document for plan in plans if (document := baseline_document(plan)) is not None]
     comparison = _here(named) if server is None else _there(server, named)
     if output_format is CompareFormat.JSON:

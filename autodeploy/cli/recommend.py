@@ -128,7 +128,7 @@ def compare_clusters(
 
     if len(offers) > MAX_CLUSTERS:
         raise SpecError(
-            Message("common.has_entries", count=len(offers)),
+            Message("field_fault.has_entries", count=len(offers)),
             path="--cluster",
             hint=Message("field_fault.at_most", bound=MAX_CLUSTERS),
         )

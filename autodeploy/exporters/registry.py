@@ -107,7 +107,7 @@ def export(
         return own[to](plan_set, plan)
     if to not in FORMATS:
         raise SpecError(
-            Message("common.is_not_known", value=repr(to[:100])),
+            Message("field_fault.is_invalid", value=repr(to[:100])),
             path="/to",
             hint=did_you_mean(to, (*FORMATS, *own)),
         )

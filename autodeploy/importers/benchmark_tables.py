@@ -68,13 +68,12 @@ def read_gemm_table(text: str) -> MeasuredRun:
         if seconds is None:
             raise bad_line(
                 row.line,
-                Message("importers.no_time_and_no_rate"),
-                hint=Message("importers.column_or_tflops", name=", ".join(_TIMES)),
+                Message("common.at_least_one_of", names=", ".join((*_TIMES, "tflops"))),
             )
         points.append(GemmPoint(**shape, seconds=seconds))
         _refuse_many(points, row.line)
     if not points:
-        raise SpecError(Message("importers.no_measured_row"), hint=Message("importers.titles_m_n_k_us_and_line_for"))
+        raise SpecError(Message("importers.no_measured_row"), hint="m,n,k,us")
     return MeasuredRun(source="gemm_benchmark", gemm=tuple(points), original={"points": len(points)})
 
 
@@ -99,10 +98,7 @@ def read_collective_table(text: str, *, op: str | None = None, ranks: int | None
 
 def _bounded(text: str) -> list[str]:
     if len(text) > MAX_TEXT:
-        raise SpecError(
-            Message("importers.more_than_characters", limit=MAX_TEXT),
-            hint=Message("importers.send_part_that_matters"),
-        )
+        raise SpecError(Message("importers.more_than_characters", limit=MAX_TEXT))
     return lines_of(text)
 
 
@@ -122,7 +118,7 @@ def _printed(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterato
             raise bad_line(
                 number,
                 Message("importers.hccl_test_says_that_result_is_wrong"),
-                hint=Message("importers.leave_failed_sizes_out"),
+                hint=Message("common.leave_it_out"),
             )
         seconds = positive(time_us, number, "time") * 1e-6
         yield _point(number, op, ranks, whole(size, number, "size"), seconds)
@@ -156,8 +152,7 @@ def _tabulated(lines: Sequence[str], op: str | None, ranks: int | None) -> Itera
             if rate is None:
                 raise bad_line(
                     row.line,
-                    Message("importers.no_time_and_no_rate"),
-                    hint=Message("importers.column_time_us_algbw_or_busbw_gb_s"),
+                    Message("common.at_least_one_of", names=", ".join((*_TIMES, "algbw", "busbw"))),
                 )
             seconds = size / (rate * 1e9)
         if count > MAX_POINTS:
@@ -178,11 +173,11 @@ def _point(line: int, op: str | None, ranks: int | None, size: int, seconds: flo
     if ranks is None:
         raise bad_line(
             line,
-            Message("importers.number_of_ranks_is_not_said"),
+            Message("common.is_required", name="ranks"),
             hint=Message("importers.write_op_all_reduce_ranks_8_above_table"),
         )
     if ranks < 2 or ranks > 200_000:
-        raise bad_line(line, Message("importers.ranks_exchange_nothing", ranks=ranks), hint="2 to 200,000")
+        raise bad_line(line, Message("common.is_outside", value=f"ranks={ranks}", range="[2, 200000]"))
     return CollectivePoint(op=_collective(line, op), ranks=ranks, message_bytes=size, seconds=seconds)
 
 
@@ -190,7 +185,9 @@ def _collective(line: int, op: str | None) -> Collective:
     name = _OPS.get((op or "").lower().replace("_", "").replace("-", ""))
     if name is None:
         said = (
-            Message("common.is_not_modelled_yet", what=repr(op[:40])) if op else Message("importers.operation_not_said")
+            Message("common.is_not_modelled_yet", what=repr(op[:40]))
+            if op
+            else Message("common.is_required", name="op")
         )
         raise bad_line(line, said, hint=Message("common.one_of", names=", ".join(get_args(Collective))))
     return name

@@ -47,7 +47,7 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
     """
     text = text.removeprefix("\ufeff")
     if not text.strip():
-        raise SpecError(Message("importers.file_is_empty"))
+        raise SpecError(Message("field_fault.is_empty"))
     if is_leaf_map(text):
         return read_leaf_map(text)
     if is_rank_table(text):
@@ -59,6 +59,6 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
     if is_link_speeds(text):
         return read_link_speeds(text)
     raise SpecError(
-        Message("importers.this_file_is_none_that_says_how_cluster"),
+        Message("importers.no_cluster_file"),
         hint=Message("importers.rank_table_hccl_json_or_map_of_switches"),
     )

@@ -130,6 +130,6 @@ def _mapping(value: Any, path: str) -> dict[str, Any]:
 def _amount(values: dict[str, Any], name: str, path: str) -> float:
     value = values.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 <= value <= 1e15:
-        fault = Message("importers.is_not_from_to", value=repr(value)[:40], least=0, most="1e15")
+        fault = Message("common.is_outside", value=repr(value)[:40], range="[0, 1e15]")
         raise SpecError(Message("common.place", place=name, message=fault), path=_below(path, name))
     return float(value)

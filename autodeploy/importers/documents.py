@@ -45,13 +45,9 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
     try:
         with path.open("rb") as stream:
             content = stream.read(max_bytes + 1)
-    except IsADirectoryError as error:
-        raise SpecError(Message("importers.is_directory", file=path)) from error
+
     except OSError as error:
-        raise SpecError(
-            Message("common.cannot_be_read", file=path, reason=os_fault(error)),
-            hint=Message("common.check_path"),
-        ) from error
+        raise SpecError(Message("common.cannot_be_read", file=path, reason=os_fault(error))) from error
     if len(content) > max_bytes:
         raise SpecError(Message("common.is_larger_than_bytes", file=path.name, limit=max_bytes))
     try:
@@ -111,11 +107,11 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
                 expanded[anchor] = total - start
         elif isinstance(event, AliasEvent):
             if event.anchor not in expanded:
-                raise SpecError(_at(event, Message("importers.alias_inside_what_it_names", name=event.anchor)))
+                raise SpecError(_at(event, Message("profiles.alias_undefined", name=event.anchor)))
             total += expanded[event.anchor]
         elif isinstance(event, NodeEvent):
             if event.anchor in anchors:
-                raise SpecError(_at(event, Message("importers.anchor_twice", name=event.anchor)))
+                raise SpecError(_at(event, Message("common.given_twice", name=f"&{event.anchor}")))
             anchors |= {event.anchor} - {None}
             total += 1
             if isinstance(event, CollectionStartEvent):
@@ -151,12 +147,12 @@ def _refuse_deep(value: Any, max_values: int) -> None:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise SpecError(Message("importers.is_not_json_number", name=name))
+    raise SpecError(Message("field_fault.is_not_finite", value=name))
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         repeated = next(key for key in found if sum(name == key for name, _ in pairs) > 1)
-        raise SpecError(Message("importers.key_is_given_twice_in_one_object", key=repr(repeated[:100])))
+        raise SpecError(Message("common.given_twice", name=repr(repeated[:100])))
     return found

@@ -49,7 +49,7 @@ def _context(reader: KeyReader) -> str:
     if given not in CP_ALGORITHMS:
         reader.fail(
             "parallel.cp_type",
-            Message("common.is_not_known", value=repr(str(given)[:40])),
+            Message("field_fault.is_invalid", value=repr(str(given)[:40])),
             ", ".join(CP_ALGORITHMS),
         )
     if CP_ALGORITHMS[given] != given:

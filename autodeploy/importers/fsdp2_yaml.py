@@ -118,14 +118,14 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         reader.log.doubt(field, "open", Message("importers.file_has_no_fsdp_size_give_script_that"))
     precision = reader.take("/training/precision", "parallel.param_dtype") or "bf16"
     if precision not in ("bf16", "fp16", "fp32"):
-        fault = Message("common.is_not_known", value=repr(str(precision)[:40]))
+        fault = Message("field_fault.is_invalid", value=repr(str(precision)[:40]))
         reader.fail("parallel.param_dtype", fault, Message("common.one_of", names="bf16, fp16, fp32"))
     found["precision"] = precision
     stage = reader.take("/training/kind", "training.stage") or "sft"
     if stage not in ("pt", "sft"):
         reader.fail(
             "training.stage",
-            Message("common.is_not_known", value=repr(str(stage)[:40])),
+            Message("field_fault.is_invalid", value=repr(str(stage)[:40])),
             Message("common.one_of", names="pt, sft"),
         )
     found |= {"kind": "sft"} if stage == "sft" else {}

@@ -243,14 +243,14 @@ def _mapping(data: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
 
 
 def _no_constant(text: str) -> Any:
-    raise ValueError(Message("importers.is_not_json_number", name=text))
+    raise ValueError(Message("field_fault.is_not_finite", value=text))
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found and found[key] != value:
-            raise ValueError(Message("importers.key_appears_twice_with_different_values", key=repr(key[:80])))
+            raise ValueError(Message("common.given_twice", name=repr(key[:80])))
         found[key] = value
     return found
 

@@ -156,7 +156,10 @@ def _sizes(row: TableRow, column: str) -> list[tuple[int, ...]]:
     found = []
     for part in parts:
         if part and not _SHAPE.fullmatch(part):
-            raise bad_line(row.line, Message("importers.has_which_is_no_shape", column=column, value=repr(part[:40])))
+            raise bad_line(
+                row.line,
+                Message("common.place", place=column, message=Message("field_fault.is_invalid", value=repr(part[:40]))),
+            )
         sizes = tuple(int(size) for size in part.split(",")) if part else ()
         if math.prod(sizes) > MAX_SIZE:
             raise bad_line(

@@ -52,18 +52,16 @@ def read_link_speeds(text: str) -> LinkSpeeds:
         if rate is None:
             raise bad_line(
                 line,
-                Message("importers.speed_is", value=repr((said[1] or "")[:40])),
+                Message("field_fault.is_invalid", value=repr((said[1] or "")[:40])),
                 hint=Message("importers.speed_200000_mb_s_is_port_up"),
             )
         if not 1 <= int(rate[1]) <= MAX_SPEED_MB:
-            raise bad_line(
-                line, Message("importers.mb_s_is_no_speed_of_port", rate=rate[1]), hint=f"1 to {MAX_SPEED_MB:,}"
-            )
+            raise bad_line(line, Message("common.is_outside", value=rate[1], range=f"[1, {MAX_SPEED_MB:,}] Mb/s"))
         number = len(found) if named is None else named
         if number in found:
             raise bad_line(
                 line,
-                Message("importers.is_there_twice", name=number, what="device"),
+                Message("common.given_twice", name=f"device {number}"),
                 hint=Message("importers.one_file_for_each_node"),
             )
         if len(found) >= MAX_DEVICES:
@@ -71,6 +69,7 @@ def read_link_speeds(text: str) -> LinkSpeeds:
         found[number], named = int(rate[1]), None
     if not found:
         raise SpecError(
-            Message("importers.no_measured_row"), hint=Message("importers.what_hccn_tool_i_0_speed_g_prints")
+            Message("importers.no_measured_row"),
+            hint=Message("importers.output_of", command="hccn_tool -i 0 -speed -g"),
         )
     return LinkSpeeds(found)

@@ -50,7 +50,7 @@ def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = 
         with the line of what can't be read.
     """
     if not text.strip():
-        raise SpecError(Message("importers.file_is_empty"))
+        raise SpecError(Message("field_fault.is_empty"))
     lines_of(text)
     if is_training_log(text):
         run = read_training_log(text)

@@ -60,16 +60,10 @@ def lines_of(text: str) -> list[str]:
         when there are too many, or one is too long or binary.
     """
     if len(text) > MAX_TEXT_BYTES:
-        raise SpecError(
-            Message("importers.more_than_characters", limit=MAX_TEXT_BYTES),
-            hint=Message("importers.send_part_that_matters"),
-        )
+        raise SpecError(Message("importers.more_than_characters", limit=MAX_TEXT_BYTES))
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
-        raise SpecError(
-            Message("importers.line_more_than_lines", line=MAX_LINES + 1, count=MAX_LINES),
-            hint=Message("importers.send_part_that_matters"),
-        )
+        raise SpecError(Message("importers.more_than_lines", count=MAX_LINES))
     for number, line in enumerate(lines, start=1):
         if len(line) > MAX_LINE_LENGTH:
             raise bad_line(number, Message("importers.more_than_characters", limit=MAX_LINE_LENGTH))
@@ -81,11 +75,7 @@ def lines_of(text: str) -> list[str]:
 def refuse_long_table(lines: Sequence[str], first_line: int = 1) -> None:
     """Refuses a table of more rows than anybody measures."""
     if len(lines) > MAX_ROWS:
-        raise bad_line(
-            first_line + MAX_ROWS,
-            Message("importers.more_than_entries", count=MAX_ROWS),
-            hint=Message("importers.send_part_that_matters"),
-        )
+        raise bad_line(first_line + MAX_ROWS, Message("importers.more_than_entries", count=MAX_ROWS))
 
 
 def positive(text: str, line: int, what: str) -> float:
@@ -139,11 +129,11 @@ def table_rows(lines: Sequence[str], first_line: int = 1) -> Iterator[TableRow]:
         cells = _cells(text, line)
         if titles is None:
             titles = [cell.strip().lower().removeprefix("\ufeff") for cell in cells]
-            if len(set(titles)) != len(titles):
-                raise bad_line(line, Message("importers.title_is_there_twice"))
+            if repeated := [title for title in titles if titles.count(title) > 1]:
+                raise bad_line(line, Message("common.given_twice", name=repr(repeated[0][:40])))
             continue
         if len(cells) != len(titles):
-            raise bad_line(line, Message("importers.cells_under_titles", cells=len(cells), titles=len(titles)))
+            raise bad_line(line, Message("common.entries_expected", count=len(titles), found=len(cells)))
         yield TableRow(line, dict(zip(titles, cells, strict=True)))
 
 

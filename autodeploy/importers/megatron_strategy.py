@@ -115,7 +115,7 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
     if given not in DISPATCHERS:
         reader.fail(
             "--moe-token-dispatcher-type",
-            Message("common.is_not_known", value=repr(given[:40])),
+            Message("field_fault.is_invalid", value=repr(given[:40])),
             ", ".join(DISPATCHERS),
         )
     strategy["moe_dispatcher"] = DISPATCHERS[given]

@@ -65,7 +65,7 @@ def _context(reader: KeyReader) -> dict[str, Any]:
     path = "parallel_config.context_parallel_algo"
     given = reader.take("/strategy/cp_algo", path) or "colossalai_cp"
     if given not in CP_ALGORITHMS:
-        reader.fail(path, Message("common.is_not_known", value=repr(str(given)[:40])), ", ".join(CP_ALGORITHMS))
+        reader.fail(path, Message("field_fault.is_invalid", value=repr(str(given)[:40])), ", ".join(CP_ALGORITHMS))
     degree = reader.number("/strategy/ulysses_degree", "parallel_config.ulysses_degree_in_cp", least=1)
     found: dict[str, Any] = {"cp_algo": CP_ALGORITHMS[given]}
     return found | ({"ulysses_degree": degree} if degree and found["cp_algo"] == "hybrid" else {})
@@ -95,7 +95,7 @@ def _experts(reader: KeyReader, tp: int) -> dict[str, Any]:
     path = f"{CONFIG}.moe_token_dispatcher_type"
     given = reader.take("/strategy/moe_dispatcher", path) or "alltoall"
     if given not in DISPATCHERS:
-        reader.fail(path, Message("common.is_not_known", value=repr(str(given)[:40])), ", ".join(DISPATCHERS))
+        reader.fail(path, Message("field_fault.is_invalid", value=repr(str(given)[:40])), ", ".join(DISPATCHERS))
     dispatcher = DISPATCHERS[given]
     exchange = reader.take("/strategy/moe_dispatcher", "parallel.enable_alltoall")
     reader.raw(f"{CONFIG}.npu_nums_per_device")

@@ -46,30 +46,32 @@ def read_npu_topology(text: str) -> NpuTopology:
         if _is_head(cells):
             if columns:
                 raise bad_line(
-                    line, Message("importers.second_matrix"), hint=Message("importers.one_file_for_each_node")
+                    line, Message("importers.more_than_one_matrix"), hint=Message("importers.one_file_for_each_node")
                 )
             columns = [cell for cell in cells if _NAME.fullmatch(cell)]
-            if len(set(columns)) != len(columns):
-                raise bad_line(line, Message("importers.device_is_there_twice_2"))
+            if repeated := [name for name in columns if columns.count(name) > 1]:
+                raise bad_line(line, Message("common.given_twice", name=repeated[0]))
             if len(columns) > MAX_DEVICES:
                 raise bad_line(line, Message("importers.more_than_entries", count=MAX_DEVICES))
         elif columns and cells and _NAME.fullmatch(cells[0]):
             if cells[0] in rows:
-                raise bad_line(line, Message("importers.device_is_there_twice_2"))
+                raise bad_line(line, Message("common.given_twice", name=cells[0]))
             rows[cells[0]] = line, _links(cells, len(columns), line)
     if not columns:
-        raise SpecError(Message("importers.no_measured_row"), hint=Message("importers.what_npu_smi_info_t_topo_prints"))
+        raise SpecError(
+            Message("importers.no_measured_row"), hint=Message("importers.output_of", command="npu-smi info -t topo")
+        )
     if missing := [name for name in columns if name not in rows]:
         raise SpecError(
             Message("importers.no_row_for", name=missing[0]),
-            hint=Message("importers.what_npu_smi_info_t_topo_prints"),
+            hint=Message("importers.output_of", command="npu-smi info -t topo"),
         )
     for name, (line, links) in rows.items():
         if name not in columns:
-            raise bad_line(line, Message("importers.is_in_no_column", name=name))
+            raise bad_line(line, Message("importers.no_column", name=name))
         for other, link in zip(columns, links, strict=True):
             if (link == SELF) != (name == other) or rows[other][1][columns.index(name)] != link:
-                raise bad_line(line, Message("importers.and_are_joined_otherwise_on_way_back", one=name, other=other))
+                raise bad_line(line, Message("importers.links_differ_by_direction", one=name, other=other))
     numbers = tuple(int(name.lstrip("NPUhy-ID")) for name in columns)
     return NpuTopology(numbers, tuple(rows[name][1] for name in columns))
 
@@ -82,8 +84,8 @@ def _is_head(cells: list[str]) -> bool:
 def _links(cells: list[str], count: int, line: int) -> tuple[str, ...]:
     links = tuple(cells[1 : count + 1])
     if len(links) < count:
-        raise bad_line(line, Message("importers.links_for_devices", links=len(links), devices=count))
+        raise bad_line(line, Message("common.entries_expected", count=count, found=len(links)))
     for link in links:
         if link not in {SELF, *LINKS}:
-            raise bad_line(line, Message("common.is_not_known", value=repr(link[:40])), hint=", ".join(LINKS))
+            raise bad_line(line, Message("field_fault.is_invalid", value=repr(link[:40])), hint=", ".join(LINKS))
     return links

@@ -63,7 +63,7 @@ def read_operator_memory(text: str) -> MemoryTrace:
     if allocated <= 0.0:
         raise SpecError(
             Message("importers.no_measured_row"),
-            hint=Message("importers.operator_memory_csv_with_profile_memory_true"),
+            hint="profile_memory=True",
         )
     ordered = sorted(largest.items(), key=lambda item: (-item[1], item[0]))
     return MemoryTrace(allocated, reserved, tuple(ordered[:MAX_TENSORS]))

@@ -69,7 +69,7 @@ def _reports(text: str) -> Iterator[OutOfMemory]:
         if asked is None:
             raise bad_line(
                 line,
-                Message("importers.no_size_after_tried_to_allocate"),
+                Message("importers.no_size_after", mark=repr(MARK)),
                 hint=Message("common.such_as", example="260.00 MiB"),
             )
         values: dict[str, float | int] = {"asked_gib": positive(asked[1], line, "asked") * _GIB[asked[2]]}

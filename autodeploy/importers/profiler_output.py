@@ -62,7 +62,10 @@ def read_profiler_output(folder: Path) -> ProfilerOutput:
     exchanges = _read(folder / "communication.json", read_communication, MAX_TEXT)
     memory = _read(folder / "operator_memory.csv", read_operator_memory, MAX_TEXT_BYTES)
     if step is None and kernels is None and exchanges is None and memory is None:
-        hint = Message("importers.step_trace_time_csv_kernel_details_csv_communication")
+        hint = Message(
+            "common.at_least_one_of",
+            names="step_trace_time.csv, kernel_details.csv, communication.json, operator_memory.csv",
+        )
         raise SpecError(Message("importers.has_none_of_profiler_s_tables", folder=folder.name), hint=hint)
     if step is not None and memory is not None:
         step = step.model_copy(update={"peak_memory_gib": memory.allocated_gib})

@@ -40,8 +40,8 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
             titles = [cell.lower() for cell in cells]
             if len(titles) > MAX_COLUMNS:
                 raise bad_line(line, Message("importers.more_than_entries", count=MAX_COLUMNS))
-            if len(set(titles)) != len(titles):
-                raise bad_line(line, Message("importers.title_is_there_twice"))
+            if repeated := [title for title in titles if titles.count(title) > 1]:
+                raise bad_line(line, Message("common.given_twice", name=repr(repeated[0][:40])))
             for name in required:
                 if name not in titles:
                     raise bad_line(
@@ -51,7 +51,7 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
                     )
             continue
         if len(cells) != len(titles):
-            raise bad_line(line, Message("importers.cells_under_titles", cells=len(cells), titles=len(titles)))
+            raise bad_line(line, Message("common.entries_expected", count=len(titles), found=len(cells)))
         if line > MAX_KERNELS:
             raise bad_line(
                 line,
@@ -60,7 +60,7 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
             )
         yield TableRow(line, dict(zip(titles, cells, strict=True)))
     if titles is None:
-        raise SpecError(Message("importers.file_is_empty"))
+        raise SpecError(Message("field_fault.is_empty"))
 
 
 def _lines(text: str) -> Iterator[str]:

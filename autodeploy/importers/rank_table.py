@@ -60,9 +60,7 @@ def read_rank_table(text: str) -> RankTable:
         with the line, and the JSON pointer, of what can't be read.
     """
     if len(text) > MAX_TEXT:
-        raise SpecError(
-            Message("importers.more_than_characters", limit=MAX_TEXT), hint=Message("importers.send_part_that_matters")
-        )
+        raise SpecError(Message("importers.more_than_characters", limit=MAX_TEXT))
     try:
         return _table(load_json(text, max_values=MAX_VALUES))
     except SpecError as error:
@@ -83,22 +81,14 @@ def _table(document: Any) -> RankTable:
             )
     version = str(document.get("version", VERSIONS[0]))[:40]
     if version not in VERSIONS:
-        raise SpecError(
-            Message("importers.version_is_not_read", version=repr(version)), path="/version", hint="1.0 or 1.2"
-        )
+        raise SpecError(Message("field_fault.is_invalid", value=repr(version)), path="/version", hint="1.0 or 1.2")
     status = str(document.get("status", "completed"))[:40]
     if status != "completed":
-        raise SpecError(
-            Message("importers.table_s_status_is", status=repr(status)),
-            path="/status",
-            hint=Message("importers.take_it_when_it_says_completed"),
-        )
+        raise SpecError(Message("field_fault.is_invalid", value=repr(status)), path="/status", hint="status=completed")
     listed = json_objects(document.get("server_list"), "/server_list")
-    if "server_count" in document and json_whole(document["server_count"], "/server_count") != len(listed):
-        raise SpecError(
-            Message("importers.server_count_says_otherwise_than_servers_listed", count=len(listed)),
-            path="/server_count",
-        )
+    count = json_whole(document.get("server_count", len(listed)), "/server_count")
+    if count != len(listed):
+        raise SpecError(Message("common.entries_expected", count=count, found=len(listed)), path="/server_list")
     supernode_of = _supernodes(document, version)
     seen: dict[str, set[object]] = {"rank_id": set(), "device_ip": set(), "server_id": set()}
     servers = []
@@ -131,9 +121,7 @@ def _devices(listed: list[dict[str, Any]], path: str, seen: dict[str, set[object
         place = f"{path}/{index}"
         number = json_whole(device.get("device_id"), f"{place}/device_id")
         if number in devices:
-            raise SpecError(
-                Message("importers.is_there_twice", name=number, what="device_id"), path=f"{place}/device_id"
-            )
+            raise SpecError(Message("common.given_twice", name=f"device_id {number}"), path=f"{place}/device_id")
         devices.append(number)
         if "rank_id" in device:
             json_once(json_whole(device["rank_id"], f"{place}/rank_id"), seen["rank_id"], f"{place}/rank_id", "rank_id")
@@ -158,14 +146,14 @@ def _supernodes(document: dict[str, Any], version: str) -> dict[str, str]:
             pointer = f"{path}/server_list/{place}/server_id"
             server_name = json_name(server.get("server_id"), pointer)
             if server_name in found:
-                raise SpecError(Message("importers.server_is_in_two_supernodes", name=repr(server_name)), path=pointer)
+                raise SpecError(Message("common.given_twice", name=repr(server_name)), path=pointer)
             found[server_name] = name
     return found
 
 
 def json_objects(value: Any, path: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not value:
-        raise SpecError(Message("importers.list_with_at_least_one_entry_is_needed"), path=path)
+        raise SpecError(Message("field_fault.at_least_entries", count=1), path=path)
     for index, item in enumerate(value):
         if not isinstance(item, dict):
             raise SpecError(Message("importers.not_json_object"), path=f"{path}/{index}")
@@ -182,11 +170,11 @@ def json_whole(value: Any, path: str) -> int:
 
 def json_name(value: Any, path: str) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool) or not 1 <= len(str(value)) <= MAX_NAME:
-        raise SpecError(Message("importers.name_of_at_most_characters_is_needed", count=MAX_NAME), path=path)
+        raise SpecError(Message("field_fault.at_most_characters", bound=MAX_NAME), path=path)
     return str(value)
 
 
 def json_once(value: object, seen: set[object], path: str, what: str) -> None:
     if value in seen:
-        raise SpecError(Message("importers.is_there_twice", what=what, name=value), path=path)
+        raise SpecError(Message("common.given_twice", name=f"{what} {value}"), path=path)
     seen.add(value)

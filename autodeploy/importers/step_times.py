@@ -103,9 +103,7 @@ def _run(strategy: dict[str, int], rows: Sequence[TableRow]) -> MeasuredRun:
     figures = {name: [v for row in rows if (v := row.number(name)) is not None] for name in FIGURES}
     if not times and not any(figures.values()):
         known = ", ".join((*TIME_COLUMNS, *FIGURES))
-        raise bad_line(
-            rows[0].line, Message("importers.no_column_that_is_measured"), hint=Message("common.one_of", names=known)
-        )
+        raise bad_line(rows[0].line, Message("common.at_least_one_of", names=known))
     found = steady([seconds for _, seconds in times]) if times else None
     warm_up = found.warm_up if found else 0
     speeds, flops = (figures[name][warm_up:] or figures[name] for name in FIGURES[:2])

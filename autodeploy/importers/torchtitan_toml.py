@@ -198,7 +198,7 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         if reader.raw(key) not in (None, *DTYPES):
             reader.fail(
                 key,
-                Message("common.is_not_known", value=repr(str(reader.raw(key))[:40])),
+                Message("field_fault.is_invalid", value=repr(str(reader.raw(key))[:40])),
                 Message("common.one_of", names="bfloat16, float32"),
             )
     if reader.raw("training.dtype") == "bfloat16":

@@ -21,11 +21,11 @@ _QUOTING: dict[str, str] = {
     "string_type": "is_no_text",
     "finite_number": "is_not_finite",
     "bool_type": "is_neither_true_nor_false",
-    "literal_error": "is_not_known_here",
+    "literal_error": "is_invalid",
 }
 _WANTED = {"is_no_whole_number": "a_whole_number", "is_no_number": "a_number"}
 # Of the key itself, by the type of a complaint.
-_OF_KEYS = {"extra_forbidden": "common.unknown_key", "missing": "specs.is_required"}
+_OF_KEYS = {"extra_forbidden": "common.unknown_key", "missing": "common.is_required"}
 # What is counted, by the type of a complaint about too few or too many.
 _COUNTED = {
     **dict.fromkeys(("too_short", "too_long"), "entries"),

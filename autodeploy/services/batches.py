@@ -250,7 +250,7 @@ def _choices(sweep: Sweep) -> list[Choice]:
         )
     if count > MOST_SEARCHES:
         raise SpecError(
-            Message("common.has_entries", count=count),
+            Message("field_fault.has_entries", count=count),
             path="/sweep",
             hint=Message("field_fault.at_most", bound=MOST_SEARCHES),
         )

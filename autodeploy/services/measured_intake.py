@@ -108,7 +108,7 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
         if known.get(name) is not None and known[name] != value
     ]
     errors += [
-        FieldError(f"/strategy/{name}", Message("common.is_not_known", value=repr(name)), ", ".join(known))
+        FieldError(f"/strategy/{name}", Message("field_fault.is_invalid", value=repr(name)), ", ".join(known))
         for name in run.strategy
         if name not in known
     ]

@@ -54,7 +54,7 @@ def json_schema(name: str) -> dict[str, Any]:
     model = (_INPUTS | _OUTPUTS).get(name)
     if model is None:
         raise NotFoundError(
-            Message("common.is_not_known", value=repr(name[:100])),
+            Message("field_fault.is_invalid", value=repr(name[:100])),
             hint=did_you_mean(name[:100], schema_names()),
         )
     definitions = schema_definitions(name)

@@ -77,7 +77,7 @@ def check_annotations(tags: Iterable[str], note: str) -> tuple[str, ...]:
         errors.append(
             FieldError(
                 "/tags",
-                Message("common.has_entries", count=len(unique)),
+                Message("field_fault.has_entries", count=len(unique)),
                 Message("field_fault.at_most", bound=MAX_TAGS),
             )
         )

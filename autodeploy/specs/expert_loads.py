@@ -97,11 +97,7 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise SpecError(
-            Message("common.cannot_be_read", file=path.name, reason=os_fault(error)),
-            path=FIELD,
-            hint=Message("common.check_path"),
-        ) from error
+        raise SpecError(Message("common.cannot_be_read", file=path.name, reason=os_fault(error)), path=FIELD) from error
     if len(content) > MAX_BYTES:
         raise SpecError(
             Message("common.is_larger_than_bytes", file=path.name, limit=MAX_BYTES),

@@ -195,7 +195,7 @@ class ModelSpec(Document):
         pattern = PATTERNS.get(value.strip().lower().replace("_", " "))
         if pattern is None:
             raise FieldFault(
-                Message("common.is_not_known", value=repr(value)),
+                Message("field_fault.is_invalid", value=repr(value)),
                 Message("specs.one_of_patterns", names=joined(map(repr, PATTERNS), "or")),
             )
         layers = info.data.get("num_hidden_layers", len(pattern))

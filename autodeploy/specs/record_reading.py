@@ -129,7 +129,7 @@ def _types_problem(model: Mapping[str, Any]) -> str:
     """Why the layers' attention can't be told from the model's list or pattern; "" if it can."""
     types, layers = model["layer_types"], model.get("num_hidden_layers")
     if isinstance(types, str) and types.strip().lower().replace("_", " ") not in PATTERNS:
-        return Message("common.is_not_known", value=repr(types[:60]))
+        return Message("field_fault.is_invalid", value=repr(types[:60]))
     if isinstance(types, list | tuple) and len(types) != layers:
         return Message("common.entries_for_layers", count=len(types), layers=layers)
     if model.get("sliding_window") is None and "sliding" in str(types):

@@ -38,4 +38,4 @@ def fault_of_union(items: Sequence[ErrorDetails]) -> tuple[str, str]:
     if "a_number" in taken:
         taken.pop("a_whole_number", None)
     hint = joined((*choices, *(Message(f"field_fault.{name}") for name in taken)), "or")
-    return Message("field_fault.is_not_known_here", value=quoted(items[0]["input"])), hint
+    return Message("field_fault.is_invalid", value=quoted(items[0]["input"])), hint

@@ -147,7 +147,7 @@ def release_named(name: str) -> Release:
         return known[name]
     close = get_close_matches(name, known, n=1)
     raise SpecError(
-        Message("common.is_not_known", value=repr(name[:100])),
+        Message("field_fault.is_invalid", value=repr(name[:100])),
         path=_PATH,
         hint=close[0] if close else Message("common.one_of", names=", ".join(known)),
     )

@@ -93,7 +93,7 @@ def _require_behind(database: Database, revision: str) -> str:
 
     known = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
     if revision not in known:
-        raise NotFoundError(Message("common.is_not_known", value=revision), hint=", ".join(known))
+        raise NotFoundError(Message("field_fault.is_invalid", value=revision), hint=", ".join(known))
     current = current_revision(database)
     if current not in known:
         raise ConflictError(

@@ -134,7 +134,7 @@ def test_rules_of_a_mode_at_several_levels_are_all_counted(monkeypatch: pytest.M
 
 
 def check_levels(tree: CandidateTree, by_replicas: bool) -> None:
-    """Parents share the axes of their level with what hangs from them, and nothing is there twice."""
+    """Parents share the axes of their level with what hangs from them, and nothing is given twice."""
     assert len(np.unique(rows(tree.candidates()), axis=0)) == len(tree)
     for axis in CUT_AXES:
         assert np.array_equal(getattr(tree.cuts, axis)[tree.cut_of], getattr(tree.placed, axis))

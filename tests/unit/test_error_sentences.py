@@ -128,24 +128,24 @@ def test_a_sentence_in_the_code_is_found() -> None:
 
 @pytest.mark.parametrize("key", sorted({key for _, key in _FAULTS}))
 def test_every_fault_of_a_yaml_text_has_its_chinese(key: str) -> None:
-    said = Message(key, sign="']'", key="tp", depth="20")
+    said = Message(key, sign="']'", name="tp", depth="20")
     assert CHINESE.search(in_language(Message("common.line_column", line=3, column=2, message=said), "zh"))
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: b: c", "line 1, column 5: no ':' can stand here: indent as the keys above, or put the text in quotes"),
+        ("a: b: c", "line 1, column 5: unexpected ':': align with the keys above, or quote the text"),
         ("a:\n\tb: 1", "line 2, column 1: tabs are not allowed; indent with spaces"),
-        ("a: 1\nb: [1, 2\n", "line 2, column 4: it is never closed by ]"),
-        ("a: [1\nb: 2", "line 2, column 2: ',' or ] is missing"),
-        ("a: 'x\nb: 1", "line 1, column 4: a quote is never closed"),
-        ("a:\n  b: 1\n c: 2", "line 3, column 2: it is not indented as what stands above"),
-        ("tp: 1\ntp: 2", "line 2, column 1: the key tp is given twice"),
+        ("a: 1\nb: [1, 2\n", "line 2, column 4: missing closing ]"),
+        ("a: [1\nb: 2", "line 2, column 2: missing ',' or ]"),
+        ("a: 'x\nb: 1", "line 1, column 4: missing closing quote"),
+        ("a:\n  b: 1\n c: 2", "line 3, column 2: unexpected indentation"),
+        ("tp: 1\ntp: 2", "line 2, column 1: tp is given twice"),
         ("a: @x", "line 1, column 4: unexpected '@': quote the text"),
-        ("a: x\nb: \x01", "line 2, column 4: a control character"),
-        ("a: !python/x 1", "line 1, column 4: tags (!) have no meaning here"),
-        ("a: *b", "line 1, column 4: the alias *b stands inside what it names, or names nothing"),
+        ("a: x\nb: \x01", "line 2, column 4: unexpected control character"),
+        ("a: !python/x 1", "line 1, column 4: tags (!) are not supported"),
+        ("a: *b", "line 1, column 4: the alias *b is undefined or refers to itself"),
         ("a: 1\n---\nb: 2", "line 2, column 1: several YAML documents in one file"),
     ],
 )

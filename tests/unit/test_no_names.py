@@ -130,7 +130,7 @@ def test_names_of_frameworks_and_chips_are_found(vocabulary: str, text: str) -> 
 @pytest.mark.parametrize(
     "text",
     [
-        '"""Under dualpipe each part is there twice."""',
+        '"""Under dualpipe each part is given twice."""',
         'schedule: str = "1f1b"',
         'hint = "1f1b or interleaved takes them"',
         "folded = kinds.schedule(name).folded",

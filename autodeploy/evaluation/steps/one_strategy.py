@@ -240,7 +240,7 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
         for name in sorted({name for stage in recompute.per_stage for name in stage}):
             if ChoiceKey.of(name).name not in CHOICES:
                 raise SpecError(
-                    Message("common.is_not_known", value=repr(name)),
+                    Message("field_fault.is_invalid", value=repr(name)),
                     path="/strategy/recompute/per_stage",
                     hint=", ".join(CHOICES),
                 )
