@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.importers.spec_file import read_spec_document, read_spec_file
 from autodeploy.planner import plan
-from autodeploy.reports.evidence import evidence_line, evidence_rows
+from autodeploy.reports.evidence import evidence_line, evidence_table
 from autodeploy.reports.recommendation import (
     fastest_line,
     other_fastest,
@@ -163,9 +163,9 @@ def _evidence(best: Plan) -> str:
     said = [f"the interval rests on {best.uncertainty.basis}"] + ([f"the nearest run is {near}"] if near else [])
     line = evidence_line(best, "en")
     parts = [f"**What the evidence says.** {_sentence('; '.join([*([line] if line else []), *said]))}\n"]
-    rows = [(row.axis, row.value, row.runs, row.error, row.nearest_record) for row in evidence_rows(best, "en")]
-    if rows:
-        parts.append(table(("axis", "value", "runs", "step off by", "nearest record"), rows[:MOST_EVIDENCE]))
+    found = evidence_table(best, "en")
+    if found.rows:
+        parts.append(table(found.titles, found.rows[:MOST_EVIDENCE]))
     return "\n".join(parts)
 
 

@@ -14,10 +14,10 @@ from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.figures.palette import PART_COLOURS
 from autodeploy.messages import Message
-from autodeploy.reports.evidence import evidence_line, evidence_rows
+from autodeploy.reports.evidence import evidence_line, evidence_table
 from autodeploy.reports.operator_table import tier_name
 from autodeploy.reports.outlook import goal_line
-from autodeploy.reports.recommendation import box_rows, rescaled_words
+from autodeploy.reports.recommendation import box_table, rescaled_words
 from autodeploy.reports.wording import choices
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
 from autodeploy.specs.planset import PARTS as PART_FIELDS
@@ -183,8 +183,8 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "rescaled": None if view.plan.rescaled is None else rescaled_words(view.plan.rescaled, lang),
         "goal": goal_line(view.plan, lang),
         "evidence": evidence_line(view.plan, lang),
-        "evidence_rows": evidence_rows(view.plan, lang),
-        "uncertain_numbers": box_rows(view.plan_set.risk, lang),
+        "evidence_table": evidence_table(view.plan, lang),
+        "uncertain_numbers": box_table(view.plan_set.risk, lang),
         "sure": bool(view.plan.evidence) or view.plan.p_fits is not None,
         "axes": axes(strategy, lang),
         "part_names": figures.labels.part_names(lang),

@@ -32,18 +32,7 @@ from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import memory_names, part_names
 from autodeploy.messages import in_language
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
-from autodeploy.reports.operator_table import (
-    EXCHANGE_NUMBERS,
-    EXCHANGES,
-    OPERATOR_NUMBERS,
-    OPERATORS,
-    beyond_line,
-    exchange_cells,
-    head,
-    layer_title,
-    operator_cells,
-    titles,
-)
+from autodeploy.reports.operator_table import beyond_line, exchange_table, head, layer_title, operator_table
 from autodeploy.reports.wording import choices, plan_lines
 from autodeploy.services.comparisons import MAX_COMPARED
 from autodeploy.services.searches import NEWEST
@@ -117,10 +106,7 @@ def operators(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResp
         (
             layer_title(layer, lang),
             beyond_line(layer, lang),
-            [
-                (titles(OPERATORS, lang), operator_cells(layer, lang), OPERATOR_NUMBERS),
-                (titles(EXCHANGES, lang), exchange_cells(layer, lang), EXCHANGE_NUMBERS),
-            ],
+            [operator_table(layer, lang), exchange_table(layer, lang)],
         )
         for layer in report.layers
     ]

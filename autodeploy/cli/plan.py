@@ -159,7 +159,7 @@ def show(
     if output_format is ReportFormat.JSON:
         write_report(plan_set.model_dump_json(indent=2), output)
     elif output_format is ReportFormat.MARKDOWN:
-        from autodeploy.reports.markdown import render_markdown
+        from autodeploy.reports.plan_report import render_markdown
 
         write_report(render_markdown(plan_set, language(lang)), output)
     elif output_format is ReportFormat.CSV:

@@ -7,19 +7,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.exporters.artefact import REVIEW, Artefact
-from autodeploy.reports.best_plan import header, plan_lines
-from autodeploy.reports.plan_report import (
-    box_table,
-    counts_lines,
-    evidence_table,
-    no_plan_lines,
-    note_lines,
-    off_lines,
-)
-from autodeploy.reports.recommendation import recommendation_lines
-from autodeploy.reports.rows import columns, plan_rows
-from autodeploy.reports.tables import UNWRAPPED
-from autodeploy.reports.texts import memory_name, part_name, report_text
+from autodeploy.reports.best_plan import header
+from autodeploy.reports.plan_report import best_of, report_blocks
+from autodeploy.reports.texts import memory_name, part_name
 from autodeploy.specs.planset import PARTS, StageMemory
 from autodeploy.specs.spec import Spec
 
@@ -38,30 +28,18 @@ def export(plan_set: PlanSet, plan: Plan, lang: Language = "en") -> Artefact:
 def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None = None) -> str:
     """The report of a search: the best plan in detail unless another is given, or why there is none."""
     spec = Spec.model_validate(plan_set.search.spec)
-    best = plan_set.plans[0] if plan_set.plans else None
-    shown = plan or best
-    notes = counts_lines(plan_set, lang, columns=UNWRAPPED) + note_lines(plan_set, spec, lang, columns=UNWRAPPED)
-    notes += off_lines(plan_set, lang)
-    facts = (
-        [] if shown is None else plan_lines(spec, shown, lang, name=report_text(lang, "one_plan"), columns=UNWRAPPED)
-    )
-    rows = plan_rows(plan_set, lang)
-    tables = [] if shown is None else [("evidence", evidence_table(shown, lang)), ("box", box_table(plan_set, lang))]
+    shown = plan or best_of(plan_set)
+    title, work = header(spec, shown or plan_set.reference, lang)
     return _template().render(
         lang=lang,
-        title=" ".join(header(spec, shown, lang, columns=UNWRAPPED)),
-        facts=[line.strip(" -") for line in facts],
-        no_plan=[] if shown is not None else no_plan_lines(plan_set, lang, columns=UNWRAPPED),
-        columns=columns(rows, lang, with_id=True),
-        rows=rows,
-        told=recommendation_lines(plan_set, lang),
-        tables=[(report_text(lang, key), *table) for key, table in tables if table is not None],
+        title=title,
+        work=work,
+        blocks=report_blocks(plan_set, lang, plan=plan),
         shown=shown,
         parts=[] if shown is None else _parts(shown, lang),
         stages=[] if shown is None else _stages(shown),
         memory_kinds=[memory_name(lang, kind) for kind in StageMemory.model_fields],
         strategy=[] if shown is None else _strategy(shown),
-        notes=[line.strip() for line in notes],
         search=plan_set.search,
         review=REVIEW,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.exporters.artefact import Artefact
-from autodeploy.reports.markdown import render_markdown
+from autodeploy.reports.plan_report import render_markdown
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language

@@ -10,8 +10,8 @@ from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.outlook import headroom_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
 from autodeploy.reports.run_facts import days, run_facts
-from autodeploy.reports.tables import COLUMNS
-from autodeploy.reports.texts import report_text
+from autodeploy.reports.tables import Block
+from autodeploy.reports.texts import report_text, valued
 from autodeploy.reports.wording import (
     chance,
     choices,
@@ -22,8 +22,6 @@ from autodeploy.reports.wording import (
     quantity,
     seconds,
     system_title,
-    width,
-    wrap,
 )
 from autodeploy.stack.frameworks import UNRESTRICTED, title_of
 
@@ -34,11 +32,9 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import ExpertImbalance, Plan
     from autodeploy.specs.spec import Spec
 
-INDENT = "  "
 
-
-def header(spec: Spec, plan: Plan | None, lang: Language, *, columns: int = COLUMNS) -> list[str]:
-    """Model, cluster, workload and target on one or two lines."""
+def header(spec: Spec, plan: Plan | None, lang: Language) -> tuple[str, str]:
+    """Model and cluster; workload and target."""
     cards = plan.num_npus_used if plan is not None else spec.cluster.num_npus
     where = system_title(spec.cluster.profile)
     if spec.cluster.device is not None:
@@ -47,14 +43,10 @@ def header(spec: Spec, plan: Plan | None, lang: Language, *, columns: int = COLU
     if cards is not None:
         title += ": " + _card_count(cards, plan, lang)
     target = spec.search.target
-    workload = workload_in_words(spec, lang)
     launch = report_text(lang, "any_target")
     if target != UNRESTRICTED:
         launch = report_text(lang, "for_target", target=title_of(target))
-    workload += report_text(lang, "comma") + launch
-    if width(title) + 3 + width(workload) <= columns:
-        return [f"{title}   {workload}"]
-    return [*wrap(title, columns, hanging=INDENT), *wrap(workload, columns, indent=INDENT, hanging=INDENT)]
+    return title, workload_in_words(spec, lang) + report_text(lang, "comma") + launch
 
 
 def workload_in_words(spec: Spec, lang: Language) -> str:
@@ -80,13 +72,12 @@ def _card_count(cards: int, plan: Plan | None, lang: Language) -> str:
     return report_text(lang, "cards", count=f"{cards:,}")
 
 
-def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: int = COLUMNS) -> list[str]:
-    """The plan's strategy, speed, interval, memory, evidence, cost of the run and breakdown."""
+def plan_block(spec: Spec, plan: Plan, lang: Language, *, name: str) -> Block:
+    """The plan's strategy, below it speed, interval, memory, evidence, cost of the run and breakdown."""
     strategy = plan.strategy
     title = f"{name}  {degrees(strategy, with_dp=True)}{report_text(lang, 'comma')}{choices(strategy, lang)}"
-    lines = wrap(title, columns, hanging=INDENT * 3)
-    facts: list[str | None] = [_speed(plan, lang), *rl_lines(plan, lang), measured_mfu(plan, lang)]
-    facts += [_interval(plan, lang), _memory(spec, plan, lang), evidence_line(plan, lang)]
+    facts: list[str | None] = [speed_line(plan, lang), *rl_lines(plan, lang), measured_mfu(plan, lang)]
+    facts += [interval_line(plan, lang), memory_line(spec, plan, lang), evidence_line(plan, lang)]
     if plan.experts is not None and plan.experts.ep > 1:
         facts.append(experts_line(plan.experts, lang))
     if plan.run is not None:
@@ -97,9 +88,7 @@ def plan_lines(spec: Spec, plan: Plan, lang: Language, *, name: str, columns: in
         facts.append(report_text(lang, "run", tokens=tokens, days=days(plan.days), card_hours=hours))
     facts += [breakdown_line(plan, lang), headroom_line(plan, lang)]
     facts += [in_language(text, lang) for text in plan.assumptions]
-    for fact in facts:
-        lines += [] if fact is None else wrap(fact, columns, indent=INDENT, hanging=INDENT)
-    return lines
+    return Block(title, [fact for fact in facts if fact is not None])
 
 
 def lane_lines(plan: Plan, lang: Language) -> list[str]:
@@ -127,7 +116,8 @@ def lane_lines(plan: Plan, lang: Language) -> list[str]:
     ]
 
 
-def _speed(plan: Plan, lang: Language) -> str:
+def speed_line(plan: Plan, lang: Language) -> str:
+    """Step time, throughput and MFU."""
     parts = [
         step_in_words(plan, lang),
         report_text(lang, "per_card", value=f"{plan.tokens_per_s_per_npu:,.0f}"),
@@ -152,7 +142,7 @@ def measured_mfu(plan: Plan, lang: Language) -> str:
     return report_text(lang, "measured_mfu", runs=found.runs, value=percent(found.highest), record=found.record)
 
 
-def _interval(plan: Plan, lang: Language) -> str:
+def interval_line(plan: Plan, lang: Language) -> str:
     """The 80 % interval, the axes in which no measured run is near, and the nearest run."""
     given = plan.uncertainty
     text = report_text(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
@@ -174,14 +164,15 @@ def axes_in_words(axes: Iterable[str], lang: Language) -> str:
 _ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"})
 
 
-def _memory(spec: Spec, plan: Plan, lang: Language) -> str:
+def memory_line(spec: Spec, plan: Plan, lang: Language) -> str:
+    """Peak and limit with the interval, the chance to fit, and the imbalance of experts that it survives."""
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
     facts = [report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))]
     if (known := plan.memory_interval) is not None:
         low, high = f"{known.low_gib:.1f}", f"{known.high_gib:.1f}"
         facts.append(report_text(lang, "memory_interval", low=low, high=high))
     if plan.p_fits is not None:
-        facts.append(report_text(lang, "p_fits", chance=chance(plan.p_fits)))
+        facts.append(valued(lang, "p_fits", chance(plan.p_fits)))
     if not plan.fits:
         excess = plan.peak_memory_gib - plan.memory_limit_gib
         facts.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))

@@ -1,4 +1,4 @@
-"""The report of a check: sentences, text of at most 100 columns, Markdown and JUnit XML."""
+"""The report of a check: text of at most 100 columns, Markdown and JUnit XML, all of the same blocks."""
 
 from __future__ import annotations
 
@@ -6,74 +6,45 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from autodeploy.messages import in_language
-from autodeploy.reports.best_plan import experts_line, header, measured_mfu
-from autodeploy.reports.check_changes import change_lines, change_tables
+from autodeploy.reports.best_plan import experts_line, header, interval_line, measured_mfu, memory_line, speed_line
 from autodeploy.reports.recommendation import rescaled_words
-from autodeploy.reports.tables import UNWRAPPED, Table, escape, markdown
-from autodeploy.reports.texts import check_text, command_text, memory_name, remedy_name, report_text
-from autodeploy.reports.wording import degrees, fullest_stage, percent, seconds, wrap
+from autodeploy.reports.tables import Block, Table, in_columns, in_markdown
+from autodeploy.reports.texts import check_text, command_text, memory_name, part_name, remedy_name, report_text, titled
+from autodeploy.reports.wording import degrees, percent, seconds
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.check import CheckReport, Compared, Gate, Remedy
+    from autodeploy.specs.check import Changes, CheckReport, Compared, Gate, Remedy
+    from autodeploy.specs.planset import Plan
 
 GIB = 2**30
 # A hidden mark: what updates one comment of a pull request finds it by this.
 MARK = "<!-- autodeploy-check -->"
+SHOWN_PARTS = 6
+ABSENT = "–"
+LONGEST_VALUE = 200
+_SIGNED = frozenset({"slowdown", "baseline"})
 
 
 def render_check(report: CheckReport, lang: Language = "en") -> str:
-    """The report as text: what is not modelled, the verdict, then each gate, what changed and what to do."""
-    lines: list[str] = []
-    for doubt in unmodelled(report, lang):
-        lines += wrap(doubt, hanging="  ")
-    lines += [
-        f"{_verdict(report.passed, lang)}  {line}" if not i else line for i, line in enumerate(_title(report, lang))
-    ]
-    for gate in report.gates:
-        mark = check_text(lang, "gate_passed" if gate.passed else "failed")
-        lines += wrap(
-            f"{mark} {gate_title(gate, lang)}{report_text(lang, 'colon')}{gate_words(gate, lang, report.release)}",
-            indent="  ",
-            hanging="     ",
-        )
-    for fact in [*rules(report, lang), *facts(report, lang), *change_lines(report, lang), *advice(report, lang)]:
-        lines += wrap(fact, indent="  ", hanging="  ")
-    return "".join(line.rstrip() + "\n" for line in lines)
+    """The report as text: what is not modelled, the verdict, then each gate, what was found, changed and is advised."""
+    title, *below = _title(report, lang)
+    verdict = Block(f"{_verdict(report.passed, lang)}  {title}", below)
+    return in_columns(Block(lines=unmodelled(report, lang)), verdict, *_found(report, lang))
 
 
 def render_check_markdown(report: CheckReport, lang: Language = "en") -> str:
     """The report as Markdown, begun by the mark that a pull request's comment is found by."""
-    lines = [MARK]
-    for doubt in unmodelled(report, lang):
-        lines += [f"> **{escape(doubt)}**", ">"]
-    if len(lines) > 1:
-        lines[-1] = ""
-    lines += [f"## {check_text(lang, 'title')}: {_verdict(report.passed, lang)}", ""]
-    lines += [escape(" ".join(_title(report, lang, columns=UNWRAPPED))), ""]
-    titles = [check_text(lang, name) for name in ("gate", "value", "limit", "verdict")]
-    lines += markdown(Table(titles, [_cells(gate, report, lang) for gate in report.gates], {1, 2}))
-    lines += change_tables(report, lang)
-    lines += ["", *(f"- **{escape(rule)}**" for rule in rules(report, lang))]
-    lines += [f"- {escape(fact)}" for fact in facts(report, lang)]
-    lines += [f"- **{escape(line)}**" if not report.passed else f"- {escape(line)}" for line in advice(report, lang)]
     identity = f"AutoDeploy {report.engine_version}"
     if report.plan is not None:
         identity += f", spec `{report.spec_hash[:12]}`, plan `{report.plan.plan_id}`"
-    lines += ["", f"<sub>{identity}; {report_text(lang, 'generated')}</sub>"]
-    return "\n".join(lines) + "\n"
-
-
-def _cells(gate: Gate, report: CheckReport, lang: Language) -> list[str]:
-    """A gate as a row: name, value, limit, verdict."""
-    told = check_text(lang, "told") if gate.limit is None and gate.passed else _verdict(gate.passed, lang)
-    if gate.name == "legality":
-        return [gate_title(gate, lang), gate_words(gate, lang, report.release), "–", told]
-    limit = "–" if gate.limit is None else f"{percent(gate.limit)} %"
-    if gate.limit is not None and _is_faster(gate):
-        limit = check_text(lang, "slower_allowed", pct=percent(gate.limit))
-    return [gate_title(gate, lang), f"{percent(abs(gate.value))} %", limit, told]
+    return (
+        f"{MARK}\n{in_markdown(Block(lines=unmodelled(report, lang)))}"
+        f"## {check_text(lang, 'title')}: {_verdict(report.passed, lang)}\n\n"
+        f"{in_markdown(Block(lines=_title(report, lang)), *_found(report, lang))}"
+        f"<sub>{identity}; {report_text(lang, 'generated')}</sub>\n"
+    )
 
 
 def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str = "launch") -> str:
@@ -84,29 +55,47 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
     del counts["skipped"]
     suite = ElementTree.SubElement(suites, "testsuite", {"name": _printable(name), "skipped": "0", **counts})
     for gate in report.gates:
+        title, value, limit, _ = gate_cells(gate, lang)
         case = ElementTree.SubElement(
-            suite,
-            "testcase",
-            {"classname": f"autodeploy.{_printable(name)}", "name": check_text(lang, gate.name), "time": "0"},
+            suite, "testcase", {"classname": f"autodeploy.{_printable(name)}", "name": title, "time": "0"}
         )
         if not gate.passed:
-            words = gate_words(gate, lang, report.release)
-            failure = ElementTree.SubElement(case, "failure", {"message": words, "type": gate.name})
-            failure.text = _printable("\n".join([words, *_details(gate, report, lang)]))
+            message = f"{title} {value}, {check_text(lang, 'limit')} {limit}"
+            failure = ElementTree.SubElement(case, "failure", {"message": message, "type": gate.name})
+            failure.text = _printable(in_columns(*_details(gate, report, lang)))
     output = ElementTree.SubElement(suite, "system-out")
-    said = [*unmodelled(report, lang), *rules(report, lang), *facts(report, lang)]
-    output.text = _printable("\n".join([*said, *change_lines(report, lang), *advice(report, lang)]))
+    output.text = _printable(in_columns(Block(lines=unmodelled(report, lang)), *_found(report, lang)))
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
 
 
-def _details(gate: Gate, report: CheckReport, lang: Language) -> list[str]:
+def _found(report: CheckReport, lang: Language) -> list[Block]:
+    titles = [check_text(lang, name) for name in ("gate", "value", "limit", "verdict")]
+    gates = Table(titles, [gate_cells(gate, lang) for gate in report.gates], {1, 2})
+    found = Block(table=gates, lines=[*rules(report, lang), *facts(report, lang)])
+    return [found, *changes(report, lang), Block(lines=advice(report, lang))]
+
+
+def _details(gate: Gate, report: CheckReport, lang: Language) -> list[Block]:
     """What a failed gate is explained with."""
     if gate.name == "legality":
-        return rules(report, lang)
+        return [Block(lines=rules(report, lang))]
     if gate.name == "memory":
-        return advice(report, lang)
-    return [*facts(report, lang), *change_lines(report, lang)]
+        return [Block(lines=advice(report, lang))]
+    return [Block(lines=facts(report, lang)), *changes(report, lang)]
+
+
+def gate_cells(gate: Gate, lang: Language) -> list[str]:
+    """What a gate holds to its limit, its value, the limit, and the verdict; faster is less than 0 % slower."""
+    title = check_text(lang, gate.name)
+    if gate.name == "legality":
+        return [title, f"{gate.value:.0f}", "0", _verdict(gate.passed, lang)]
+    sign = "+" if gate.name in _SIGNED else ""
+    value = f"{round(100 * gate.value, 1) + 0.0:{sign}.1f} %"
+    if gate.limit is None:
+        return [title, value, "", check_text(lang, "told") if gate.passed else _verdict(gate.passed, lang)]
+    bound = ">=" if gate.name == "mfu" else "<="
+    return [title, value, f"{bound} {100 * gate.limit:{sign}.1f} %", _verdict(gate.passed, lang)]
 
 
 def unmodelled(report: CheckReport, lang: Language) -> list[str]:
@@ -127,60 +116,68 @@ def rules(report: CheckReport, lang: Language) -> list[str]:
     return lines
 
 
-def gate_title(gate: Gate, lang: Language) -> str:
-    """What a gate holds to its limit; a launch that beats what it is compared with is faster, not slower by less."""
-    return check_text(lang, f"{gate.name}_faster" if _is_faster(gate) else gate.name)
-
-
-def _is_faster(gate: Gate) -> bool:
-    return gate.name in {"slowdown", "baseline"} and round(gate.value, 3) < 0.0
-
-
-def gate_words(gate: Gate, lang: Language, release: str = "") -> str:
-    """The value of a gate and its limit; of legality what it was held against."""
-    if gate.name == "legality":
-        count = round(gate.value)
-        words = check_text(lang, "rules_broken", count=count) if count else check_text(lang, "no_rule_broken")
-        return words + (check_text(lang, "for_release", release=release) if release else "")
-    if gate.limit is None:
-        return f"{percent(abs(gate.value))} %{report_text(lang, 'comma')}{check_text(lang, 'told')}"
-    if _is_faster(gate):
-        allowed = check_text(lang, "slower_allowed", pct=percent(gate.limit))
-        return f"{percent(-gate.value)} %{report_text(lang, 'comma')}{allowed}"
-    sign = (">=" if gate.passed else "<") if gate.name == "mfu" else ("<=" if gate.passed else ">")
-    return f"{percent(gate.value)} % {sign} {percent(gate.limit)} %"
-
-
 def facts(report: CheckReport, lang: Language) -> list[str]:
-    """Memory with the imbalance it survives, time with its interval, the best plan and the baseline."""
+    """Time and memory with their intervals, the best plan and the baseline."""
     plan = report.plan
     if plan is None:
         return []
-    peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    survives = check_text(lang, "survives_any") if report.spec["model"].get("n_routed_experts") else ""
-    if plan.oom_imbalance is not None and plan.oom_imbalance <= 1.0:
-        survives = check_text(lang, "survives_none")
-    elif plan.oom_imbalance is not None:
-        sized = plan.experts.memory_factor if plan.experts is not None else 1.0
-        survives = check_text(lang, "survives", oom=f"{plan.oom_imbalance:.1f}", peak=f"{sized:.1f}")
-    about = ""
-    if (known := plan.memory_interval) is not None:
-        values = {"low": f"{known.low_gib:.1f}", "high": f"{known.high_gib:.1f}"}
-        about = report_text(lang, "semicolon") + report_text(lang, "memory_interval", **values)
-    low, high = seconds(plan.uncertainty.low_s), seconds(plan.uncertainty.high_s)
-    lines = [
-        check_text(lang, "memory_line", stage=fullest_stage(plan), peak=peak, limit=limit) + about + survives,
-        *([experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []),
-        check_text(lang, "time_line", step=seconds(plan.step_time_s), low=low, high=high, mfu=percent(plan.mfu)),
-    ]
-    if plan.rescaled is not None:
-        lines.append(rescaled_words(plan.rescaled, lang))
+    lines = [speed_line(plan, lang), interval_line(plan, lang)]
+    lines.append(memory_line(Spec.model_validate(report.spec), plan, lang))
+    lines += [experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []
+    lines += [rescaled_words(plan.rescaled, lang)] if plan.rescaled is not None else []
     lines.append(measured_mfu(plan, lang))
-    lines.append(check_text(lang, "no_best") if report.best is None else _compared("best_line", report.best, lang))
+    if report.best is None:
+        lines.append(check_text(lang, "no_best"))
+    else:
+        lines.append(_compared(check_text(lang, "best_plan"), report.best, lang))
     if report.baseline is not None:
-        name = (report.changes.name if report.changes is not None else "") or check_text(lang, "baseline_name")
-        lines.append(_compared("baseline_line", report.baseline, lang, name=name))
+        lines.append(_compared(_baseline_name(report, lang), report.baseline, lang))
     return lines
+
+
+def changes(report: CheckReport, lang: Language) -> list[Block]:
+    """What changed against the baseline: flags, then step time, memory, MFU and parts that moved, with the cause."""
+    found = report.changes
+    if found is None:
+        return []
+    title = check_text(lang, "changed", name=_baseline_name(report, lang))
+    rows = [[each.name, f"{_value(each.before)} -> {_value(each.after)}"] for each in found.fields]
+    flags = Table([check_text(lang, "field"), check_text(lang, "change")], rows)
+    cause = [titled(lang, check_text(lang, "why"), in_language(found.cause, lang))] if found.cause else []
+    if report.baseline is None or report.plan is None:
+        moved = Block(lines=cause)
+    else:
+        moved = Block(table=_numbers(report.baseline.plan, report.plan, found, lang), lines=cause)
+    nothing = [] if rows else [check_text(lang, "nothing_changed")]
+    return [Block(title, nothing, flags if rows else None), moved]
+
+
+def _numbers(before: Plan, after: Plan, found: Changes, lang: Language) -> Table:
+    rows = [
+        [
+            check_text(lang, "step_time_s"),
+            seconds(before.step_time_s),
+            seconds(after.step_time_s),
+            f"{100 * (after.step_time_s / before.step_time_s - 1.0):+.1f} %",
+        ],
+        [
+            *(check_text(lang, "memory_on_card"), f"{before.peak_memory_gib:.1f}", f"{after.peak_memory_gib:.1f}"),
+            f"{after.peak_memory_gib - before.peak_memory_gib:+.1f}",
+        ],
+        ["MFU", f"{percent(before.mfu)} %", f"{percent(after.mfu)} %", f"{100 * (after.mfu - before.mfu):+.1f}"],
+    ]
+    for moved in found.moved[:SHOWN_PARTS]:
+        difference = f"{moved.after_s - moved.before_s:+.3g}"
+        rows.append([f"{part_name(lang, moved.part)} (s)", seconds(moved.before_s), seconds(moved.after_s), difference])
+    return Table(["", *(check_text(lang, key) for key in ("before", "after", "difference"))], rows, {1, 2, 3})
+
+
+def _value(text: str | None) -> str:
+    return ABSENT if text is None else " ".join(text.split())[:LONGEST_VALUE] or '""'
+
+
+def _baseline_name(report: CheckReport, lang: Language) -> str:
+    return (report.changes.name if report.changes is not None else "") or check_text(lang, "baseline_name")
 
 
 def advice(report: CheckReport, lang: Language) -> list[str]:
@@ -208,7 +205,7 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
         if not report.remedies:
             best = report.best
             better = best is not None and best.plan.peak_memory_gib * GIB <= short.limit_bytes
-            lines.append(check_text(lang, "no_fix") + (f"; {check_text(lang, 'take_best')}" if better else ""))
+            lines += [check_text(lang, "no_fix"), *([check_text(lang, "take_best")] if better else [])]
     lines += [command_text(lang, "assumed", text=in_language(text, lang)) for text in report.assumptions]
     lines += [check_text(lang, "contradiction", text=in_language(text, lang)) for text in report.contradictions]
     if report.unknown_flags:
@@ -217,37 +214,30 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
     return lines
 
 
-def _title(report: CheckReport, lang: Language, columns: int = 90) -> list[str]:
-    """What was checked: model, cluster and layout, or what the file is where there is no prediction."""
-    if report.plan is not None:
-        lines = header(Spec.model_validate(report.spec), report.plan, lang, columns=columns)
-        return [*lines, f"  {degrees(report.plan.strategy, with_dp=True)}"]
-    if report.spec:
-        return header(Spec.model_validate(report.spec), None, lang, columns=columns)
-    return [report.release or report.source]
+def _title(report: CheckReport, lang: Language) -> list[str]:
+    """What was checked: model, cluster, workload and layout, or what the file is where there is no prediction."""
+    if not report.spec:
+        return [report.release or report.source]
+    told = list(header(Spec.model_validate(report.spec), report.plan, lang))
+    told += [degrees(report.plan.strategy, with_dp=True)] if report.plan is not None else []
+    return [*told, *([report.release] if report.release else [])]
 
 
 def _verdict(passed: bool, lang: Language) -> str:
     return check_text(lang, "passed" if passed else "failed")
 
 
-def _compared(key: str, compared: Compared, lang: Language, **more: str) -> str:
+def _compared(name: str, compared: Compared, lang: Language) -> str:
     plan = compared.plan
     return check_text(
         lang,
-        key,
-        **more,
+        "compared",
+        name=name,
         layout=degrees(plan.strategy, with_dp=True),
         step=seconds(plan.step_time_s),
         peak=f"{plan.peak_memory_gib:.1f}",
-        slower=_slower(compared.slowdown, lang),
+        slower=f"{round(100 * compared.slowdown, 1) + 0.0:+.1f}",
     )
-
-
-def _slower(slowdown: float, lang: Language) -> str:
-    if abs(slowdown) < 0.0005:
-        return check_text(lang, "same")
-    return check_text(lang, "slower" if slowdown > 0 else "faster", pct=percent(abs(slowdown)))
 
 
 def _remedy(remedy: Remedy, lang: Language) -> str:

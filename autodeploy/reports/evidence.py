@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autodeploy.reports.tables import Table
 from autodeploy.reports.texts import field_name, report_text
 from autodeploy.reports.wording import percent
 from cost_models.schedule import SCHEDULES, schedule
@@ -16,18 +16,6 @@ if TYPE_CHECKING:
 _OF_POST_TRAINING = "rl."
 _DEGREES = frozenset({"tp", "ep"})
 _WORDS = frozenset({"schedule", "feature", "moe_dispatcher", "cp_algo"})
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceRow:
-    """One axis or feature of a plan as text; `proven`: whether any run has it."""
-
-    axis: str
-    value: str
-    runs: str
-    nearest_record: str
-    error: str
-    proven: bool
 
 
 def unproven(plan: Plan) -> tuple[Evidence, ...]:
@@ -62,19 +50,20 @@ def evidence_line(plan: Plan, lang: Language) -> str | None:
     return text + (_nearest(max(told, key=lambda each: abs(each.error or 0.0)), lang) if told else "")
 
 
-def evidence_rows(plan: Plan, lang: Language) -> list[EvidenceRow]:
-    """Every axis and feature, those without a run first, then by the number of runs."""
-    return [
-        EvidenceRow(
-            axis=_axis(each.axis, lang),
-            value=_value(each, lang),
-            runs=f"{each.runs:,}",
-            nearest_record=each.nearest_record or "-",
-            error="-" if each.error is None else f"{100 * each.error:+.1f} %",
-            proven=each.runs > 0,
-        )
+def evidence_table(plan: Plan, lang: Language) -> Table:
+    """Every axis and feature of a plan, those without a run first, then by the number of runs."""
+    rows = [
+        [
+            _axis(each.axis, lang),
+            _value(each, lang),
+            f"{each.runs:,}",
+            "-" if each.error is None else f"{100 * each.error:+.1f} %",
+            each.nearest_record or "-",
+        ]
         for each in sorted(plan.evidence, key=lambda each: each.runs)
     ]
+    keys = ("axis", "value", "runs", "evidence_error", "nearest_record")
+    return Table([report_text(lang, key) for key in keys], rows, {2, 3})
 
 
 def _nearest(each: Evidence, lang: Language) -> str:

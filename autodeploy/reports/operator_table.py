@@ -4,46 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.tables import Table, aligned
+from autodeploy.reports.tables import Block, Table, in_columns
 from autodeploy.reports.texts import report_text
-from autodeploy.reports.wording import wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autodeploy.messages import Language
     from autodeploy.specs.operators import LayerOperators, OperatorReport, OperatorRow
 
 MICRO, MEGA, GIGA, TERA = 1e-6, 1e6, 1e9, 1e12
-OPERATORS = ("operator", "kind", "op_forward", "op_backward", "op_uneven", "op_rate", "op_roofline", "s_per_step")
-OPERATOR_NUMBERS = (2, 3, 4, 5, 6, 7)
-EXCHANGES = ("op_exchange", "group", "op_tier", "message_mb", "op_once", "op_reached", "op_hidden", "s_per_step")
-EXCHANGE_NUMBERS = (3, 4, 5, 6, 7)
 MOST_BEYOND = 3
 
 
 def render_operators(report: OperatorReport, lang: Language = "en") -> str:
     """Each kind of layer with its operators and exchanges, the longest of a step first."""
-    lines = [head(report, lang)]
+    blocks = [Block(lines=[head(report, lang)])]
     for layer in report.layers:
-        lines += _layer(layer, lang)
-    return "".join(line.rstrip() + "\n" for line in lines)
-
-
-def _layer(layer: LayerOperators, lang: Language) -> list[str]:
-    lines = ["", layer_title(layer, lang)]
-    lines += aligned(Table(titles(OPERATORS, lang), operator_cells(layer, lang), {*OPERATOR_NUMBERS}))
-    lines += wrap(beyond_line(layer, lang), hanging="  ") if layer.operators else []
-    if layer.beside_s:
-        lines.append(report_text(lang, "op_beside", time=_micros(layer.beside_s)))
-    if layer.exchanges:
-        lines += aligned(Table(titles(EXCHANGES, lang), exchange_cells(layer, lang), {*EXCHANGE_NUMBERS}))
-    return lines
-
-
-def titles(names: Sequence[str], lang: Language) -> list[str]:
-    """Titles of columns."""
-    return [report_text(lang, name) for name in names]
+        beside = [report_text(lang, "op_beside", time=_micros(layer.beside_s))] if layer.beside_s else []
+        told = [*filter(None, [beyond_line(layer, lang)]), *beside]
+        blocks += [Block(lines=[""]), Block(layer_title(layer, lang), told, operator_table(layer, lang))]
+        blocks += [Block(table=exchange_table(layer, lang))] if layer.exchanges else []
+    return in_columns(*blocks)
 
 
 def head(report: OperatorReport, lang: Language) -> str:
@@ -78,7 +58,7 @@ def beyond_line(layer: LayerOperators, lang: Language) -> str:
         for row in rows
         if row.beyond_s > 0.0
     ]
-    return report_text(lang, "op_beyond", each=("；" if lang == "zh" else "; ").join(each)) if each else ""
+    return report_text(lang, "op_beyond", each=report_text(lang, "semicolon").join(each)) if each else ""
 
 
 def _change_of(row: OperatorRow) -> str:
@@ -89,9 +69,9 @@ def _change_of(row: OperatorRow) -> str:
     return "op_change_matrix" if row.kind in {"gemm", "grouped_gemm"} else f"op_change_{row.kind}"
 
 
-def operator_cells(layer: LayerOperators, lang: Language = "en") -> list[list[str]]:
+def operator_table(layer: LayerOperators, lang: Language = "en") -> Table:
     """A row for each operator, the longest of a step first."""
-    return [
+    rows = [
         [
             row.name,
             report_text(lang, f"kernel_{row.kind}"),
@@ -104,6 +84,8 @@ def operator_cells(layer: LayerOperators, lang: Language = "en") -> list[list[st
         ]
         for row in sorted(layer.operators, key=lambda row: (-row.step_s, row.name))
     ]
+    names = ("operator", "kind", "op_forward", "op_backward", "op_uneven", "op_rate", "op_roofline", "s_per_step")
+    return Table([report_text(lang, name) for name in names], rows, {2, 3, 4, 5, 6, 7})
 
 
 def tier_name(tier: str, lang: Language) -> str:
@@ -111,9 +93,9 @@ def tier_name(tier: str, lang: Language) -> str:
     return report_text(lang, f"tier_{tier}") if f"tier_{tier}" in report_text else tier.replace("_", " ")
 
 
-def exchange_cells(layer: LayerOperators, lang: Language = "en") -> list[list[str]]:
+def exchange_table(layer: LayerOperators, lang: Language = "en") -> Table:
     """A row for each exchange, what is longest exposed first."""
-    return [
+    rows = [
         [
             row.name,
             f"{row.group.upper()} {row.ranks}",
@@ -126,6 +108,8 @@ def exchange_cells(layer: LayerOperators, lang: Language = "en") -> list[list[st
         ]
         for row in sorted(layer.exchanges, key=lambda row: (-row.step_s, row.name))
     ]
+    names = ("op_exchange", "group", "op_tier", "message_mb", "op_once", "op_reached", "op_hidden", "s_per_step")
+    return Table([report_text(lang, name) for name in names], rows, {3, 4, 5, 6, 7})
 
 
 def _micros(seconds: float) -> str:

@@ -1,19 +1,19 @@
-"""The report of a search as text of at most 100 columns: best plan first, then the ranking, then what was searched."""
+"""The report of a search in blocks: the best plan, the ranking, then what was searched; as text and as Markdown."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
-from autodeploy.reports.best_plan import INDENT, header, lane_lines, plan_lines
-from autodeploy.reports.evidence import evidence_rows
+from autodeploy.reports.best_plan import header, lane_lines, plan_block
+from autodeploy.reports.evidence import evidence_table
 from autodeploy.reports.outlook import goal_line, pareto_line
-from autodeploy.reports.recommendation import box_rows, recommendation_lines, rescaled_words
-from autodeploy.reports.rows import PlanRow, columns, plan_rows
+from autodeploy.reports.recommendation import box_table, recommendation_lines, rescaled_words
+from autodeploy.reports.rows import plans_table
 from autodeploy.reports.spare_table import spare_table
-from autodeploy.reports.tables import COLUMNS, Table, aligned
+from autodeploy.reports.tables import Block, Table, escape, in_columns, in_markdown
 from autodeploy.reports.texts import report_text
-from autodeploy.reports.wording import pad, percent, seconds, width, wrap
+from autodeploy.reports.wording import percent, seconds
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS, UNRESTRICTED, launchers, post_trainers, title_of
 
@@ -23,52 +23,78 @@ if TYPE_CHECKING:
 
 
 def render_plan_set(plan_set: PlanSet, lang: Language = "en", *, detail: bool = False) -> str:
-    """The whole report, with a line break at the end of each line; `detail` adds what all of it rests on."""
-    spec = Spec.model_validate(plan_set.search.spec)
-    best = plan_set.plans[0] if plan_set.plans else None
-    lines = header(spec, best or plan_set.reference, lang)
-    if best is not None:
-        lines += plan_lines(spec, best, lang, name=report_text(lang, "best"))
-        lines += table(plan_rows(plan_set, lang), lang)
-        for told in recommendation_lines(plan_set, lang):
-            lines += wrap(told, COLUMNS, hanging=INDENT)
-    else:
-        lines += no_plan_lines(plan_set, lang)
-    if spares := spare_table(plan_set, lang):
-        lines += [report_text(lang, "spares"), *aligned(spares)]
-    lines += counts_lines(plan_set, lang)
-    lines += note_lines(plan_set, spec, lang)
-    if detail and best is not None:
-        lines += detail_lines(plan_set, best, lang)
-    lines += [report_text(lang, "next"), *(INDENT + step for step in next_steps(plan_set, spec))]
-    return "".join(line.rstrip() + "\n" for line in lines)
+    """The report as text of at most 100 columns; `detail` adds what all of it rests on."""
+    return in_columns(_head(plan_set, lang), *report_blocks(plan_set, lang, wide=False, detail=detail))
+
+
+def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None = None) -> str:
+    """The whole report as Markdown, of one plan in detail (the best unless another is given), and its provenance."""
+    shown = plan or best_of(plan_set)
+    head = _head(plan_set, lang, shown)
+    search = plan_set.search
+    identity = [f"AutoDeploy {search.engine_version}"]
+    identity += [f"plan `{shown.plan_id}`"] if shown is not None else []
+    identity.append(f"spec `{search.spec_hash[:12]}`, profile `{search.profile_hash[:12]}`")
+    body = in_markdown(Block(lines=head.lines), *report_blocks(plan_set, lang, plan=plan))
+    foot = f"<sub>{', '.join(identity)}; {report_text(lang, 'generated')}</sub>"
+    return f"# {escape(head.title)}\n\n{body}{foot}\n"
 
 
 def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
-    """The report of an estimate: one strategy as given, no ranking."""
-    lines = [*header(spec, plan, lang), *plan_lines(spec, plan, lang, name=report_text(lang, "one_plan"))]
-    if plan.rescaled is not None:
-        lines += wrap(rescaled_words(plan.rescaled, lang), indent=INDENT, hanging=INDENT)
-    if plan.explanation:
-        lines += wrap(in_language(plan.explanation, lang), indent=INDENT, hanging=INDENT)
-    return "".join(line.rstrip() + "\n" for line in lines)
+    """The report of an estimate as text: one strategy as given, no ranking."""
+    title, work = header(spec, plan, lang)
+    found = plan_block(spec, plan, lang, name=report_text(lang, "one_plan"))
+    told = [] if plan.rescaled is None else [rescaled_words(plan.rescaled, lang)]
+    told += [in_language(plan.explanation, lang)] if plan.explanation else []
+    return in_columns(Block(title, [work]), found._replace(lines=[*found.lines, *told]))
 
 
-def table(rows: list[PlanRow], lang: Language) -> list[str]:
-    """Ranked plans in aligned columns.
+def best_of(plan_set: PlanSet) -> Plan | None:
+    """The first plan, where there is any."""
+    return plan_set.plans[0] if plan_set.plans else None
 
-    Where the line has no room for all, throughput goes, which step times tell too; then remarks are cut.
+
+def report_blocks(
+    plan_set: PlanSet, lang: Language, *, plan: Plan | None = None, wide: bool = True, detail: bool = True
+) -> list[Block]:
+    """All that a report says below its title.
+
+    Parameters
+    ----------
+    plan : the plan that is told in detail; the best unless given.
+    wide : whether tables have the columns that a terminal has no room for.
+    detail : whether evidence, uncertain numbers, choices of memory and features that are off are told.
     """
-    shown = columns(rows, lang, with_id=False)
-    needed = sum(max(width(text) for text in (c.title, *(row.cell(c.name) for row in rows))) for c in shown)
-    if needed + len(shown) > COLUMNS:
-        shown = [column for column in shown if column.name != "tokens_per_s_per_npu"]
-    cells = [[row.cell(column.name) for column in shown] for row in rows]
-    right = {place for place, column in enumerate(shown) if column.is_number}
-    return aligned(Table([column.title for column in shown], cells, right))
+    spec = Spec.model_validate(plan_set.search.spec)
+    best = best_of(plan_set)
+    shown = plan or best
+    off = off_lines(plan_set, lang) if detail else []
+    last = Block(lines=[counts_line(plan_set, lang), *note_lines(plan_set, spec, lang), *off])
+    steps = Block(report_text(lang, "next"), next_steps(plan_set, spec))
+    if shown is None:
+        return [*no_plan(plan_set, lang), last, steps]
+    blocks = [
+        plan_block(spec, shown, lang, name=report_text(lang, "best" if shown is best else "one_plan")),
+        Block(table=plans_table(plan_set, lang, wide=wide), lines=recommendation_lines(plan_set, lang)),
+        Block(report_text(lang, "spares"), table=spare_table(plan_set, lang)),
+    ]
+    if detail:
+        blocks += [
+            Block(lines=[*lane_lines(shown, lang), *filter(None, [goal_line(shown, lang)])]),
+            Block(report_text(lang, "evidence"), table=evidence_table(shown, lang)),
+            Block(report_text(lang, "box"), table=box_table(plan_set.risk, lang)),
+            Block(report_text(lang, "menu"), table=_menu(shown, lang)),
+        ]
+    return [*(block for block in blocks if block.lines or (block.table and block.table.rows)), last, steps]
 
 
-def counts_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -> list[str]:
+def _head(plan_set: PlanSet, lang: Language, plan: Plan | None = None) -> Block:
+    spec = Spec.model_validate(plan_set.search.spec)
+    title, work = header(spec, plan or best_of(plan_set) or plan_set.reference, lang)
+    return Block(title, [work])
+
+
+def counts_line(plan_set: PlanSet, lang: Language) -> str:
     """What became of the candidates, and how good the best is proven to be."""
     counts, gap = plan_set.counts, plan_set.optimality.gap
     text = report_text(
@@ -81,10 +107,10 @@ def counts_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -
         pruned=f"{counts.pruned:,}",
         solved=f"{counts.solved:,}",
     )
-    if plan_set.plans:
-        proven = report_text(lang, "gap_unknown") if gap is None else report_text(lang, "gap", gap=percent(gap))
-        text += report_text(lang, "semicolon") + proven
-    return wrap(text, columns, hanging=INDENT)
+    if not plan_set.plans:
+        return text
+    proven = report_text(lang, "gap_unknown") if gap is None else report_text(lang, "gap", gap=percent(gap))
+    return text + report_text(lang, "semicolon") + proven
 
 
 def off_lines(plan_set: PlanSet, lang: Language) -> list[str]:
@@ -98,92 +124,39 @@ def off_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     ]
 
 
-def detail_lines(plan_set: PlanSet, plan: Plan, lang: Language) -> list[str]:
-    """The plan's lanes, its evidence, the uncertain numbers of the ranking, and features that are off."""
-    lines: list[str] = []
-    goal = goal_line(plan, lang)
-    for told in (*lane_lines(plan, lang), *([goal] if goal is not None else [])):
-        lines += wrap(told, COLUMNS, hanging=INDENT)
-    if evidence := evidence_table(plan, lang):
-        lines += [report_text(lang, "evidence"), *aligned(evidence)]
-    if box := box_lines(plan_set, lang):
-        lines += [report_text(lang, "box"), *box]
-    for told in off_lines(plan_set, lang):
-        lines += wrap(told, COLUMNS, hanging=INDENT)
-    return lines
-
-
-def evidence_table(plan: Plan, lang: Language) -> Table | None:
-    """What published runs say of each axis and feature of a plan."""
-    keys = ("axis", "value", "runs", "evidence_error", "nearest_record")
-    cells = [[r.axis, r.value, r.runs, r.error, r.nearest_record] for r in evidence_rows(plan, lang)]
-    return Table([report_text(lang, key) for key in keys], cells, {2, 3}) if cells else None
-
-
-def box_table(plan_set: PlanSet, lang: Language) -> Table | None:
-    """The uncertain numbers that plans are ranked by."""
-    keys = ("number", "box_meaning", "low", "high", "influence", "basis")
-    cells = [[r.name, r.meaning, r.low, r.high, r.influence, r.basis] for r in box_rows(plan_set.risk, lang)]
-    return Table([report_text(lang, key) for key in keys], cells, {2, 3, 4}) if cells else None
-
-
-def box_lines(plan_set: PlanSet, lang: Language) -> list[str]:
-    """The same for a terminal: what each number is and what its width rests on are broken to the line's end."""
-    rows = box_rows(plan_set.risk, lang)
-    told = [row for row in rows if row.matters]
-    if not rows:
-        return []
-    cells = [[row.name, row.low, row.high, row.influence] for row in told]
-    titles = [report_text(lang, key) for key in ("number", "low", "high", "influence")]
-    title, *lines = aligned(Table(titles, cells, {1, 2, 3}))
-    found = [title]
-    for row, line in zip(told, lines, strict=True):
-        left = width(title) + 2
-        words = wrap(f"{row.meaning}{report_text(lang, 'semicolon')}{row.basis}", COLUMNS - left)
-        found += [pad(line, left) + words[0], *(" " * left + text for text in words[1:])]
-    if len(told) < len(rows):
-        found.append(" " + report_text(lang, "box_rest", count=len(rows) - len(told)))
-    return found
-
-
-def note_lines(plan_set: PlanSet, spec: Spec, lang: Language, *, columns: int = COLUMNS) -> list[str]:
+def note_lines(plan_set: PlanSet, spec: Spec, lang: Language) -> list[str]:
     """Plans that none beats, what the target framework costs, and warnings."""
     pareto = pareto_line(plan_set, lang)
-    lines = wrap(pareto, columns, hanging=INDENT) if pareto is not None else []
+    lines = [] if pareto is None else [pareto]
     free = plan_set.unrestricted
     if free.best_step_time_s is not None and (free.price_pct or 0) >= 0.05 and spec.search.target != UNRESTRICTED:
         target = title_of(spec.search.target)
         values = {"price": f"{free.price_pct:.1f}", "step": seconds(free.best_step_time_s)}
-        lines += wrap(report_text(lang, "price", target=target, **values), columns, hanging=INDENT)
-    for text in plan_set.warnings:
-        lines += wrap(report_text(lang, "warning", text=in_language(text, lang)), columns, hanging=INDENT)
+        lines.append(report_text(lang, "price", target=target, **values))
+    lines += [report_text(lang, "warning", text=in_language(text, lang)) for text in plan_set.warnings]
     if not plan_set.reproducible and spec.search.mode == "reproducible":  # mode fast has its own warning
-        lines += wrap(report_text(lang, "not_reproducible"), columns, hanging=INDENT)
+        lines.append(report_text(lang, "not_reproducible"))
     return lines
 
 
-def no_plan_lines(plan_set: PlanSet, lang: Language, *, columns: int = COLUMNS) -> list[str]:
+def no_plan(plan_set: PlanSet, lang: Language) -> list[Block]:
     """Why there is no plan, and the nearest changes that would bring one."""
     if plan_set.status == "cancelled":
-        return [report_text(lang, "cancelled")]
+        return [Block(report_text(lang, "cancelled"))]
     if plan_set.status == "failed":
-        return wrap(report_text(lang, "failed", error=plan_set.error or "?"), columns, hanging=INDENT)
+        return [Block(report_text(lang, "failed", error=plan_set.error or "?"))]
     if plan_set.status != "infeasible":
-        return [report_text(lang, "running", status=plan_set.status)]
-    lines = [report_text(lang, "infeasible")]
+        return [Block(report_text(lang, "running", status=plan_set.status))]
     reason = plan_set.infeasible
     if reason is None:
-        return lines
-    if reason.binding_rules:
-        rules = report_text(lang, "semicolon").join(in_language(rule, lang) for rule in reason.binding_rules)
-        lines += wrap(report_text(lang, "binding", rules=rules), columns, indent=INDENT, hanging=INDENT)
-    if not reason.nearest:
-        return [*lines, INDENT + report_text(lang, "no_nearest")]
-    lines.append(INDENT + report_text(lang, "nearest_changes"))
-    for near in reason.nearest:
-        told = f"- {in_language(near.change, lang)}: {in_language(near.effect, lang)}"
-        lines += wrap(told, columns, indent=INDENT * 2, hanging=INDENT)
-    return lines
+        return [Block(report_text(lang, "infeasible"))]
+    rules = report_text(lang, "semicolon").join(in_language(rule, lang) for rule in reason.binding_rules)
+    binding = [report_text(lang, "binding", rules=rules)] if rules else []
+    nearest = [f"{in_language(near.change, lang)}: {in_language(near.effect, lang)}" for near in reason.nearest]
+    return [
+        Block(report_text(lang, "infeasible"), binding),
+        Block(report_text(lang, "nearest_changes" if nearest else "no_nearest"), nearest),
+    ]
 
 
 def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:
@@ -201,3 +174,14 @@ def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:
         f"autodeploy why-not {best.plan_id} --strategy tp={other}",
         "autodeploy serve",
     ]
+
+
+def _menu(plan: Plan, lang: Language) -> Table:
+    """What could be recomputed or swapped on each kind of layer, and what the plan takes."""
+    keys = ("menu_layers", "menu_choice", "menu_saved", "menu_added", "menu_ratio", "menu_used")
+    rows = []
+    for item in plan.memory_menu:
+        ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"
+        cells = [item.layers, f"{item.choice} ({report_text(lang, item.kind)})", f"{item.saved_gib:.3f}"]
+        rows.append([*cells, f"{item.added_ms:.2f}", ratio, str(item.used_layers)])
+    return Table([report_text(lang, key) for key in keys], rows, {2, 3, 4, 5})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
 from autodeploy.reports.rows import looks_like, what_differs
+from autodeploy.reports.tables import Table
 from autodeploy.reports.texts import reference_name, report_text, titled, valued
 from autodeploy.reports.wording import chance, degrees, percent, seconds
 from cost_models.schedule import SCHEDULES, schedule
@@ -16,23 +16,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Bet, BoxNumber, Fastest, Plan, PlanSet, Rescaled, RiskRanking
 
 MOST_BETS = 3
-NO_MATTER = 0.005  # share by which a number changes the ratio of two plans, from which it is told
-
-
-@dataclass(frozen=True, slots=True)
-class BoxRow:
-    """One uncertain number as text: factors on it at its 10th and 90th percentile, and what it may change.
-
-    matters: whether it changes the ratio of two plans by NO_MATTER at least.
-    """
-
-    name: str
-    meaning: str
-    low: str
-    high: str
-    influence: str
-    basis: str
-    matters: bool
 
 
 def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
@@ -160,22 +143,21 @@ def risk_line(plan_set: PlanSet, lang: Language) -> str | None:
     return text
 
 
-def box_rows(risk: RiskRanking | None, lang: Language) -> list[BoxRow]:
-    """The uncertain numbers, the most influential first."""
-    if risk is None:
-        return []
-    return [
-        BoxRow(
-            name=each.name,
-            meaning=in_language(each.meaning, lang),
-            low=_end(each.low, each),
-            high=_end(each.high, each),
-            influence=f"{percent(each.influence)} %" if each.influence >= 0.0005 else "< 0.1 %",
-            basis=in_language(each.basis, lang),
-            matters=each.influence >= NO_MATTER,
-        )
-        for each in sorted(risk.box, key=lambda each: (-each.influence, each.name))
+def box_table(risk: RiskRanking | None, lang: Language) -> Table:
+    """The uncertain numbers, the most influential first: factors at the 10th and 90th percentile, and their basis."""
+    numbers = () if risk is None else risk.box
+    rows = [
+        [
+            each.name,
+            _end(each.low, each),
+            _end(each.high, each),
+            f"{percent(each.influence)} %" if each.influence >= 0.0005 else "< 0.1 %",
+            in_language(each.meaning, lang) + report_text(lang, "semicolon") + in_language(each.basis, lang),
+        ]
+        for each in sorted(numbers, key=lambda each: (-each.influence, each.name))
     ]
+    keys = ("number", "low", "high", "influence", "basis")
+    return Table([report_text(lang, key) for key in keys], rows, {1, 2, 3})
 
 
 def _end(value: float, number: BoxNumber) -> str:

@@ -18,10 +18,8 @@ COLUMNS = ("nodes", "num_npus", "plan", "batch", "s_per_step", "spare_share", "c
 NUMBERS = frozenset({0, 1, 3, 4, 5})
 
 
-def spare_table(plan_set: PlanSet, lang: Language) -> Table | None:
-    """Titles, rows and the columns of numbers: for each number of nodes the best plan, and that of today's layout."""
-    if not plan_set.spares:
-        return None
+def spare_table(plan_set: PlanSet, lang: Language) -> Table:
+    """For each number of nodes the best plan, and that of today's layout."""
     cells = []
     for row in plan_set.spares:
         if row.best is None:

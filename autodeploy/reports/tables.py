@@ -1,16 +1,17 @@
-"""Tables as titles and rows of text, and how a terminal and Markdown show them."""
+"""Blocks of a report, their tables, and how a terminal and Markdown show them."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from autodeploy.reports.wording import pad, width
+from autodeploy.reports.wording import pad, width, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
 COLUMNS = 100
-UNWRAPPED = 10_000  # columns where the reader's program breaks lines itself
+INDENT = "  "
 
 
 class Table(NamedTuple):
@@ -21,22 +22,48 @@ class Table(NamedTuple):
     right: Set[int] = frozenset()
 
 
+class Block(NamedTuple):
+    """A part of a report: its title, a table, and sentences, one a line."""
+
+    title: str = ""
+    lines: Sequence[str] = ()
+    table: Table | None = None
+
+
+def in_columns(*blocks: Block) -> str:
+    """The blocks as text of at most 100 columns; what has a title is indented below it."""
+    shown: list[str] = []
+    for block in blocks:
+        shown += wrap(block.title, COLUMNS, hanging=INDENT * 3) if block.title else []
+        shown += aligned(block.table) if block.table is not None else []
+        for line in block.lines:
+            shown += wrap(line, COLUMNS, indent=INDENT if block.title else "", hanging=INDENT)
+    return "".join(line.rstrip() + "\n" for line in shown)
+
+
+def in_markdown(*blocks: Block) -> str:
+    """The blocks as Markdown: titles bold, sentences as lists."""
+    shown: list[str] = []
+    for block in blocks:
+        shown += [f"**{escape(block.title)}**", ""] if block.title else []
+        shown += [*markdown(escaped(block.table)), ""] if block.table is not None else []
+        shown += [*(f"- {escape(line)}" for line in block.lines), ""] if block.lines else []
+    return "".join(f"{line}\n" for line in shown)
+
+
 def aligned(table: Table) -> list[str]:
-    """A table in aligned columns, those of numbers to the right; what is too long for the line is cut at its end."""
+    """A table in aligned columns, those of numbers to the right; a last cell that is too long is broken into lines."""
     rows = [table.titles, *table.rows]
     widths = [max(width(row[column]) for row in rows) for column in range(len(table.titles))]
-    gap = 2 if sum(widths) + 2 * len(widths) <= COLUMNS else 1
+    gap = " " * (2 if sum(widths) + 2 * len(widths) <= COLUMNS else 1)
+    left = sum(widths[:-1]) + len(gap) * (len(widths) - 1) + 1
     lines = []
     for row in rows:
-        line = " " + (" " * gap).join(pad(cell, widths[i], right=i in table.right) for i, cell in enumerate(row))
-        lines.append(_cut(line.rstrip()))
+        cells = [pad(cell, widths[i], right=i in table.right) for i, cell in enumerate(row)]
+        first, *rest = wrap(row[-1], COLUMNS - left) if left + widths[-1] > COLUMNS else [cells[-1]]
+        lines.append((" " + gap.join([*cells[:-1], first])).rstrip())
+        lines += [" " * left + text for text in rest]
     return lines
-
-
-def _cut(line: str) -> str:
-    while width(line) > COLUMNS:
-        line = line[:-2].rstrip() + "…"
-    return line
 
 
 def markdown(table: Table) -> list[str]:
@@ -52,7 +79,5 @@ def escaped(table: Table) -> Table:
 
 
 def escape(text: str) -> str:
-    """Signs that Markdown or HTML would take for its own."""
-    for sign in "\\|*_<>#":
-        text = text.replace(sign, "\\" + sign)
-    return text
+    """Signs that Markdown or HTML would take for its own; `_` within a word is none."""
+    return re.sub(r"[\\|*<#`\[\]]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)

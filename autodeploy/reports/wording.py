@@ -120,7 +120,7 @@ def plan_lines(plan: Plan, lang: Language) -> tuple[str, str]:
     """The layout that an answer was completed to, and its memory."""
     strategy = plan.strategy
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    fits = [] if plan.p_fits is None else [report_text(lang, "p_fits", chance=chance(plan.p_fits))]
+    fits = [] if plan.p_fits is None else [valued(lang, "p_fits", chance(plan.p_fits))]
     memory = report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))
     return (
         report_text(lang, "completed_by", layout=degrees(strategy, with_dp=True), choices=choices(strategy, lang)),

@@ -112,7 +112,7 @@ def test_html_is_one_file_that_asks_for_nothing():
     assert "通信缓冲" in zh
     assert "communication_buffers" not in text + zh
     assert 'lang="zh"' in zh
-    assert "方案排名" in zh
+    assert "并行布局" in zh
     assert render_html(factories.infeasible_plan_set()).count("<li>") >= 1
 
 

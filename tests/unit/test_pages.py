@@ -153,7 +153,7 @@ def test_a_label_begins_with_a_capital_as_a_title() -> None:
     assert texts("en")["num_npus"] == texts("en")["knob.num_npus"] == "Cards"
     assert texts("en")["label.num_npus"] == "cards"
     assert texts("zh")["mfu"] == "MFU"
-    assert texts("en")["report.p_fits"] == "P(fits) {chance}"
+    assert texts("en")["report.counts"].startswith("{enumerated} strategies")
     with pytest.raises(KeyError):
         texts("en")["search.no_such_text"]
 

@@ -13,7 +13,7 @@ from autodeploy.exporters import export
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.messages import in_language
 from autodeploy.planner import check_space, estimate, plan, reestimate, search_size, timeline
-from autodeploy.reports.rows import columns, plan_rows
+from autodeploy.reports.rows import plans_table
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Timing
 from autodeploy.specs.rl_axes import RL_AXES, value_of
 
@@ -271,12 +271,12 @@ def test_the_space_is_checked_and_counted_before_a_search() -> None:
 def test_the_table_says_where_each_plan_generates() -> None:
     result = planned()
     for lang, title in (("en", "generation"), ("zh", "生成")):
-        rows = plan_rows(result, lang)
-        assert title in [column.title for column in columns(rows, lang, with_id=False)]
-        for row, each in zip(rows, result.plans, strict=False):
+        table = plans_table(result, lang)
+        place = table.titles.index(title)
+        for row, each in zip(table.rows, result.plans, strict=False):
             layout = each.strategy.rl
             assert layout is not None
-            words = row.generation.split()
+            words = row[place].split()
             assert words[0] == layout.placement
             assert f"TP{layout.generation.tp}" in words
             assert (str(layout.generation_npus) in words) == (layout.placement != "colocated")

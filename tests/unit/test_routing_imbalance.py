@@ -10,7 +10,7 @@ from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.expert_balance import persistent_shares
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate
-from autodeploy.reports.best_plan import experts_line, plan_lines
+from autodeploy.reports.best_plan import experts_line, plan_block
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.router import router_of, stated
 from autodeploy.specs.training import TrainingSpec
@@ -149,7 +149,7 @@ def test_a_report_names_the_factors_and_where_they_hold() -> None:
         assert f"{plan.experts.time_factor:.2f}" in line
         assert f"{plan.experts.memory_factor:.2f}" in line
         assert words in line
-        assert any("EP32" in text for text in plan_lines(spec, plan, lang, name="plan", columns=1000))
+        assert any("EP32" in text for text in plan_block(spec, plan, lang, name="plan").lines)
     forced = predicted(training={"router": "forced"}).experts
     assert forced is not None
     assert experts_line(forced, "en") == "experts: all of EP32 loaded alike; forced routing"
