@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.fit import Fit, FitParameter, fit
+from autodeploy.calibration.fit import Fit, fit
 from autodeploy.calibration.overlay_numbers import overlay_numbers
+from autodeploy.calibration.parameters import as_assumed, link_parameters
 from cost_models.all_to_all import flat_s
 from cost_models.collectives import Group, Tier, all_gather_s, all_reduce_s
 from cost_models.compute import ComputeRates, gemm_s
-from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.topology import cluster_topology
 
 if TYPE_CHECKING:
@@ -40,10 +40,7 @@ def gemm_overlay(profile: Profile, rates: ComputeRates, points: Sequence[GemmPoi
     """
     m, n, k, seconds = (np.array([getattr(p, f) for p in points], dtype=np.float64) for f in ("m", "n", "k", "seconds"))
     base = np.array([profile.efficiency[name] for name in GEMM_NAMES])
-    parameters = tuple(
-        FitParameter(name, (name,), EFFICIENCY_TERMS[name].prior_sigma, EFFICIENCY_TERMS[name].meaning)
-        for name in GEMM_NAMES
-    )
+    parameters = tuple(as_assumed(name, name) for name in GEMM_NAMES)
 
     def residuals(log_factors: Floats) -> Floats:
         fraction, k_half, mn_half = base * np.exp(log_factors)
@@ -66,12 +63,7 @@ def collective_overlay(
     """
     groups = [adjacent_group(profile, point.ranks) for point in points]
     crossed = [t for t in range(len(machine.tiers)) if any(float(g.fan_out[t]) > 1.0 for g in groups)]
-    parameters = tuple(
-        FitParameter(
-            f"link_{machine.tiers[t].name}", (f"link_{machine.tiers[t].name}",), LINK_SIGMA, "rate on the tier"
-        )
-        for t in crossed
-    )
+    parameters = link_parameters((machine.tiers[t].name for t in crossed), LINK_SIGMA)
     seconds = np.array([p.seconds for p in points], dtype=np.float64)
 
     def residuals(log_factors: Floats) -> Floats:
@@ -109,5 +101,6 @@ def collective_s(point: CollectivePoint, group: Group, tiers: tuple[Tier, ...], 
 def _measured(profile: Profile, found: Fit, source: str, over: dict[str, tuple[float, float]]) -> dict[str, Any]:
     residual = float(np.median(np.abs(found.residuals)))
     told = f"{source}; median residual {100 * residual:.1f} %"
-    numbers = overlay_numbers(profile, found, kind="measured", source=told, measured_over=over)
+    ends = {axis: list(each) for axis, each in over.items()}
+    numbers = overlay_numbers(profile, found.moved(), kind="measured", source=told, measured_over=ends)
     return {"profile": profile.name, **numbers}

@@ -1,30 +1,27 @@
-"""Calibration of a profile's efficiencies to records, and the tables that intervals rest on."""
+"""Calibration of a profile's efficiencies to records.
+
+Sources publish one layout on many cluster sizes, and one run in several releases; each row repeats the errors of the
+others, so their number says nothing, and each configuration counts once.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.configurations import shares_of
-from autodeploy.calibration.covariances import covariance_document, fitted_covariance
+from autodeploy.calibration.covariances import fitted_covariance
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import (
-    Fit,
-    fit,
-    latest_kept,
-    left_out_residuals,
-    limits_of,
-    parameter_variances,
-    values_of,
-)
+from autodeploy.calibration.fit import Fit, fit, left_out_residuals, limits_of, values_of
 from autodeploy.calibration.measured import fits_time, measured_step_s, states_time
 from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, nuisances_of
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.release_defaults import in_graph_mode
+from autodeploy.calibration.release_defaults import in_graph_mode, release_of, stack_of
 from autodeploy.errors import SpecError
 from autodeploy.messages import Message
 from hardware_profiles.covariance import FittedFactor
@@ -44,6 +41,8 @@ if TYPE_CHECKING:
 NOISE = 0.06
 NOISE_UNKNOWN_GRADE = 0.12
 NOISE_LOW_CONFIDENCE = 0.12
+OF_THE_SIZE = {"name", "num_hidden_layers"}  # of a model: sources cut its depth with the number of devices
+OF_THE_RANKS = {"pp", "dp", "layers_per_stage"}  # of a strategy: the layers of a stage stand for them
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,6 @@ class Calibration:
     records: tuple[Record, ...]
     fit: Fit
     left_out: Floats  # log(predicted / measured) of each record by a fit without its family
-    parameter_variance: Floats  # of each of these, from the uncertainty of that fit's parameters
 
     @property
     def family(self) -> str:
@@ -67,6 +65,30 @@ def noise_of(record: Record) -> float:
     if record.confidence == "low" or not states_time(record):
         return NOISE_LOW_CONFIDENCE
     return NOISE_UNKNOWN_GRADE if in_graph_mode(record) else NOISE
+
+
+def configuration_of(record: Record) -> str:
+    """What tells configurations apart: chip, stack and software band, shape of the model, layers of a stage, training
+    without the batch, and strategy.
+
+    Rows that differ in devices, replicas or micro batches alone, and repeats, share it.
+    """
+    strategy, cluster = record.strategy, record.cluster
+    parts = {
+        "where": (cluster.profile, cluster.device, stack_of(record), release_of(record).band),
+        "model": record.model.model_dump(mode="json", exclude=OF_THE_SIZE),
+        "layers": round(record.model.num_hidden_layers / strategy.pp),
+        "training": record.training.model_dump(mode="json", exclude={"global_batch_size"}),
+        "strategy": strategy.model_dump(mode="json", exclude=OF_THE_RANKS),
+    }
+    return json.dumps(parts, sort_keys=True)
+
+
+def shares_of(records: Sequence[Record]) -> Floats:
+    """Weight of each record [records]: those of one configuration share one."""
+    names = [configuration_of(record) for record in records]
+    counts = Counter(names)
+    return np.array([1.0 / counts[name] for name in names], dtype=np.float64)
 
 
 def calibrate(
@@ -97,40 +119,30 @@ def calibrate(
     measured = np.array([measured_step_s(r) for r in used], dtype=np.float64)
     factors = tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in parameters)
 
-    def values_at(log_factors: Floats) -> dict[str, dict[str, float]]:
-        return {name: values_of(parameters, log_factors, each.efficiency) for name, each in group.items()}
-
-    @latest_kept
-    def predicted_at(log_factors: Floats) -> list[Prediction]:
-        values = values_at(log_factors)
+    @lru_cache(maxsize=1)  # residuals and slopes are asked for at the same place
+    def predicted_at(place: bytes) -> list[Prediction]:
+        log_factors = np.frombuffer(place)
+        values = {name: values_of(parameters, log_factors, each.efficiency) for name, each in group.items()}
         return [
             predict_record(r, efficiency=values[r.cluster.profile], calibrated=False, factors_of=lambda _: factors)
             for r in used
         ]
 
     def residuals(log_factors: Floats) -> Floats:
-        return np.log(np.array([p.step_time_s for p in predicted_at(log_factors)], dtype=np.float64) / measured)
+        return np.log(
+            np.array([p.step_time_s for p in predicted_at(log_factors.tobytes())], dtype=np.float64) / measured
+        )
 
     def slopes(log_factors: Floats) -> Floats:
-        rows = [p.slopes for p in predicted_at(log_factors)]
+        rows = [p.slopes for p in predicted_at(log_factors.tobytes())]
         return np.array(rows, dtype=np.float64).reshape(len(used), len(parameters))
 
     noise = np.array([noise_of(r) for r in used])
-    limits = limits_of(parameters, profile.efficiency)
+    limits, share = limits_of(parameters, profile.efficiency), shares_of(used)
     result = fit(
-        parameters,
-        residuals,
-        noise,
-        upper=limits,
-        share=shares_of(used),
-        slopes=slopes,
-        start=start,
-        iterations=iterations,
+        *(parameters, residuals, noise), upper=limits, share=share, slopes=slopes, start=start, iterations=iterations
     )
-    families = [family_of(r) for r in used]
-    return Calibration(
-        profile, used, result, left_out_residuals(result, families), parameter_variances(result, families)
-    )
+    return Calibration(profile, used, result, left_out_residuals(result, [family_of(r) for r in used]))
 
 
 def fitted_together(profile_name: str) -> dict[str, Profile]:
@@ -154,8 +166,9 @@ def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[
     if kind == "assumed":
         source = Message("calibration.carried_over_from", profile=calibration.profile.name, text=source)
     document: dict[str, Any] = {"profile": profile.name}
-    document |= overlay_numbers(profile, calibration.fit, kind=kind, source=source, carried=carried)
-    document["covariance"] = covariance_document(fitted_covariance(profile, calibration.fit, source, carried=carried))
+    document |= overlay_numbers(profile, calibration.fit.moved(), kind=kind, source=source, carried=carried)
+    covariance = fitted_covariance(profile, calibration.fit, source, carried=carried)
+    document["covariance"] = covariance.model_dump(mode="json", exclude_defaults=True)
     error = np.abs(np.expm1(-calibration.left_out))
     if len(error):
         document["report"] = {

@@ -8,13 +8,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.alike_runs import alike_runs
 from autodeploy.calibration.calibrate import NOISE
-from autodeploy.calibration.covariances import covariance_document, covariance_of_fit, unfitted_beside
+from autodeploy.calibration.covariances import covariance_of_matrix, unfitted_beside
 from autodeploy.calibration.coverage import carried_from
 from autodeploy.calibration.fit import (
     DEGREES,
@@ -22,17 +22,18 @@ from autodeploy.calibration.fit import (
     Fit,
     FitParameter,
     fit,
-    latest_kept,
     left_out_residuals,
     limits_of,
+    prior_sigmas,
 )
-from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
+from autodeploy.calibration.overlay_numbers import overlay_numbers
 from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters, nuisances_of
 from autodeploy.calibration.spreads import REPEAT_NOISE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from autodeploy.calibration.fit import Moved
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
@@ -59,18 +60,16 @@ World = Mapping[str, float]
 class ClusterRun:
     """A run that says something of the step time.
 
-    predict : seconds of a step under an overlay, by part. predict_moved : as `predict` in each world in which
-        parameters have moved from the overlay, by name and logarithm. group : runs of one configuration, which are
-        predicted alike and left out together. parts : seconds of these parts, where a profiler told them apart; they
-        add up to the step.
+    predict : seconds of a step under an overlay, by part, in each world in which parameters have moved from it, by name
+    and logarithm. group : runs of one configuration, which are predicted alike and left out together. parts : seconds
+    of these parts, where a profiler told them apart; they add up to the step.
     """
 
     id: str
     group: str
     measured_s: float
     spread: float
-    predict: Callable[[Overlay], Mapping[str, float]]
-    predict_moved: Callable[[Overlay, Sequence[FitParameter], Sequence[World]], list[dict[str, float]]]
+    predict: Callable[[Overlay, Sequence[FitParameter], Sequence[World]], list[dict[str, float]]]
     parts: Mapping[str, float] = field(default_factory=dict)
     work: str = ""
 
@@ -127,36 +126,37 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
         """The residuals [rows], and their forward differences by each parameter [rows, parameters], without limits of
         fractions: all priced together."""
         worlds: list[World] = [{}, *({p.name: STEP} for p in moving)]
-        predicted = {group: run.predict_moved(overlay, moving, worlds) for group, run in configurations.items()}
+        predicted = {group: run.predict(overlay, moving, worlds) for group, run in configurations.items()}
         found = np.array([row.residual(each) for row in rows for each in predicted[row.run.group]], dtype=np.float64)
         found = found.reshape(len(rows), len(worlds))
         return found[:, 0].copy(), np.asarray((found[:, 1:] - found[:, :1]) / STEP)
 
-    @latest_kept
-    def linear(log_factors: Floats) -> tuple[Floats, Floats]:
-        return linear_at(_overlay(profile, pinned, _at(parameters, log_factors), source), parameters)
+    @lru_cache(maxsize=1)  # residuals and slopes are asked for at the same place
+    def linear(place: bytes) -> tuple[Floats, Floats]:
+        return linear_at(overlay_at(profile, pinned, parameters, np.frombuffer(place), source), parameters)
 
     noise = np.array([row.noise() for row in rows], dtype=np.float64)
     share = np.array([row.share for row in rows], dtype=np.float64)
     degrees = DEGREES if len(configurations) >= TELLS_OUTLIERS else np.inf
     upper = limits_of(parameters, profile.efficiency)
     found = fit(
-        *(parameters, lambda log_factors: linear(log_factors)[0], noise),
+        *(parameters, lambda log_factors: linear(log_factors.tobytes())[0], noise),
         upper=upper,
         share=share,
-        slopes=lambda log_factors: linear(log_factors)[1],
+        slopes=lambda log_factors: linear(log_factors.tobytes())[1],
         iterations=ITERATIONS,
         degrees=degrees,
     )
-    overlay = _overlay(profile, pinned, found, source)
-    overlay["covariance"] = covariance_document(covariance_of_fit(found, source, in_residuals=SOFTWARE.prior_sigma**2))
-    plain = {group: run.predict({"profile": profile.name}) for group, run in configurations.items()}
+    overlay = _overlay(profile, pinned, found.moved(), source)
+    shared = SOFTWARE.prior_sigma**2
+    covariance = covariance_of_matrix(parameters, found.covariance, source, in_residuals=shared)
+    plain = {group: run.predict({"profile": profile.name}, (), [{}])[0] for group, run in configurations.items()}
     before = np.array([row.residual(plain[row.run.group]) for row in rows], dtype=np.float64)
     left_out = left_out_residuals(found, [row.run.group for row in rows])
     steps = np.array([row.part is None for row in rows], dtype=np.bool_)
     unfitted = unfitted_beside(profile, parameters)
-
-    _, exercised = linear_at(_overlay(profile, pinned, found, source), unfitted)
+    _, exercised = linear_at(overlay, unfitted)
+    overlay["covariance"] = covariance.model_dump(mode="json", exclude_defaults=True)
     alike = _alike(rows, found, unfitted, exercised, source)
     return ClusterFit(overlay, found, before[steps], found.residuals[steps], left_out[steps], alike)
 
@@ -170,8 +170,53 @@ def _alike(
         same = [row.run.work == work for row in rows]
         noise = np.array([row.noise(model=not own) for row, own in zip(rows, same, strict=True)], dtype=np.float64)
         moved = np.array([row.part_of_step if own else 0.0 for row, own in zip(rows, same, strict=True)])
-        entries.append(alike_runs(work, found, noise, moved, source, unfitted=unfitted, exercised=exercised))
+        entries.append(alike_runs(work, found, noise, moved, source, unfitted, exercised))
     return entries
+
+
+def alike_runs(
+    work: str,
+    found: Fit,
+    noise: Floats,
+    discrepancy: Floats,
+    source: str,
+    unfitted: Sequence[FitParameter],
+    exercised: Floats,
+) -> dict[str, Any]:
+    """The entry of an overlay's evidence for one kind of work: what its runs leave uncertain about plans that have it.
+
+    The error that the model makes of the work itself is in both of their step times. A fit takes it for noise; of a
+    plan with the same work it is not, and what the fit has absorbed of it is known. So it is with numbers that no fit
+    has, such as those of large networks: where the runs exercised them, the fitted factors made up for their errors.
+
+    Parameters
+    ----------
+    work : its digest.
+    noise : standard deviation of every residual [rows] as a plan with this work sees it: of the runs that had it only
+        what repeats differ by, of the others the model's error of theirs too.
+    discrepancy : by how much each residual moves with one unit of the model's log error of this work [rows].
+    unfitted : factors of numbers that the fit does not move; exercised : slopes of the residuals [rows, unfitted].
+
+    Notes
+    -----
+    The fit is linear near its optimum: log factors = K (measured), K = C G^T W with its covariance C, Jacobian G and
+    weights W. For true log factors theta of prior covariance P, an error s of the work and noise N, the estimate is off
+    by (K G - 1) theta + K d s + K n; hence the covariance (1 - K G) P (1 - K G)^T + K N K^T, and the factors that
+    follow one unit of s, K d. Numbers that no fit has stay where they are, off by -u, and the estimate by K H u more,
+    H their slopes: theta and u together are as a fit to G and H would leave them that has no gain for u.
+    """
+    gain = np.zeros((len(found.parameters) + len(unfitted), len(noise)))
+    gain[: len(found.parameters)] = found.covariance @ found.jacobian.T * found.weights
+    jacobian = np.concatenate([found.jacobian, exercised], axis=1)
+    sigmas = [*prior_sigmas(found.parameters, found.log_factors), *(parameter.prior_sigma for parameter in unfitted)]
+    left = np.eye(len(gain)) - gain @ jacobian
+    matrix = left @ np.diag(np.square(sigmas)) @ left.T + (gain * noise**2) @ gain.T
+    covariance = covariance_of_matrix((*found.parameters, *unfitted), matrix, source)
+    return {
+        "work": work,
+        "absorbed": [float(value) for value in gain @ discrepancy],
+        "covariance": covariance.model_dump(mode="json", exclude_defaults=True),
+    }
 
 
 @dataclass(frozen=True)
@@ -219,21 +264,15 @@ def _rows(runs: Sequence[ClusterRun]) -> list[_Row]:
     return [*whole, *(_Row(run, part, medians.get(run.group)) for run in runs for part in run.parts)]
 
 
-def _at(parameters: tuple[FitParameter, ...], log_factors: Floats) -> Fit:
-    """The parameters at given values, for reading their numbers only."""
-    count = len(parameters)
-    nothing = np.zeros(0)
-    no_limit = np.full(count, np.inf)
-    return Fit(parameters, log_factors, np.zeros((count, count)), nothing, np.zeros((0, count)), nothing, no_limit)
+def overlay_at(
+    profile: Profile, pinned: Overlay, parameters: Sequence[FitParameter], log_factors: Floats, source: str
+) -> Overlay:
+    """The overlay with the parameters at given values, for predictions alone."""
+    return _overlay(profile, pinned, ((p, v, 0.0) for p, v in zip(parameters, log_factors, strict=True)), source)
 
 
-def _overlay(profile: Profile, pinned: Overlay, found: Fit, source: str) -> Overlay:
+def _overlay(profile: Profile, pinned: Overlay, moved: Iterable[Moved], source: str) -> Overlay:
     document = copy.deepcopy(pinned) | {"profile": profile.name}
-    for section, numbers in overlay_numbers(profile, found, kind="fitted", source=source).items():
+    for section, numbers in overlay_numbers(profile, moved, kind="fitted", source=source).items():
         document[section] = {**document.get(section, {}), **numbers}
     return document
-
-
-def factors_of(found: ClusterFit) -> dict[str, float]:
-    """Factor of each parameter on the shipped value, four significant digits."""
-    return {name: rounded(value, 4) for name, value in found.fit.factors().items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -46,11 +46,6 @@ def unfitted_beside(profile: Profile, factors: Iterable[FittedFactor | FitParame
     return tuple(parameter for parameter in UNFITTED if not named.intersection(parameter.multiplies))
 
 
-def covariance_of_fit(fit: Fit, source: str, *, in_residuals: float = 0.0) -> Covariance:
-    """All factors of a fit, six significant digits."""
-    return covariance_of_matrix(fit.parameters, fit.covariance, source, in_residuals=in_residuals)
-
-
 def fitted_covariance(profile: Profile, fit: Fit, source: str, *, carried: bool) -> Covariance:
     """What ships with the numbers of a fit.
 
@@ -58,20 +53,12 @@ def fitted_covariance(profile: Profile, fit: Fit, source: str, *, carried: bool)
     tier of the device as uncertain as before any run.
     """
     if not carried:
-        return covariance_of_fit(fit, source)
+        return covariance_of_matrix(fit.parameters, fit.covariance, source)
     kept = [n for n, p in enumerate(fit.parameters) if not p.multiplies_any("link_")]
     links = link_parameters(tier.name for tier in profile.tiers)
     matrix = np.diag([0.0] * len(kept) + [p.prior_sigma**2 for p in links])
     matrix[: len(kept), : len(kept)] = fit.covariance[np.ix_(kept, kept)]
     return covariance_of_matrix((*(fit.parameters[n] for n in kept), *links), matrix, source)
-
-
-def covariance_document(covariance: Covariance) -> dict[str, Any]:
-    """As an overlay holds it: plain lists and numbers."""
-    document: dict[str, Any] = covariance.model_dump(mode="json")
-    if not covariance.in_residuals:
-        del document["in_residuals"]
-    return document
 
 
 def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:

@@ -1,14 +1,16 @@
-"""What published runs say of each axis and feature of a plan, and how much of an unproven gain to believe."""
+"""What published runs say of each axis and feature of a plan and of its utilisation, and how much of an unproven gain
+to believe.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.coverage import RUN_AXES, Neighbours, carried_from, coverage, named
-from autodeploy.specs.planset import Evidence
+from autodeploy.calibration.coverage import RUN_AXES, Neighbours, carried_from, coverage, looked_up, named
+from autodeploy.specs.planset import Evidence, MeasuredMfu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,29 +23,25 @@ OF_EXPERTS = frozenset({"ep", "etp", "moe_dispatcher"})
 USED_WITH = {"schedule": "pp", "moe_dispatcher": "ep"}
 UNUSED_AT_ONE = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp"})
 FEATURE = "feature"
+LARGE_CLUSTER = 64  # cards from which runs are compared with large ones alone: utilisation falls with the size
+FORMATS = {"fp16": "bf16"}  # of one rate
 
 
 @dataclass(frozen=True, slots=True)
 class Realised:
     """Of the predicted gain of features and degrees that no run has, the share that came true; its standard deviation.
 
-    n : groups of runs that it was measured on; 0 where it is a prior. how : in words.
+    Where nothing was measured, any share from none to all is as likely.
     """
 
-    share: float
-    sigma: float
-    n: int
-    how: str
-
-
-# Nothing measured: any share from none to all is as likely.
-NOTHING_KNOWN = Realised(0.5, 12.0**-0.5, 0, "no pairs of runs: uniform from 0 to 1")
+    share: float = 0.5
+    sigma: float = 12.0**-0.5
 
 
 def realised_share() -> Realised:
     """What the table of the records says, else the prior."""
     found = coverage().get("realised")
-    return Realised(found["share"], found["sigma"], found["n"], found["how"]) if found else NOTHING_KNOWN
+    return Realised(found["share"], found["sigma"]) if found else Realised()
 
 
 def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:
@@ -58,16 +56,13 @@ def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:
     family : of the chips; those that share a fit count, and the family whose errors predictions take.
     """
     pool = _pool(family)
-    far = pool.neighbours.distances(family.removesuffix("/own"), run)
-    return tuple(pool.evidence(axis, value, far, used=used) for axis, value, used in _asked(run))
+    far = pool.distances(family.removesuffix("/own"), run)
+    return tuple(_evidence(pool, far, *each) for each in _shown(run, family))
 
 
 def unproven(run: Mapping[str, Any], family: str) -> frozenset[str]:
     """Names of what a run rests on, of which `evidence_of` has no run."""
-    pool = _pool(family)
-    return frozenset(
-        named_by(axis, value) for axis, value, used in _asked(run) if not pool.marks_of(axis, value, used=used).any()
-    )
+    return frozenset(named_by(axis, value) for axis, value, marks in _shown(run, family) if not marks.any())
 
 
 def named_by(axis: str, value: int | str) -> str:
@@ -75,44 +70,39 @@ def named_by(axis: str, value: int | str) -> str:
     return axis if isinstance(value, int) else value
 
 
-def _asked(run: Mapping[str, Any]) -> Iterator[tuple[str, int | str, bool]]:
-    """Axes and features of a run with their values, and whether it uses them."""
+def _shown(run: Mapping[str, Any], family: str) -> Iterator[tuple[str, int | str, npt.NDArray[np.bool_]]]:
+    """Axes and features of a run with their values, and which runs of the family's pool count for each [runs]."""
     for axis in (*RUN_AXES, "ranks"):
-        if run["moe"] or axis not in OF_EXPERTS:
-            yield axis, run[axis], is_used(run, axis)
+        if is_used(run, axis):
+            yield axis, run[axis], _having(family, axis, run[axis])
+        elif run["moe"] or axis not in OF_EXPERTS:
+            yield axis, run[axis], np.ones(len(_pool(family).rows), dtype=bool)
     for name in run["features"]:
-        yield FEATURE, name, True
+        yield FEATURE, name, _having(family, FEATURE, name)
 
 
-@dataclass
-class _Pool:
-    """The runs that count for a family, with what was asked of them before."""
+def _having(family: str, axis: str, value: int | str) -> npt.NDArray[np.bool_]:
+    """Which runs of the family's pool have the feature or the word, or the degree within a factor of two [runs]."""
+    rows = _pool(family).rows
+    return looked_up((family, axis, value), lambda _: np.array([counts(r, axis, value) for r in rows], dtype=bool))
 
-    neighbours: Neighbours
-    marks: dict[tuple[str, int | str], npt.NDArray[np.bool_]] = field(default_factory=dict)
 
-    def evidence(self, axis: str, value: int | str, far: npt.NDArray[np.float64], *, used: bool) -> Evidence:
-        """What the runs say of one axis or feature; `far`: how unlike the run each of them is."""
-        marks = self.marks_of(axis, value, used=used)
-        runs = int(marks.sum())
-        if not len(far):
-            return Evidence(axis=axis, value=value, runs=0)
-        row = self.neighbours.rows[int(np.argmin(np.where(marks, far, np.inf) if runs else far))]
-        left = row.get("left_out")
-        error = None if left is None else round(float(np.expm1(left)), 4)
-        return Evidence(axis=axis, value=value, runs=runs, nearest_record=named(row), error=error)
+def _pool(family: str) -> Neighbours:
+    """The runs that count for a family."""
+    return looked_up(("pool", family), lambda t: Neighbours(rows_of(t["records"], family.removesuffix("/own"))))
 
-    def marks_of(self, axis: str, value: int | str, *, used: bool) -> npt.NDArray[np.bool_]:
-        """Which runs count for an axis or feature: all for what a run doesn't use [runs]."""
-        return self.having(axis, value) if used else np.ones(len(self.neighbours.rows), dtype=bool)
 
-    def having(self, axis: str, value: int | str) -> npt.NDArray[np.bool_]:
-        """Which runs have the feature or the word, or the degree within a factor of two [runs]."""
-        key = (axis, value)
-        if key not in self.marks:
-            found = [counts(row, axis, value) for row in self.neighbours.rows]
-            self.marks[key] = np.array(found, dtype=bool)
-        return self.marks[key]
+def _evidence(
+    pool: Neighbours, far: npt.NDArray[np.float64], axis: str, value: int | str, marks: npt.NDArray[np.bool_]
+) -> Evidence:
+    """What the runs say of one axis or feature; `far`: how unlike the run each of them is."""
+    runs = int(marks.sum())
+    if not len(far):
+        return Evidence(axis=axis, value=value, runs=0)
+    row = pool.rows[int(np.argmin(np.where(marks, far, np.inf) if runs else far))]
+    left = row.get("left_out")
+    error = None if left is None else round(float(np.expm1(left)), 4)
+    return Evidence(axis=axis, value=value, runs=runs, nearest_record=named(row), error=error)
 
 
 def is_used(run: Mapping[str, Any], axis: str) -> bool:
@@ -132,20 +122,29 @@ def counts(row: Mapping[str, Any], axis: str, value: int | str) -> bool:
     return bool(near and (row[axis] > 1 or axis not in UNUSED_AT_ONE))
 
 
-_LATEST: list[tuple[Mapping[str, Any], dict[str, _Pool]]] = []  # the table in use, with the pools made from it
-
-
-def _pool(family: str) -> _Pool:
-    table = coverage()
-    if not _LATEST or _LATEST[-1][0] is not table:
-        _LATEST[:] = [(table, {})]
-    pools = _LATEST[-1][1]
-    if family not in pools:
-        pools[family] = _Pool(Neighbours(rows_of(table["records"], family.removesuffix("/own"))))
-    return pools[family]
-
-
 def rows_of(rows: Sequence[Mapping[str, Any]], family: str) -> list[Mapping[str, Any]]:
     """Rows of a family's chips, of those that share its fit, and of the family whose errors it is given."""
     fits = {row.get("fit", row["family"]) for row in rows if row["family"] == family} | {carried_from(family)}
     return [row for row in rows if row.get("fit", row["family"]) in fits]
+
+
+def highest_mfu(family: str, *, moe: bool, npus: int, precision: str) -> MeasuredMfu | None:
+    """The record with the highest utilisation in the class of a run; None where the class has no record.
+
+    Runs on 64 cards and more are compared with such runs alone, smaller ones with smaller ones.
+    """
+    alike = family, moe, npus >= LARGE_CLUSTER, FORMATS.get(precision, precision)
+
+    def highest(table: Mapping[str, Any]) -> MeasuredMfu | None:
+        rows = [row for row in table["records"] if row.get("mfu") is not None and _class_of(row) == alike]
+        if not rows:
+            return None
+        best = max(rows, key=lambda row: (row["mfu"], row["id"]))
+        return MeasuredMfu(highest=best["mfu"], runs=len(rows), record=named(best))
+
+    return looked_up(("highest_mfu", *alike), highest)
+
+
+def _class_of(row: Mapping[str, Any]) -> tuple[str, bool, bool, str]:
+    precision = row.get("precision", "")
+    return row["family"], row["moe"], int(row["npus"] or 1) >= LARGE_CLUSTER, FORMATS.get(precision, precision)

@@ -8,16 +8,13 @@ does not move the fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import Floats
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, limited
-
-Found = TypeVar("Found")
 
 STEP = 0.02  # of a log factor, in the Jacobian
 DEGREES = 4.0  # of the Student distribution of residuals
@@ -48,6 +45,9 @@ class FitParameter:
         return any(name.startswith(prefix) for name in self.multiplies)
 
 
+Moved = tuple[FitParameter, float, float]
+
+
 @dataclass(frozen=True)
 class Fit:
     """The estimate of the parameters (log factors) with their covariance, and the linear model around it.
@@ -63,11 +63,10 @@ class Fit:
     weights: Floats
     upper: Floats
 
-    def of(self, inside: npt.NDArray[np.bool_]) -> Fit:
-        """The linear model of some of the records, around the same estimate."""
-        return replace(
-            self, residuals=self.residuals[inside], jacobian=self.jacobian[inside], weights=self.weights[inside]
-        )
+    def moved(self) -> list[Moved]:
+        """Each parameter with its log factor and the standard deviation of that."""
+        sigmas = np.sqrt(np.diag(self.covariance))
+        return list(zip(self.parameters, self.log_factors, sigmas, strict=True))
 
     def factors(self) -> dict[str, float]:
         """Factor per parameter name."""
@@ -75,21 +74,6 @@ class Fit:
 
 
 Residuals = Callable[[Floats], Floats]
-
-
-def latest_kept(find: Callable[[Floats], Found]) -> Callable[[Floats], Found]:
-    """The function of log factors, its latest answer kept: a fit asks residuals and slopes at the same place."""
-    latest: dict[bytes, Found] = {}
-
-    def found(log_factors: Floats) -> Found:
-        key = log_factors.tobytes()
-        if key not in latest:
-            answer = find(log_factors)
-            latest.clear()
-            latest[key] = answer
-        return latest[key]
-
-    return found
 
 
 def values_of(parameters: Sequence[FitParameter], log_factors: Floats, base: Mapping[str, float]) -> dict[str, float]:
@@ -154,33 +138,8 @@ def fit(
         if moved < 1e-4:
             break
     weights = share * _weights(current, sigma, degrees)
-    covariance = _covariance(jacobian, weights, prior_sigmas(parameters, theta))
+    covariance = covariance_at(jacobian, weights, prior_sigmas(parameters, theta))
     return Fit(tuple(parameters), theta, covariance, current, jacobian, weights, upper)
-
-
-def parameter_variances(result: Fit, groups: Sequence[str]) -> Floats:
-    """Variance of every record's log prediction from the parameters of a fit to the records of all other groups.
-
-    J C J^T with the covariance C that the fit has without the record's group: the part of the left-out residuals that
-    the uncertainty of the parameters explains.
-    """
-    labels = np.asarray(groups)
-    found = np.empty(len(labels))
-    for label in np.unique(labels):
-        inside = labels == label
-        found[inside] = projected(result.jacobian[inside], refit_covariance(result, ~inside))
-    return found
-
-
-def refit_covariance(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:
-    """Covariance of the log factors under a fit to the records marked `fitted`."""
-    prior = prior_sigmas(result.parameters, result.log_factors)
-    return _covariance(result.jacobian[fitted], result.weights[fitted], prior)
-
-
-def projected(jacobian: Floats, covariance: Floats) -> Floats:
-    """J C J^T of every row of the Jacobian."""
-    return np.asarray(np.einsum("ni,ij,nj->n", jacobian, covariance, jacobian))
 
 
 def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
@@ -192,13 +151,8 @@ def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
     found = np.empty_like(result.residuals)
     for label in np.unique(labels):
         inside = labels == label
-        found[inside] = refit_residuals(result, ~inside, np.flatnonzero(inside))
+        found[inside] = result.residuals[inside] + result.jacobian[inside] @ refit(result, ~inside)
     return found
-
-
-def refit_residuals(result: Fit, fitted: npt.NDArray[np.bool_], predicted: npt.NDArray[np.int64]) -> Floats:
-    """Residuals of the records at `predicted` under a fit to the records marked `fitted`."""
-    return np.asarray(result.residuals[predicted] + result.jacobian[predicted] @ refit(result, fitted))
 
 
 def refit(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:
@@ -235,7 +189,7 @@ def prior_sigmas(parameters: Sequence[FitParameter], log_factors: Floats) -> Flo
     return np.array([p.sigma_at(float(value)) for p, value in zip(parameters, log_factors, strict=True)])
 
 
-def _covariance(jacobian: Floats, weights: Floats, prior: Floats) -> Floats:
+def covariance_at(jacobian: Floats, weights: Floats, prior: Floats) -> Floats:
     """Laplace: the inverse of the Gauss-Newton Hessian of the loss, records and priors together."""
     information = jacobian.T @ (weights[:, None] * jacobian)
     information += np.diag(prior**-2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.memory_spread import FEW_ITERATIONS, STEADY
 from autodeploy.calibration.release_defaults import logs_memory_once, stack_of
+from autodeploy.calibration.spreads import FEW_ITERATIONS, STEADY
 from autodeploy.workload.flops import forward_flops_per_token
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile

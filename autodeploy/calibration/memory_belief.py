@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from autodeploy.calibration.coverage import ASSUMED_BESIDE_ALLOCATOR
-from autodeploy.calibration.spreads import widening
+from autodeploy.calibration.spreads import ASSUMED_BESIDE_ALLOCATOR, widening
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -48,20 +48,21 @@ _COMMON = _rows(_table()["common"])
 PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _table()["families"].items()}
 
 
-def _as_assumed(name: str, *multiplies: str) -> FitParameter:
+def as_assumed(name: str, *multiplies: str) -> FitParameter:
+    """A factor as uncertain as the first number that it multiplies is before any measurement."""
     term = EFFICIENCY_TERMS[multiplies[0]]
     return FitParameter(name, multiplies, term.prior_sigma, term.meaning)
 
 
 # Nuisances: in every fit with their priors, so that what the records do tell is as uncertain as these make it. No run
 # waits for its host long enough to tell them: their spread stays the prior's.
-NUISANCES = (_as_assumed("host_issue", "host_issue"), _as_assumed("host_sync", "host_sync"))
+NUISANCES = (as_assumed("host_issue", "host_issue"), as_assumed("host_sync", "host_sync"))
 # What no fit of the records moves freely: beside the nuisances numbers of one device's network, in no fit at all.
 UNFITTED = (
     *NUISANCES,
-    _as_assumed("nodes", "node_growth"),
-    _as_assumed("small_messages", "message_half_size"),
-    _as_assumed("exchange_loss", "dispatch_loss", "combine_loss"),
+    as_assumed("nodes", "node_growth"),
+    as_assumed("small_messages", "message_half_size"),
+    as_assumed("exchange_loss", "dispatch_loss", "combine_loss"),
 )
 # A network that no run has measured: rate of collectives on each of its tiers.
 LINK_SIGMA = 0.30
@@ -82,11 +83,7 @@ def measured_elsewhere(profile: Profile) -> frozenset[str]:
     return frozenset(name for name, path in ELSEWHERE.items() if profile.quantity(path).kind == "measured")
 
 
-def link_parameters(tiers: Iterable[str]) -> tuple[FitParameter, ...]:
-    """One factor for each of these tiers, as uncertain as where nothing measured it."""
-    return tuple(
-        FitParameter(
-            f"link_{tier}", (f"link_{tier}",), LINK_SIGMA, Message("calibration.rate_of_collectives_on_this_tier")
-        )
-        for tier in tiers
-    )
+def link_parameters(tiers: Iterable[str], sigma: float = LINK_SIGMA) -> tuple[FitParameter, ...]:
+    """One factor for each of these tiers; without a width as uncertain as where nothing measured it."""
+    meaning = Message("calibration.rate_of_collectives_on_this_tier")
+    return tuple(FitParameter(f"link_{tier}", (f"link_{tier}",), sigma, meaning) for tier in tiers)

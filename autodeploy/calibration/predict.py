@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.measured import memory_counts, memory_regime, tokens_of
-from autodeploy.calibration.memory_spread import STEADY
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of, memory_facts, release_of
+from autodeploy.calibration.spreads import STEADY
 from autodeploy.evaluation.inputs.build_context import device_of, profile_of, spec_context
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.evaluation.steps.one_strategy import candidate_of, layout_of

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.coverage import RUN_AXES, Spread, spread_of
+from autodeploy.calibration.coverage import run_in_context
 from autodeploy.calibration.measured import memory_counts, memory_regime
-from autodeploy.calibration.memory_spread import MemorySpread, memory_spread
 from autodeploy.calibration.release_defaults import features_of
-from autodeploy.calibration.spreads import shares_node
+from autodeploy.calibration.spreads import MemorySpread, Spread, memory_spread, spread_of
 from autodeploy.evaluation.steps.worlds import sensitivities
 
 if TYPE_CHECKING:
@@ -32,16 +31,9 @@ def record_memory_spread(predicted: Prediction) -> MemorySpread:
 
 def _run(predicted: Prediction) -> dict[str, Any]:
     """A record's run in the axes of the coverage table."""
-    record, axes = predicted.record, predicted.candidate.axes_at(0)
+    record = predicted.record
     open_questions = {f"{d.path.removeprefix('/')}: {d.text}" for d in record.diagnoses if d.widens}
-    return {
-        "moe": record.model.is_moe,
-        "ranks": predicted.context.world,
-        "shares_node": shares_node(predicted.context.world, int(axes["tp"]), predicted.context.node_ranks),
-        "seq_length": record.training.seq_length,
-        "features": sorted(features_of(record) | open_questions),
-        **{axis: axes[axis] for axis in RUN_AXES},
-    }
+    return run_in_context(predicted.candidate, predicted.context, features_of(record) | open_questions)
 
 
 def _parameter_variance(predicted: Prediction) -> float:

@@ -8,13 +8,13 @@ import numpy as np
 from pydantic import Field
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.coverage import memory_interval
 from autodeploy.calibration.generation_validate import ServedRow, classes_of_generation, validate_generation
 from autodeploy.calibration.measured import counts_for_time, is_update_phase, measured_step_s
 from autodeploy.calibration.predict import Prediction, predict_record
 from autodeploy.calibration.record_interval import record_memory_spread, record_spread
 from autodeploy.calibration.release_defaults import release_of, stack_of
 from autodeploy.calibration.rl_rows import RlRow
+from autodeploy.calibration.spreads import memory_interval
 from autodeploy.calibration.unmeasured import ProfileUses, UnmeasuredReport, unmeasured, uses_of
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from autodeploy.calibration.coverage import RUN_AXES, spread_of
-from autodeploy.calibration.spreads import Z80, shares_node
+from autodeploy.calibration.coverage import run_in_context
+from autodeploy.calibration.spreads import Z80, spread_of
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.steps.one_strategy import (
     Phases,
@@ -344,13 +344,6 @@ def _weights(model: ModelSpec, trained: PhaseCost) -> WeightLayout:
 def _half_width(trained: PhaseCost) -> float:
     """Relative half width of the 80 % interval of training's time: that of pre-training runs like it."""
     found = trained.estimated
-    axes, context = found.candidate.axes_at(0), found.context
-    run = {
-        "moe": context.model.is_moe,
-        "ranks": context.world,
-        "shares_node": shares_node(context.world, int(axes["tp"]), context.node_ranks),
-        "seq_length": context.seq_length,
-        "features": sorted(context.features),
-        **{axis: axes[axis] for axis in RUN_AXES},
-    }
+    context = found.context
+    run = run_in_context(found.candidate, context, context.features)
     return math.expm1(Z80 * spread_of(context.family, run).log_sigma)

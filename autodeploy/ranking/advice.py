@@ -26,7 +26,7 @@ from autodeploy.solver.outer.least_memory import RoomyPlans
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from autodeploy.calibration.memory_spread import MemorySpread
+    from autodeploy.calibration.spreads import MemorySpread
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.inner_problem import Floats, Ints
     from autodeploy.evaluation.steps.worlds import World

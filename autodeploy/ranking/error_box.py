@@ -37,7 +37,7 @@ class ErrorBox:
     """Uncertain numbers of step time with their covariance [numbers, numbers].
 
     of_memory : numbers that move the peak of memory and no time; they are told, and no draw has them
-        (`calibration.memory_spread` is the spread of a peak).
+        (`calibration.spreads.memory_spread` is the spread of a peak).
     """
 
     numbers: tuple[Uncertain, ...]

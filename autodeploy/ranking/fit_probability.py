@@ -8,12 +8,12 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from autodeploy.calibration.memory_belief import belief
-from autodeploy.calibration.memory_spread import memory_spread
 from autodeploy.calibration.run_keys import configuration_digest, family_digest
+from autodeploy.calibration.spreads import memory_spread
 from autodeploy.ranking.uncertainty import run_of
 
 if TYPE_CHECKING:
-    from autodeploy.calibration.memory_spread import MemorySpread
+    from autodeploy.calibration.spreads import MemorySpread
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.measured_mfu import highest_mfu
+from autodeploy.calibration.evidence import highest_mfu
 from autodeploy.evaluation.stages.build_problem import with_choices
 from autodeploy.evaluation.steps.estimate import Estimate, Layout, applied_array, estimate_layout
 from autodeploy.ranking.assumptions import assumptions_of, expert_imbalance

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.coverage import RUN_AXES, Spread, TimedRuns, coverage, spread_of
+from autodeploy.calibration.coverage import coverage, run_in_context
 from autodeploy.calibration.run_keys import family_digest, work_digest
-from autodeploy.calibration.spreads import shares_node
+from autodeploy.calibration.spreads import NO_RUNS, Spread, TimedRuns, spread_of
 from autodeploy.evaluation.steps.worlds import sensitivities
 from autodeploy.ranking.features_in_use import holds
 from autodeploy.specs.planset import Plan, Uncertainty
@@ -34,7 +34,6 @@ DECIMALS = 6  # of a sensitivity, which finite differences know to about as many
 
 def run_of(candidate: Candidates, context: Context, *, features: bool = True) -> dict[str, object]:
     """A candidate as the coverage table describes runs; without its features where nobody asks for them."""
-    axes = candidate.axes_at(0)
     # Features whose effect on time rests on records; the others are on in every record or change no time.
     known = [feature for feature in FEATURES.values() if feature.measured and features]
     used = {each.mechanism for each in known if holds(each.measured, candidate, context)}
@@ -42,14 +41,7 @@ def run_of(candidate: Candidates, context: Context, *, features: bool = True) ->
         used |= unmeasured_types(context.model)
         used |= {ADAPTERS} if context.adapter_params else set()
         used |= {PREFERENCES} if context.operators.reference else set()
-    return {
-        "moe": context.model.is_moe,
-        "ranks": context.world,
-        "shares_node": shares_node(context.world, int(axes["tp"]), context.node_ranks),
-        "seq_length": context.seq_length,
-        "features": sorted(used),
-        **{axis: axes[axis] for axis in RUN_AXES},
-    }
+    return run_in_context(candidate, context, used)
 
 
 def factors_of(context: Context) -> tuple[FittedFactor, ...]:
@@ -84,12 +76,12 @@ def interval(step_time_s: float, candidate: Candidates, context: Context, slopes
     )
 
 
-def _timed_runs(candidate: Candidates, context: Context, slopes: Mapping[str, float]) -> TimedRuns | None:
+def _timed_runs(candidate: Candidates, context: Context, slopes: Mapping[str, float]) -> TimedRuns:
     """What runs of the context's cluster say of a candidate's step time; `slopes`: by factor."""
     assert context.profile is not None
     evidence = context.profile.document.evidence
     if evidence is None:
-        return None
+        return NO_RUNS
     work = work_digest(context.model, context.seq_length, candidate.axes_at(0))
     # Half the variance by which two works differ is that of one. Runs that missed their intervals widen it.
     of_work = 0.5 * (evidence.time_scale * float(coverage()["pair_log_sigma"])) ** 2

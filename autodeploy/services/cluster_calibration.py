@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.benchmarks import collective_overlay, gemm_overlay
-from autodeploy.calibration.cluster_fit import ClusterFit, ClusterRun, factors_of, fit_cluster
+from autodeploy.calibration.cluster_fit import ClusterFit, ClusterRun, fit_cluster
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.run_keys import work_digest
 from autodeploy.evaluation.inputs.build_context import profile_of
@@ -196,26 +196,21 @@ def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
         parts = {} if times is None else profiled_parts(times)
         axes = run.plan.strategy.model_dump()
         work = work_digest(run.spec.model, run.spec.training.seq_length, axes)
-        found.append(ClusterRun(run.id, run.group, step_s, spread, *_predictors(run, planner), parts, work))
+        found.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner), parts, work))
     return found
 
 
-def _predictors(run: StoredRun, planner: Planner) -> tuple[Any, Any]:
-    """`predict` and `predict_moved` of a `ClusterRun`."""
+def _predictor(run: StoredRun, planner: Planner) -> Any:
+    """`predict` of a `ClusterRun`."""
 
-    def under(overlay: dict[str, Any]) -> Spec:
-        cluster = run.spec.cluster.model_copy(update={"overlay": overlay})
-        return run.spec.model_copy(update={"cluster": cluster})
-
-    def predict(overlay: dict[str, Any]) -> dict[str, float]:
-        return predicted_parts(planner.breakdown_of(under(overlay), run.plan))
-
-    def predict_moved(
+    def predict(
         overlay: dict[str, Any], numbers: Sequence[FitParameter], worlds: Sequence[Mapping[str, float]]
     ) -> list[dict[str, float]]:
-        return [predicted_parts(parts) for parts in planner.breakdowns_in(under(overlay), run.plan, numbers, worlds)]
+        cluster = run.spec.cluster.model_copy(update={"overlay": overlay})
+        spec = run.spec.model_copy(update={"cluster": cluster})
+        return [predicted_parts(parts) for parts in planner.breakdowns_in(spec, run.plan, numbers, worlds)]
 
-    return predict, predict_moved
+    return predict
 
 
 def _measured(runs: Sequence[StoredRun], timed: set[str]) -> list[dict[str, Any]]:
@@ -243,7 +238,7 @@ def _documents(
         errors = [np.expm1(-residuals) for residuals in (found.before, found.after, found.left_out)]
         rows = zip(timed, *errors, strict=True)
         report = {
-            "factors": factors_of(found),
+            "factors": {name: rounded(factor, 4) for name, factor in found.fit.factors().items()},
             "runs": [
                 {
                     "id": run.id,

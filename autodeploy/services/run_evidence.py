@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.coverage import coverage
+from autodeploy.calibration.coverage import coverage, shares_node
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.run_keys import configuration_digest, family_digest
-from autodeploy.calibration.spreads import Z80, classes_of_run, shares_node, widening
+from autodeploy.calibration.spreads import Z80, classes_of_run, widening
 from autodeploy.errors import FieldError
 from autodeploy.messages import Message
 from hardware_profiles.evidence import MOST_LOG, MOST_SCALE, MOST_SEEN

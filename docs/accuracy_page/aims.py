@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import calibrate, fitted_together
-from autodeploy.calibration.configurations import configuration_of
+from autodeploy.calibration.calibrate import calibrate, configuration_of, fitted_together
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import counts_for_time, fits_time, is_update_phase

@@ -9,7 +9,8 @@ import numpy as np
 
 from autodeploy.calibration.calibrate import Calibration, fitted_together, overlay_of
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import left_out_residuals, parameter_variances, refit, refit_covariance
+from autodeploy.calibration.fit import left_out_residuals, refit
+from docs.shipped_calibration.refits import part_of, refit_covariance
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
@@ -25,16 +26,13 @@ def without(calibration: Calibration, out: Callable[[Record], bool]) -> Calibrat
     every = calibration.fit
     change = refit(every, fitted)
     kept = replace(
-        every.of(fitted),
+        part_of(every, fitted),
         log_factors=every.log_factors + change,
         residuals=(every.residuals + every.jacobian @ change)[fitted],
         covariance=refit_covariance(every, fitted),
     )
     records = tuple(r for r, mark in zip(calibration.records, fitted, strict=True) if mark)
-    families = [family_of(r) for r in records]
-    return Calibration(
-        calibration.profile, records, kept, left_out_residuals(kept, families), parameter_variances(kept, families)
-    )
+    return Calibration(calibration.profile, records, kept, left_out_residuals(kept, [family_of(r) for r in records]))
 
 
 def residuals_without(calibration: Calibration, out: Callable[[Record], bool]) -> Floats:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.calibrate import calibrate
-from autodeploy.calibration.coverage import PER_CARRIED_DEVICE, PER_DOUBLING, PER_UNSEEN, is_carried, widened
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import jacobian_of, projected, values_of
+from autodeploy.calibration.fit import jacobian_of, values_of
 from autodeploy.calibration.measured import fits_time
-from autodeploy.calibration.spreads import Z80
+from autodeploy.calibration.spreads import PER_CARRIED_DEVICE, PER_DOUBLING, PER_UNSEEN, Z80, is_carried, widened
 from docs.accuracy_page.errors import Errors, errors_of, residuals_at
 from docs.shipped_calibration.class_spreads import class_spread
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
+from docs.shipped_calibration.refits import projected, variances_of
 from docs.shipped_calibration.run_rows import run_row
 from docs.shipped_calibration.shipped import shipped_records
 
@@ -74,7 +74,7 @@ def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     values = values_of(fitted.fit.parameters, fitted.fit.log_factors, fitted.profile.efficiency)
     found = residuals_at(large, values)
     rows = rows_by_id()
-    basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, fitted.parameter_variance)
+    basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, variances_of(fitted))
     slope = ranks_per_doubling(rehearsals(fitted, rows))
     variances = projected(_slopes(large, fitted, found), fitted.fit.covariance)
     held = tuple(
@@ -102,8 +102,12 @@ def share_inside(held: Sequence[Held]) -> float:
     return float(np.mean([each.inside for each in held]))
 
 
-def left_out_intervals(calibration: Calibration) -> tuple[Held, ...]:
-    """Every record beside its 80 % interval, prediction and interval both from the other families alone."""
+def left_out_intervals(calibration: Calibration, of_parameters: Floats | None = None) -> tuple[Held, ...]:
+    """Every record beside its 80 % interval, prediction and interval both from the other families alone.
+
+    of_parameters : variance of each record from the parameters; without it, that of the fits without its family.
+    """
+    variances = variances_of(calibration) if of_parameters is None else of_parameters
     rows = rows_by_id()
     families = np.array([family_of(r) for r in calibration.records])
     slope = ranks_per_doubling(rehearsals(calibration, rows))
@@ -113,9 +117,9 @@ def left_out_intervals(calibration: Calibration) -> tuple[Held, ...]:
         basis = Basis(
             tuple(rows[r.id] for r, other in zip(calibration.records, others, strict=True) if other),
             calibration.left_out[others],
-            calibration.parameter_variance[others],
+            variances[others],
         )
-        sigma = log_sigma(rows[record.id], basis, slope, float(calibration.parameter_variance[number]))
+        sigma = log_sigma(rows[record.id], basis, slope, float(variances[number]))
         held.append(Held(record, float(calibration.left_out[number]), Z80 * sigma))
     return tuple(held)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from autodeploy.calibration.configurations import configuration_of
+from autodeploy.calibration.calibrate import configuration_of
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import predict_record
 from hardware_profiles.shipped_yaml import load_shipped_yaml

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.memory_spread import PER_DOUBLING, names_of
 from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, Z80, ClassSpread, classes_of_run
+from autodeploy.calibration.spreads import (
+    LEAST_UNCALIBRATED,
+    MEMORY_PER_DOUBLING,
+    Z80,
+    class_variance,
+    classes_of_run,
+    names_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +26,22 @@ if TYPE_CHECKING:
 LEAST_IN_CLASS = 4  # weight that a spread rests on: the farthest of four residuals holds four of five further ones
 LEAST_IN_SUBCLASS = 8  # below, the spread of the whole class stands
 INTERVAL_COVERAGE = 0.8
+
+
+@dataclass(frozen=True)
+class ClassSpread:
+    """What the records of a class left over when their families were left out.
+
+    parameter_variance : the part of log_sigma squared that comes from the parameters of the fits that predicted them.
+    """
+
+    log_sigma: float
+    parameter_variance: float
+    records: tuple[Mapping[str, Any], ...]
+
+    def variance_with(self, parameter_variance: float) -> float:
+        """Variance of a run whose own parameters add this much."""
+        return class_variance(self.log_sigma, self.parameter_variance, parameter_variance)
 
 
 def log_sigma_of(residuals: Floats, weights: Floats | None = None) -> float:
@@ -112,5 +135,5 @@ def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], resi
         mine = residuals[[name in each for each in names]]
         if len(mine) >= LEAST_IN_SUBCLASS:
             classes[name] = {"log_sigma": rounded(log_sigma_of(mine)), "n": len(mine)}
-    kept = ("vendor_family", *PER_DOUBLING, "features")
+    kept = ("vendor_family", *MEMORY_PER_DOUBLING, "features")
     return {"classes": classes, "records": [{name: row[name] for name in kept} for row in rows]}

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.coverage import RANKS_PER_DOUBLING
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import (
     left_out_residuals,
+)
+from autodeploy.calibration.spreads import RANKS_PER_DOUBLING, Z80
+from docs.shipped_calibration.class_spreads import class_spread
+from docs.shipped_calibration.refits import (
     parameter_variances,
+    part_of,
     projected,
     refit_covariance,
     refit_residuals,
 )
-from autodeploy.calibration.spreads import Z80
-from docs.shipped_calibration.class_spreads import class_spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,8 +64,8 @@ def rehearsals(calibration: Calibration, rows: Mapping[str, Mapping[str, Any]]) 
         small, far = ranks <= largest, np.flatnonzero(ranks >= 2 * largest)
         if int(small.sum()) < LEAST_FITTED or not len(far):
             continue
-        left_out = left_out_residuals(fit.of(small), families[small])
-        of_parameters = parameter_variances(fit.of(small), families[small])
+        left_out = left_out_residuals(part_of(fit, small), families[small])
+        of_parameters = parameter_variances(part_of(fit, small), families[small])
         basis = [rows[r.id] for r, mark in zip(records, small, strict=True) if mark]
         predicted = refit_residuals(fit, small, far)
         variances = projected(fit.jacobian[far], refit_covariance(fit, small))

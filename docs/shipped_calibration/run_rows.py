@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.configurations import configuration_of
-from autodeploy.calibration.coverage import RUN_AXES
+from autodeploy.calibration.calibrate import configuration_of
+from autodeploy.calibration.coverage import run_of_axes
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.measured import measured_step_s, tokens_of
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.predict import record_candidate
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of
-from autodeploy.calibration.spreads import shares_node
 from autodeploy.workload.flops import mfu
 from hardware_profiles.loader import load_profile
 
@@ -35,14 +34,16 @@ def run_row(record: Record) -> dict[str, Any]:
         "vendor_family": profile.family.split("-")[0],
         "device": record.cluster.device or profile.default_device,
         "npus": record.cluster.num_npus,
-        "moe": record.model.is_moe,
         "precision": record.training.precision,
         "mfu": None if (share := mfu_of(record)) is None else rounded(share, 4),
-        "ranks": ranks,
-        "shares_node": shares_node(ranks, int(axes["tp"]), profile.ranks_per_node),
-        **{axis: axes[axis] for axis in RUN_AXES},
-        "seq_length": record.training.seq_length,
-        "features": sorted(features_of(record)),
+        **run_of_axes(
+            axes,
+            moe=record.model.is_moe,
+            ranks=ranks,
+            node_ranks=profile.ranks_per_node,
+            seq_length=record.training.seq_length,
+            features=features_of(record),
+        ),
     }
 
 

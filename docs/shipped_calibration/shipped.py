@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import Calibration, calibrate, overlay_of
-from autodeploy.calibration.configurations import configuration_of
-from autodeploy.calibration.fit import projected
+from autodeploy.calibration.calibrate import Calibration, calibrate, configuration_of, overlay_of
 from autodeploy.calibration.overlay_numbers import rounded
 from autodeploy.calibration.release_defaults import release_of
 from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, REPEAT_NOISE
@@ -22,6 +20,7 @@ from autodeploy.yaml_text import profile_text
 from docs.shipped_calibration.class_spreads import class_spreads, log_sigma_of, memory_table
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
 from docs.shipped_calibration.realised import gains, realised_of
+from docs.shipped_calibration.refits import projected, variances_of
 from docs.shipped_calibration.run_rows import run_row
 from hardware_profiles.loader import load_profile, shipped_profiles
 
@@ -91,7 +90,7 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
     rows = {record.id: run_row(record) for record in records if fits_time(record)}
     for calibration in calibrations:
         spreads = class_spreads(
-            [rows[r.id] for r in calibration.records], calibration.left_out, calibration.parameter_variance
+            [rows[r.id] for r in calibration.records], calibration.left_out, variances_of(calibration)
         )
         classes |= {f"{calibration.family}/{name}": each for name, each in spreads.items()}
         for record, residual in zip(calibration.records, calibration.left_out, strict=True):

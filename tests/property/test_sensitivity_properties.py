@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.coverage import spread_of
+from autodeploy.calibration.spreads import spread_of
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.evaluation.layers.unit_costs import unit_costs
 from autodeploy.evaluation.stages.step_classes import Priced, step_classes

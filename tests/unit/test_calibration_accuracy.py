@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,8 +119,8 @@ def test_distance_widens_the_interval() -> None:
 
 def test_intervals_hold_more_with_the_uncertainty_of_the_parameters() -> None:
     # Five runs leave most factors as uncertain as their priors: their residuals alone promise too much.
-    without = replace(h100(), parameter_variance=np.zeros(len(h100().records)))
-    with_them, alone = (left_out_intervals(found) for found in (h100(), without))
+    nothing = np.zeros(len(h100().records))
+    with_them, alone = (left_out_intervals(h100(), variances) for variances in (None, nothing))
     widths = [sum(held.half_width for held in found) for found in (with_them, alone)]
     assert widths[0] > widths[1]
     assert share_inside(with_them) >= share_inside(alone)

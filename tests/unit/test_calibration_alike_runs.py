@@ -7,11 +7,11 @@ import pytest
 from pydantic import ValidationError
 
 from autodeploy import planner
-from autodeploy.calibration.alike_runs import alike_runs
-from autodeploy.calibration.coverage import TimedRuns, coverage, spread_of
+from autodeploy.calibration.cluster_fit import alike_runs
+from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.fit import FitParameter, fit
 from autodeploy.calibration.run_keys import work_digest
-from autodeploy.calibration.spreads import REPEAT_NOISE
+from autodeploy.calibration.spreads import REPEAT_NOISE, TimedRuns, spread_of
 from autodeploy.rehearsal import rehearse
 from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
 from autodeploy.specs.measured_run import MeasuredRun
@@ -29,7 +29,7 @@ WORK, REPEAT, OTHER = 0.05, 0.035, 0.06
 def entry() -> AlikeRuns:
     found = fit(FACTORS, lambda t: SLOPES @ t, np.full(3, 0.06), degrees=np.inf)
     noise = np.where(SAME > 0.0, REPEAT, OTHER)
-    return AlikeRuns.model_validate(alike_runs("0" * 16, found, noise, SAME, "three runs"))
+    return AlikeRuns.model_validate(alike_runs("0" * 16, found, noise, SAME, "three runs", (), np.zeros((3, 0))))
 
 
 def test_the_variance_is_that_of_drawn_clusters() -> None:
@@ -52,7 +52,7 @@ def test_numbers_that_no_fit_has_count_as_far_as_no_run_exercised_them() -> None
     exercised = np.array([[0.01], [0.01], [0.03]])
     found = fit(FACTORS, lambda t: SLOPES @ t, np.full(3, 0.06), degrees=np.inf)
     noise = np.where(SAME > 0.0, REPEAT, OTHER)
-    given = alike_runs("0" * 16, found, noise, SAME, "three runs", unfitted=unfitted, exercised=exercised)
+    given = alike_runs("0" * 16, found, noise, SAME, "three runs", unfitted, exercised)
     entry = AlikeRuns.model_validate(given)
     draw, count = np.random.default_rng(11), 20_000
     theta = draw.normal(0.0, [p.prior_sigma for p in FACTORS], (count, 2))
@@ -111,7 +111,7 @@ def test_a_plan_that_was_rehearsed_is_known_better_than_others_of_its_cluster() 
     run |= {"features": (), "vpp": 1, "etp": 1, "micro_batch_size": 1, "schedule": "1f1b", "moe_dispatcher": "alltoall"}
     none, timed, alike = (
         spread_of("ascend-910b", run, cluster=cluster).log_sigma
-        for cluster in (None, TimedRuns(timed=True), TimedRuns(timed=True, alike_variance=0.02**2))
+        for cluster in (TimedRuns(), TimedRuns(timed=True), TimedRuns(timed=True, alike_variance=0.02**2))
     )
     assert alike < timed < none
     assert alike**2 == pytest.approx(0.02**2 + float(coverage()["alike_log_sigma"]) ** 2 + REPEAT_NOISE**2)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy.calibration.calibrate import Calibration, calibrate, noise_of, overlay_of
-from autodeploy.calibration.configurations import configuration_of, shares_of
+from autodeploy.calibration.calibrate import Calibration, calibrate, configuration_of, noise_of, overlay_of, shares_of
 from autodeploy.calibration.covariances import OF_LINKS, covariance_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import fits_time

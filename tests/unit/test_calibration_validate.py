@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autodeploy.calibration.coverage import TimedRuns, coverage, memory_interval, spread_of
+from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, conditioned
+from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, TimedRuns, conditioned, memory_interval, spread_of
 from autodeploy.calibration.validate import Row, Statistics, ValidationReport, classes_of, validate
 from autodeploy.specs.record import Measured, Record
 from docs import readme

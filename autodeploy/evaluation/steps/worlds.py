@@ -91,7 +91,7 @@ def moves_loads(numbers: Sequence[Moved], world: World) -> bool:
 def context_in(context: Context, numbers: Sequence[Moved], world: World) -> Context:
     """The context in which the numbers have moved, and its alternatives with it; fractions stay at most 1.
 
-    Its memory is that of the context: how far that may be off has a spread of its own (`calibration.memory_spread`).
+    Its memory is that of the context: how far that may be off has a spread of its own (`calibration.spreads`).
     """
     return _context_at(
         context, _values_in(context, numbers, world, {}, limits=True), _loads_in(context, numbers, world)
