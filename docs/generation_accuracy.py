@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.generation_validate import validate_generation
+from autodeploy.calibration.generation import validate_generation
 from autodeploy.evaluation.generation import generator_of
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.presets import load_preset

@@ -25,7 +25,7 @@ from docs.shipped_calibration.overhead_fit import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.rl_rows import RlRow
+    from autodeploy.calibration.rows import RlRow
     from autodeploy.specs.rl_record import RlRecord
     from cost_models.arrays import Floats
 

@@ -275,7 +275,7 @@ def cautious(found: PlanSet) -> PlanSet:
                 meaning="rate of experts' software",
                 low=0.86,
                 high=1.16,
-                basis="left-out residuals of 11 configurations",
+                basis="residuals of 11 held-out configurations",
                 influence=0.021,
             ),
             BoxNumber(

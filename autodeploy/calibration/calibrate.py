@@ -109,7 +109,7 @@ def calibrate(
     profile = load_profile(profile_name, calibrated=False)
     if profile.family not in PARAMETERS:
         raise SpecError(
-            Message("calibration.no_free_parameters_are_defined_for", family=profile.family),
+            Message("calibration.no_parameters_to_fit", family=profile.family),
             path="/profile",
             hint=", ".join(sorted(PARAMETERS)),
         )

@@ -1,16 +1,18 @@
-"""Prediction of one record: the same estimate that plans get, of the strategy that was run."""
+"""Prediction of one record and its intervals, as plans have them: of the strategy that was run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autodeploy.calibration.covariances import covariance_of
+from autodeploy.calibration.coverage import run_in_context
 from autodeploy.calibration.measured import memory_counts, memory_regime, tokens_of
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of, memory_facts, release_of
-from autodeploy.calibration.spreads import STEADY
+from autodeploy.calibration.spreads import STEADY, memory_spread, spread_of
 from autodeploy.evaluation.inputs.build_context import device_of, profile_of, spec_context
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
 from autodeploy.evaluation.steps.one_strategy import candidate_of, layout_of
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from autodeploy.calibration.spreads import MemorySpread, Spread
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.evaluation.steps.estimate import Estimate, Layout
@@ -121,6 +124,33 @@ def record_candidate(record: Record, ranks: int, vendor: str) -> Candidates:
         moe=record.model.is_moe,
         vendor=vendor,
     )
+
+
+def factors_of(profile: Profile) -> tuple[FittedFactor, ...]:
+    """The fitted factors of a profile, by which `record_spread` needs the slopes."""
+    return covariance_of(profile).factors
+
+
+def record_spread(predicted: Prediction) -> Spread:
+    """Spread of a record's prediction that has slopes by `factors_of`. Each thing that the nearest known one stands in
+    for counts as a feature that no record vouches for.
+    """
+    assert predicted.slopes is not None
+    variance = covariance_of(predicted.profile).variance_of(predicted.slopes)
+    return spread_of(predicted.context.family, _run(predicted), variance)
+
+
+def record_memory_spread(predicted: Prediction) -> MemorySpread:
+    """Spread of a record's predicted peak of memory."""
+    maker, record = predicted.context.family.split("-")[0], predicted.record
+    on_card = memory_counts(record) != "allocated"
+    return memory_spread(maker, _run(predicted), regime=memory_regime(record), on_card=on_card)
+
+
+def _run(predicted: Prediction) -> dict[str, Any]:
+    """A record's run in the axes of the coverage table."""
+    open_questions = {f"{d.path.removeprefix('/')}: {d.text}" for d in predicted.record.diagnoses if d.widens}
+    return run_in_context(predicted.candidate, predicted.context, features_of(predicted.record) | open_questions)
 
 
 def _counted(allocated: float, counts: MemoryCounts, candidate: Candidates, context: Context) -> float:

@@ -79,7 +79,7 @@ def _refuse_empty_stages(record: Record) -> None:
         if getattr(record.strategy, name) > parts:
             count = getattr(record.strategy, name)
             raise SpecError(
-                Message("calibration.for_layers", name=name, count=count, layers=model.num_hidden_layers),
+                Message("calibration.more_stages_than_layers", name=name, count=count, layers=model.num_hidden_layers),
                 path=f"/strategy/{name}",
             )
 

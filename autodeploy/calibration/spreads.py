@@ -166,7 +166,7 @@ def spread_of(
     basis = (
         Message("calibration.configurations_of", count=entry["n"], group=key)
         if measured
-        else Message("calibration.no_record_of_spread_of_uncalibrated_devices", family=family)
+        else Message("calibration.spread_of_uncalibrated_devices", family=family)
     )
     if cluster.timed:
         basis = Message("calibration.runs_of_this_cluster", basis=basis)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
-_NO_RUN = Message("calibration.prior_no_run_of_fit_used_this_network")
+_NO_RUN = Message("calibration.prior_of_unused_network")
 AS_BEFORE = 0.95  # of its prior's width: a number of which the runs say nothing
 KNOWN_KINDS = frozenset({"measured", "fitted"})
 
@@ -80,9 +80,9 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
         if _unused(profile, factor.multiplies):
             basis = _NO_RUN
         elif sigma >= AS_BEFORE * priors.get(factor.name, math.inf):
-            basis = Message("calibration.prior_no_run_of_fit_narrows_it", source=_source_of(factor.name))
+            basis = Message("calibration.prior_not_narrowed", source=_source_of(factor.name))
         elif known := left_out.get(factor.name):
-            basis = Message("calibration.left_out_residuals_of_configurations", count=known["n"])
+            basis = Message("calibration.held_out_residuals", count=known["n"])
             width = max(sigma, known["log_sigma"])
         meaning = meanings.get(factor.name, factor.name)
         numbers.append(Uncertain(factor.name, meaning, factor.multiplies, width, basis))

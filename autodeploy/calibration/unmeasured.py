@@ -12,21 +12,20 @@ from typing import TYPE_CHECKING, Literal
 
 from autodeploy.evaluation.inputs.context import ALL_GATHER
 from autodeploy.evaluation.inputs.rank_order import stage_stride
-from autodeploy.evaluation.layers.exchanges import EXPERT, Groups
+from autodeploy.evaluation.layers.exchanges import COLLECTIVES, GATHERING, Groups, group_name
 from autodeploy.evaluation.layers.unit_costs import scalar_at, sharding_of
 from autodeploy.evaluation.stages.step_parts import ParameterGroups, p2p_bytes
 from autodeploy.specs.base import Document
-from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
+from autodeploy.workload.layers import tables_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Exchange, LayerTable, Operator
+    from autodeploy.workload.operators import LayerTable, Operator
     from cost_models.collectives import Group
     from hardware_profiles.profile import Profile
-    from hardware_profiles.schema import Quantity
 
 Reason = Literal["not measured", "beyond the measured range"]
 
@@ -36,15 +35,6 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
     "attention": ("efficiency.attention_forward", "efficiency.attention_backward"),
     "vector": ("efficiency.hbm",),
     "movement": ("efficiency.permute",),
-}
-_COLLECTIVES = {
-    "gather": "all_gather",
-    "scatter": "reduce_scatter",
-    "reduce": "all_reduce",
-    "dispatch": "all_to_all",
-    "combine": "all_to_all",
-    "ring": "send_receive",
-    "heads": "all_to_all",
 }
 
 
@@ -88,53 +78,54 @@ class UnmeasuredReport(Document):
     shapes: tuple[UnmeasuredShape, ...] = ()
 
 
-@dataclass(frozen=True)
-class ProfileUses:
-    """What one run uses, with the profile it was predicted with and that profile's priors."""
-
-    profile: Profile
-    prior: Profile
-    uses: frozenset[Use]
-
-
 def uses_of(context: Context, candidate: Candidates) -> frozenset[Use]:
     """Every operator shape, both passes, and every message of one strategy (a batch of one)."""
     shard = sharding_of(candidate, context)
-    model = context.model
-    tables = [layer_table(model, shard, context.operators, kind) for kind, _ in layer_kinds(model)]
-    tables += [embedding_table(model, shard, context.operators), head_table(model, shard, context.operators)]
-    if model.num_nextn_predict_layers:
-        tables.append(mtp_table(model, shard, context.operators))
     groups, replicas = Groups.of(shard, context.machine), ParameterGroups.of(candidate, context)
+    collectives = GATHERING if candidate.moe_dispatcher[0] == ALL_GATHER else COLLECTIVES
     found: set[Use] = set()
-    for table in tables:
+    for table, _ in tables_of(context.model, shard, context.operators):
         for operator in table.operators:
             found.update(_operator_uses(operator))
-        gathers = bool(candidate.moe_dispatcher[0] == ALL_GATHER)
-        found.update(_exchange_uses(table, groups, context, gathers))
+        for exchange in table.exchanges:
+            if scalar_at(exchange.forward_count, 0) + scalar_at(exchange.backward_count, 0) > 0:
+                collective, group = collectives[exchange.kind], getattr(groups, group_name(exchange))
+                found.update(_message(collective, group, scalar_at(exchange.message_bytes, 0), context))
         found.update(_gradient_uses(table, replicas, context))
     found.update(_pipeline_uses(candidate, context))
     return frozenset(found)
 
 
-def unmeasured(runs: Iterable[ProfileUses]) -> UnmeasuredReport:
-    """What of all runs no measurement covers."""
+def unmeasured(runs: Iterable[tuple[Profile, Profile, frozenset[Use]]]) -> UnmeasuredReport:
+    """What of all runs no measurement covers.
+
+    runs : the profile that each was predicted with, that profile's priors, and what the run uses.
+    """
     counts: Counter[tuple[str, Use]] = Counter()
-    profiles: dict[str, ProfileUses] = {}
-    for run in runs:
-        profiles.setdefault(run.profile.name, run)
-        counts.update((run.profile.name, use) for use in run.uses)
-    shapes, classes = [], []
-    by_class: dict[tuple[str, str, str], list[tuple[Use, UnmeasuredShape | None]]] = {}
+    profiles: dict[str, tuple[Profile, Profile]] = {}
+    for profile, prior, uses in runs:
+        profiles.setdefault(profile.name, (profile, prior))
+        counts.update((profile.name, use) for use in uses)
+    shapes = []
+    used: dict[tuple[str, str, str], list[dict[str, int] | None]] = {}  # by class
     for (name, use), number in sorted(
         counts.items(), key=lambda item: (item[0][0], item[0][1].kind, -item[1], item[0][1].shape)
     ):
-        missing = _missing(use, profiles[name], number)
-        by_class.setdefault((name, use.kind, use.numbers[0]), []).append((use, missing))
+        profile, prior = profiles[name]
+        missing, shape = _missing(use, profile, prior), dict(use.shape)
+        used.setdefault((name, use.kind, use.numbers[0]), []).append(shape if missing else None)
         if missing is not None:
-            shapes.append(missing)
-    for (name, kind, path), members in sorted(by_class.items()):
-        classes.append(_class(name, kind, path, profiles[name], members))
+            path, reason = missing
+            kinds = {"kind": use.kind, "number": path, "number_kind": profile.quantity(path).kind}
+            shapes.append(UnmeasuredShape(profile=name, shape=shape, reason=reason, runs=number, **kinds))
+    classes = []
+    for (name, kind, path), every in sorted(used.items()):
+        lacking = [shape for shape in every if shape is not None]
+        kinds = {"kind": kind, "number": path, "number_kind": profiles[name][0].quantity(path).kind}
+        counted = UnmeasuredClass(
+            profile=name, shapes=len(every), unmeasured=len(lacking), extent=_extent(lacking), **kinds
+        )
+        classes.append(counted)
     return UnmeasuredReport(classes=tuple(classes), shapes=tuple(shapes))
 
 
@@ -166,14 +157,6 @@ def _operator_uses(operator: Operator) -> Iterator[Use]:
     else:
         for moved in {round(scalar_at(operator.forward_bytes, 0)), round(scalar_at(operator.backward_bytes, 0))} - {0}:
             yield Use(operator.kind, (("bytes", moved),), numbers)
-
-
-def _exchange_uses(table: LayerTable, groups: Groups, context: Context, gathers: bool) -> Iterator[Use]:
-    for exchange in table.exchanges:
-        count = scalar_at(exchange.forward_count, 0) + scalar_at(exchange.backward_count, 0)
-        group, collective = _group_of(exchange, groups, gathers)
-        if count > 0:
-            yield from _message(collective, group, scalar_at(exchange.message_bytes, 0), context)
 
 
 def _gradient_uses(table: LayerTable, groups: ParameterGroups, context: Context) -> Iterator[Use]:
@@ -208,56 +191,23 @@ def _message(collective: str, group: Group, size: float, context: Context) -> It
             yield Use(f"{collective} on {tier.name}", shape, (f"{tier.name}.efficiency",))
 
 
-def _group_of(exchange: Exchange, groups: Groups, gathers: bool) -> tuple[Group, str]:
-    """The group an exchange runs in and the collective it is there."""
-    collective = _COLLECTIVES[exchange.kind]
-    if exchange.kind in {"dispatch", "combine"}:
-        return groups.ep, ("all_gather" if exchange.kind == "dispatch" else "reduce_scatter") if gathers else collective
-    if exchange.kind == "ring":
-        return groups.ring, collective
-    if exchange.kind == "heads":
-        return groups.ulysses, collective
-    return (groups.etp if exchange.name in EXPERT else groups.tp), collective
-
-
-def _missing(use: Use, run: ProfileUses, runs: int) -> UnmeasuredShape | None:
-    """What is not measured of a use; None where all its numbers are."""
+def _missing(use: Use, profile: Profile, prior: Profile) -> tuple[str, Reason] | None:
+    """The first number of a use that is not measured for its shape, and why; None where all are."""
+    shape = dict(use.shape)
     for number in use.numbers:
-        covered = measured_range(number, run.profile, run.prior)
-        reason: Reason = "not measured"
-        if covered is not None:
-            shape = dict(use.shape)
-            if all(low <= shape[axis] <= high for axis, (low, high) in covered.items() if axis in shape):
-                continue
-            reason = "beyond the measured range"
-        quantity: Quantity = run.profile.quantity(number)
-        return UnmeasuredShape(
-            profile=run.profile.name,
-            kind=use.kind,
-            shape=dict(use.shape),
-            number=number,
-            number_kind=quantity.kind,
-            reason=reason,
-            runs=runs,
-        )
+        covered = measured_range(number, profile, prior)
+        if covered is None:
+            return number, "not measured"
+        if not all(low <= shape[axis] <= high for axis, (low, high) in covered.items() if axis in shape):
+            return number, "beyond the measured range"
     return None
 
 
-def _class(
-    profile: str, kind: str, number: str, run: ProfileUses, members: list[tuple[Use, UnmeasuredShape | None]]
-) -> UnmeasuredClass:
-    lacking = [missing.shape for _, missing in members if missing is not None]
-    axes = list(dict.fromkeys(axis for shape in lacking for axis in shape))
-    values = {axis: [shape[axis] for shape in lacking if axis in shape] for axis in axes}
-    return UnmeasuredClass(
-        profile=profile,
-        kind=kind,
-        number=number,
-        number_kind=run.profile.quantity(number).kind,
-        shapes=len(members),
-        unmeasured=len(lacking),
-        extent={axis: (min(reached), max(reached)) for axis, reached in values.items()},
-    )
+def _extent(shapes: Sequence[Mapping[str, int]]) -> dict[str, tuple[int, int]]:
+    """Least and most of each axis."""
+    axes = dict.fromkeys(axis for shape in shapes for axis in shape)
+    values = {axis: [shape[axis] for shape in shapes if axis in shape] for axis in axes}
+    return {axis: (min(reached), max(reached)) for axis, reached in values.items()}
 
 
 def extent_words(extent: Mapping[str, tuple[int, int]]) -> str:

@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from pydantic import Field
 
-from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.generation_validate import ServedRow, classes_of_generation, validate_generation
+from autodeploy.calibration.generation import classes_of_generation, validate_generation
 from autodeploy.calibration.measured import counts_for_time, is_update_phase, measured_step_s
-from autodeploy.calibration.predict import Prediction, predict_record
-from autodeploy.calibration.record_interval import record_memory_spread, record_spread
+from autodeploy.calibration.predict import Prediction, factors_of, predict_record, record_memory_spread, record_spread
 from autodeploy.calibration.release_defaults import release_of, stack_of
-from autodeploy.calibration.rl_rows import RlRow
+from autodeploy.calibration.rows import Errors, Predicted, RlRow, Row, ServedRow
 from autodeploy.calibration.spreads import memory_interval
-from autodeploy.calibration.unmeasured import ProfileUses, UnmeasuredReport, unmeasured, uses_of
+from autodeploy.calibration.unmeasured import UnmeasuredReport, unmeasured, uses_of
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
-from autodeploy.specs.planset import MemoryInterval
 from autodeploy.specs.record import Measured, Record, Unread
-from autodeploy.specs.told import Text
 from autodeploy.stack.frameworks import UNRESTRICTED
 from autodeploy.strategies.rules import broken_rules
 from cost_models.hbm import GIB
@@ -30,42 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from autodeploy.calibration.unmeasured import Use
     from autodeploy.specs.generation import GenerationRecord
+    from hardware_profiles.profile import Profile
 
 LONG_SEQUENCE = 32_768
-
-
-class Predicted(Document):
-    """The prediction of one record, in the terms of what it measured."""
-
-    tokens_per_s_per_npu: float
-    step_time_s: float
-    step_time_interval_s: Annotated[tuple[float, float], Field(description="80 %")]
-    peak_memory_gib: Annotated[float, Field(description="counted as measured.peak_memory_gib is")]
-    memory_interval: MemoryInterval
-
-
-class Errors(Document):
-    """predicted / measured - 1; time on tokens per second where they are published."""
-
-    time: float | None = None
-    memory: float | None = None
-
-
-class Row(Document):
-    """One record: measured, predicted, error, the parts that matter, and what the rules say of it."""
-
-    id: str
-    model: str
-    measured: Measured
-    predicted: Predicted | None = None
-    error: Errors = Errors()
-    parts: dict[str, float] = Field(default_factory=dict)
-    counts_for_time: bool = True
-    fits: bool | None = None
-    diagnoses: Annotated[tuple[Text, ...], Field(description="what was read otherwise than it was written")] = ()
-    warnings: tuple[Text, ...] = ()
-    skipped: Text | None = None
 
 
 class Statistics(Document):
@@ -132,28 +97,26 @@ def validate(
     unread : lines that are no records; their rows come last.
     """
     found: list[tuple[Record, Row]] = []
-    used: list[ProfileUses] = []
+    used: list[tuple[Profile, Profile, frozenset[Use]]] = []
     for record in records:
         try:
-            predicted = predict_record(
-                record, overlay=overlay, factors_of=lambda profile: covariance_of(profile).factors
-            )
+            predicted = predict_record(record, overlay=overlay, factors_of=factors_of)
         except SpecError as error:
             skipped = Row(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
             found.append((record, skipped))
             continue
         found.append((record, _row(record, predicted)))
         prior = load_profile(record.cluster.profile, calibrated=False)
-        used.append(ProfileUses(predicted.profile, prior, uses_of(predicted.context, predicted.candidate)))
-    timed = [(r, row) for r, row in found if row.error.time is not None and row.counts_for_time]
-    training = [(r, row) for r, row in timed if not is_update_phase(r)]
+        used.append((predicted.profile, prior, uses_of(predicted.context, predicted.candidate)))
+    timed = [(r, row.error.time) for r, row in found if row.error.time is not None and row.counts_for_time]
+    training = [far for r, far in timed if not is_update_phase(r)]
     memory = [row.error.memory for _, row in found if row.error.memory is not None]
     generated = validate_generation(served)
     speeds = [(r, row.speed_error) for r, row in zip(served, generated, strict=True) if row.speed_error is not None]
     steps = [(names, step.error.time) for step, names in post_trained if step.error.time is not None]
     by_class: dict[str, list[float]] = {}
     for names, far in (
-        *((classes_of(record), float(row.error.time or 0.0)) for record, row in timed),
+        *((classes_of(record), far) for record, far in timed),
         *((classes_of_generation(record), far) for record, far in speeds),
         *steps,
     ):
@@ -167,7 +130,7 @@ def validate(
         *lost,
     )
     summary = Summary(
-        time=_statistics([float(row.error.time or 0.0) for _, row in training or timed]),
+        time=_statistics(training or [far for _, far in timed]),
         memory=_statistics(memory),
         tpot=_statistics([far for _, far in speeds]),
         rl=_statistics([far for _, far in steps]),

@@ -16,10 +16,9 @@ from autodeploy.reports.texts import command_text, part_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from autodeploy.calibration.generation_validate import ServedRow
-    from autodeploy.calibration.rl_rows import RlRow
+    from autodeploy.calibration.rows import RlRow, Row, ServedRow
     from autodeploy.calibration.unmeasured import UnmeasuredReport
-    from autodeploy.calibration.validate import Row, Statistics, ValidationReport
+    from autodeploy.calibration.validate import Statistics, ValidationReport
     from autodeploy.messages import Language
     from autodeploy.specs.record import Record
 

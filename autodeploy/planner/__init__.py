@@ -14,7 +14,7 @@ from autodeploy.planner.predictions import (
     timeline,
 )
 from autodeploy.planner.prepared import budget_of, describe_hashes, prepare, profile_hash
-from autodeploy.planner.questions import launch_rules, operators, unmeasured_of, why_not
+from autodeploy.planner.questions import launch_rules, operators, why_not
 from autodeploy.planner.search import check_space, fastest_s, plan, search_size
 from autodeploy.progress import Progress
 from autodeploy.ranking.one_strategy import Predicted
@@ -47,6 +47,5 @@ __all__ = [
     "search_size",
     "strategy_bounds",
     "timeline",
-    "unmeasured_of",
     "why_not",
 ]

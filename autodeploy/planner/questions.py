@@ -1,16 +1,15 @@
-"""What a target's rules say of a strategy, why it is not the plan, and what of a plan no measurement covers."""
+"""What a target's rules say of a strategy, why it is not the plan, and where its time goes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.unmeasured import ProfileUses, unmeasured, uses_of
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, facts_of_placement, judged_candidate
 from autodeploy.messages import Message
 from autodeploy.planner.predictions import lowered, predict
-from autodeploy.planner.prepared import context_for, context_of_plan, judged_context, prepare
+from autodeploy.planner.prepared import context_for, judged_context, prepare
 from autodeploy.planner.search import plan
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.operator_report import operator_report
@@ -23,7 +22,6 @@ from autodeploy.strategies.rule_sentences import told
 from autodeploy.strategies.rules import broken_rules, values_of
 
 if TYPE_CHECKING:
-    from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.specs.check import BrokenRule
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
@@ -122,12 +120,3 @@ def operators(spec: Spec, plan: Plan) -> OperatorReport:
         return operator_report(plan, candidate_for(context, strategy), context)
     context, candidate = lowered(spec, plan)
     return operator_report(plan, candidate, context)
-
-
-def unmeasured_of(spec: Spec, plan: Plan) -> UnmeasuredReport:
-    """Operator shapes and message sizes of a plan that no measured efficiency covers."""
-    prepared = prepare(spec)
-    context = context_of_plan(prepared, plan)
-    prior = profile_of(spec.cluster.model_copy(update={"overlay": "none"}), calibrated=False)
-    uses = uses_of(context, candidate_for(context, plan.strategy))
-    return unmeasured([ProfileUses(prepared.profile, prior, uses)])

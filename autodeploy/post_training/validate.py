@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.rl_rows import RlErrors, RlPredicted, RlRow
+from autodeploy.calibration.rows import RlErrors, RlPredicted, RlRow
 from autodeploy.errors import SpecError
 from autodeploy.post_training.record_step import RlPrediction, predict_rl
 from cost_models.hbm import GIB

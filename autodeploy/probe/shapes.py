@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.evaluation.inputs.context import ALL_GATHER
 from autodeploy.evaluation.inputs.rank_order import stage_stride
-from autodeploy.evaluation.layers.exchanges import EXPERT
+from autodeploy.evaluation.layers.exchanges import COLLECTIVES, EXPERT, GATHERING
 from autodeploy.evaluation.layers.unit_costs import scalar_at, sharding_of
 from autodeploy.evaluation.stages.step_parts import p2p_bytes
-from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
+from autodeploy.workload.layers import tables_of
 from cost_models.hbm import MIB, optimizer_moved_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import Exchange, LayerTable, Operator, Sharding
+    from autodeploy.workload.operators import LayerTable, Operator, Sharding
 
 Measurement = dict[str, Any]
 
@@ -31,10 +33,6 @@ LINK_SIZES = (1, 16, 128)  # MiB over the host link
 MESSAGES = (64 * 2**10, 2**20, 16 * 2**20, 64 * 2**20)  # bytes, beside those of the plans
 LARGEST_MESSAGE = 256 * 2**20
 LARGEST_UPDATE = 64 * 2**20  # parameters
-OPS = {
-    **{"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"},
-    **{"dispatch": "all_to_all", "combine": "all_to_all", "heads": "all_to_all", "ring": "send_receive"},
-}
 
 
 @dataclass
@@ -87,12 +85,9 @@ def measurements_of(context: Context, candidate: Candidates, wanted: Wanted) -> 
     """Adds what one plan computes and sends; `candidate` is a batch of one."""
     shard, model, on = sharding_of(candidate, context), context.model, context.operators
     micro_batches = float(candidate.micro_batches[0])
-    tables = [(layer_table(model, shard, on, kind), kind[1], float(n)) for kind, n in layer_kinds(model)]
-    tables += [(embedding_table(model, shard, on), None, 1.0), (head_table(model, shard, on), None, 1.0)]
-    if model.num_nextn_predict_layers:
-        tables.append((mtp_table(model, shard, on), None, float(model.num_nextn_predict_layers)))
+    tables = tables_of(model, shard, on)
     per_stage = micro_batches / float(candidate.pp[0])
-    for table, _, layers in tables:
+    for table, layers in tables:
         for operator in table.operators:
             _operator(operator, context, shard, wanted, layers * per_stage)
         _exchanges(table, context, candidate, wanted, layers * per_stage)
@@ -207,24 +202,17 @@ def _exchanges(table: LayerTable, context: Context, candidate: Candidates, wante
         size = scalar_at(exchange.message_bytes, 0)
         if times <= 0.0:
             continue
-        op = OPS[exchange.kind]
+        op = (GATHERING if gathers else COLLECTIVES)[exchange.kind]
         if exchange.kind in {"dispatch", "combine"}:
             name, ranks, stride = "ep", ep, etp
-            if gathers:
-                op = "all_gather" if exchange.kind == "dispatch" else "reduce_scatter"
-            else:
-                size *= table.choices_of(exchange)
+            size *= 1.0 if gathers else table.choices_of(exchange)
         elif exchange.kind == "ring":
             name, ranks, stride = "cp ring", 2 if ring > 1 else 1, tp * ulysses
         elif exchange.kind == "heads":
             name, ranks, stride = "cp", ulysses, tp
         else:
-            name, ranks, stride = ("etp", etp, 1) if _of_experts(exchange) else ("tp", tp, 1)
+            name, ranks, stride = ("etp", etp, 1) if exchange.name in EXPERT else ("tp", tp, 1)
         wanted.message(op, name, ranks, stride, size, count * times)
-
-
-def _of_experts(exchange: Exchange) -> bool:
-    return exchange.name in EXPERT
 
 
 def _gradients(table: LayerTable, context: Context, candidate: Candidates, wanted: Wanted, count: float) -> None:
@@ -255,11 +243,11 @@ def _pipeline(context: Context, candidate: Candidates, wanted: Wanted, count: fl
 
 
 def _optimizer(
-    tables: list[tuple[LayerTable, int | None, float]], context: Context, candidate: Candidates, wanted: Wanted
+    tables: Sequence[tuple[LayerTable, int]], context: Context, candidate: Candidates, wanted: Wanted
 ) -> None:
     """The update of a rank's share of the parameters, in one operator."""
     pp, replicas = float(candidate.pp[0]), float(candidate.cp[0] * candidate.dp[0])
-    params = sum(n * scalar_at(table.dense_params + table.expert_params, 0) for table, _, n in tables) / pp
+    params = sum(n * scalar_at(table.dense_params + table.expert_params, 0) for table, n in tables) / pp
     count = int(min(LARGEST_UPDATE, params / (replicas if context.splits_states else 1.0)))
     moved = scalar_at(optimizer_moved_bytes(1.0, optimizer=context.optimizer), 0) - 2.0 * context.optimizer.gradient
     if count >= 1024:

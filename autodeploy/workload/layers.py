@@ -61,6 +61,15 @@ def layer_kinds(model: ModelSpec) -> list[tuple[LayerKind, int]]:
     return sorted(counts.items(), key=lambda item: (item[0].mlp, item[0].attention, item[0].window or 0))
 
 
+def tables_of(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[tuple[LayerTable, int]]:
+    """Tables of all that a model has, and of how many layers each is."""
+    found = [(layer_table(model, shard, on, kind), layers) for kind, layers in layer_kinds(model)]
+    found += [(embedding_table(model, shard, on), 1), (head_table(model, shard, on), 1)]
+    if model.num_nextn_predict_layers:
+        found.append((mtp_table(model, shard, on), model.num_nextn_predict_layers))
+    return found
+
+
 def layer_table(
     model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind | tuple[str, int | None]
 ) -> LayerTable:

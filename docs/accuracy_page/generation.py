@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.generation_predict import batches_of
+from autodeploy.calibration.generation import batches_of
 from docs.accuracy_page.errors import Errors, errors_of
 from docs.shipped_calibration.generation_fit import (
     fit_generation,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.fit import FitParameter, fit
-from autodeploy.calibration.generation_predict import batches_of, service_of
+from autodeploy.calibration.generation import batches_of, service_of
 from autodeploy.calibration.spreads import Z80
 from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
 from hardware_profiles.loader import load_profile
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.calibration.fit import Fit
-    from autodeploy.calibration.generation_predict import Batch
+    from autodeploy.calibration.generation import Batch
     from autodeploy.specs.generation import GenerationRecord
     from cost_models.arrays import Floats
     from hardware_profiles.generation import Number

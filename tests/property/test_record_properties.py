@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autodeploy.calibration.predict import Prediction, predict_record
-from autodeploy.calibration.record_interval import record_spread
+from autodeploy.calibration.predict import Prediction, factors_of, predict_record, record_spread
 from autodeploy.calibration.validate import validate
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.record import Record
@@ -82,7 +81,7 @@ class Run:
         )
 
     def predict(self) -> Prediction:
-        return predict_record(self.record())
+        return predict_record(self.record(), factors_of=factors_of)
 
 
 @st.composite

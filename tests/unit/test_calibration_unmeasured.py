@@ -6,20 +6,21 @@ from functools import cache
 
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.unmeasured import (
-    ProfileUses,
     UnmeasuredReport,
+    Use,
     measured_range,
     unmeasured,
     uses_of,
 )
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.validate import unmeasured_text
-from autodeploy.planner import estimate, unmeasured_of
+from autodeploy.planner import estimate, lowered
 from autodeploy.specs.spec import parse_spec
 from docs.shipped_calibration.shipped import shipped_records
-from hardware_profiles import apply_overlay, load_profile
+from hardware_profiles import Profile, apply_overlay, load_profile
 
 NAME = "ascend-800t-a2"
+Run = tuple[Profile, Profile, frozenset[Use]]
 PROFILE, PRIOR = load_profile(NAME), load_profile(NAME, calibrated=False)
 
 
@@ -28,11 +29,11 @@ def report() -> UnmeasuredReport:
     return validate([r for r in shipped_records() if r.cluster.profile == NAME][:20]).unmeasured
 
 
-def uses(profile_overlay: dict[str, object] | None = None) -> ProfileUses:
+def uses(profile_overlay: dict[str, object] | None = None) -> Run:
     record = next(r for r in shipped_records() if r.cluster.profile == NAME and r.strategy.tp > 1)
     predicted = predict_record(record)
     profile = PROFILE if profile_overlay is None else apply_overlay(PROFILE, profile_overlay)
-    return ProfileUses(profile, PRIOR, uses_of(predicted.context, predicted.candidate))
+    return profile, PRIOR, uses_of(predicted.context, predicted.candidate)
 
 
 def test_a_fitted_value_keeps_the_range_of_the_points_its_curve_was_drawn_through() -> None:
@@ -95,7 +96,8 @@ def test_a_plan_says_what_of_it_is_unmeasured() -> None:
             "strategy": {"tp": 2, "pp": 2, "ep": 4, "etp": 1, "micro_batch_size": 1},
         }
     )
-    found = unmeasured_of(spec, estimate(spec))
+    context, candidate = lowered(spec, estimate(spec))
+    found = unmeasured([(PROFILE, PRIOR, uses_of(context, candidate))])
     kinds = {s.kind for s in found.shapes}
     assert {"grouped_gemm", "movement", "send_receive on scale_out"} <= kinds
     grouped = next(s for s in found.shapes if s.kind == "grouped_gemm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.measured import measured_step_s
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, TimedRuns, conditioned, memory_interval, spread_of
-from autodeploy.calibration.validate import Row, Statistics, ValidationReport, classes_of, validate
+from autodeploy.calibration.validate import Statistics, ValidationReport, classes_of, validate
 from autodeploy.specs.record import Measured, Record
 from docs import readme
 from docs.shipped_calibration.shipped import shipped_records
+
+if TYPE_CHECKING:
+    from autodeploy.calibration.rows import Row
 
 BEYOND_THE_CARD = memory_interval()  # over its usable memory
 

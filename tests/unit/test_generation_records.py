@@ -10,8 +10,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from autodeploy.calibration.generation_predict import batches_of
-from autodeploy.calibration.generation_validate import validate_generation
+from autodeploy.calibration.generation import batches_of, validate_generation
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.main import app
 from autodeploy.errors import SpecError
@@ -73,10 +72,10 @@ def test_what_was_assumed_is_said() -> None:
         [row] = validate_generation([record(**changes)])
         return "; ".join(row.warnings)
 
-    assert "those of nvidia-h100 taken" in warnings(cluster={"profile": "nvidia-a100-80g"})
+    assert "those of nvidia-h100 are used" in warnings(cluster={"profile": "nvidia-a100-80g"})
     assert "assumed" not in warnings(mode="graph")
-    assert "more keys and values than fit" in warnings(concurrency=5000.0)
-    assert "more keys and values" not in warnings(concurrency=5000.0, max_num_seqs=8)
+    assert "of 5000 concurrent requests" in warnings(concurrency=5000.0)
+    assert "concurrent requests" not in warnings(concurrency=5000.0, max_num_seqs=8)
     big = {**MODEL, "num_hidden_layers": 400}
     [row] = validate_generation([GenerationRecord.model_validate({**line(), "model": big})])
     assert any(text.startswith("weights do not fit") for text in row.warnings)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.measured import memory_counts
-from autodeploy.calibration.predict import Prediction, predict_record
-from autodeploy.calibration.record_interval import record_memory_spread
+from autodeploy.calibration.predict import Prediction, predict_record, record_memory_spread
 from autodeploy.calibration.spreads import memory_spread
 from autodeploy.calibration.validate import validate
 from autodeploy.importers.import_document import import_document

@@ -12,8 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from autodeploy.calibration.measured import measured_step_s
-from autodeploy.calibration.predict import Prediction, predict_record
-from autodeploy.calibration.record_interval import record_spread
+from autodeploy.calibration.predict import Prediction, factors_of, predict_record, record_spread
 from autodeploy.calibration.validate import validate
 from autodeploy.errors import SpecError
 from autodeploy.specs.record import Record, Unread, read_lines, read_records
@@ -49,7 +48,7 @@ def changed(name: str, **sections: Any) -> Record:
 
 
 def prediction(name: str, **sections: Any) -> Prediction:
-    return predict_record(changed(name, **sections))
+    return predict_record(changed(name, **sections), factors_of=factors_of)
 
 
 # -- what means the same ------------------------------------------------------------------------------------------
@@ -213,7 +212,7 @@ def test_a_run_without_its_sizes_is_refused(sections: dict[str, Any]) -> None:
 @pytest.mark.parametrize("degree", ["pp", "vpp"])
 def test_stages_without_layers_are_refused_before_they_are_simulated(degree: str) -> None:
     (row,) = validate([changed(DENSE, strategy={degree: "32K"})]).rows
-    assert "32768 for 64 layers" in str(row.skipped)
+    assert "32768 needs more than 64 layers" in str(row.skipped)
     (row,) = validate([changed(DENSE, strategy={degree: 64})]).rows
     assert row.skipped is None
 

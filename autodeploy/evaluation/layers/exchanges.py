@@ -38,6 +38,12 @@ EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) |
 # Names of operators begin so: of a dense MLP, and of shared experts.
 DENSE, SHARED = ("mlp_up_", "mlp_activation", "mlp_down_"), "shared_"
 CONTEXT = frozenset({"ring", "heads"})
+# The collective that each kind of exchange is; with experts' tokens gathered, dispatch and combine are another.
+COLLECTIVES = {
+    **{"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"},
+    **{"dispatch": "all_to_all", "combine": "all_to_all", "heads": "all_to_all", "ring": "send_receive"},
+}
+GATHERING = COLLECTIVES | {"dispatch": "all_gather", "combine": "reduce_scatter"}
 CORE = "core_attention"  # each pass of the ring runs beside it
 
 
