@@ -10,6 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json, load_yaml
 from autodeploy.messages import Message
+from autodeploy.messages.field_faults import quoted
 from autodeploy.services.measured_intake import measured_of_document
 
 if TYPE_CHECKING:
@@ -103,4 +104,5 @@ def _refuse_unstorable(value: Any) -> None:
             if "\0" in item or any(0xD800 <= ord(character) <= 0xDFFF for character in item):
                 raise MalformedBody(Message("api.text_with_nul_character_or_half_surrogate_pair"))
         elif isinstance(item, int | float) and not abs(item) < 1e300:
-            raise MalformedBody(Message("api.number_of_such_a_size" if item == item else "api.number_of_no_size"))
+            key = "field_fault.is_too_big" if item == item else "field_fault.is_not_finite"
+            raise MalformedBody(Message(key, value=quoted(item)))

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 
 from autodeploy.errors import SpecError
-from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,7 +40,7 @@ def refuse_own_paths(app: FastAPI, prefix: str) -> None:
         raise SpecError(
             f"/{first} is an address of the service itself",
             path="AUTODEPLOY_PATH_PREFIX",
-            hint=Message("api.another_first_part_such_as_autodeploy"),
+            hint="/autodeploy",
         )
 
 

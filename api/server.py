@@ -56,7 +56,7 @@ def _refuse_taken_address(settings: Settings) -> None:
         reason = str(error.strerror).partition(" (")[0]  # without the address again
         raise AutoDeployError(
             Message("api.cannot_listen", address=f"{settings.host}:{settings.port}", reason=reason),
-            hint=Message("api.another_port_or_host"),
+            hint="--port PORT",
         ) from error
 
 

@@ -74,7 +74,7 @@ def serving_health(services: Services) -> Iterator[int | None]:
     except OSError as error:
         raise AutoDeployError(
             Message("api.cannot_listen", address=f"{settings.host}:{settings.worker_port}", reason=os_fault(error)),
-            hint=Message("api.another_worker_port"),
+            hint="AUTODEPLOY_WORKER_PORT=PORT",
         ) from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()

@@ -212,7 +212,7 @@ class Settings(BaseSettings):
         if self.jobs == "procrastinate" and self.is_sqlite:
             raise FieldFault(
                 Message("planner.autodeploy_jobs_procrastinate_needs_postgresql"),
-                Message("planner.set_autodeploy_database_url"),
+                "AUTODEPLOY_DATABASE_URL=postgresql://...",
             )
         return self
 

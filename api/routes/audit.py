@@ -36,7 +36,7 @@ def list_audit(
     where = AuditFilter(key_id, author, team, action, object_id)
     for name in AuditFilter.__dataclass_fields__:
         if "\0" in (getattr(where, name) or ""):
-            raise SpecError(Message("api.no_such_text"), path=name)
+            raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"), path=name)
     page = services.audit.list(where, limit=limit, after=after)
     next_url = None
     if page.next_after is not None:

@@ -108,7 +108,7 @@ def list_runs(
     """Newest first, each beside what had been predicted. A key sees its team's runs, one with scope admin all."""
     for name, text in (("cluster", cluster), ("author", author), ("team", team)):
         if text is not None and "\0" in text:
-            raise SpecError(Message("api.no_such_text"), path=name)
+            raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"), path=name)
     page = services.runs.list(plan_id=plan_id, cluster=cluster, author=author, team=team, limit=limit, after=after)
     return _listed(request, page)
 

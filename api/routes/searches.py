@@ -119,7 +119,7 @@ def list_searches(
     sees its team's searches, one with scope admin everybody's."""
     for name, text in (("model", model), ("profile", profile), ("tag", tag), ("author", author), ("team", team)):
         if text is not None and "\0" in text:
-            raise SpecError(Message("api.no_such_text"), path=name)
+            raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"), path=name)
     where = SearchFilter(model, profile, status, tag, created_after, created_before, author, team)
     page = searches.list(where, limit=limit, after=after, sort=sort)
     next_url = None

@@ -39,8 +39,8 @@ def see(request: Request, path: str, *, status: int = 303) -> RedirectResponse:
 def not_found(request: Request, error: NotFoundError, hint: str = "") -> HTMLResponse:
     """The page that says so; by default with what may have become of searches and plans."""
     known = texts(language_of(request))
-    message = str(error) or known["problem.not-found"]
-    return _error(request, 404, known["error.not_found_title"], message, hint or known["error.not_found_hint"])
+    message, hint = str(error), hint or known["error.not_found_hint"]
+    return _error(request, 404, known["problem.not-found"], message or hint, hint if message else "")
 
 
 def unknown(request: Request, message: str) -> HTMLResponse:
@@ -51,7 +51,7 @@ def unknown(request: Request, message: str) -> HTMLResponse:
 def refused(request: Request) -> HTMLResponse:
     """The page that says that a form came from another site."""
     known = texts(language_of(request))
-    return _error(request, 403, known["error.foreign_title"], known["error.foreign"])
+    return _error(request, 403, known["problem.forbidden"], known["error.foreign"])
 
 
 def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:

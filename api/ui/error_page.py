@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from fastapi.responses import JSONResponse, Response
 
 KEPT_HEADERS = ("retry-after", "allow")
-_TITLES = {404: "error.not_found_title", 500: "error.bug_title", 503: "error.busy_title"}
 
 
 def as_page(request: Request, problem: JSONResponse) -> Response:
@@ -21,15 +20,14 @@ def as_page(request: Request, problem: JSONResponse) -> Response:
     if "text/html" not in request.headers.get("accept", "") or "/v1/" in request.url.path:
         return problem
     document = json.loads(bytes(problem.body))
-    known = texts(language_of(request))
-    title = known.get(_TITLES.get(problem.status_code, ""), str(problem.status_code))
+
     missing = problem.status_code == 404
     page = render(
         request,
         "error.html",
         status=problem.status_code,
-        title=title,
-        message=known["problem.not-found"] if missing else document["detail"],
+        title=document["title"],
+        message=texts(language_of(request))["error.not_found_hint"] if missing else document["detail"],
         hint="" if missing else document["hint"],
     )
     page.headers.update({name: problem.headers[name] for name in KEPT_HEADERS if name in problem.headers})

@@ -58,9 +58,7 @@ def kept_from(view: PlanView, given: Mapping[str, str], views: Views) -> str:
     spec, strategy = changed_by(view, given)
     plan = views.estimate(spec, strategy)
     if not plan.fits:
-        raise SpecError(
-            Message("api.plan_that_does_not_fit_is_not_kept"), path="/strategy", hint=Message("api.less_memory_on_card")
-        )
+        raise SpecError(Message("api.plan_that_does_not_fit_is_not_kept"), path="/strategy")
     return views.keep(view, spec.model_copy(update={"strategy": None}), plan)
 
 

@@ -101,7 +101,7 @@ def _cluster(profiles: tuple[tuple[str, str], ...], devices: tuple[tuple[str, st
     return (
         Field("/cluster/profile", "profile", "choice", "cloudmatrix-384", profiles, required=True),
         Field("/cluster/num_npus", "num_npus", "integer", "384", required=True, help=True),
-        Field("/cluster/device", "device", "choice", options=devices, help=True),
+        Field("/cluster/device", "device", "choice", options=devices),
     )
 
 
@@ -112,7 +112,7 @@ def _training() -> tuple[Field, ...]:
         Field("/training/tokens", "tokens", "number", help=True),
         Field("/training/precision", "precision", "choice", "bf16", _same(get_args(Precision))),
         Field("/training/routing_imbalance", "routing_imbalance", "number", "1.3", help=True),
-        Field("/training/routing_imbalance_peak", "routing_imbalance_peak", "number", "2.0", help=True),
+        Field("/training/routing_imbalance_peak", "routing_imbalance_peak", "number", "2.0"),
     )
 
 

@@ -7,17 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from api.ui.conditions import conditions_of, grade_of, memory_by_grade
-from api.ui.languages import texts
+from api.ui.languages import texts, title
 from api.ui.rl_page import rl_charts, rl_context
 from api.ui.search_page import axes, expected, step_shares
 from autodeploy import figures
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.figures.palette import PART_COLOURS
 from autodeploy.messages import Message
+from autodeploy.reports.best_plan import measured_mfu
 from autodeploy.reports.evidence import evidence_line, evidence_table
 from autodeploy.reports.operator_table import tier_name
 from autodeploy.reports.outlook import goal_line
 from autodeploy.reports.recommendation import box_table, rescaled_words
+from autodeploy.reports.texts import field_name
 from autodeploy.reports.wording import choices
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
 from autodeploy.specs.planset import PARTS as PART_FIELDS
@@ -84,10 +86,9 @@ def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
 
 
 def knob_word(name: str, value: str, lang: Language) -> str:
-    """A knob's value in words: schedules by their own names, switches as yes and no, numbers and grades as they are."""
+    """A knob's value in words: schedules by their own names, switches as yes and no, others as they are."""
     known = texts(lang)
-    if name == "risk":
-        return known[f"risk.{value}"]
+
     if value in {"true", "false"}:
         return known["label.yes" if value == "true" else "label.no"]
     if name == "schedule":
@@ -195,6 +196,8 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "plan_shares": step_shares(view.plan.breakdown, view.plan.step_time_s, lang),
         "changed_shares": (),
         "tier_word": partial(tier_name, lang=lang),
+        "title_of": lambda name: title(field_name(lang, name)),
+        "measured_mfu": measured_mfu(view.plan, lang),
         "knob_word": lambda name, value: knob_word(name, value, lang),
         "what_if_data": {
             "spec": estimated,

@@ -33,7 +33,7 @@ from autodeploy.figures.labels import memory_names, part_names
 from autodeploy.messages import in_language
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
 from autodeploy.reports.operator_table import beyond_line, exchange_table, head, layer_title, operator_table
-from autodeploy.reports.wording import choices, plan_lines
+from autodeploy.reports.why_not import answer_lines
 from autodeploy.services.comparisons import MAX_COMPARED
 from autodeploy.services.searches import NEWEST
 from autodeploy.specs.planset import PARTS as PART_FIELDS
@@ -83,8 +83,7 @@ def stages(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLRespons
     found, lang = views.stages(view), language_of(request)
     if found is None:
         return unknown(request, texts(lang)["plan.no_timeline"])
-    lead = timeline_lead(found, lang, update=view.plan.rl is not None)
-    return render(request, "stages.html", plan=view.plan, lead=lead, stage_rows=stage_rows(found))
+    return render(request, "stages.html", plan=view.plan, lead=timeline_lead(found, lang), stage_rows=stage_rows(found))
 
 
 @router.get("/plans/{plan_id}/timeline")
@@ -94,7 +93,7 @@ def timeline(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     found, lang = views.timeline(view), language_of(request)
     if found is None:
         return JSONResponse({"error": texts(lang)["plan.no_timeline"]}, 422)
-    return data(request, timeline_picture(found, lang, update=view.plan.rl is not None))
+    return data(request, timeline_picture(found, lang))
 
 
 @router.get("/plans/{plan_id}/operators")
@@ -308,7 +307,7 @@ def _plan_page(
     """The plan with the answer of the box that was asked; with a fault of what was asked, it says that instead."""
     lang = language_of(request)
     answers: dict[str, Any] = {"what_if": None, "why_not": None, "ablation": None, "errors": ()}
-    answers |= {"fitting": "", "completed": ()}
+    answers["answered"] = ()
     given = values or {}
     try:
         if fault is not None:
@@ -320,10 +319,7 @@ def _plan_page(
             anew = given.get("others") == "best"
             strategy = stated_strategy(changes) if anew else changed_strategy(view.plan.strategy, changes)
             answer = answers["why_not"] = views.why_not(view, strategy)
-            if answer.completed is not None:
-                answers["completed"] = plan_lines(answer.completed, lang)
-            if answer.fitting is not None:
-                answers["fitting"] = choices(answer.fitting.strategy, lang)
+            answers["answered"] = answer_lines(answer, lang)
         elif box == "ablation":
             answers["ablation"] = views.ablate(view)
     except SpecError as error:

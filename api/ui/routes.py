@@ -33,7 +33,7 @@ COLUMNS = (
     ("model", "model", False),
     ("cluster", "profile", False),
     ("num_npus", "num_npus", True),
-    ("seq", "seq_length", True),
+    ("seq_length", "seq_length", True),
     ("batch", "global_batch_size", True),
     ("status", "status", False),
     ("step", "best_step_time_s", True),

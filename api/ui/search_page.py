@@ -13,7 +13,7 @@ from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS, picture_words
 from autodeploy import figures
 from autodeploy.figures.labels import is_reference, layout, memory_names, part_names
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
-from autodeploy.reports.best_plan import axes_in_words, workload_in_words
+from autodeploy.reports.best_plan import axes_in_words, lane_lines, measured_mfu, workload_in_words
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
 from autodeploy.reports.rows import generation_cell
@@ -219,7 +219,8 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "fate_kinds": fate_kinds(became, lang),
         "rule_texts": {rule.name: rule.text for rule in load_rules()},
         "parts": part_names(lang),
-        "many_stages": figures.MANY_STAGES,
+        "lane_lines": lambda plan: lane_lines(plan, lang),
+        "measured_mfu": measured_mfu(best, lang) if best else "",
         "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],
         "memory_names": {name: memory_names(lang)[name] for name in MEMORY_COLOURS},
         "charts": charts(plan_set, lang),
@@ -243,7 +244,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
 
 # Columns of the ranked table: the key of the title and its class. Some are left out where no plan has their value.
 _COLUMNS = {
-    **dict.fromkeys(("search.rank", "layout", "schedule", "recompute"), ""),
+    **dict.fromkeys(("rank", "layout", "schedule", "recompute"), ""),
     **dict.fromkeys(("search.s_per_step_interval", "label.tokens_per_s_per_npu", "label.gib", "p_fits"), "n"),
     "search.evidence": "spare",  # a narrow page leaves it to the details
     **dict.fromkeys(("regret", "label.versus_best"), "n"),

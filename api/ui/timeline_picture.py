@@ -38,9 +38,9 @@ def stage_rows(timeline: PipelineTimeline) -> tuple[StageRow, ...]:
     )
 
 
-def timeline_lead(timeline: PipelineTimeline, lang: Language, *, update: bool) -> str:
-    """How large the pipeline is and when it ends; update: it is that of post-training."""
-    return texts(lang)["plan.timeline_lead_update" if update else "plan.timeline_lead"].format(
+def timeline_lead(timeline: PipelineTimeline, lang: Language) -> str:
+    """How large the pipeline is and when it ends."""
+    return texts(lang)["plan.timeline_lead"].format(
         stages=timeline.pp,
         micro_batches=count(timeline.micro_batches),
         makespan=seconds(timeline.makespan_s),
@@ -48,7 +48,7 @@ def timeline_lead(timeline: PipelineTimeline, lang: Language, *, update: bool) -
     )
 
 
-def timeline_picture(timeline: PipelineTimeline, lang: Language, *, update: bool = False) -> dict[str, Any]:
+def timeline_picture(timeline: PipelineTimeline, lang: Language) -> dict[str, Any]:
     """Slots of each stage in the order of time, and what they are drawn with.
 
     `slots[stage]`: start, length, micro batch and chunk of the forward, of the backward (-1 where it has none), and the
@@ -63,7 +63,7 @@ def timeline_picture(timeline: PipelineTimeline, lang: Language, *, update: bool
         stages[slot.stage].append((start, _ticks(slot.end_s) - start, *_passes(slot), number))
     return {
         "words": {name.removeprefix(WORDS): text for name, text in texts(lang).items() if name.startswith(WORDS)},
-        "lead": timeline_lead(timeline, lang, update=update),
+        "lead": timeline_lead(timeline, lang),
         "colours": SLOT_COLOURS | LANE_COLOURS,
         "ticks_per_s": TICKS_PER_S,
         "makespan": _ticks(timeline.makespan_s),

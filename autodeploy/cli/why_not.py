@@ -67,22 +67,10 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
     """The rule, what it would cost and the nearest strategies that pass; what was completed."""
     from autodeploy.messages import in_language
     from autodeploy.reports.texts import report_text
-    from autodeploy.reports.wording import choices, plan_lines
+    from autodeploy.reports.why_not import answer_lines
 
-    message = in_language(answer.message, lang)
-    lines = [report_text(lang, "rejected_by", rule=answer.rule, message=message) if answer.rule else message]
-    if answer.completed is not None:
-        lines += ["  " + text for text in plan_lines(answer.completed, lang)]
-    if answer.fitting is not None:
-        peak = f"{answer.fitting.peak_memory_gib:.1f}"
-        lines.append("  " + report_text(lang, "fits_with", choices=choices(answer.fitting.strategy, lang), peak=peak))
-    if answer.step_time_s is not None:
-        compared = [
-            report_text(lang, name, pct=f"{pct:+.1f}")
-            for name in ("against_best", "against_fastest")
-            if (pct := getattr(answer, f"{name}_pct")) is not None
-        ]
-        lines.append("  " + report_text(lang, "would_take", step=f"{answer.step_time_s:.4g}") + "".join(compared))
+    first, *rest = answer_lines(answer, lang)
+    lines = [first, *("  " + text for text in rest)]
     if answer.nearest:
         lines.append("  " + report_text(lang, "nearest_passing"))
         lines += [f"    - {in_language(n.change, lang)}: {in_language(n.effect, lang)}" for n in answer.nearest]

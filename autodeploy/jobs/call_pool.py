@@ -117,9 +117,7 @@ class CallPool:
             raise self._too_long() from error
         except (BrokenProcessPool, MemoryError) as error:
             self.tally.refused("died")
-            raise OverloadError(
-                Message("jobs.process_of_this_prediction_died"), hint=Message("jobs.too_little_memory")
-            ) from error
+            raise OverloadError(Message("jobs.process_of_this_prediction_died")) from error
 
     def _too_long(self) -> OverloadError:
         return OverloadError(

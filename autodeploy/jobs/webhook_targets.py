@@ -119,25 +119,25 @@ class Targets:
 
 
 def _target(url: str) -> Target:
-    def wrong(what: str) -> SpecError:
-        return SpecError(
-            what, path="webhook", hint=Message("common.such_as", example="https://ci.example.com/hooks/autodeploy")
-        )
-
+    wrong = SpecError(
+        Message("jobs.not_url_of_webhook", limit=MAX_URL_LENGTH),
+        path="webhook",
+        hint=Message("common.such_as", example="https://ci.example.com/hooks/autodeploy"),
+    )
     if len(url) > MAX_URL_LENGTH or _VISIBLE.fullmatch(url) is None:
-        raise wrong(Message("jobs.address_has_1_to_visible_ascii_characters", limit=MAX_URL_LENGTH))
+        raise wrong
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise wrong(Message("jobs.this_is_no_address")) from error
+        raise wrong from error
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
-        raise wrong(Message("jobs.only_http_and_https_addresses_are_called"))
+        raise wrong
     if parts.username is not None or parts.password is not None or "#" in url or "\\" in url:
-        raise wrong(Message("jobs.address_has_no_user_no_password_no_fragment"))
+        raise wrong
     host = parts.hostname.removesuffix(".")
     if _address(host) is None and (_HOST.fullmatch(host) is None or "*" in host):
-        raise wrong(Message("jobs.this_is_no_address"))
+        raise wrong
     shown = f"[{host}]" if ":" in host else host
     authority = shown if port is None else f"{shown}:{port}"
     path = (parts.path if parts.path.startswith("/") else "/" + parts.path) + (f"?{parts.query}" if parts.query else "")

@@ -301,7 +301,7 @@ def _no_room(
     enough = ceil(100.0 * (fraction + (needed - space) / usable)) / 100.0
     path = f"{LAYOUT_PATH}/{'memory_fraction' if enough <= MOST_OF_MEMORY or space > 0.0 else 'tp'}"
     if enough <= MOST_OF_MEMORY:
-        hint = Message("post_training.memory_fraction", share=enough)
+        hint = f"memory_fraction={enough:g}"
     elif case.left_bytes > needed - space:
         hint = Message("post_training.more_states_in_offload")
     elif space > 0.0:

@@ -64,9 +64,7 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
         if error.rule != MEMORY_RULE or "recompute" in record.strategy.model_fields_set:
             raise
         strategy = strategy.model_copy(update={"recompute": Recompute(granularity="full")})
-        found.append(
-            _note("/strategy/recompute", Message("post_training.not_published_and_training_does_not_fit_without"))
-        )
+        found.append(_note("/strategy/recompute", Message("post_training.not_published_read_as", value="full")))
         step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds)
     if record.training.rl.response_length.mean_is_assumed:
         step = replace(step, half_width=hypot(step.half_width, MEAN_HALF_WIDTH))

@@ -64,8 +64,7 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
     levels = bool(context.levels_experts(candidate)[0])
     notes: list[str] = []
     if context.loads.series is not None:
-        key = "ranking.loads_of_ranks_from_file" if context.loads.of_ranks else "ranking.loads_of_experts_from_file"
-        notes.append(Message(key, factor=placed, ep=int(ep[0])))
+        notes.append(Message("ranking.loads_from_file", factor=placed, ep=int(ep[0])))
     if context.loads.capacity is not None:
         notes.append(
             Message("ranking.tokens_above_times_mean_expert_s_are_dropped", limit=context.loads.capacity, factor=placed)

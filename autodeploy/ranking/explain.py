@@ -31,7 +31,11 @@ def explanation(plan: Plan, other: Plan | None) -> str:
     if other is None:
         largest = sorted(PARTS, key=lambda p: -getattr(plan.breakdown, p))[:3]
         shares = [
-            Message("ranking.share_of_part", part=part_in_words(p), share=getattr(plan.breakdown, p) / plan.step_time_s)
+            Message(
+                "common.text_and_numbers",
+                text=part_in_words(p),
+                numbers=f"{getattr(plan.breakdown, p) / plan.step_time_s:.0%}",
+            )
             for p in largest
         ]
         return Message("ranking.time_goes_to", parts=joined(shares))
@@ -71,7 +75,10 @@ def memory_explanation(plan: Plan, other: Plan | None) -> str:
         fullest = max(plan.stages, key=lambda stage: stage.total_gib).memory_gib.model_dump()
         largest = sorted(fullest, key=lambda kind: -fullest[kind])[:3]
         shares = [
-            Message("ranking.gib_of_part", part=Message(f"figure.memory.{kind}"), gib=fullest[kind]) for kind in largest
+            Message(
+                "common.text_and_numbers", text=Message(f"figure.memory.{kind}"), numbers=f"{fullest[kind]:.1f} GiB"
+            )
+            for kind in largest
         ]
         return Message("ranking.memory_goes_to", parts=joined(shares))
     return Message(

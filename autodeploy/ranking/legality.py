@@ -76,7 +76,7 @@ def nearest_changes(
     effect = (
         Message("ranking.legal_but_it_does_not_fit")
         if plan is None
-        else Message("ranking.legal_about_s_step", step=plan.step_time_s)
+        else Message("ranking.fits_about_s_step", step=f"{plan.step_time_s:.4g}")
     )
     return (NearestChange(change=change_text(candidate, near), effect=effect),)
 

@@ -28,15 +28,15 @@ def within_caps(spec: Spec, settings: Settings, principal: Principal) -> Spec:
     if search.time_limit_s > most_s:
         if "time_limit_s" in search.model_fields_set:
             limit = (
-                Message("services.this_server_takes_at_most_s", most=most_s)
+                Message("services.this_server_allows_at_most", most=most_s)
                 if own is None
-                else Message("services.this_key_takes_at_most_s", most=most_s)
+                else Message("services.this_key_allows_at_most", most=most_s)
             )
             errors.append(FieldError("/search/time_limit_s", limit))
         else:
             spec = spec.model_copy(update={"search": search.model_copy(update={"time_limit_s": most_s})})
     if not isinstance(search.effort, str) and search.effort > settings.max_effort:
-        message = Message("services.this_server_takes_at_most_times_default_effort", most=settings.max_effort)
+        message = Message("services.this_server_allows_at_most", most=settings.max_effort)
         errors.append(FieldError("/search/effort", message))
     if _cards(spec) > settings.max_cards:
         place = "/cluster/num_npus" if spec.cluster.blocks is None else "/cluster/blocks"

@@ -142,7 +142,7 @@ def _counted(
         )
         raise SpecError(
             Message("common.place", place=name, message=message),
-            hint=Message("services.profile_name_of_another_system"),
+            hint="--profile NAME",
         )
     if cards != profile.npus_per_node:
         expected = {"file": name, "found": cards, "expected": profile.npus_per_node}

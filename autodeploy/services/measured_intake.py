@@ -12,6 +12,7 @@ from autodeploy.errors import FieldError, SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.importers.measured_file import read_measured_text
 from autodeploy.messages import Message
+from autodeploy.messages.field_faults import quoted
 from autodeploy.services.run_evidence import problem_of
 from autodeploy.specs.base import Document
 from autodeploy.specs.measured_run import MeasuredRun
@@ -43,7 +44,10 @@ def measured_of_document(document: Any) -> MeasuredRun:
         with every bad field, or the line of the text.
     """
     if not isinstance(document, Mapping):
-        raise SpecError(Message("services.run_is_mapping"), hint="step_time_s: 12.3, or file: the text of a log")
+        raise SpecError(
+            Message("field_fault.is_no_mapping", value=quoted(document)),
+            hint="step_time_s: 12.3, or file: the text of a log",
+        )
     if "file" not in document:
         try:
             run = MeasuredRun.model_validate(document)

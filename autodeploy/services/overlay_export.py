@@ -33,7 +33,7 @@ def exported_overlay(runs: RunService, cluster: str, author: str, releases: tupl
         known = ", ".join(sorted({view.cluster for view in runs.clusters()})) or "none"
         raise NotFoundError(
             Message("services.cluster_has_no_overlay", name=cluster),
-            hint=Message("services.with_a_single", names=known),
+            hint=Message("common.one_of", names=known),
         )
     view = found[0]
     report: dict[str, Any] = {"author": author, "engine_version": ENGINE_VERSION}

@@ -127,18 +127,18 @@ def problem_of(met: OutOfMemory, plan: Plan, ranks: int) -> FieldError | None:
     if met.rank is not None and met.rank >= ranks:
         return FieldError(
             f"{at}/rank",
-            Message("services.rank_of_ranks", rank=met.rank, ranks=ranks),
-            Message("specs.count_from_0"),
+            Message("field_fault.is_too_big", value=met.rank),
+            Message("field_fault.at_most", bound=ranks - 1),
         )
     stage, stages = stage_of(met, plan, ranks), len(plan.stages)
     if stage is not None and stage >= stages:
         return FieldError(
             f"{at}/stage",
-            Message("services.stage_of_stages", stage=stage, stages=stages),
-            Message("specs.count_from_0"),
+            Message("field_fault.is_too_big", value=stage),
+            Message("field_fault.at_most", bound=stages - 1),
         )
     held, limit = met.reserved_gib, plan.memory_limit_gib
     if held is not None and held + (met.asked_gib or 0.0) < LEAST_HELD * least_gib(met, plan):
         message = Message("services.run_held_gib_of_gib_something_else_filled", held=held, limit=limit)
-        return FieldError(f"{at}/reserved_gib", message, Message("services.end_other_processes_on_card_and_run_it"))
+        return FieldError(f"{at}/reserved_gib", message)
     return None

@@ -478,10 +478,7 @@ class SearchService:
         if before is None:
             raise _no_search(search_id)
         if before in FINISHED and before != "cancelled":
-            raise ConflictError(
-                Message("services.search_is_finished", search=search_id, status=before),
-                hint=Message("services.result_can_be_deleted"),
-            )
+            raise ConflictError(Message("services.search_is_finished", search=search_id, status=before))
         return self.get(search_id)
 
     def delete(self, search_id: str) -> None:

@@ -143,7 +143,7 @@ def _check_header(line: dict[str, Any]) -> None:
 
 
 def _columns_at_fault(unknown: list[str], missing: list[str]) -> Message:
-    faults = [Message("store.unknown_column", name=name) for name in unknown]
+    faults = [Message("common.unknown_key", name=name) for name in unknown]
     return joined([*faults, *(Message("store.lacks_column", name=name) for name in missing)])
 
 
@@ -158,7 +158,7 @@ def _read_row(line: dict[str, Any], number: int) -> tuple[Table, dict[str, Any]]
         raise SpecError(
             Message("store.table_has", table=table.name, what=_columns_at_fault(unknown, missing)),
             path=f"line {number}",
-            hint=Message("store.exports_of_newer_versions_cannot_be_imported"),
+            hint=Message("store.import_with_version_of_autodeploy_that_exported_it"),
         )
     return table, {name: _typed(table, name, value, number) for name, value in values.items()}
 

@@ -61,11 +61,7 @@ def sorted_page(
             last = last.where(SearchRow.team == where.team)
         found = session.execute(last).one_or_none()
         if found is None:
-            raise SpecError(
-                Message("store.last_search_of_that_page_is_gone"),
-                path="after",
-                hint=Message("store.begin_at_first_page_again"),
-            )
+            raise SpecError(Message("store.last_search_of_that_page_is_gone"), path="after")
         value = found[0]
     rows: list[Any] = []
     if after is None or value is not None:

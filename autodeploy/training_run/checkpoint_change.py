@@ -65,7 +65,7 @@ def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str
     except SpecError as error:
         return "impossible", error.errors[0].message, "", ()
     if release is None or old is None or saved is None:
-        return "unknown", Message("training_run.nothing_is_known_of_checkpoints_of_target"), "", ()
+        return "unknown", Message("training_run.nothing_is_known_of_checkpoints_between_these_frameworks"), "", ()
     if release.framework != old.framework:
         return (
             "unknown",

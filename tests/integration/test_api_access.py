@@ -113,7 +113,7 @@ async def test_with_a_read_key_every_write_answers_403(guarded):
             continue
         writes += 1
         assert answer.status_code == 403, (method, path)
-        assert answer.json()["hint"] == "it takes a key with scope write"
+        assert answer.json()["hint"] == "needs a key with scope write"
     assert writes >= 8
 
 

@@ -125,7 +125,7 @@ async def test_what_pages_change_is_noted_alike(site: Site) -> None:
         ("vision-writer", "search.annotate", search_id),
     ]
     page = (await client.get(f"/searches/{search_id}?lang=en", headers=session)).text
-    assert "Asked for by vision-writer, team vision" in page
+    assert "Submitted by vision-writer, team vision" in page
     assert "Written by vision-writer" in page
     listed = (await client.get("/?author=vision-writer", headers=session)).text
     assert f"/searches/{search_id}" in listed

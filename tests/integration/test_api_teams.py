@@ -290,7 +290,7 @@ async def test_an_admin_sees_all_teams_and_each_of_them(site: Site) -> None:
     for address in ("/v1/searches", "/v1/runs"):
         refused = await site.client.get(address, params={"team": "vision"}, headers=site.by("speech-fitter"))
         assert refused.status_code == 403
-        assert refused.json()["hint"] == "it takes a key with scope admin"
+        assert refused.json()["hint"] == "needs a key with scope admin"
     assert ids(await site.get("root", "/v1/runs", team="vision", author="vision-fitter")) == set(theirs["run_id"])
     assert ids(await site.get("root", "/v1/runs", team="speech")) == set()
     found = await site.get("root", f"/v1/searches/{theirs['search_id'][0]}")

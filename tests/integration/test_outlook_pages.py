@@ -27,8 +27,8 @@ SPEC: dict[str, Any] = {
     },
 }
 WORDS = {
-    "en": ("What is lost", "operators below peak", "Pareto-optimal"),
-    "zh": ("损失构成", "算子未达峰值", "互不支配"),
+    "en": ("Where MFU is lost", "operators below peak", "Pareto-optimal"),
+    "zh": ("损失构成", "算子未达峰值", "帕累托最优"),
 }
 # What stands on the page of a search and on that of its second plan, by language.
 RECOMMENDED = {
@@ -41,13 +41,12 @@ RECOMMENDED = {
             "Every time is multiplied by 1.03",
             "Fastest on paper, and what it bets on",
             "TP4 PP8 VPP1 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %).",
-            "no run has it",
             "+9.8 %",
             "Ranked by regret: time beyond the best of 38 plans",
             "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features.",
             'title="EP 48, Adaptive Pipe">2 unproven</span>',
         ),
-        ("How sure this is", "expected 140.7 s", "telechat2-512", "+8.2 %", "Uncertain numbers", "1.45", "2.9 %"),
+        ("Confidence", "expected 140.7 s", "telechat2-512", "+8.2 %", "Uncertain numbers", "1.45", "2.9 %"),
     ),
     "zh": (
         (
@@ -58,12 +57,11 @@ RECOMMENDED = {
             "所有时间均乘以 1.03",
             "纸面上最快的方案及其前提",
             "纸面上快 3.1 %",
-            "没有实测",
             "按遗憾排序",
             "41 种布局",
             'title="EP 48，Adaptive Pipe">2 项无实测</span>',
         ),
-        ("把握有多大", "期望 140.7 s", "telechat2-512", "+8.2 %", "不确定的数", "1.45", "2.9 %"),
+        ("可信程度", "期望 140.7 s", "telechat2-512", "+8.2 %", "不确定的数", "1.45", "2.9 %"),
     ),
 }
 OLD = ("P(fits)", "Fastest on paper", "unproven", "Regret", "Uncertain numbers")

@@ -114,11 +114,11 @@ def test_a_search_that_is_there_stays_as_it_is(services, database, target):
 @pytest.mark.parametrize(
     ("spoil", "path", "message"),
     [
-        (lambda lines: [], "line 0", "ends early"),
-        (lambda lines: lines[:-1], "line", "ends early"),
+        (lambda lines: [], "line 0", "is truncated"),
+        (lambda lines: lines[:-1], "line", "is truncated"),
         (lambda lines: lines[:2] + lines[3:], "the file", "cannot be stored"),
-        (lambda lines: [*lines[:-2], lines[-1]], "line", "ends early"),
-        (lambda lines: lines[1:], "line 1", "no export"),
+        (lambda lines: [*lines[:-2], lines[-1]], "line", "is truncated"),
+        (lambda lines: lines[1:], "line 1", "not an export"),
         (lambda lines: [lines[0] | {"version": 2}, *lines[1:]], "line 1", "version 2"),
         (lambda lines: [*lines, lines[1]], "line", "after the end"),
         (lambda lines: [lines[0], {"table": "passwords", "row": {}}, lines[-1]], "line 2", "known table"),
@@ -126,7 +126,7 @@ def test_a_search_that_is_there_stays_as_it_is(services, database, target):
         (
             lambda lines: [lines[0], {"table": "searches", "row": {"id": "s", "created_at": "today"}}, lines[-1]],
             "line 2",
-            "no moment",
+            "not a timestamp",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_postgresql_is_not_migrated_unasked(empty_postgres_dsn):
 
 def test_a_worker_without_jobs_that_are_sent_is_refused(sqlite_url):
     with (
-        pytest.raises(SpecError, match="sent to them") as caught,
+        pytest.raises(SpecError, match="a worker needs") as caught,
         open_services(quick_settings(sqlite_url), as_worker=True),
     ):
         pass

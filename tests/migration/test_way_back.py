@@ -71,7 +71,7 @@ def test_what_would_be_lost_is_counted_and_nothing_is_changed(database):
 def test_only_what_is_behind_is_gone_back_to(database):
     with pytest.raises(NotFoundError, match="9999 is not known"):
         losses_of_downgrade(database, "9999")
-    with pytest.raises(ConflictError, match="not behind"):
+    with pytest.raises(ConflictError, match="not older than"):
         downgrade(database, "0006")
     with database.write_engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = 'later'"))
@@ -194,4 +194,4 @@ def test_the_command_refuses_and_obeys(tmp_path, monkeypatch, capsys):
     assert f"{path}.0006" in said
     assert "the database is at revision 0003" in said
     assert command("downgrade", "0005") == 2
-    assert "not behind" in capsys.readouterr().err
+    assert "not older than" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def test_a_new_installation_shows_published_runs_and_how_to_add_its_own(empty_si
     page = plain_http.get(f"{empty_site.url}/accuracy?lang=en").text
     assert page.count("<circle") >= len(shipped_points())
     assert "autodeploy runs add PLAN_ID train.log" in page
-    assert "No run yet" in page
+    assert "Report what was measured" in page
 
 
 def test_the_ledger_shows_prediction_measurement_and_what_the_overlay_mends(visitor: Visitor, measured: Site) -> None:
@@ -92,6 +92,6 @@ def test_links_lead_somewhere_and_clusters_filter(measured: Site) -> None:
         assert page.status_code == 200
         assert "run_" in page.text
         nobody = reader.get("/accuracy?cluster=nobody&lang=en")
-        assert "No run yet" in nobody.text
+        assert "Report what was measured" in nobody.text
         run = measured.services.runs.list().items[0]
         assert reader.get(f"/v1/runs/{run.id}").json()["plan_id"] == run.plan_id

@@ -22,7 +22,7 @@ PAGE = {"Accept": "text/html,application/xhtml+xml", "Accept-Language": "en"}
         ("/searches/srch_none", "the list has every search"),
         ("/plans/p_none", "the list has every search"),
         ("/profiles/cloudmatrix", "did you mean cloudmatrix-384?"),
-        ("/nothing/here", "There is nothing under this address"),
+        ("/nothing/here", "Not found"),
     ],
 )
 def test_what_is_missing_is_a_page_that_leads_on(site: Site, path: str, says: str) -> None:

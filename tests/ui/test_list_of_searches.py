@@ -24,7 +24,7 @@ def test_the_list_says_the_layout_of_each_best_plan_and_who_asked(chromium_brows
         row = page.locator("tbody tr", has_text="134.2 s")
         expect(row.locator("td.layout")).to_have_text("TP2 PP16 VPP2 EP32 DP24")
         expect(page.locator("tbody tr", has_text="failed").locator("td.layout")).to_have_text("–")
-        assert page.get_by_role("columnheader", name="By").count() == 0
+        assert page.get_by_role("columnheader", name="Author").count() == 0
     (listed,) = (
         item
         for item in plain_http.get(f"{site.url}/v1/searches").json()["items"]
@@ -47,8 +47,8 @@ def test_a_filter_is_kept_under_a_name_in_the_browser(chromium_browser: Browser,
         saved = page.locator("#saved-filters")
         expect(saved).to_be_hidden()
         page = visitor.open("/?status=failed&sort=-gap&lang=en")
-        saved.get_by_label("Name of this filter").fill("<b>broken</b>")
-        saved.get_by_role("button", name="Save the filter").press("Enter")
+        saved.get_by_label("Filter name").fill("<b>broken</b>")
+        saved.get_by_role("button", name="Save").press("Enter")
         expect(saved.get_by_role("link", name="<b>broken</b>")).to_be_focused()
         expect(saved.locator("form")).to_be_hidden()
         assert violations(page) == []

@@ -24,7 +24,7 @@ CHARTS = ("chart-time", "chart-memory", "chart-pareto", "chart-layers")
 
 def test_past_searches_lead_to_a_search(visitor: Visitor, site: Site) -> None:
     page = visitor.open("/")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Past searches")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Searches")
     assert page.locator("tbody tr").count() >= len(site.stored)
     page.locator("tbody tr", has_text="134.2 s").get_by_role("link").click()
     page.wait_for_url(re.compile(r"/searches/srch_"))
@@ -93,7 +93,9 @@ def test_an_infeasible_search_says_what_would_fit(visitor: Visitor, site: Site) 
 
 
 def test_a_failed_search_says_so(visitor: Visitor, site: Site) -> None:
-    expect(visitor.open(f"/searches/{site.stored['failed']}").locator(".alert")).to_contain_text("failed")
+    expect(visitor.open(f"/searches/{site.stored['failed']}").locator(".alert")).to_contain_text(
+        "the planner found a bug in itself"
+    )
 
 
 def test_faults_of_the_form_stand_beside_their_fields(chromium_browser: Browser, site: Site) -> None:
@@ -102,7 +104,7 @@ def test_faults_of_the_form_stand_beside_their_fields(chromium_browser: Browser,
         page.get_by_label("Cards", exact=True).fill("many")
         page.locator("#fields").get_by_label("Global batch (sequences)").fill("0")
         page.locator("#fields").get_by_role("button", name="Search").click()
-        expect(page.get_by_role("alert")).to_contain_text("Faults in the spec: 2")
+        expect(page.get_by_role("alert")).to_contain_text("Errors in the spec: 2")
         expect(page.locator("[data-pointer='/cluster/num_npus'] .errors")).not_to_be_empty()
         expect(page.locator("[data-pointer='/training/global_batch_size'] .errors")).not_to_be_empty()
         expect(page.get_by_label("Cards", exact=True)).to_be_focused()
@@ -115,7 +117,7 @@ def test_faults_of_the_form_stand_beside_their_fields(chromium_browser: Browser,
 
 def test_a_search_is_made_by_the_form_and_seen_to_its_end(visitor: Visitor) -> None:
     page = visitor.open("/new")
-    page.get_by_label("Preset", exact=True).select_option("qwen3-30b-a3b")
+    page.get_by_label("Model", exact=True).select_option("qwen3-30b-a3b")
     page.get_by_label("Cards", exact=True).fill("64")
     page.locator("#fields").get_by_role("button", name="Search").click()
     page.wait_for_url(re.compile(r"/searches/srch_"))
@@ -167,7 +169,7 @@ def test_a_running_search_is_watched_and_cancelled(visitor: Visitor, site: Site)
 def test_the_first_visit_tells_how_to_begin(chromium_browser: Browser, empty_site: Site) -> None:
     with visiting(chromium_browser, empty_site.url) as visitor:
         page = visitor.open("/")
-        expect(page.get_by_role("heading", level=2)).to_have_text("No search yet")
+        expect(page.get_by_role("heading", level=2)).to_have_text("No searches yet")
         expect(page.locator(".empty")).to_contain_text(f"curl {empty_site.url}/v1/searches")
         expect(page.locator(".empty")).to_contain_text("autodeploy plan")
 

@@ -56,7 +56,7 @@ def test_choices_follow_the_profile(visitor: Visitor) -> None:
     page = visitor.open("/new?lang=en")
     profile, cards, grade = (page.locator(f"#f-cluster-{name}") for name in ("profile", "num_npus", "device"))
     batch = page.locator("#f-training-global_batch_size")
-    assert grade.locator("option").all_inner_texts() == ["the profile's usual one (910C)", "910C", "910C-560T"]
+    assert grade.locator("option").all_inner_texts() == ["profile default (910C)", "910C", "910C-560T"]
     profile.select_option("ascend-800t-a2")
     assert "910B3" in grade.locator("option").all_inner_texts()
     assert "910C" not in grade.locator("option").all_inner_texts()

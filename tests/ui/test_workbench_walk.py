@@ -97,7 +97,7 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(chromium_browser: 
             page.keyboard.press("Tab")
             expect(page).to_have_url(re.compile(f"{name}={value}"), timeout=20_000)
         expect(page.locator("[data-key='against']")).to_contain_text("%", timeout=20_000)
-        _go_to(page, page.get_by_role("link", name="Where the time goes, down to operators"))
+        _go_to(page, page.get_by_role("link", name="Time by operator"))
         page.keyboard.press("Enter")
         page.wait_for_url(re.compile(r"/operators"))
         rows = page.locator("section.card").first.locator("table").first.locator("tbody tr")

@@ -62,7 +62,7 @@ def test_one_key_has_not_all_places():
     callers = Callers(places=6, places_of_key=3)
     for key in "ccc":
         callers.ask(key)
-    with pytest.raises(LimitError, match="3 predictions of this key"), callers.turns.turn("c", 1.0):
+    with pytest.raises(LimitError, match="already has 3 predictions"), callers.turns.turn("c", 1.0):
         pass
     for key in "aab":
         callers.ask(key)

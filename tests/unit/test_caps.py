@@ -38,8 +38,8 @@ def test_every_field_beyond_its_cap_is_named() -> None:
     with pytest.raises(SpecError) as caught:
         within_caps(spec({"num_npus": 2048}, time_limit_s=101.0, effort=6.0), SETTINGS, ANYONE)
     assert {(error.path, error.message) for error in caught.value.errors} == {
-        ("/search/time_limit_s", "this server takes at most 100 s"),
-        ("/search/effort", "this server takes at most 5 times the default effort"),
+        ("/search/time_limit_s", "this server allows at most 100"),
+        ("/search/effort", "this server allows at most 5"),
         ("/cluster/num_npus", "this server plans for at most 1,024 cards"),
     }
 
@@ -57,5 +57,5 @@ def test_a_time_limit_that_nobody_chose_is_lowered() -> None:
 def test_a_key_has_a_time_limit_of_its_own() -> None:
     key = Principal(key_id="key_1", scope="write", max_time_limit_s=30.0)
     assert within_caps(spec(), SETTINGS, key).search.time_limit_s == 30.0
-    with pytest.raises(SpecError, match="this key takes at most 30 s"):
+    with pytest.raises(SpecError, match="this key allows at most 30"):
         within_caps(spec(time_limit_s=31.0), SETTINGS, key)

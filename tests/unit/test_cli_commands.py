@@ -426,11 +426,11 @@ def test_a_database_goes_through_a_file(command, own_database):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "ends early"),
+        ("", "is truncated"),
         ("no json\n", "not a JSON object"),
         ("[1]\n", "not a JSON object"),
         ("\xff\n", "not a JSON object"),
-        ("{}\n", "no export"),
+        ("{}\n", "not an export"),
     ],
 )
 def test_a_file_that_is_no_export_is_refused(command, own_database, text, message):

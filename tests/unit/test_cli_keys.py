@@ -143,11 +143,11 @@ def test_a_revoked_key_is_nobodys_and_stays_in_the_list(command, access):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("revoke", "key_0"), "there is no key key_0"),
+        (("revoke", "key_0"), "key_0 is not known here"),
         (("create", ""), "1 to 100 printable characters"),
         (("create", "x" * 101), "1 to 100 printable characters"),
         (("create", "a", "--scope", "root"), "--scope"),
-        (("create", "a", "--team", "Two Words"), "'Two Words' is no name of a team"),
+        (("create", "a", "--team", "Two Words"), "'Two Words' is not a valid team name"),
         (("create", "a", "--max-searches", "0"), "--max-searches"),
     ],
 )

@@ -115,7 +115,7 @@ def test_what_cannot_be_calibrated_to_is_refused(command: Callable[..., str], sp
     file = steps(tmp_path / "steps.csv", 1.0)
     to = ("--profile", "ascend-800t-a2", "-o", str(tmp_path / "o.yaml"))
     assert "does not say what ran" in command("calibrate", file, *to, code=2)
-    assert "how it ran is not said" in command("calibrate", file, *to, "--spec", spec_path, code=2)
+    assert "no strategy given for the run" in command("calibrate", file, *to, "--spec", spec_path, code=2)
     assert "is not a file" in command("calibrate", str(tmp_path / "none"), *to, code=2)
     assert "there is no plan" in command("runs", "add", "p_nothere", file, code=2)
     (tmp_path / "steps.csv").write_text("step_time_s\n1\nx\n")

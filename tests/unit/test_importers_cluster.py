@@ -210,7 +210,7 @@ def test_a_map_of_switches_says_how_many_nodes_are_below_each() -> None:
     assert said(import_cluster(uneven, leaf_oversubscription=2.0))["leaves_differ"]["found"] == 2
     told = said(import_cluster(files, leaf_nodes=8, leaf_oversubscription=2.0))["leaf_nodes_differ"]
     assert told == {"file": "tor.json", "found": 4, "given": 8}
-    with pytest.raises(SpecError, match="nothing says how many nodes"):
+    with pytest.raises(SpecError, match="number of nodes per leaf switch not given"):
         import_cluster(files[:1], leaf_oversubscription=2.0)
     with pytest.raises(SpecError, match="a second file of its kind"):
         import_cluster([*files, files[1]], leaf_oversubscription=2.0)
@@ -246,9 +246,9 @@ def test_a_supernode_larger_than_the_profiles_is_taken_as_it_is() -> None:
     ("texts", "profile", "told"),
     [
         ([json.dumps(table(2, 8, 0))] * 2, None, "a second file of its kind"),
-        ([matrix()], None, "no file says what cards"),
-        ([json.dumps(table(2, 5, 0))], None, "nodes of 5 devices"),
-        ([json.dumps(table(2, 5, 0))], "cloudmatrix-384", "whole cards"),
+        ([matrix()], None, "no file describes the cards"),
+        ([json.dumps(table(2, 5, 0))], None, "with 5 devices per node"),
+        ([json.dumps(table(2, 5, 0))], "cloudmatrix-384", "whole number of 2-die cards"),
     ],
 )
 def test_files_that_make_no_cluster_are_refused(texts: list[str], profile: str | None, told: str) -> None:

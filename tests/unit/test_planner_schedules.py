@@ -84,7 +84,7 @@ def test_dualpipe_takes_layers_of_one_copy() -> None:
     spread = estimated("dualpipe", layers_per_stage=[3, 4, 4, 5])
     assert tuple(stage.layers for stage in spread.stages) == rows
     assert estimated("dualpipe", layers_per_stage=rows).step_time_s == spread.step_time_s
-    with pytest.raises(SpecError, match="both devices"):
+    with pytest.raises(SpecError, match="two devices"):
         estimated("dualpipe", layers_per_stage=((3, 5), (4, 4), (4, 4), (5, 4)))
 
 

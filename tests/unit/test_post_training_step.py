@@ -283,9 +283,9 @@ def fits(layout_: GenerationLayout, left_bytes: float = 0.0, **lengths: Any) -> 
 
 
 def test_the_nearest_change_makes_room() -> None:
-    assert refused(GenerationLayout(tp=1, memory_fraction=0.75)).errors[0].hint == "memory_fraction 0.83"
+    assert refused(GenerationLayout(tp=1, memory_fraction=0.75)).errors[0].hint == "memory_fraction=0.83"
     assert fits(GenerationLayout(tp=1, memory_fraction=0.83))
-    assert refused(GenerationLayout(tp=1, memory_fraction=0.9), 30e9).errors[0].hint == "more states in offload"
+    assert refused(GenerationLayout(tp=1, memory_fraction=0.9), 30e9).errors[0].hint == "offload more states"
     long = refused(GenerationLayout(tp=1, memory_fraction=0.9), mean=8000, max=100_000).errors[0].hint
     most = int(long.split()[4])
     assert fits(GenerationLayout(tp=1, memory_fraction=0.9), mean=8000, max=most - 128)

@@ -62,7 +62,7 @@ def test_every_part_of_a_step_has_a_name() -> None:
 
 def test_a_single_plan_says_where_its_time_goes() -> None:
     alone = plan_with(compute_s=70.0, pipeline_bubble_s=20.0, exposed_ep_s=8.0, optimizer_s=2.0)
-    expected = "its time goes to compute 70%, pipeline bubble 20%, exposed expert communication 8%"
+    expected = "its time goes to compute (70%), pipeline bubble (20%), exposed expert communication (8%)"
     assert explanation(alone, None) == expected
 
 

@@ -23,7 +23,7 @@ def test_a_burst_then_the_rate():
     rate = RequestRate(2.0, clock=clock)
     for _ in range(round(2.0 * BURST_S)):
         rate.take("a")
-    with pytest.raises(LimitError, match="more than 2 requests a second") as caught:
+    with pytest.raises(LimitError, match="more than 2 requests per second") as caught:
         rate.take("a")
     assert caught.value.retry_after_s == 1
     rate.take("b")  # another key has its own

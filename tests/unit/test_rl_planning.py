@@ -248,7 +248,7 @@ def test_responses_that_fit_nowhere_are_no_plan_but_a_reason() -> None:
 
 def test_cards_that_no_layout_divides_name_the_nearest() -> None:
     strategy = {"tp": 1, "rl": {"placement": "separate", "generation_npus": 6, "generation": {"tp": 4}}}
-    with pytest.raises(SpecError, match="no whole number of replicas") as caught:
+    with pytest.raises(SpecError, match="not a multiple of the replica size") as caught:
         estimate(spec_of(strategy=strategy))
     assert caught.value.errors[0].path == "/strategy/rl/generation/tp"
     assert caught.value.errors[0].hint

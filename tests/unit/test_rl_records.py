@@ -154,7 +154,7 @@ def test_a_step_without_a_layout_or_a_time_is_no_record() -> None:
 def test_a_step_that_can_not_be_is_skipped_with_its_reason() -> None:
     [row] = validate_rl([record(how={"generation": {"tp": 3}})])
     assert row.predicted is None
-    assert "no whole number of replicas" in str(row.skipped)
+    assert "not a multiple of the replica size" in str(row.skipped)
 
 
 def test_lines_of_all_kinds_stand_in_one_file(tmp_path: Path) -> None:

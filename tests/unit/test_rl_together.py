@@ -41,7 +41,7 @@ ASKED = [
     (Strategy(tp=2, pp=2, swap_optimizer=True), 3072),  # another way to keep states, on the same sequences
     (Strategy(tp=1, pp=4, recompute=FULL), 6144),
     (Strategy(tp=1, pp=1, distributed_optimizer=False), 3072),  # too large
-    (Strategy(tp=3, pp=1), 3072),  # no whole number of replicas
+    (Strategy(tp=3, pp=1), 3072),  # not a multiple of the replica size
     (Strategy(tp=2, pp=2), 1024),  # packs that are too short
 ]
 
@@ -80,7 +80,7 @@ def test_generations_together_are_each_of_them_alone() -> None:
         asked, generations(SPEC.model, PROFILE, SPEC.cluster, TRAINING, asked), strict=True
     ):
         if isinstance(part, InfeasibleRlError):
-            with pytest.raises(InfeasibleRlError, match="no whole number of replicas"):
+            with pytest.raises(InfeasibleRlError, match="not a multiple of the replica size"):
                 generation_part(SPEC.model, PROFILE, SPEC.cluster, TRAINING, layout, case)
             assert case.npus == 15
             continue

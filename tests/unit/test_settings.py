@@ -68,7 +68,7 @@ def test_the_distributed_queue_needs_postgresql():
 def test_an_open_server_has_to_be_meant(host, is_open):
     settings = Settings(host=host)
     if is_open:
-        with pytest.raises(SpecError, match="everyone"):
+        with pytest.raises(SpecError, match="anyone"):
             settings.refuse_open_server()
     else:
         settings.refuse_open_server()

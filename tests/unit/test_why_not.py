@@ -136,7 +136,7 @@ def test_the_rule_that_leaves_nothing_is_named_with_the_nearest_change(
 def test_memory_that_nothing_brings_down_is_named_with_the_nearest_change() -> None:
     answer = asked({"tp": 1, "pp": 1, "micro_batch_size": 16}, batch=128, memory_limit_gib=44.0)
     assert answer.rule == "memory"
-    assert "the leanest strategy still needs" in answer.message
+    assert "the leanest strategy needs" in answer.message
     (near,) = answer.nearest
     assert near.change.count("->") == 1
 

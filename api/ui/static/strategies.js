@@ -243,7 +243,7 @@
       chosenText.textContent = "";
     } else {
       const { words } = data;
-      const [least, most] = isSolved(point) ? ["", ""] : [`${words.least} `, `${words.most} `];
+      const [least, most] = isSolved(point) ? ["", ""] : ["≥ ", "≤ "];
       const title = point.plan ? `${words.plan} ${point.rank}: ` : "";
       chosenText.textContent =
         `${title}${point.name} · ${least}${number(point.step_time_s)} s · ${least}${number(point.peak_memory_gib)} GiB · ` +

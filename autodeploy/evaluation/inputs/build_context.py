@@ -358,7 +358,7 @@ def _device_with_peak(profile: Profile, cluster: ClusterSpec, precision: str) ->
     if precision not in device.peak_flops:
         known = ", ".join(device.peak_flops)
         raise SpecError(
-            Message("evaluation.has_no_peak", device=device.name, precision=precision),
+            Message("common.has_no_products_in", device=device.name, precision=precision),
             path="/training/precision",
             hint=Message("common.one_of", names=known),
         )

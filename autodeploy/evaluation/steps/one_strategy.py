@@ -75,7 +75,7 @@ def candidate_of(
         raise SpecError(
             problem,
             path="/strategy/schedule",
-            hint=Message("evaluation.n_1f1b_interleaved_or_adaptive_pipe_take_any_number"),
+            hint=Message("common.one_of", names="1f1b, interleaved, adaptive_pipe"),
         )
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if "hierarchical_a2a" in strategy.features and strategy.moe_dispatcher is None:
@@ -255,16 +255,14 @@ def _applied(strategy: Strategy, stage_layers: np.ndarray) -> dict[ChoiceKey, np
             module = ChoiceKey.of(name)
             if module.name not in SWAP_NAMES:
                 raise UnsupportedError(
-                    Message("evaluation.swapping_is_not_modelled", name=repr(module.name)),
+                    Message("common.is_not_modelled_yet", what=f"swap {module.name!r}"),
                     path="/strategy/swap_per_stage",
                 )
             counts = np.asarray([stage.get(name, 0) for stage in strategy.swap_per_stage], dtype=np.int64)
             applied[module._replace(name=SWAP_NAMES[module.name])] = np.minimum(counts, stage_layers)
     for name in () if strategy.swap_per_stage is not None else strategy.swap:
         if name not in SWAP_NAMES:
-            raise UnsupportedError(
-                Message("evaluation.swapping_is_not_modelled", name=repr(name)), path="/strategy/swap"
-            )
+            raise UnsupportedError(Message("common.is_not_modelled_yet", what=f"swap {name!r}"), path="/strategy/swap")
         applied[ChoiceKey(SWAP_NAMES[name])] = stage_layers
     refuse_beside(applied, stage_layers)
     return applied
@@ -354,7 +352,7 @@ def judged_candidate(context: Context, strategy: Strategy) -> Candidates:
         raise SpecError(
             Message("evaluation.has_no_place_to_gather_sharded_parameters_layer", schedule=strategy.schedule),
             path="/strategy/fsdp",
-            hint=Message("evaluation.n_1f1b_or_interleaved_takes_them"),
+            hint=Message("common.one_of", names="1f1b, interleaved"),
         )
     return as_candidate(context, strategy, possible=True)
 

@@ -55,5 +55,5 @@ def refuse_unknown(layout: Layout, classes: StepClasses) -> None:
         raise UnsupportedError(
             Message("evaluation.by_operator_is_modelled_of"),
             path=PATH,
-            hint=Message("evaluation.full_recomputes_whole_layers"),
+            hint="granularity=full",
         )
