@@ -191,7 +191,10 @@ class AccessService:
         """
         with self._database.write() as session:
             if not ApiKeys(session).revoke(key_id, now=utc_now()):
-                raise NotFoundError(Message("common.is_not_known", value=key_id[:60]), hint="autodeploy keys ls")
+                raise NotFoundError(
+                    Message("common.there_is_no", what=Message("page.login.key"), name=key_id[:60]),
+                    hint="autodeploy keys ls",
+                )
 
     def recognise(self, key: str) -> Principal:
         """Whose key it is; asks the database every time, so that a revoked key ends at once.

@@ -191,7 +191,7 @@ class BatchService:
 
     def _seen(self, session: Session, batch_id: str) -> BatchRow:
         missing = NotFoundError(
-            Message("common.is_not_known", value=batch_id),
+            Message("services.there_is_no_batch", batch=batch_id),
             hint="POST /v1/batches",
         )
         row = Batches(session).get(batch_id)

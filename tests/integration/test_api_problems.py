@@ -200,7 +200,7 @@ async def test_a_problem_is_told_in_the_language_that_is_asked_for(client: httpx
     read = await client.post(
         "/new/read", data={"spec": "a: [1"}, headers={"Accept-Language": "zh", "Origin": "http://test"}
     )
-    assert read.json()["errors"][0]["message"] == "第 1 行第 4 列：没有用 ] 闭合"
+    assert read.json()["errors"][0]["message"] == "第 1 行第 4 列：缺少与之配对的 ]"
 
 
 async def test_a_pasted_configuration_of_an_unknown_architecture_is_doubted(client: httpx.AsyncClient) -> None:

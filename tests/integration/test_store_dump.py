@@ -122,7 +122,11 @@ def test_a_search_that_is_there_stays_as_it_is(services, database, target):
         (lambda lines: [lines[0] | {"version": 2}, *lines[1:]], "line 1", "version 2"),
         (lambda lines: [*lines, lines[1]], "line", "after the end"),
         (lambda lines: [lines[0], {"table": "passwords", "row": {}}, lines[-1]], "line 2", "known table"),
-        (lambda lines: [lines[0], {"table": "searches", "row": {"x": 1}}, lines[-1]], "line 2", "unknown x, no id"),
+        (
+            lambda lines: [lines[0], {"table": "searches", "row": {"x": 1}}, lines[-1]],
+            "line 2",
+            "unknown key x, missing id",
+        ),
         (
             lambda lines: [lines[0], {"table": "searches", "row": {"id": "s", "created_at": "today"}}, lines[-1]],
             "line 2",

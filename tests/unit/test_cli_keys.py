@@ -143,7 +143,7 @@ def test_a_revoked_key_is_nobodys_and_stays_in_the_list(command, access):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("revoke", "key_0"), "key_0 is not known here"),
+        (("revoke", "key_0"), "there is no API key key_0"),
         (("create", ""), "1 to 100 printable characters"),
         (("create", "x" * 101), "1 to 100 printable characters"),
         (("create", "a", "--scope", "root"), "--scope"),

@@ -95,7 +95,7 @@ def test_talk_is_in_the_language_of_the_command(chinese: Any, tmp_path: Path) ->
     [
         (["import", "no/such/file.sh"], "错误：无法读取 no/such/file.sh：没有该文件或目录"),
         (["runs", "rm", "run_none"], "错误：没有运行 run_none"),
-        (["keys", "revoke", "key_none"], "错误：此处没有 key_none"),
+        (["keys", "revoke", "key_none"], "错误：没有API 密钥 key_none"),
         (["export", "p_aaaaaaaa", "--to", "html"], "提示：autodeploy plan SPEC"),
         (["db", "prune", "--older-than", "soon"], "--older-than: 'soon' 不是时长"),
         (["recommend", "x.yaml", "--days", "0"], "--days: 0 天不是期限"),
