@@ -136,7 +136,7 @@ def share(text: str, option: str, *, most: float) -> float:
         ) from None
     if not 0.0 <= value <= most or (option == "--max-memory" and value == 0.0):
         raise SpecError(
-            Message("importers.is_not_from_to", value=repr(text[:40]), least="0 %", most=f"{most:.0%}"),
+            Message("common.is_outside", value=repr(text[:40]), range=f"[0 %, {most:.0%}]"),
             path=option,
             hint=Message("common.such_as", example="95%"),
         )

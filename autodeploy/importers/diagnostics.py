@@ -21,7 +21,7 @@ class Note:
 
     def in_words(self, place: str) -> Message:
         """`place = value: reason`."""
-        return Message("importers.value_and_reason", source=place, value=self.value, reason=self.reason)
+        return Message("common.place", place=f"{place} = {self.value}", message=self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Diagnostics:
     def doubts(self) -> tuple[str, ...]:
         """What changes the result and is not modelled, in words: the same that stands above a verdict."""
         return tuple(
-            Message("importers.source_value_reason", source=note.source, value=note.value, reason=note.reason)
+            Message("common.place", place=f"{note.source} {note.value}", message=note.reason)
             for note in self.unmodelled
         )
 
@@ -124,3 +124,8 @@ def shown(value: Any) -> str:
     """A value as short text."""
     text = f"{type(value).__name__} of {len(value)}" if isinstance(value, dict | list | tuple) else str(value)
     return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
+
+
+def not_modelled(what: str, by: str) -> Message:
+    """That a mechanism is not modelled yet, with the word of the file that asks for it."""
+    return Message("common.is_not_modelled_yet", what=Message("common.text_and_numbers", text=what, numbers=by))

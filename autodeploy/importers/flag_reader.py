@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.importers.diagnostics import DiagnosticsLog
+from autodeploy.importers.diagnostics import DiagnosticsLog, not_modelled
 from autodeploy.importers.flag_effects import HARMLESS, flag_effects
 from autodeploy.messages import Message, at_place
 
@@ -89,7 +89,7 @@ class FlagReader:
                 Message("importers.set_it", option=f"--set {name[:40]}=VALUE"),
             )
         if not given.values:
-            self.fail(flag, Message("importers.no_value_after_it"))
+            self.fail(flag, Message("stack.takes_value", flag=flag))
         self.log.take(given.place, field, given.text)
         return given.text.strip()
 
@@ -102,7 +102,7 @@ class FlagReader:
         """Refuses the script at the flag's place."""
         given = self.script.flags[flag]
         raise SpecError(
-            Message("importers.line_column", line=given.line, column=given.column, flag=flag, message=message),
+            at_place(Message("common.place", place=flag, message=message), (given.line, given.column)),
             hint=hint,
         )
 
@@ -111,7 +111,7 @@ class FlagReader:
         given = self.script.flags[flag]
         raise UnsupportedError(
             at_place(
-                Message("importers.mechanism_cannot_be_planned_yet", mechanism=mechanism, key=flag),
+                not_modelled(mechanism, flag),
                 (given.line, given.column),
             ),
             path="/model",

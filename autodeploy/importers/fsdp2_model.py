@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.importers.diagnostics import not_modelled
 from autodeploy.importers.marks import marked_preset
 from autodeploy.importers.rl_common import model_of, preset_named
 from autodeploy.messages import Message
@@ -49,12 +50,10 @@ def read_model(reader: KeyReader, text: str, name: str | None, otherwise: str, b
     """
     kind = reader.take("/model", "model.model_id")
     if kind in UNMODELLED:
-        raise UnsupportedError(
-            Message("importers.cannot_be_planned_yet", kind=kind, what=UNMODELLED[kind]), path="/model/model_id"
-        )
+        raise UnsupportedError(not_modelled(kind, UNMODELLED[kind]), path="/model/model_id")
     if recipe := reader.raw("model.quant_recipe_name"):
         raise UnsupportedError(
-            Message("importers.launch_for_ascend_950_cannot_be_planned_yet", key=recipe),
+            not_modelled("Ascend 950", recipe),
             path="/model/quant_recipe_name",
             hint=Message("importers.give_launch_for_a2_or_a3"),
         )

@@ -51,8 +51,8 @@ def import_fsdp2_script(
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
     if words is None:
         raise SpecError(
-            Message("importers.script_starts_no", program=PROGRAM),
-            hint=Message("importers.give_script_that_has_torchrun_line_with_all"),
+            Message("importers.no_command_with", words=PROGRAM),
+            hint=Message("importers.give_script_with_command"),
         )
     at = next(index for index, word in enumerate(words) if _is_program(word))
     named = words[at + 1].text if len(words) > at + 1 and not words[at + 1].text.startswith("--") else ""
@@ -116,7 +116,10 @@ def _typed(key: str, values: list[Value]) -> Any:
         return int(text) if known.type == "int" else float(text) if known.type == "float" else text
     except ValueError:
         path = "/" + key.replace(".", "/")
-        raise SpecError(Message("importers.takes_number_not", key=key, text=repr(text[:40])), path=path) from None
+        raise SpecError(
+            Message("common.takes_not", name=f"--{key}", kind=Message("field_fault.a_number"), value=repr(text[:40])),
+            path=path,
+        ) from None
 
 
 def _text(value: Value) -> str:

@@ -28,7 +28,9 @@ def read_strategy(reader: KeyReader, model: Mapping[str, Any], ranks: int | None
     moe = "n_routed_experts" in model
     batch = reader.number("/strategy/micro_batch_size", "training.per_device_train_batch_size", least=1)
     if batch is None:
-        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.framework_s_default"))
+        reader.log.default(
+            "/strategy/micro_batch_size", BATCH, Message("importers.default_of", framework="MindSpeed-LLM FSDP2")
+        )
     strategy: dict[str, Any] = {
         "tp": reader.number("/strategy/tp", "parallel.tp_size", least=1) or 1,
         "cp": reader.number("/strategy/cp", "parallel.cp_size", least=1) or 1,
@@ -53,9 +55,7 @@ def _context(reader: KeyReader) -> str:
             ", ".join(CP_ALGORITHMS),
         )
     if CP_ALGORITHMS[given] != given:
-        reader.log.unmodelled(
-            "/parallel/cp_type", given, Message("importers.gathered_keys_are_predicted_as", algorithm="ring")
-        )
+        reader.log.unmodelled("/parallel/cp_type", given, Message("importers.predicted_as", what="ring"))
     return CP_ALGORITHMS[given]
 
 
@@ -64,11 +64,11 @@ def _experts(reader: KeyReader, ranks: int | None) -> dict[str, Any]:
     ep = reader.number("/strategy/ep", "parallel.ep_size", least=1) or 1
     shards = reader.number("/strategy/ep", "parallel.ep_fsdp_size", least=1) or 1
     if ep > 1 and ranks is not None and ep * shards != ranks:
-        reason = Message("importers.ep_size_x_ep_fsdp_size_are_not", ranks=ranks)
+        reason = Message("importers.predicted_as", what=ranks // ep)
         reader.log.contradict("/parallel/ep_fsdp_size", "/strategy/ep", shards, reason)
     dispatcher = reader.take("/strategy/moe_dispatcher", "parallel.ep_dispatcher") or "eager"
     if dispatcher == "mc2":
-        reason = Message("importers.exchange_fused_with_its_products_is_predicted_as")
+        reason = Message("importers.predicted_as", what="All-to-All")
         reader.log.unmodelled("/parallel/ep_dispatcher", dispatcher, reason)
     return {"ep": ep, "etp": 1, "moe_dispatcher": "alltoall"}
 
@@ -92,7 +92,7 @@ def _switches(reader: KeyReader, *, moe: bool, ep: int) -> set[str]:
             reader.log.unmodelled(
                 "/optimization/chunk_loss_size",
                 chunk,
-                Message("importers.chunks_are_predicted_with_tokens", count=planned),
+                Message("importers.predicted_as", what=planned),
             )
     found |= set() if own and rotary else {"unfused_rotary"}
     if moe and own and grouped:
@@ -111,9 +111,7 @@ def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
     for pattern in patterns if isinstance(patterns, list) else ["model.layers.{*}"]:
         match = _LAYERS.fullmatch(str(pattern))
         if match is None:
-            reader.log.unmodelled(
-                "/parallel/recompute_modules", pattern, Message("importers.parts_of_layers_are_not_recomputed_alone")
-            )
+            reader.log.unmodelled("/parallel/recompute_modules", pattern, Message("importers.not_predicted"))
         elif match[1] is None:
             count = layers
         else:

@@ -25,14 +25,14 @@ SECTIONS: Final = ("model", "data", "parallel", "training", "optimization")
 ENVIRONMENT: Final = "examples/fsdp2/env_config.sh"  # CPU_AFFINITY_CONF=1 among others
 SIGNS: Final = frozenset({"fsdp_size", "fsdp_modules", "ep_fsdp_size", "ep_fsdp_modules"})
 # What changes time or memory and is predicted as its default; the values that change nothing.
-UNMODELLED: Final = {
-    "parallel.num_to_forward_prefetch": (1, Message("importers.units_gathered_ahead_are_predicted_as_a_single")),
-    "parallel.num_to_backward_prefetch": (1, Message("importers.units_gathered_ahead_are_predicted_as_a_single")),
-    "parallel.enable_chunk_batch": (False, Message("importers.batches_cut_in_chunks_are_predicted_whole")),
-    "parallel.fsdp_implementation": ("native", Message("importers.fsdp2_of_fsdp_turbo_is_predicted_as_pytorch")),
-    "data.packing": (False, Message("importers.packed_documents_are_predicted_as_full_sequences")),
-    "data.neat_packing": (False, Message("importers.packed_documents_are_predicted_as_full_sequences")),
-    "data.reset_attention_mask": (False, Message("importers.packed_documents_are_predicted_as_full_sequences")),
+UNMODELLED: Final[dict[str, Any]] = {
+    "parallel.num_to_forward_prefetch": 1,
+    "parallel.num_to_backward_prefetch": 1,
+    "parallel.enable_chunk_batch": False,
+    "parallel.fsdp_implementation": "native",
+    "data.packing": False,
+    "data.neat_packing": False,
+    "data.reset_attention_mask": False,
 }
 # Of the argument classes.
 DEFAULTS: Final = {"cutoff_len": 2048, "batch": 8, "accumulation": 1}
@@ -75,7 +75,10 @@ def import_fsdp2(
     sharded = reader.number("/cluster/num_npus", "parallel.fsdp_size", least=1)
     if ranks is not None and sharded is not None and sharded != ranks:
         reader.log.contradict(
-            "/parallel/fsdp_size", "/cluster/num_npus", sharded, Message("importers.launcher_starts_ranks", ranks=ranks)
+            "/parallel/fsdp_size",
+            "/cluster/num_npus",
+            sharded,
+            Message("importers.says", source="nnodes x nproc_per_node", value=ranks),
         )
     ranks = ranks if ranks is not None else sharded
     strategy = read_strategy(reader, model, ranks)
@@ -108,14 +111,18 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     """Batch = per_device_train_batch_size x gradient_accumulation_steps x ranks / cp (train/trainer.py, train)."""
     sequence = reader.number("/training/seq_length", "data.cutoff_len", least=1)
     if sequence is None:
-        reader.log.default("/training/seq_length", DEFAULTS["cutoff_len"], Message("importers.framework_s_default"))
+        reader.log.default(
+            "/training/seq_length",
+            DEFAULTS["cutoff_len"],
+            Message("importers.default_of", framework="MindSpeed-LLM FSDP2"),
+        )
     field = "/training/global_batch_size"
     steps = reader.number(field, "training.gradient_accumulation_steps", least=1) or DEFAULTS["accumulation"]
     found: dict[str, Any] = {"seq_length": sequence or DEFAULTS["cutoff_len"]}
     if ranks is not None:
         found["global_batch_size"] = int(strategy["micro_batch_size"]) * steps * max(1, ranks // int(strategy["cp"]))
     else:
-        reader.log.doubt(field, "open", Message("importers.file_has_no_fsdp_size_give_script_that"))
+        reader.log.doubt(field, "open", Message("importers.number_of_ranks_is_open"))
     precision = reader.take("/training/precision", "parallel.param_dtype") or "bf16"
     if precision not in ("bf16", "fp16", "fp32"):
         fault = Message("field_fault.is_invalid", value=repr(str(precision)[:40]))
@@ -139,7 +146,7 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
             Message("common.one_of", names="adamw, fused_adamw"),
         )
     if optimizer == "adamw":
-        reason = Message("importers.adamw_operator_by_operator_is_predicted_as_fused")
+        reason = Message("importers.predicted_as", what="fused_adamw")
         reader.log.unmodelled("/training/optimizer", optimizer, reason)
     steps_in_all = reader.raw("training.max_steps")
     if isinstance(steps_in_all, int) and steps_in_all > 0 and "global_batch_size" in found:

@@ -360,7 +360,7 @@ TELLING = ("moe", "expert", "mamba", "ssm", "linear", "recurrent", "conv", "hybr
 HARMLESS = ("router", "loss", "bias", "dtype", "dropout", "jitter", "noise", "init", "fusion", "impl", "backend")
 
 NO_EFFECT = Message("importers.no_effect_on_time_or_memory_of_step")
-CHECK = Message("importers.unknown_key_check_that_it_does_not_change")
+CHECK = Message("importers.unknown_key")
 
 _WITHOUT_EFFECT = (
     "apply_query_key_layer_scaling",
@@ -426,14 +426,12 @@ _WITHOUT_EFFECT = (
 IGNORED: dict[str, str] = {
     **dict.fromkeys(_WITHOUT_EFFECT, NO_EFFECT),
     **dict.fromkeys(("torch_dtype", "dtype"), Message("importers.training_precision_says_it")),
-    "expert_dtype": Message("importers.checkpoint_s_format_training_precision_says_what_is"),
-    "quantization_config": Message("importers.checkpoint_s_format_training_precision_says_what_is"),
-    "param_sink_number": Message("importers.learned_sink_tokens_are_not_counted"),
-    "param_sink_with_value": Message("importers.learned_sink_tokens_are_not_counted"),
-    **dict.fromkeys(("no_rope_layers", "no_rope_layer_interval"), "rotary positions are counted in every layer"),
-    **dict.fromkeys(
-        ("use_mtp", "num_mtp_modules", "mtp_transformer_layers"), "the released model has no prediction modules"
-    ),
-    "vision_config": Message("importers.only_language_model_is_planned"),
-    "audio_config": Message("importers.only_language_model_is_planned"),
+    "expert_dtype": Message("importers.training_precision_says_it"),
+    "quantization_config": Message("importers.training_precision_says_it"),
+    "param_sink_number": Message("importers.not_predicted"),
+    "param_sink_with_value": Message("importers.not_predicted"),
+    **dict.fromkeys(("no_rope_layers", "no_rope_layer_interval"), NO_EFFECT),
+    **dict.fromkeys(("use_mtp", "num_mtp_modules", "mtp_transformer_layers"), Message("importers.not_predicted")),
+    "vision_config": Message("importers.not_predicted"),
+    "audio_config": Message("importers.not_predicted"),
 }

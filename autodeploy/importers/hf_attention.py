@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.diagnostics import not_modelled, shown
 from autodeploy.importers.hf_compressed import read_compressed
 from autodeploy.messages import Message
 from autodeploy.specs.attention_kinds import USUAL_OFFSET
@@ -66,9 +67,7 @@ def window_pattern(reader: Reader, layers: int) -> list[str] | None:
         given = reader.raw(key)
         if given is not None:
             interval = max(1, reader.checked_count(given, reader.at(key), MAX_COUNT))
-            reader.log.take(
-                reader.at(key), "layer_types", given, Message("importers.every_so_many_layers_one_sees_everything")
-            )
+            reader.log.take(reader.at(key), "layer_types", given)
             return every(interval, layers, SLIDING)
     fixed = reader.architecture.full_every
     return every(fixed, layers, SLIDING) if fixed else None
@@ -89,11 +88,7 @@ def _indexer(reader: Reader, layers: int) -> dict[str, Any]:
         shared = [str(word).lower().startswith("s") for word in given] if isinstance(given, str | list) else []
         rhythm = _rhythm(shared) if len(shared) == layers else None
         if rhythm is None:
-            message = Message(
-                "importers.mechanism_cannot_be_planned_yet",
-                key=key,
-                mechanism=Message("mechanism.shared_index_pattern"),
-            )
+            message = not_modelled(Message("mechanism.shared_index_pattern"), key)
             raise UnsupportedError(
                 message, path=reader.at(key), hint=Message("importers.plan_model_of_same_size_without_it")
             )
@@ -141,7 +136,7 @@ def _kda(reader: Reader, layers: int) -> dict[str, Any]:
         )
     if given.get("use_full_rank_gate"):
         raise UnsupportedError(
-            Message("importers.mechanism_cannot_be_planned_yet", key=key, mechanism=Message("mechanism.output_gate")),
+            not_modelled(Message("mechanism.output_gate"), key),
             path=reader.at(key),
             hint=Message("importers.plan_model_of_same_size_without_it"),
         )
@@ -165,12 +160,7 @@ def _chunks(reader: Reader, layers: int) -> dict[str, Any]:
         reader.log.take(reader.at("layer_types"), "layer_types", types)
     elif isinstance(flags, list) and flags:
         types = [CHUNKED if flag else FULL for flag in flags]
-        reader.log.take(
-            reader.at("no_rope_layers"),
-            "layer_types",
-            flags,
-            Message("importers.layers_without_rotary_positions_see_all"),
-        )
+        reader.log.take(reader.at("no_rope_layers"), "layer_types", flags)
     else:
         of = max(1, reader.checked_count(interval or 4, reader.at("no_rope_layer_interval"), MAX_COUNT))
         types = every(of, layers, CHUNKED)
@@ -191,12 +181,12 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
     reader.took("attention_head_gate", "use_head_wise_attn_gate", gate)
     for name, modelled in (("use_moe", True), ("att_impl_type", "GQA")):
         if reader.raw(name) not in (None, modelled):
-            message = Message("importers.other_than_cannot_be_planned_yet", key=name, value=modelled)
+            message = Message("common.is_not_modelled_yet", what=f"{name}: {shown(reader.raw(name))}")
             raise UnsupportedError(
                 message, path=reader.at(name), hint=Message("importers.plan_model_of_same_size_without_it")
             )
     if modules:
-        reason = Message("importers.prediction_modules_are_layers_of_another_kind_planned")
+        reason = Message("importers.not_predicted")
         reader.log.ignore(reader.at("num_nextn_predict_layers"), modules, reason)
         reader.log.doubt("/num_nextn_predict_layers", modules, reason)
     found: dict[str, Any] = {"attention_head_gate": gate}
@@ -219,7 +209,7 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
     for name in ("num_attention_groups", "head_dim"):
         if other.get(name) not in (None, reader.raw(name)):
             raise UnsupportedError(
-                Message("importers.sliding_layers_with_another_cannot_be_planned_yet", key=name),
+                Message("common.is_not_modelled_yet", what=f"{name}: {shown(other[name])}"),
                 path=f"{reader.at(key)}/{name}",
                 hint=Message("importers.plan_model_of_same_size_without_it"),
             )

@@ -87,7 +87,7 @@ def _types(reader: Reader, layers: int) -> tuple[list[str], dict[str, int]]:
     found = types_of(numbers)
     if found is None:
         raise UnsupportedError(
-            Message("importers.entries_of_more_than_two_sizes_cannot_be_planned"),
+            Message("common.is_not_modelled_yet", what=Message("importers.entries_of_several_sizes")),
             path=path,
             hint=Message("importers.plan_model_of_same_size_without_it"),
         )

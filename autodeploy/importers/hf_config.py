@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from autodeploy.errors import FieldError, SpecError, UnsupportedError
-from autodeploy.importers.diagnostics import Diagnostics, DiagnosticsLog, shown
+from autodeploy.importers.diagnostics import Diagnostics, DiagnosticsLog, not_modelled, shown
 from autodeploy.importers.hf_architectures import (
     ARCHITECTURES,
     CHECK,
@@ -124,9 +124,7 @@ class Reader:
             if isinstance(found, list) and found and all(each == found[0] for each in found):
                 found = found[0]  # one value for every layer
             if isinstance(found, list | dict):
-                message = Message(
-                    "importers.is_sizes_that_differ_from_layer_to_layer", key=key, kind=type(found).__name__
-                )
+                message = Message("common.is_not_modelled_yet", what=f"{key}: {type(found).__name__}")
                 raise UnsupportedError(
                     message, path=self.at(key), hint=Message("importers.give_one_value_for_all_layers")
                 )
@@ -192,7 +190,7 @@ class Reader:
         if unknown:
             more = f" and {len(unknown) - MAX_SHOWN} more" if len(unknown) > MAX_SHOWN else ""
             named = ", ".join(unknown[:MAX_SHOWN]) + more
-            self.log.doubt("", "", Message("importers.unknown_keys_check_that_they_do_not_change", keys=named))
+            self.log.doubt("", "", Message("importers.unknown_keys", names=named))
 
     def unread(self) -> list[tuple[str, Any]]:
         """Keys that nothing has read, those of sections by the section's name and their own."""
@@ -218,27 +216,15 @@ class Reader:
 def _mapping(data: Mapping[str, Any] | bytes | str) -> Mapping[str, Any]:
     if isinstance(data, bytes | str):
         if len(data) > MAX_BYTES:
-            raise SpecError(
-                Message("common.is_larger_than_bytes", limit=MAX_BYTES, file="config.json"),
-                path="",
-                hint=Message("importers.give_content_of_config_json"),
-            )
+            raise SpecError(Message("common.is_larger_than_bytes", limit=MAX_BYTES, file="config.json"), path="")
         try:
             data = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
         except RecursionError:
             raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path="") from None
         except ValueError as error:  # also of undecodable bytes and of numbers with thousands of digits
-            raise SpecError(
-                Message("common.not_of_format", reason=error, format="JSON"),
-                path="",
-                hint=Message("importers.give_content_of_config_json"),
-            ) from error
+            raise SpecError(Message("common.not_of_format", reason=error, format="JSON"), path="") from error
     if not isinstance(data, Mapping):
-        raise SpecError(
-            Message("importers.not_json_object"),
-            path="",
-            hint=Message("importers.give_content_of_config_json"),
-        )
+        raise SpecError(Message("importers.not_json_object"), path="")
     return data
 
 
@@ -293,7 +279,7 @@ def _refuse_not_modelled(reader: Reader) -> None:
         if key not in reads and reader.config.get(key):
             hint = Message("importers.plan_model_of_same_size_without_it")
             raise UnsupportedError(
-                Message("importers.mechanism_cannot_be_planned_yet", mechanism=mechanism, key=key),
+                not_modelled(mechanism, key),
                 path=reader.at(key),
                 hint=hint,
             )
@@ -303,7 +289,7 @@ def _refuse_not_modelled(reader: Reader) -> None:
         for index, kind in enumerate(kinds if isinstance(kinds, list) else ()):
             if not (isinstance(kind, str | int) and kind in modelled):
                 hint = Message("importers.plan_model_of_same_size_without_it")
-                message = Message("importers.mechanism_cannot_be_planned_yet", mechanism=shown(kind), key=key)
+                message = not_modelled(shown(kind), key)
                 raise UnsupportedError(message, path=f"{reader.at(key)}/{index}", hint=hint)
 
 
@@ -328,19 +314,19 @@ def _read_attention(reader: Reader) -> dict[str, Any]:
     mla = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     fields |= {name: reader.take(name) for name in mla}
     if fields["kv_lora_rank"] is not None:
-        reader.forget("num_key_value_heads", kv_heads, "latent attention has one key and value a head")
-        reader.forget("head_dim", head_dim, "latent attention has its own dimensions")
+        reader.forget("num_key_value_heads", kv_heads, Message("importers.follows_from", what="kv_lora_rank"))
+        reader.forget("head_dim", head_dim, Message("importers.follows_from", what="kv_lora_rank"))
         return fields
     if reader.raw("multi_query_attention") is False:
         kv_heads = None
     if kv_heads is None:
         reader.log.default(
-            "num_key_value_heads", fields["num_attention_heads"], Message("importers.as_many_as_num_attention_heads")
+            "num_key_value_heads",
+            fields["num_attention_heads"],
+            Message("importers.follows_from", what="num_attention_heads"),
         )
     if head_dim is None and fields["qk_nope_head_dim"] is None:
-        reader.log.default(
-            "head_dim", Message("importers.hidden_size_num_attention_heads"), Message("importers.file_has_none")
-        )
+        reader.log.default("head_dim", "hidden_size / num_attention_heads", Message("importers.architecture_s_default"))
     fields |= {"num_key_value_heads": kv_heads, "head_dim": head_dim}
     nope, rope = fields.pop("qk_nope_head_dim"), fields.pop("qk_rope_head_dim")
     if nope is not None and rope is not None:  # Pangu Pro MoE V2: grouped queries, wider queries and keys than values
@@ -382,12 +368,14 @@ def _activation(reader: Reader) -> str:
         return "silu"
     if not gated and text in {"relu", "silu", "swish"}:
         reader.log.default(
-            "hidden_act", "gelu", Message("importers.plain_mlp_with_costs_what_one_with_gelu", name=text)
+            "hidden_act", "gelu", Message("specs.is_not_modelled_read_as_nearest", name=text, word="gelu")
         )
         return "gelu"
     hint = Message("common.one_of", names="silu, gelu")
     raise UnsupportedError(
-        Message("importers.activation_is_not_modelled", name=shown(value)), path=reader.at("hidden_act"), hint=hint
+        Message("common.is_not_modelled_yet", what=f"hidden_act {shown(value)}"),
+        path=reader.at("hidden_act"),
+        hint=hint,
     )
 
 
@@ -397,7 +385,7 @@ def _read_windows(reader: Reader, layers: int | None) -> dict[str, Any]:
     switch, first = reader.raw("use_sliding_window"), reader.raw("max_window_layers")
     if window is None or switch is False:
         if window is not None:
-            reader.log.ignore(reader.at("sliding_window"), window, Message("importers.use_sliding_window_is_false"))
+            reader.log.ignore(reader.at("sliding_window"), window, "use_sliding_window=false")
         return {"layer_types": types} if isinstance(types, list) and set(map(str, types)) != {"full_attention"} else {}
     reader.log.take(reader.at("sliding_window"), "sliding_window", window)
     if types is not None:
@@ -407,9 +395,7 @@ def _read_windows(reader: Reader, layers: int | None) -> dict[str, Any]:
     elif switch and first is not None and layers is not None:
         full = reader.checked_count(first, reader.at("max_window_layers"), MAX_LAYERS)
         types = ["full_attention" if i < full else "sliding_attention" for i in range(layers)]
-        reader.log.take(
-            reader.at("max_window_layers"), "layer_types", first, Message("importers.layers_before_it_see_everything")
-        )
+        reader.log.take(reader.at("max_window_layers"), "layer_types", first)
     return {"sliding_window": window, "layer_types": types}
 
 
@@ -429,7 +415,11 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
     experts, width = reader.count("n_routed_experts"), reader.take("intermediate_size")
     if reader.architecture.halves_intermediate and isinstance(width, int):
         width //= 2
-        reader.log.default("intermediate_size", width, Message("importers.half_of_key_which_counts_gate_and_up"))
+        reader.log.default(
+            "intermediate_size",
+            width,
+            Message("importers.follows_from", what=f"{reader.source('intermediate_size')} / 2"),
+        )
     names = ("num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group")
     found = {name: reader.take(name) for name in names}
     shared, shared_width = reader.count("n_shared_experts"), reader.count("shared_expert_intermediate_size")
@@ -440,13 +430,11 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
             reader.forget(name, value, Message("importers.there_are_no_routed_experts"))
         if width is None and not reader.architecture.gated and isinstance(fields["hidden_size"], int):
             width = 4 * fields["hidden_size"]
-            reader.log.default("intermediate_size", width, Message("importers.four_times_hidden_size"))
+            reader.log.default("intermediate_size", width, Message("importers.follows_from", what="4 x hidden_size"))
         return {"intermediate_size": width}
     if found["moe_intermediate_size"] is None and width is not None:
         found["moe_intermediate_size"] = width
-        reader.log.take(
-            reader.source("intermediate_size"), "moe_intermediate_size", width, Message("importers.experts_width")
-        )
+        reader.log.take(reader.source("intermediate_size"), "moe_intermediate_size", width)
     elif not dense and not shortcut:
         reader.forget("intermediate_size", width, Message("importers.no_layer_is_dense"))
     lead = next((i for i, layer in enumerate(dense) if i != layer), len(dense))
@@ -454,7 +442,9 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
         expert_width = found["moe_intermediate_size"]
         whole = isinstance(expert_width, int) and expert_width > 0 and shared_width % expert_width == 0
         shared = shared_width // expert_width if whole else 1
-        reader.log.default("n_shared_experts", shared, Message("importers.from_width_of_shared_experts"))
+        reader.log.default(
+            "n_shared_experts", shared, Message("importers.follows_from", what="shared_expert_intermediate_size")
+        )
     placed = {"first_k_dense_replace": lead, "mlp_only_layers": tuple(dense[lead:])}
     widths = {
         "intermediate_size": width if dense or shortcut else None,
@@ -472,13 +462,13 @@ def _beside_experts(reader: Reader) -> dict[str, Any]:
     number, kind = reader.raw(key) or 0, reader.raw("zero_expert_type")
     if number and kind not in {None, "identity"}:
         path, hint = reader.at("zero_expert_type"), Message("importers.plan_model_of_same_size_without_it")
-        message = Message("importers.mechanism_cannot_be_planned_yet", mechanism=shown(kind), key="zero_expert_type")
+        message = not_modelled(shown(kind), "zero_expert_type")
         raise UnsupportedError(message, path=path, hint=hint)
     reader.took("n_zero_experts", key, number)
     if (halves := reader.raw("num_hidden_layers")) is not None:
         reader.log.ignore(reader.at("num_hidden_layers"), halves, Message("importers.it_counts_halves_of_layers"))
     if (value := reader.raw(modules)) or (value := reader.raw("mtp_num_layers")):
-        reason = Message("importers.prediction_modules_are_layers_of_another_kind_planned")
+        reason = Message("importers.not_predicted")
         reader.log.ignore(reader.at(modules), value, reason)
         reader.log.doubt(f"/{modules}", value, reason)
     return {"n_zero_experts": number}
@@ -499,12 +489,12 @@ def _dense_layers(reader: Reader, layers: int) -> list[int]:
     frequency, step = reader.raw("moe_layer_freq"), reader.raw("decoder_sparse_step")
     only = reader.raw("mlp_only_layers") or []
     if not isinstance(only, list | tuple):
-        raise SpecError(Message("importers.not_list_of_layers"), path=reader.at("mlp_only_layers"))
+        raise SpecError(Message("field_fault.is_no_list", value=shown(only)), path=reader.at("mlp_only_layers"))
     named = {reader.checked_count(i, reader.at("mlp_only_layers"), MAX_LAYERS) for i in only}
     if isinstance(frequency, list):  # Megatron's form: one flag a layer
         if len(frequency) != layers:
             raise SpecError(
-                Message("common.entries_for_layers", count=len(frequency), layers=layers),
+                Message("common.entries_expected", count=layers, found=len(frequency)),
                 path=reader.at("moe_layer_freq"),
             )
         named |= {i for i, flag in enumerate(frequency) if not flag}
@@ -513,7 +503,7 @@ def _dense_layers(reader: Reader, layers: int) -> list[int]:
     step = step or reader.raw("moe_layer_interval") or reader.raw("interleave_moe_layer_step")
     if (moe_layers := reader.raw("moe_layers")) is not None:  # Llama-4 and others: the layers with experts
         if not isinstance(moe_layers, list):
-            raise SpecError(Message("importers.not_list_of_layers"), path=reader.at("moe_layers"))
+            raise SpecError(Message("field_fault.is_no_list", value=shown(moe_layers)), path=reader.at("moe_layers"))
         named |= set(range(layers)) - {reader.checked_count(i, reader.at("moe_layers"), MAX_LAYERS) for i in moe_layers}
         step = 1
     reads = "moe_layers_enum" in reader.architecture.reads
@@ -521,7 +511,7 @@ def _dense_layers(reader: Reader, layers: int) -> list[int]:
         listed = str(text).replace(" ", "").split(",")
         path = reader.at("moe_layers_enum")
         if not all(each.isdigit() for each in listed):
-            raise SpecError(Message("importers.not_numbers_of_layers_between_commas"), path=path)
+            raise SpecError(Message("field_fault.is_invalid", value=repr(shown(text))), path=path, hint="3,4,5")
         named |= set(range(layers)) - {reader.checked_count(int(each[:9]), path, MAX_LAYERS) for each in listed}
     every = max(1, reader.checked_count(frequency or 1, reader.at("moe_layer_freq"), MAX_LAYERS))
     sparse = max(1, reader.checked_count(step or 1, reader.at("decoder_sparse_step"), MAX_LAYERS))

@@ -71,7 +71,7 @@ def import_document(
         if not is_torchtitan(document):
             raise SpecError(
                 Message("importers.file_is_no_configuration_of_torchtitan"),
-                hint=Message("importers.it_has_model_and_parallelism"),
+                hint="[model], [parallelism]",
             )
         return import_torchtitan(document, text, name, _stem(filename), base_dir).with_doubts()
     if is_script(text, suffix) and is_verl(text):

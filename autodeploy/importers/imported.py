@@ -78,7 +78,7 @@ class Imported:
         names = [flag.name[:60] for flag in self.kept]
         more = f" and {len(names) - SHOWN_UNKNOWN} more" if len(names) > SHOWN_UNKNOWN else ""
         named = ", ".join(names[:SHOWN_UNKNOWN]) + more
-        return (Message("importers.not_known_check_that_they_change_neither_time", names=named),)
+        return (Message("importers.unknown_keys", names=named),)
 
     def with_doubts(self) -> Imported:
         """The same with its doubts in the document, so that they travel with the spec."""
@@ -104,7 +104,7 @@ class Imported:
         if profile is None:
             known = ", ".join(list_profiles())
             hint = Message("importers.cluster_profile_device_grade_num_npus_n_profiles", names=known)
-            raise SpecError(Message("importers.file_does_not_name_chips_it_is_for"), path="/cluster/profile", hint=hint)
+            raise SpecError(Message("common.is_required", name="profile"), path="/cluster/profile", hint=hint)
         if cluster is not None and cluster != own.get("profile"):
             own = {key: value for key, value in own.items() if key in {"num_npus", "nodes", "use", "spare_npus"}}
         own["profile"] = profile
@@ -136,25 +136,29 @@ class Imported:
         from autodeploy.importers.spec_file import read_spec_document
 
         if self.kind == "launch-script" and "seq_length" not in self.document["training"]:
-            unread = [n.reason for n in self.diagnostics.ignored if "its value stays unknown" in n.reason]
-            hint = Message("importers.add_to_launch", flag="--seq-length")
-            if unread:
-                hint = Message("importers.and_unread", hint=hint, unread=joined(unread, "semicolon"))
+            unread = [note.reason for note in self.diagnostics.ignored if _is_unread(note.reason)]
             raise SpecError(
-                Message("importers.file_has_no", name="--seq-length"), path="/training/seq_length", hint=hint
+                Message("common.is_required", name="--seq-length"),
+                path="/training/seq_length",
+                hint=joined(unread, "semicolon") if unread else "",
             )
         return read_spec_document(self.spec_document(cluster, device, num_npus), base_dir=self.base_dir)
 
     def _cards(self, profile: str) -> int:
         if self.ranks is None:
             raise SpecError(
-                Message("importers.file_does_not_say_how_many_cards_it"), path="/cluster/num_npus", hint="--num-npus N"
+                Message("common.is_required", name="num_npus"), path="/cluster/num_npus", hint="--num-npus N"
             )
         per_card = load_profile(profile).devices_per_npu
         if self.ranks % per_card:
             raise SpecError(
                 Message("importers.ranks_are_no_whole_number_of_cards_with", ranks=self.ranks, dies=per_card),
                 path="/cluster/num_npus",
-                hint=Message("importers.num_npus_n_or_another_cluster"),
+                hint="--num-npus N",
             )
         return self.ranks // per_card
+
+
+def _is_unread(reason: str) -> bool:
+    """Whether it says that a value of the script stays unknown."""
+    return isinstance(reason, Message) and reason.key == "importers.is_not_carried_out_its_value_stays_unknown"

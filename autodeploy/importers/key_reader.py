@@ -86,15 +86,15 @@ class KeyReader:
         """Marks everything under the path as read."""
         self._whole.append(path + ".")
 
-    def note_unmodelled(self, predicted: Mapping[str, tuple[Any, str]], *, but: frozenset[str] = frozenset()) -> None:
+    def note_unmodelled(self, predicted: Mapping[str, Any], *, but: frozenset[str] = frozenset()) -> None:
         """Says of every key that has another value than the one that is predicted what is predicted instead.
 
-        predicted : path -> the value that changes nothing, and the reason. but : paths that are predicted as they are.
+        predicted : path -> the value that changes nothing. but : paths that are predicted as they are.
         """
-        for path, (harmless, reason) in predicted.items():
+        for path, harmless in predicted.items():
             found = self.raw(path)
             if found is not None and found != harmless and path not in but:
-                self.log.unmodelled(pointer_of(path), found, reason)
+                self.log.unmodelled(pointer_of(path), found, Message("importers.predicted_as", what=harmless))
 
     def note_rest(
         self, reasons: Mapping[str, str], effect_of: Callable[[str], FlagEffect | None], otherwise: str

@@ -60,8 +60,8 @@ def read_vocabulary(reader: FlagReader, model: dict[str, Any], otherwise: str) -
         reader.log.default(_FIELD, size, reason)
         reader.log.doubt(_FIELD, size, reason)
         return size
-    hint = Message("importers.add_vocab_size_to_launch_or_set_it")
-    raise SpecError(Message("importers.file_has_no", name="--vocab-size"), path=_FIELD, hint=hint)
+    hint = Message("importers.set_it", option="--set VOCAB_SIZE=N")
+    raise SpecError(Message("common.is_required", name="--vocab-size"), path=_FIELD, hint=hint)
 
 
 def _of_preset(model: dict[str, Any], named: str) -> tuple[int, str] | None:
@@ -72,7 +72,7 @@ def _of_preset(model: dict[str, Any], named: str) -> tuple[int, str] | None:
         if _family(preset) in named and _same_size(preset, {**model, "vocab_size": preset.model.vocab_size})
     ]
     found = _agreed(alike, named)
-    return found and (found[0], Message("importers.script_has_none_that_of_whose_shape_it", name=found[1]))
+    return found and (found[0], Message("importers.follows_from", what=found[1]))
 
 
 def _of_layers(model: dict[str, Any], named: str) -> tuple[int, str] | None:
@@ -85,7 +85,7 @@ def _of_layers(model: dict[str, Any], named: str) -> tuple[int, str] | None:
         and all((getattr(preset.model, key) or None) == (model.get(key) or None) for key in widths)
     ]
     found = _agreed(alike, named)
-    return found and (found[0], Message("importers.script_has_none_that_of_whose_layers_are", name=found[1]))
+    return found and (found[0], Message("importers.follows_from", what=found[1]))
 
 
 def _of_family(model: dict[str, Any], named: str) -> tuple[int, str] | None:
@@ -97,9 +97,7 @@ def _of_family(model: dict[str, Any], named: str) -> tuple[int, str] | None:
         return None
     told = [preset for preset in presets if _is_series(preset, named)] or presets
     largest = max(told, key=lambda preset: preset.model.vocab_size)
-    size = largest.model.vocab_size
-    others = "others of its family change less than 0.3 % of the parameters"
-    return size, f"the script has none: that of {largest.title}; {others}"
+    return largest.model.vocab_size, Message("importers.follows_from", what=largest.title)
 
 
 def _agreed(presets: list[Preset], named: str) -> tuple[int, str] | None:
@@ -116,7 +114,7 @@ def _of_tokenizer(reader: FlagReader, named: str) -> tuple[int, str] | None:
     size, families = VOCABULARIES.get(tokenizer or "", (0, ()))
     if not size or (families and not any(family in named for family in families)):
         return None
-    return size, Message("importers.script_has_none_that_of", tokenizer=tokenizer)
+    return size, Message("importers.follows_from", what=tokenizer)
 
 
 def model_name(reader: FlagReader, model: dict[str, Any], otherwise: str) -> str:
@@ -136,9 +134,7 @@ def model_name(reader: FlagReader, model: dict[str, Any], otherwise: str) -> str
     claimed = [preset for preset in near if _family(preset) in named]
     if claimed and not same and total is not None:
         others = ", ".join(preset.title for preset in claimed)
-        reason = Message(
-            "importers.width_depth_and_heads_are_those_of_parameters", names=others, count=total / 1000000000.0
-        )
+        reason = Message("importers.shaped_like", names=others, count=total / 1000000000.0)
         reader.log.doubt("/model/name", written, reason)
         return f"{written[:150]} ({total / 1e9:,.1f} B)"
     return written

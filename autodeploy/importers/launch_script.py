@@ -138,8 +138,8 @@ def _training_words(followed: Followed) -> tuple[list[Value], str]:
         return held, "its variables"
     refuse_program(word.text for _, words in followed.commands for word in words)
     raise SpecError(
-        Message("importers.script_starts_no_training_with", flags=", ".join(sorted(SHAPE))),
-        hint=Message("importers.give_script_that_has_torchrun_line_with_all"),
+        Message("importers.no_command_with", words=", ".join(sorted(SHAPE))),
+        hint=Message("importers.give_script_with_command"),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, get_args
 
-from autodeploy.messages import Message
 from autodeploy.specs.model import HiddenAct, NormLayout
 from autodeploy.specs.presets import preset_names
 from autodeploy.stack.features import FEATURES
@@ -29,19 +28,14 @@ _MODEL: dict[str, frozenset[str]] = {
 def take_marks(text: str, spec: dict[str, Any], strategy: dict[str, Any], log: DiagnosticsLog) -> None:
     """Puts marked features into the strategy, marked cluster, model and lengths into the spec; notes each."""
     if features := _marked_features(text):
-        log.take("# autodeploy:", "/strategy/features", " ".join(features), Message("importers.they_have_no_flag"))
+        log.take("# autodeploy:", "/strategy/features", " ".join(features))
         strategy["features"] = sorted({*strategy["features"], *features})
     for name, value in _marks(text).items():
         if value in _MODEL.get(name, ()):
             log.take("# autodeploy:", f"/model/{name}", value)
             spec["model"][name] = value
     if lengths := marked_lengths(text):
-        log.take(
-            "# autodeploy:",
-            "/training/sequence_length_histogram",
-            len(lengths),
-            Message("importers.lengths_of_documents"),
-        )
+        log.take("# autodeploy:", "/training/sequence_length_histogram", len(lengths))
         spec["training"]["sequence_length_histogram"] = lengths
     cluster = marked_cluster(text)
     if cluster is not None:

@@ -61,11 +61,7 @@ def is_compressed(reader: FlagReader) -> bool:
     latent = any(reader.has(flag) for flag in LATENT)
     for flag, present in ((RATIOS, RATIOS in given), (LATENT[0], latent)):
         if own and not present:
-            raise SpecError(
-                Message("importers.file_has_no", name=flag),
-                path="/model/layer_types",
-                hint=Message("importers.add_to_launch", flag=flag),
-            )
+            raise SpecError(Message("common.is_required", name=flag), path="/model/layer_types")
     return own
 
 

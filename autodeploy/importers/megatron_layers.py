@@ -45,7 +45,7 @@ def read_chunks(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int)
     if layers % count:
         flag = "--num-layers"
         reader.log.contradict(
-            reader.script.flags[flag].place, FIELD, layers, Message("importers.chunks_do_not_divide_it", count=count)
+            reader.script.flags[flag].place, FIELD, layers, Message("common.does_not_divide", part=count, whole=layers)
         )
         return real, None
     each = layers // count
@@ -70,7 +70,7 @@ def layout_chunks(reader: FlagReader, text: str) -> Chunks:
         reader.fail(flag, Message("importers.more_than_entries", count=_MAX_LAYOUT))
     unknown = set(plain) - _SYMBOLS
     if unknown:
-        reader.fail(flag, Message("importers.is_not_one_of_e_t_m_l", sign=repr(min(unknown))))
+        reader.fail(flag, Message("importers.unexpected", token=repr(min(unknown))), "E,t,m,L,|")
     return layers_of_entries(plain)
 
 
@@ -100,7 +100,7 @@ def _noop_layers(reader: FlagReader, layers: int) -> list[int]:
     given = reader.words("--noop-layers", "/model/num_hidden_layers")
     found = sorted(set(_numbers(reader, "--noop-layers", given))) if given else []
     if found and found[-1] >= layers:
-        reader.fail("--noop-layers", Message("importers.is_not_below_num_layers", layer=found[-1], layers=layers))
+        reader.fail("--noop-layers", Message("common.is_outside", value=found[-1], range=f"[0, {layers - 1}]"))
     return found
 
 
@@ -131,13 +131,15 @@ def _rows(reader: FlagReader, text: str, pp: int) -> Chunks:
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):
+        rows = None
+    if not isinstance(rows, list):
         reader.fail(flag, Message("field_fault.is_no_list", value=repr(text[:40])))
-    if not isinstance(rows, list) or len(rows) != pp:
-        reader.fail(flag, Message("importers.not_list_of_stages", pp=pp))
+    if len(rows) != pp:
+        reader.fail(flag, Message("common.entries_expected", count=pp, found=len(rows)))
     rows = [row if isinstance(row, list) else [row] for row in rows]
     flat = [layers for row in rows for layers in row]
     if len({len(row) for row in rows}) != 1 or not all(type(n) is int and 0 <= n <= MAX_LAYERS for n in flat):
-        reader.fail(flag, Message("importers.every_stage_needs_as_many_numbers_of_layers"))
+        reader.fail(flag, Message("field_fault.is_invalid", value=repr(text[:40])))
     return [row[turn] for turn in range(len(rows[0])) for row in rows]
 
 

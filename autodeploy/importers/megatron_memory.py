@@ -30,7 +30,7 @@ def read_memory(reader: FlagReader, strategy: dict[str, Any], layers: int) -> di
     stages = _layers_of_stages(strategy, layers)
     counts = _modules(reader, stages) | _full(reader, strategy, stages)
     swap = sorted({name for flag, name in SWAPS.items() if reader.switch(flag, "/strategy/swap")})
-    reader.ignore(["--swap-modules"], Message("importers.every_part_of_attention_is_taken_to_be"))
+    reader.ignore(["--swap-modules"], Message("importers.predicted_as", what="--swap-attention"))
     offloads = [
         reader.switch(flag, "/strategy/swap_optimizer") for flag in ("--swap-optimizer", "--optimizer-cpu-offload")
     ]
@@ -100,7 +100,7 @@ def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
             if word in by_flag:
                 found[by_flag[word]] = list(stages)
             else:
-                reader.log.ignore("--recompute-modules", word, Message("importers.not_modelled"))
+                reader.log.ignore("--recompute-modules", word, Message("common.is_not_modelled_yet", what=word))
     for flag, name in COUNTED.items():
         number = reader.number(f"{flag}-num-layers", f"{FIELD}/modules")
         if reader.switch(flag, f"{FIELD}/modules"):

@@ -94,11 +94,7 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
 def _required(reader: FlagReader, flag: str, field: str) -> int:
     found = reader.number(flag, field)
     if found is None:
-        raise SpecError(
-            Message("importers.file_has_no", name=flag),
-            path=field,
-            hint=Message("importers.add_to_launch", flag=flag),
-        )
+        raise SpecError(Message("common.is_required", name=flag), path=field)
     if found < 1:
         reader.fail(flag, Message("field_fault.is_too_small", value=found))
     return found
@@ -147,7 +143,7 @@ def _windows(reader: FlagReader) -> dict[str, Any]:
     if (size := reader.text("--window-size", "/model/sliding_window")) is not None:
         left = size.strip("()\"' ").partition(",")[0]
         if not left.removeprefix("-").isdigit() or len(left) > 9:
-            reader.fail("--window-size", Message("importers.is_not_pair_of_numbers", value=repr(size[:40])))
+            reader.fail("--window-size", Message("field_fault.is_invalid", value=repr(size[:40])), "1024,0")
         window = int(left) + 1
     if window is None or window < 1:
         return {}
@@ -237,7 +233,7 @@ def _dense_layers(reader: FlagReader, layers: int) -> list[int]:
     for part in re.split(r"\+(?=\[)", body):
         match = _RUNS.fullmatch(part)
         if match is None or len(pattern) > MAX_LAYERS:
-            reader.fail("--moe-layer-freq", Message("importers.neither_number_nor_pattern", value=repr(text[:40])))
+            reader.fail("--moe-layer-freq", Message("field_fault.is_invalid", value=repr(text[:40])), "([0]*3+[1]*58)")
         pattern += [int(flag) for flag in match[1].split(",")] * int(match[2] or 1)
     noops = noop_numbers(reader)
     pattern = [kind for number, kind in enumerate(pattern) if number not in noops]  # it counts padding, too

@@ -97,10 +97,10 @@ def _ranks(reader: FlagReader, strategy: dict[str, Any]) -> int | None:
     ranks = reader.script.ranks
     if ranks is None:
         return None
-    reader.log.take("launcher", "/cluster/num_npus", ranks, Message("importers.processes_of_all_nodes"))
+    reader.log.take("launcher", "/cluster/num_npus", ranks)
     needed = strategy["tp"] * strategy["pp"] * strategy["cp"]
     if ranks % needed:
-        reason = Message("importers.tp_x_pp_x_cp_does_not_divide", needed=needed)
+        reason = Message("common.does_not_divide", part=f"tp x pp x cp = {needed}", whole=ranks)
         reader.log.contradict("launcher", "/cluster/num_npus", ranks, reason)
         return None
     return ranks
@@ -139,13 +139,11 @@ def _training(reader: FlagReader, strategy: dict[str, Any], ranks: int | None, m
     eight = reader.text("--fp8-format", "/training/precision")
     training["precision"] = "fp8" if eight else "bf16" if half else "fp32" if single else "fp16"
     if single and not eight:
-        reader.log.default("/training/precision", "fp32", Message("importers.neither_bf16_nor_fp16"))
+        reader.log.default("/training/precision", "fp32", Message("importers.default_of", framework="Megatron"))
     for flag in ("--fix-router", "--moe-router-force-load-balancing"):
         if reader.switch(flag, "/training/routing_imbalance"):
             training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
-            reader.log.default(
-                "/training/routing_imbalance", 1.0, Message("importers.sends_every_expert_as_many_tokens", flag=flag)
-            )
+            reader.log.default("/training/routing_imbalance", 1.0, Message("importers.follows_from", what=flag))
     steps = reader.number("--train-iters", "/training/tokens") if _is_known(reader, "--train-iters") else None
     samples = reader.number("--train-samples", "/training/tokens") if _is_known(reader, "--train-samples") else None
     total = samples if samples is not None else (steps * batch if steps and batch else None)

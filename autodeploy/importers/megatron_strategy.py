@@ -71,10 +71,10 @@ def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
 def _degree(reader: FlagReader, flag: str, name: str) -> int:
     found = reader.number(flag, f"/strategy/{name}")
     if found is None:
-        reader.log.default(f"/strategy/{name}", 1, Message("importers.framework_s_default"))
+        reader.log.default(f"/strategy/{name}", 1, Message("importers.default_of", framework="Megatron"))
         return 1
     if not 1 <= found <= MAX_DEGREE:
-        reader.fail(flag, Message("importers.is_not_from_to", least=1, value=found, most=MAX_DEGREE))
+        reader.fail(flag, Message("importers.is_not_whole_number_from_to", least=1, value=found, most=MAX_DEGREE))
     return found
 
 
@@ -83,10 +83,8 @@ def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
     algorithms = {flag: name for name, flag in CP_ALGORITHMS.items()} | {"kvallgather_cp_algo": "ring"}
     comm_types = {flag: name for name, flag in CP_COMM_TYPES.items()} | {"all_gather": "ring", "allgather": "ring"}
     algorithm = reader.text("--context-parallel-algo", field)
-    if algorithm is None and (comm := reader.words("--cp-comm-type", field)):
-        found = comm_types.get(comm[0])
-    else:
-        found = algorithms.get(algorithm or "megatron_cp_algo")
+    comm = reader.words("--cp-comm-type", field) if algorithm is None else ()
+    found = comm_types.get(comm[0]) if comm else algorithms.get(algorithm or "megatron_cp_algo")
     ulysses = reader.number("--ulysses-degree-in-cp", "/strategy/ulysses_degree")
     sizes = reader.words("--hierarchical-context-parallel-sizes", "/strategy/ulysses_degree")
     reader.ignore(["--use-cp-send-recv-overlap"], Message("importers.read_elsewhere"))
@@ -96,7 +94,7 @@ def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
         flag = "--context-parallel-algo" if algorithm is not None else "--cp-comm-type"
         reader.fail(
             flag,
-            Message("importers.not_modelled"),
+            Message("common.is_not_modelled_yet", what=algorithm or comm[0]),
             Message("common.one_of", names=", ".join(CP_ALGORITHMS.values())),
         )
     strategy["cp_algo"] = found
@@ -129,7 +127,7 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
         features.add("tp_extend_ep")
     if etp is None:
         etp = strategy["tp"]
-        reader.log.default("/strategy/etp", etp, Message("importers.framework_s_default"))
+        reader.log.default("/strategy/etp", etp, Message("importers.default_of", framework="Megatron"))
     if etp < 1:
         reader.fail("--expert-tensor-parallel-size", Message("field_fault.is_too_small", value=etp))
     strategy["etp"] = etp
@@ -186,12 +184,8 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
     if layers is None or not 1 <= layers <= 4096:
         flag = "--num-layers"
         if layers is not None:
-            reader.fail(flag, Message("importers.is_not_from_to", value=layers, least=1, most=4096))
-        raise SpecError(
-            Message("importers.file_has_no", name="--num-layers"),
-            path="/model/num_hidden_layers",
-            hint=Message("importers.add_to_launch", flag="--num-layers"),
-        )
+            reader.fail(flag, Message("importers.is_not_whole_number_from_to", value=layers, least=1, most=4096))
+        raise SpecError(Message("common.is_required", name="--num-layers"), path="/model/num_hidden_layers")
     dual = reader.text("--schedules-method", "/strategy/schedule") == "dualpipev"
     chunks_per_stage = 2 if dual else _virtual_stages(reader, pp, layers)
     real, chunks = read_chunks(reader, pp, layers, chunks_per_stage)
@@ -201,7 +195,7 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
     if chunks is not None and not dual:
         if len(chunks) % pp:
             place = next(f for f in PLACEMENT_FLAGS if f in reader.script.flags)
-            reader.fail(place, Message("importers.entries_cannot_be_spread_over_stages", count=len(chunks), pp=pp))
+            reader.fail(place, Message("common.does_not_divide", part=f"pp {pp}", whole=len(chunks)))
         chunks_per_stage = len(chunks) // pp
     if chunks is not None:
         rows = rows_of_stages(chunks, pp, v_shape=dual)
@@ -237,14 +231,14 @@ def _virtual_stages(reader: FlagReader, pp: int, layers: int) -> int:
         if not 1 <= count <= layers:
             reader.fail(
                 "--num-virtual-stages-per-pipeline-rank",
-                Message("importers.virtual_stages_of_layers", count=count, layers=layers),
+                Message("importers.is_not_whole_number_from_to", value=count, least=1, most=layers),
             )
         return count
     if each is None or pp == 1:
         return 1
     if each < 1 or layers % (pp * each):
         flag = "--num-layers-per-virtual-pipeline-stage"
-        reader.fail(flag, Message("importers.layers_do_not_divide_by_stages_of", layers=layers, pp=pp, each=each))
+        reader.fail(flag, Message("common.does_not_divide", part=f"pp {pp} x {each}", whole=f"--num-layers {layers}"))
     return layers // (pp * each)
 
 

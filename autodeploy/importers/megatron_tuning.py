@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.importers.flag_effects import BELONGS
 from autodeploy.messages import Message, at_place
 from autodeploy.specs.dpo import unmodelled_with_reference
 from autodeploy.specs.lora import TARGETS, unmodelled_with_adapters
@@ -39,14 +40,14 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     if not targets:
         reader.ignore(
             ("--lora-r", "--lora-alpha", "--lora-fusion"),
-            Message("importers.no_lora_target_modules_there_are_no_adapters"),
+            BELONGS,
         )
         return found
     unknown = [name for name in targets if name not in TARGETS]
     if unknown:
         reader.fail(
             "--lora-target-modules",
-            Message("importers.adapters_beside_are_not_modelled", name=unknown[0][:40]),
+            Message("common.is_not_modelled_yet", what=unknown[0][:40]),
             ", ".join(TARGETS),
         )
     problem = unmodelled_with_adapters(model.get, targets)
@@ -62,7 +63,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
             )
         sizes[field] = default if told is None else told
     if not reader.switch("--lora-fusion", "/training/lora"):
-        reader.log.default("/training/lora", "fused", Message("importers.predicted_as_with_lora_fusion"))
+        reader.log.default("/training/lora", "fused", Message("importers.predicted_as", what="--lora-fusion"))
     return found | {"lora": sizes | {"target_modules": list(targets)}}
 
 

@@ -56,13 +56,10 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
     for field, names in WIDTHS.items():
         found = reader.number(f"/model/{field}", *paths(names), least=1)
         if found is None:
-            beside = reader.raw("pretrained_model_dir") is not None
-            hint = Message(
-                "importers.keys_of_config_json_beside_pretrained"
-                if beside
-                else "importers.add_keys_of_model_s_config_json_under"
-            )
-            reader.fail(f"{CONFIG}.{names[0]}", Message("importers.file_has_no", name=names[0]), hint)
+            reader.raw("pretrained_model_dir")
+            hint = Message("importers.keys_of_config_json_beside_pretrained")
+
+            reader.fail(f"{CONFIG}.{names[0]}", Message("common.is_required", name=names[0]), hint)
         model[field] = found
     for field, names in OPTIONAL.items():
         if (found := reader.number(f"/model/{field}", *paths(names))) is not None:
@@ -108,13 +105,13 @@ def _activation(reader: KeyReader) -> str:
     gated = reader.raw(f"{CONFIG}.gated_linear_unit")
     text = "silu" if value is None else str(value).lower()
     if value is None:
-        reader.log.default("/model/hidden_act", "silu", Message("importers.file_has_none"))
+        reader.log.default("/model/hidden_act", "silu", Message("importers.default_of", framework="MindFormers"))
     if text in GATED:
         return "silu"
     if "gelu" in text:
         return "geglu" if gated or text == "geglu" else "gelu"
     raise UnsupportedError(
-        Message("importers.activation_is_not_modelled", name=repr(text[:40])),
+        Message("common.is_not_modelled_yet", what=f"hidden_act {text[:40]}"),
         path="/model/model_config/hidden_act",
         hint=Message("common.one_of", names="silu, gelu"),
     )
@@ -128,9 +125,7 @@ def _default_width(reader: KeyReader, model: dict[str, Any]) -> int:
     if isinstance(factor, int | float) and not isinstance(factor, bool) and 0 < factor < 100:
         width = int((factor + 0.01) * width)
     width = multiple * -(-width // multiple)
-    reader.log.default(
-        "/model/intermediate_size", width, Message("importers.two_thirds_of_four_times_width_rounded_up")
-    )
+    reader.log.default("/model/intermediate_size", width, Message("importers.follows_from", what="8/3 x hidden_size"))
     return width
 
 
@@ -147,7 +142,9 @@ def _experts(reader: KeyReader, layers: int) -> dict[str, Any]:
         width = reader.raw(f"{CONFIG}.intermediate_size") or reader.raw(f"{CONFIG}.ffn_hidden_size")
         if isinstance(width, int):
             found["moe_intermediate_size"] = width
-            reader.log.default("/model/moe_intermediate_size", width, Message("importers.as_wide_as_dense_mlp"))
+            reader.log.default(
+                "/model/moe_intermediate_size", width, Message("importers.follows_from", what="intermediate_size")
+            )
     found |= _dense_layers(reader, layers)
     if not ("n_group" in found and "topk_group" in found):
         found.pop("n_group", None)
@@ -168,7 +165,10 @@ def _dense_layers(reader: KeyReader, layers: int) -> dict[str, Any]:
     if isinstance(given, list) and len(given) == layers:
         return {"mlp_only_layers": [layer for layer, flag in enumerate(given) if not flag]}
     if type(given) is not int or not 1 <= given <= layers:
-        reader.fail(path, Message("importers.is_neither_number_of_layers_nor_one_flag", value=shown(given)))
+        fault = Message("field_fault.is_invalid", value=shown(given))
+        if isinstance(given, list):
+            fault = Message("common.entries_expected", count=layers, found=len(given))
+        reader.fail(path, fault)
     return {"mlp_only_layers": [layer for layer in range(layers) if layer % given]}
 
 

@@ -85,12 +85,12 @@ def _experts(reader: KeyReader, tp: int) -> dict[str, Any]:
         if extended:
             found["ep"] *= tp
         etp, reason = (
-            (1, Message("importers.experts_extended_over_tp_1"))
+            (1, Message("importers.follows_from", what="ep_extend_tp"))
             if extended
-            else (tp, Message("importers.older_models_as_tp"))
+            else (tp, Message("importers.follows_from", what="tp"))
         )
         if not legacy:
-            etp, reason = 1, Message("importers.mcore_models_1")
+            etp, reason = 1, Message("importers.default_of", framework="MindFormers")
         reader.log.default("/strategy/etp", etp, reason)
     path = f"{CONFIG}.moe_token_dispatcher_type"
     given = reader.take("/strategy/moe_dispatcher", path) or "alltoall"
@@ -115,7 +115,7 @@ def _schedule(reader: KeyReader, strategy: dict[str, Any], layers: int) -> list[
     if turns * pp > MAX_LAYERS:
         reader.fail(
             f"{CONFIG}.pp_interleave_num",
-            Message("importers.x_virtual_stages_are_more_than", turns=turns, pp=pp, most=MAX_LAYERS),
+            Message("common.exceeds", one=f"{turns} x {pp}", other=MAX_LAYERS),
         )
     dual = scheduler == "zero_bubble_v" and pp > 1
     if dual and turns != 2:
@@ -127,13 +127,14 @@ def _schedule(reader: KeyReader, strategy: dict[str, Any], layers: int) -> list[
     if scheduler not in {None, "1f1b", "zero_bubble_v"}:
         path = "/parallel/pipeline_config/pipeline_scheduler"
         reader.log.contradict(
-            path, "/strategy/schedule", scheduler, Message("importers.not_modelled_read_as_1f1b_with_its_stages")
+            path,
+            "/strategy/schedule",
+            scheduler,
+            Message("specs.is_not_modelled_read_as_nearest", name=scheduler, word="1f1b"),
         )
     if dual:
-        path = "/parallel/pipeline_config/pipeline_scheduler"
-        reader.log.default(
-            "/strategy/schedule", "dualpipev", Message("importers.zero_bubble_v_v_that_is_modelled", path=path)
-        )
+        nearest = Message("specs.is_not_modelled_read_as_nearest", name=scheduler, word="dualpipev")
+        reader.log.default("/strategy/schedule", "dualpipev", nearest)
     chunks = _chunks(reader, layers, pp, turns)
     strategy["vpp"] = 1 if dual else turns
     strategy["schedule"] = "dualpipev" if dual else "interleaved" if turns > 1 else "1f1b"
@@ -152,13 +153,13 @@ def _chunks(reader: KeyReader, layers: int, pp: int, turns: int) -> list[list[in
             reader.fail(
                 OFFSET,
                 Message("importers.layers_cannot_be_spread_over_chunks", layers=layers, count=pp * turns),
-                Message("importers.offset_one_number_stage"),
+                "offset=[1,0,...,0]",
             )
         return [[average] * pp for _ in range(turns)]
     rows = offset if isinstance(offset, list) and offset and isinstance(offset[0], list) else [offset]
     shaped = len(rows) == turns and all(isinstance(row, list) and len(row) == pp for row in rows)
     if not shaped or not all(type(value) is int and abs(value) <= layers for row in rows for value in row):
-        reader.fail(OFFSET, Message("importers.not_rows_of_whole_numbers", turns=turns, pp=pp))
+        reader.fail(OFFSET, Message("importers.rows_expected", rows=turns, columns=pp))
     chunks = [[average + value for value in row] for row in rows]
     total = sum(map(sum, chunks))
     if total != layers:
@@ -168,7 +169,7 @@ def _chunks(reader: KeyReader, layers: int, pp: int, turns: int) -> list[list[in
         else:
             reader.fail(OFFSET, Message("importers.it_places_layers_model_has", placed=total, layers=layers))
     if min(map(min, chunks)) < 0:
-        reader.fail(OFFSET, Message("importers.stage_has_fewer_than_no_layers"))
+        reader.fail(OFFSET, Message("field_fault.is_too_small", value=min(map(min, chunks))))
     return chunks
 
 
@@ -185,11 +186,11 @@ def _per_stage(reader: KeyReader, path: str, chunks: list[list[int]]) -> list[in
     if isinstance(given, int):
         rows = [[given] * pp]
     if not all(isinstance(row, list) and len(row) == pp for row in rows) or len(rows) not in {1, len(chunks)}:
-        reader.fail(
-            path, Message("importers.neither_true_nor_numbers_nor_rows_of", pp=pp, rows=len(chunks), columns=pp)
-        )
-    if not all(isinstance(value, int) and 0 <= value <= MAX_LAYERS for row in rows for value in row):
-        reader.fail(path, Message("importers.not_whole_numbers_from_0_to", most=MAX_LAYERS))
+        reader.fail(path, Message("importers.rows_expected", rows=len(chunks), columns=pp))
+    bad = [value for row in rows for value in row if not (isinstance(value, int) and 0 <= value <= MAX_LAYERS)]
+    if bad:
+        told = {"value": repr(bad[0])[:40], "least": 0, "most": MAX_LAYERS}
+        reader.fail(path, Message("importers.is_not_whole_number_from_to", **told))
     total = [sum(int(row[stage]) for row in rows) for stage in range(pp)]
     return [min(found, most) for found, most in zip(total, stages, strict=True)]
 
@@ -199,9 +200,7 @@ def _recompute(reader: KeyReader, chunks: list[list[int]]) -> dict[str, Any]:
     path = "recompute_config.select_recompute"
     selective = None
     if isinstance(reader.raw(path), dict):
-        reader.log.unmodelled(
-            "/" + path.replace(".", "/"), reader.raw(path), Message("importers.patterns_of_operators_are_not_modelled")
-        )
+        reader.log.unmodelled("/" + path.replace(".", "/"), reader.raw(path), Message("importers.not_predicted"))
         reader.whole(path)
     else:
         selective = _per_stage(reader, path, chunks)

@@ -28,7 +28,7 @@ REASONS = {
     **dict.fromkeys(("src_strategy_path_or_dir", "trainer", "run_mode", "use_parallel", "remote_save_url"), NO_EFFECT),
     **dict.fromkeys(("profile", "profile_start_step", "profile_stop_step", "init_start_profile"), NO_EFFECT),
     **dict.fromkeys(("profile_communication", "profile_memory", "auto_tune", "filepath_prefix", "context"), NO_EFFECT),
-    "parallel.dataset_strategy": Message("importers.follows_from_degrees"),
+    "parallel.dataset_strategy": Message("importers.follows_from", what="tp x pp x cp x dp"),
 }
 
 
@@ -60,12 +60,12 @@ def import_mindformers(
     _refuse_adapters(reader)
     if reader.raw("run_mode") not in (None, "train", "finetune"):
         raise SpecError(
-            Message("importers.run_mode_trains_nothing", mode=repr(document["run_mode"])),
+            Message("importers.trains_nothing", what=f"run_mode {document['run_mode']!r}"),
             path="/run_mode",
             hint="run_mode: train",
         )
     if document.get("run_mode") == "finetune":
-        reader.log.unmodelled("/run_mode", "finetune", Message("importers.fine_tuning_is_predicted_as_pre_training_on"))
+        reader.log.unmodelled("/run_mode", "finetune", Message("importers.predicted_as", what="train"))
     model = read_model(reader, name, otherwise)
     strategy, degrees = read_strategy(reader, model)
     training = _training(reader, strategy, degrees["dp"])
@@ -73,7 +73,9 @@ def import_mindformers(
     take_marks(text, spec, strategy, reader.log)
     spec |= {"search": {"target": "mindformers"}, "strategy": strategy}
     ranks = degrees["dp"] * strategy["tp"] * strategy["pp"] * strategy["cp"]
-    reader.log.take("/parallel_config", "/cluster/num_npus", ranks, Message("importers.follows_from_degrees"))
+    reader.log.take(
+        "/parallel_config", "/cluster/num_npus", ranks, Message("importers.follows_from", what="tp x pp x cp x dp")
+    )
     kept = reader.note_rest(REASONS, key_effect, Message("importers.not_in_table_kept"))
     return Imported(
         "mindformers-yaml",
@@ -104,7 +106,7 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
     sequence = reader.number("/training/seq_length", "model.model_config.seq_length", data, least=1)
     if sequence is None:
         reader.fail(
-            "model.model_config.seq_length", Message("importers.file_has_no", name="seq_length"), "seq_length: 4096"
+            "model.model_config.seq_length", Message("common.is_required", name="seq_length"), "seq_length: 4096"
         )
     field = "/training/global_batch_size"
     factors = [strategy["micro_batch_size"], dp]
@@ -120,7 +122,7 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
     kinds = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     dtype = reader.take("/training/precision", "model.model_config.compute_dtype")
     if dtype is None:
-        reader.log.default("/training/precision", "bf16", Message("importers.file_has_no", name="compute_dtype"))
+        reader.log.default("/training/precision", "bf16", Message("importers.default_of", framework="MindFormers"))
     elif dtype not in kinds:
         reader.fail(
             "model.model_config.compute_dtype",

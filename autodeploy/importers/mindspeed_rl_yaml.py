@@ -43,16 +43,16 @@ DEFAULT_MEMORY_FRACTION = 0.5
 REASONS = {
     "rl_config": Message("importers.no_field_of_spec"),
     "generate_config": Message("importers.no_field_of_spec"),
-    "critic_config": Message("importers.of_critic_predicted_as_actor_s"),
+    "critic_config": Message("importers.predicted_as", what="actor_config"),
     "defaults": Message("importers.no_field_of_spec"),
 }
 # Of rl_config and generate_config: what changes time or memory, and what it does without.
 UNMODELLED = {
-    "rl_config.multi_turn_enable": Message("importers.conversations_of_several_turns_are_predicted_as_a_single"),
-    "rl_config.share_backbone": Message("importers.lora_is_predicted_as_training_of_all_parameters"),
-    "rl_config.critic_resource.num_npus": Message("importers.own_cards_are_not_counted"),
-    "rl_config.reference_resource.num_npus": Message("importers.own_cards_are_not_counted"),
-    "rl_config.reward_resource.num_npus": Message("importers.own_cards_are_not_counted"),
+    "rl_config.multi_turn_enable": Message("importers.predicted_as", what="false"),
+    "rl_config.share_backbone": Message("importers.predicted_as", what="false"),
+    "rl_config.critic_resource.num_npus": Message("importers.not_predicted"),
+    "rl_config.reference_resource.num_npus": Message("importers.not_predicted"),
+    "rl_config.reward_resource.num_npus": Message("importers.not_predicted"),
 }
 
 OF_PACKS = ("--reset-attention-mask", "--reset-position-ids", "--no-pad-to-seq-lengths", "--variable-seq-lengths")
@@ -85,11 +85,7 @@ def import_mindspeed_rl(
     sections = {name: {} if document.get(name) is None else document[name] for name in (MEGATRON, ACTOR, *SECTIONS)}
     for section, found in sections.items():
         if not isinstance(found, Mapping):
-            raise SpecError(
-                Message("importers.it_has_no_keys"),
-                path=f"/{section}",
-                hint=Message("importers.keys_with_values_under_it"),
-            )
+            raise SpecError(Message("field_fault.is_no_mapping", value=repr(found)[:40]), path=f"/{section}")
     keys = {**sections[MEGATRON], **sections[ACTOR]}
     stage = keys.get("stage")
     if stage not in STAGES:
@@ -107,15 +103,11 @@ def import_mindspeed_rl(
     strategy["features"] = sorted({*strategy["features"], *read_gradient_sums(flags, strategy, adapted=True)})
     prompts = flags.number("--global-batch-size", "/training/rl/prompts_per_step")
     if prompts is None or prompts < 1:
-        raise SpecError(
-            Message("importers.file_has_no", name="global_batch_size"),
-            path=f"/{MEGATRON}/global_batch_size",
-            hint=Message("importers.prompts_of_step"),
-        )
+        raise SpecError(Message("common.is_required", name="global_batch_size"), path=f"/{MEGATRON}/global_batch_size")
     rl = _rl(reader, STAGES[stage], prompts)
     strategy["rl"] = _layout(reader, is_moe=bool(model.get("n_routed_experts")))
     flags.ignore(("--stage", "--seq-length", "--bf16", "--train-iters"), Message("importers.read_elsewhere"))
-    flags.ignore(OF_PACKS, Message("importers.attention_stays_within_samples_of_pack"))
+    flags.ignore(OF_PACKS, Message("importers.packed_documents_are_modelled_by_their_lengths"))
     spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
     take_marks(text, spec, strategy, flags.log)
     take_rl_marks(text, rl, reader.log)
@@ -155,7 +147,7 @@ def _shape(
 
         found = read_document(path)
         if isinstance(found, Mapping) and isinstance(found.get(called), Mapping):
-            reader.log.take(f"/{MEGATRON}/model", "/model", called, Message("importers.no_field_of_spec"))
+            reader.log.take(f"/{MEGATRON}/model", "/model", called)
             return dict(found[called]), None
     names = [name or "", str(called), str(keys.get("tokenizer_name_or_path", ""))]
     model = model_of(names, None, reader.log, f"/{MEGATRON}/model")

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.importers.diagnostics import not_modelled
 from autodeploy.messages import Message, at_place
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def refuse_name(word: str) -> None:
 
 def _refuse(by: str, place: tuple[int, int] | None = None) -> None:
     raise UnsupportedError(
-        at_place(Message("importers.launch_for_ascend_950_cannot_be_planned_yet", key=by), place),
+        at_place(not_modelled("Ascend 950", by), place),
         path="/cluster",
-        hint=Message("importers.give_launch_for_a2_or_a3_copy_for"),
+        hint=Message("importers.give_launch_for_a2_or_a3"),
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.importers.diagnostics import not_modelled
 from autodeploy.messages import Message, at_place
 
 if TYPE_CHECKING:
@@ -152,6 +153,6 @@ def refuse_other_configuration(document: Mapping[str, Any]) -> None:
 
 def refused(what: str, by: str, place: tuple[int, int] | None = None, path: str = "/training/kind") -> UnsupportedError:
     """The error that names what a launch does, and the word of the file that says so."""
-    key = "importers.trains_nothing" if what in NO_TRAINING else "importers.takes_other_time_and_memory"
-    message = at_place(Message(key, what=what, by=by), place)
+    nothing = Message("importers.trains_nothing", what=Message("common.text_and_numbers", text=what, numbers=by))
+    message = at_place(nothing if what in NO_TRAINING else not_modelled(what, by), place)
     return UnsupportedError(message, path=path, hint=Message("importers.give_launch_of_pre_training_of_all_parameters"))

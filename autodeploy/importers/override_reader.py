@@ -13,7 +13,7 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import DiagnosticsLog
 from autodeploy.importers.flag_effects import FlagEffect
 from autodeploy.importers.imported import KeptFlag
-from autodeploy.messages import Message
+from autodeploy.messages import Message, at_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,7 +118,7 @@ class OverrideReader:
         """Refuses the script at the key's place."""
         given = self.given[key]
         raise SpecError(
-            Message("importers.line_column", line=given.line, column=given.column, flag=key, message=message), hint=hint
+            at_place(Message("common.place", place=key, message=message), (given.line, given.column)), hint=hint
         )
 
     def under(self, prefix: str) -> dict[str, GivenFlag]:

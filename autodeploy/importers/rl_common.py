@@ -70,17 +70,17 @@ def model_of(names: Iterable[str], base_dir: Path | None, log: DiagnosticsLog, p
         found = base_dir / name / "config.json" if base_dir is not None else None
         if found is not None and not name.startswith("/") and ".." not in name and found.is_file():
             model, _ = read_hf_config(load_json(read_text(found)), name.rstrip("/").rpartition("/")[2])
-            log.take(place, "/model", name, Message("importers.its_config_json"))
+            log.take(place, "/model", name)
             return model.model_dump(mode="json", exclude_unset=True)
     preset = preset_named(*named)
     if preset is None:
         shown = ", ".join(name[:60] for name in named) or "none"
         raise SpecError(
-            Message("importers.no_preset_is_called_as_model_of_file", names=shown),
+            Message("importers.no_preset_for", names=shown),
             path="/model",
             hint=Message("importers.set_it", option="--name qwen3-8b"),
         )
-    log.take(place, "/model", preset, Message("importers.preset_of_that_shape"))
+    log.take(place, "/model", preset)
     return load_preset(preset).model_dump(mode="json", exclude_unset=True)
 
 
@@ -136,6 +136,6 @@ def whole_updates(prompts: int, mini_batch: int, log: DiagnosticsLog, place: str
         place,
         "/training/rl/updates_per_step",
         mini_batch,
-        Message("importers.prompts_are_no_multiple_of_it", prompts=prompts),
+        Message("common.does_not_divide", part=mini_batch, whole=prompts),
     )
     return 1

@@ -99,7 +99,7 @@ class Variables:
             self.refused.append((offset, f"(({expression[:50]}))"))
             return None
         except ExpressionError as error:
-            raise self.source.error(offset, Message("importers.arithmetic", reason=error)) from error
+            raise self.source.error(offset, Message("common.place", place="((...))", message=error.args[0])) from error
 
     def _expand(self, part: Part, builder: WordBuilder) -> None:
         if isinstance(part, Text):

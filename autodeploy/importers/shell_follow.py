@@ -149,7 +149,9 @@ class _Follower:
             if self._assign_number(command.arithmetic, command.offset):
                 return None
             if "=" in command.arithmetic.replace("==", "").replace("!=", "").replace("<=", "").replace(">=", ""):
-                self.followed.notes.append((command.offset, Message("importers.assignment_inside_is_not_followed")))
+                self.followed.notes.append(
+                    (command.offset, Message("importers.is_not_followed", text=f"(({command.arithmetic[:40]}))"))
+                )
                 return None
             number = self.variables.number(command.arithmetic, command.offset)
             return None if number is None else number != 0

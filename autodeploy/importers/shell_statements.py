@@ -19,7 +19,7 @@ from autodeploy.importers.shell_tree import (
     Word,
 )
 from autodeploy.importers.shell_words import WordReader
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -62,7 +62,7 @@ class StatementReader(WordReader):
             if self.position >= len(self.text):
                 if ends:
                     raise self.error(
-                        max(0, start - 1), Message("importers.no_before_end_of_script", word=" or ".join(sorted(ends)))
+                        max(0, start - 1), Message("importers.missing", word=joined(map(repr, sorted(ends)), "or"))
                     )
                 self._level -= 1
                 return found, ""
@@ -72,9 +72,7 @@ class StatementReader(WordReader):
                 self._level -= 1
                 return found, keyword
             if keyword in _CLOSING:
-                raise self.error(
-                    self.position, Message("importers.without_its", word=repr(keyword), other=repr(_CLOSING[keyword]))
-                )
+                raise self.error(self.position, Message("importers.unexpected", token=repr(keyword)))
             found += self._statement(keyword, link)
             link = ""
 
@@ -155,7 +153,7 @@ class StatementReader(WordReader):
         word = self.word()
         self._separators("")
         if self._keyword() != "in":
-            raise self.error(start, Message("importers.without_its", word="'case'", other="'in'"))
+            raise self.error(start, Message("importers.missing", word="'in'"))
         self.position += len("in")
         branches, end = [], ";;"
         while end == ";;":
@@ -179,7 +177,7 @@ class StatementReader(WordReader):
                 self.skip_blanks()
             end = self.peek()
             if not end:
-                raise self.error(start, Message("importers.no_before_end_of_script", word="'esac'"))
+                raise self.error(start, Message("importers.missing", word="'esac'"))
             if end not in "|)" or not found:
                 raise self.error(self.position, Message("importers.unexpected", token=repr(end)))
             self.position += 1
@@ -256,7 +254,7 @@ class StatementReader(WordReader):
             if self.peek() in {"", "(", "<", ">", ";"}:
                 break
             words.append(self.word())
-        raise self.error(start, Message("importers.is_never_closed", what="the array"))
+        raise self.error(start, Message("importers.is_never_closed", what="'('"))
 
     def _skip_redirection(self, redirection: re.Match[str]) -> None:
         self.position = redirection.end()

@@ -82,13 +82,11 @@ def _refuse_other_documents(document: Mapping[Any, Any]) -> None:
     keys = {str(key) for key in document}
     if "model" not in keys and keys & {"architectures", "model_type", "hidden_size"}:
         raise SpecError(
-            Message("importers.this_is_model_s_config_json_not_spec"),
+            Message("importers.not_a_spec", what="config.json"),
             hint=Message("importers.write_spec_with_model"),
         )
     if "plans" in keys and "search" in keys:
-        raise SpecError(
-            Message("importers.this_is_planset_not_spec"), hint=Message("importers.its_spec_is_under_search_spec")
-        )
+        raise SpecError(Message("importers.not_a_spec", what="PlanSet"), hint="/search/spec")
 
 
 def _with_profile_path(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
@@ -126,7 +124,7 @@ def _with_overlay(document: Mapping[str, Any], base_dir: Path | None) -> Mapping
     if not isinstance(overlay, str) or not overlay.lower().endswith(PROFILE_SUFFIXES):
         return document
     if base_dir is None:
-        hint = Message("importers.put_content_of_overlay_here")
+        hint = Message("importers.put_content_here")
         raise SpecError(
             Message("importers.file_cannot_be_named_here", name=overlay[:100]), path="/cluster/overlay", hint=hint
         )
@@ -156,7 +154,7 @@ def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
         errors.append(
             FieldError(
                 "/cluster/device",
-                Message("importers.has_no_chip_grade", profile=profile.name, device=repr(device)),
+                Message("common.there_is_no", what=Message("label.device"), name=repr(device)),
                 hint,
             )
         )
@@ -186,12 +184,14 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubts: list
         raise SpecError(errors=tuple(errors))
     config, name = value["hf_config"], value.get("name")
     if name is not None and not isinstance(name, str):
-        raise SpecError(Message("importers.name_is_not_text"), path="/name")
+        raise SpecError(Message("field_fault.is_no_text", value=repr(name)[:40]), path="/name")
     if isinstance(config, str):
         config = _config_file(config, base_dir)
     if not isinstance(config, Mapping):
         raise SpecError(
-            Message("importers.neither_file_name_nor_mapping"), path="/hf_config", hint="hf_config: ./config.json"
+            Message("field_fault.is_invalid", value=repr(config)[:40]),
+            path="/hf_config",
+            hint="hf_config: ./config.json",
         )
     try:
         model, diagnostics = read_hf_config(config, name)
@@ -205,7 +205,7 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubts: list
 
 def _config_file(name: str, base_dir: Path | None) -> Any:
     if base_dir is None:
-        hint = Message("importers.give_content_of_config_json")
+        hint = Message("importers.put_content_here")
         raise SpecError(Message("importers.file_cannot_be_named_here", name=name[:100]), path="/hf_config", hint=hint)
     path = base_dir / name
     if path.is_dir():

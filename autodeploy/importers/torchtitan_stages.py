@@ -36,11 +36,11 @@ def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
     model = str(reader.raw("model.name") or "")
     if model in WITHOUT:
         message = Message("importers.torchtitan_has_no_pipeline_for", model=model)
-        raise UnsupportedError(message, path=_pointer("degree"), hint=Message("importers.set_it_to_1"))
+        raise UnsupportedError(message, path=_pointer("degree"), hint="pipeline_parallel_degree=1")
     name = str(reader.take("/strategy/schedule", f"{P}schedule") or "1F1B")
     if name not in SCHEDULES:
         raise UnsupportedError(
-            Message("importers.schedule_cannot_be_planned_yet", name=name[:40]),
+            Message("common.is_not_modelled_yet", what=name[:40]),
             path=_pointer("schedule"),
             hint=" or ".join(SCHEDULES),
         )
@@ -60,14 +60,11 @@ def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
                 "importers.parts_are_no_pipeline", parts=len(counts), held=sum(counts), stages=stages, layers=layers
             ),
             path=_pointer("layers_per_stage"),
-            hint=Message("importers.parts_that_stages_divide"),
         )
     vpp = len(counts) // stages
     if (vpp == 1) != (schedule == "1f1b"):
         raise SpecError(
-            Message("importers.schedule_does_not_run_parts", name=name, count=vpp),
-            path=_pointer("schedule"),
-            hint=Message("importers.one_f_one_b_runs_one_part"),
+            Message("importers.schedule_does_not_run_parts", name=name, count=vpp), path=_pointer("schedule")
         )
     placed = [[counts[chunk * stages + stage] for chunk in range(vpp)] for stage in range(stages)]
     return {"pp": stages, "vpp": vpp, "schedule": schedule, "layers_per_stage": placed}

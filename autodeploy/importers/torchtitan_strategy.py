@@ -73,8 +73,7 @@ def _micro_batch(reader: KeyReader, stages: int) -> int:
     if batch % size:
         reader.fail(
             "training.local_batch_size",
-            Message("importers.batch_is_no_multiple_of_micro_batches", batch=batch, size=size),
-            Message("importers.multiple_of_size", size=size),
+            Message("common.does_not_divide", part=f"pipeline_parallel_microbatch_size {size}", whole=batch),
         )
     return size
 
@@ -102,11 +101,11 @@ def _context(reader: KeyReader, *, sparse: bool) -> str:
             reader.log.unmodelled(
                 "/" + key.replace(".", "/"),
                 True,
-                Message("importers.gathered_keys_are_predicted_as", algorithm="ulysses"),
+                Message("importers.predicted_as", what="ulysses"),
             )
         return "ulysses"
     method = reader.raw("parallelism.context_parallel_rotate_method") or "allgather"
-    reason = Message("importers.gathered_keys_are_predicted_as", algorithm="ring")
+    reason = Message("importers.predicted_as", what="ring")
     reader.log.unmodelled("/parallelism/context_parallel_rotate_method", method, reason)
     return "ring"
 
@@ -123,7 +122,7 @@ def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
     given = reader.take("/strategy/features", "model.converters") or []
     converters = {str(each) for each in given} if isinstance(given, list) else {str(given)}
     for name in sorted(converters - KNOWN):
-        reader.log.unmodelled("/model/converters", name, Message("importers.what_converter_changes_is_not_predicted"))
+        reader.log.unmodelled("/model/converters", name, Message("importers.not_predicted"))
     found = {feature for feature, name in CONVERTERS if name in converters}
     found -= set() if moe else {"grouped_gemm", "fused_operators"}
     found |= {"fused_swiglu"} if "grouped_gemm" in found else set()
@@ -150,11 +149,9 @@ def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str
     if mode == "selective" and option == "op":
         if by_operator:
             return {"granularity": "selective", "modules": ["by_operator"]}
-        reason = Message("importers.every_second_product_that_is_computed_again_is")
+        reason = Message("importers.predicted_as", what="norm, activation")
         reader.log.unmodelled("/activation_checkpoint/selective_ac_option", option, reason)
         return {"granularity": "selective", "modules": ["norm", "activation"]}
     if mode == "memory_budget":
-        reader.log.unmodelled(
-            "/activation_checkpoint/mode", mode, Message("importers.what_compiler_computes_again_is_predicted_as_kept")
-        )
+        reader.log.unmodelled("/activation_checkpoint/mode", mode, Message("importers.predicted_as", what="none"))
     return {"granularity": "none"}

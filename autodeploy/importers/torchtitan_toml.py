@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.diagnostics import not_modelled
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
@@ -37,9 +38,7 @@ REASONS: Final = {
     ),
     **dict.fromkeys(("optimizer", "lr_scheduler", "memory_estimation", "fault_tolerance", "experimental"), NO_EFFECT),
     **dict.fromkeys(("debug", "activation_checkpoint"), NO_EFFECT),
-    "parallelism": "of pipelines, or as it is predicted",
-    "compile": "torch.compile is off",
-    "quantize": "no converter asks for it",
+    **dict.fromkeys(("parallelism", "compile", "quantize"), NO_EFFECT),
 }
 # Models of which no layer is modelled.
 UNMODELLED_MODELS: Final = {"deepseek_v4": Message("mechanism.compressed_attention")}
@@ -48,16 +47,13 @@ EIGHT_BITS: Final = ("float8", "mx", "quant", "hif8")
 _SECTION: Final = re.compile(r"^\[parallelism\]\s*$", re.MULTILINE)
 MODULES: Final = "training.num_mtp_modules"
 # What changes time or memory and is predicted as its default; the values that change nothing.
-UNMODELLED: Final = {
-    "compile.enable": (False, Message("importers.what_torch_compile_fuses_is_predicted_as_single")),
-    "training.enable_cpu_offload": (False, Message("importers.parameters_on_host_are_predicted_on_device")),
-    MODULES: (0, Message("importers.prediction_modules_are_predicted_for_deepseek_v3_2")),
-    "optimizer.early_step_in_backward": (False, Message("importers.update_is_predicted_after_passes")),
-    "parallelism.enable_async_tensor_parallel": (False, Message("importers.batches_cut_in_chunks_are_predicted_whole")),
-    "parallelism.expert_parallel_comm_backend": (
-        "standard",
-        Message("importers.exchange_fused_with_its_products_is_predicted_as"),
-    ),
+UNMODELLED: Final[dict[str, Any]] = {
+    "compile.enable": False,
+    "training.enable_cpu_offload": False,
+    MODULES: 0,
+    "optimizer.early_step_in_backward": False,
+    "parallelism.enable_async_tensor_parallel": False,
+    "parallelism.expert_parallel_comm_backend": "standard",
 }
 
 
@@ -79,7 +75,6 @@ def load_toml(text: str) -> Mapping[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise SpecError(
             Message("common.not_of_format", reason=str(error)[:200], format="TOML"),
-            hint=Message("importers.give_configuration_of_torchtitan"),
         ) from None
 
 
@@ -144,7 +139,7 @@ def _refuse_formats(reader: KeyReader) -> None:
     for each in converters if isinstance(converters, list) else [converters]:
         if str(each).startswith(EIGHT_BITS):
             raise UnsupportedError(
-                Message("importers.launch_for_ascend_950_cannot_be_planned_yet", key=str(each)[:40]),
+                not_modelled("Ascend 950", str(each)[:40]),
                 path="/model/converters",
                 hint=Message("importers.give_launch_for_a2_or_a3"),
             )
@@ -156,17 +151,15 @@ def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[s
     if name:
         return model_of([name], base_dir, reader.log, "/model/name")
     if kind in UNMODELLED_MODELS:
-        raise UnsupportedError(
-            Message("importers.cannot_be_planned_yet", kind=kind, what=UNMODELLED_MODELS[kind]), path="/model/name"
-        )
+        raise UnsupportedError(not_modelled(kind, UNMODELLED_MODELS[kind]), path="/model/name")
     found = preset_of_flavor(kind, flavor)
     if found is None:
         known = ", ".join(f"{each.name} {each.flavor}" for each in torchtitan_models())
-        message = Message("importers.no_preset_has_shape_of", name=kind[:40], flavor=flavor[:40])
+        message = Message("importers.no_preset_for", names=f"{kind[:40]} {flavor[:40]}")
         raise UnsupportedError(
-            message, path="/model/flavor", hint=Message("importers.name_it_name_qwen3_8b_or_one_of", known=known)
+            message, path="/model/flavor", hint=Message("importers.name_preset_or_one_of", known=known)
         )
-    reader.log.take("/model/flavor", "/model", found.preset, Message("importers.preset_of_that_shape"))
+    reader.log.take("/model/flavor", "/model", found.preset)
     model = load_preset(found.preset).model_dump(mode="json", exclude_unset=True)
     modules = reader.number("/model/num_nextn_predict_layers", MODULES) if found.predicts else 0
     return {**model, "num_nextn_predict_layers": modules or 0}
@@ -186,12 +179,12 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
     replicas = 0 if ranks is None else ranks // cut
     if batch is None and ranks is not None:
         batch = local * replicas
-        reader.log.default(field, batch, Message("importers.local_batch_size_on_every_replica"))
+        reader.log.default(field, batch, Message("importers.follows_from", what="local_batch_size x dp"))
     elif strategy.get("pp", 1) > 1 and batch is not None and replicas and batch > local * replicas:
         reason = Message("importers.pipeline_fills_once_for_every_local_batch")
         reader.log.unmodelled("/training/global_batch_size", batch, reason)
     elif batch is None:
-        reader.log.doubt(field, "open", Message("importers.file_has_neither_batch_nor_number_of_ranks"))
+        reader.log.doubt(field, "open", Message("importers.number_of_ranks_is_open"))
     found: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}
     found |= {} if batch is None else {"global_batch_size": batch}
     for key in ("training.mixed_precision_param", "training.dtype"):
@@ -202,7 +195,7 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
                 Message("common.one_of", names="bfloat16, float32"),
             )
     if reader.raw("training.dtype") == "bfloat16":
-        reader.fail("training.dtype", Message("importers.weights_and_states_in_bf16_alone_are_not"), "float32")
+        reader.fail("training.dtype", Message("common.is_not_modelled_yet", what="bfloat16"), "float32")
     found["precision"] = DTYPES[reader.take("/training/precision", "training.mixed_precision_param") or "bfloat16"]
     if reader.switch("/training/routing_imbalance", "debug.moe_force_load_balance"):
         found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}

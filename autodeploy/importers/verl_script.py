@@ -135,8 +135,8 @@ def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
             program = text
     if not any(key.startswith(SIGN) for key in found):
         raise SpecError(
-            Message("importers.script_starts_no", program="verl.trainer"),
-            hint=Message("importers.give_script_that_has_overrides"),
+            Message("importers.no_command_with", words="verl.trainer"),
+            hint=Message("importers.give_script_with_command"),
         )
     return program or "verl.trainer.main_ppo", config, found
 
@@ -197,7 +197,7 @@ def _rl(
     }
     for key in ("reward.reward_model.enable", "reward_model.enable"):
         if reader.switch(key, f"{field}/reward", default=False):
-            reader.log.unmodelled(key, "true", Message("importers.reward_model_is_left_out_its_size_is"))
+            reader.log.unmodelled(key, "true", Message("importers.not_predicted"))
     return rl, placement, generating
 
 
@@ -209,7 +209,7 @@ def _algorithm(reader: OverrideReader, program: str) -> str:
     if "dapo" in program or reader.switch("algorithm.filter_groups.enable", field, default=False):
         return "dapo"
     if given not in GROUPED:
-        reader.log.doubt(field, given, Message("importers.it_is_predicted_as_grpo_whose_phases_it"))
+        reader.log.doubt(field, given, Message("importers.predicted_as", what="grpo"))
     return "grpo"
 
 
@@ -224,9 +224,7 @@ def _placement(reader: OverrideReader, program: str) -> tuple[dict[str, Any], in
         if not bound:
             return {"placement": "separate"}, generating
         if not bound.is_integer():
-            reader.log.doubt(
-                field, math.ceil(bound), Message("importers.share_of_step_is_predicted_as_whole_steps", share=bound)
-            )
+            reader.log.doubt(field, bound, Message("importers.predicted_as", what=math.ceil(bound)))
         return {"placement": "async", "staleness": math.ceil(bound), "partial_rollout": partial}, generating
     if ONE_STEP in program:
         return {"placement": "async", "staleness": 1}, _ranks(reader, "rollout", 1, 8)
@@ -235,9 +233,7 @@ def _placement(reader: OverrideReader, program: str) -> tuple[dict[str, Any], in
         generating = _ranks(reader, ROLLOUT, None, None)
         return {"placement": "async", "staleness": bound, "partial_rollout": True}, generating
     if mode != "sync":
-        reader.log.unmodelled(
-            "trainer.v1.trainer_mode", mode, Message("importers.on_same_cards_generation_is_predicted_in_turn")
-        )
+        reader.log.unmodelled("trainer.v1.trainer_mode", mode, Message("importers.predicted_as", what="sync"))
     return {"placement": "colocated"}, None
 
 
@@ -247,16 +243,14 @@ def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | 
     written = reader.text(f"{ROLLOUT}.name", f"{field}/engine", "vllm") or "vllm"
     if written not in ENGINES:
         raise UnsupportedError(
-            Message("common.generation_with_cannot_be_planned_yet", engine=written[:40]),
+            Message("common.is_not_modelled_yet", what=written[:40]),
             path=field,
             hint=Message("common.one_of", names="vllm, sglang, trtllm"),
         )
     engine = "vllm-ascend" if on_ascend and written == "vllm" else ENGINES[written]
     quantised = reader.text(f"{ROLLOUT}.quantization", f"{field}/precision")
     if quantised is not None and quantised not in PRECISIONS:
-        reader.log.unmodelled(
-            f"{ROLLOUT}.quantization", quantised, Message("importers.generation_is_predicted_in_bf16")
-        )
+        reader.log.unmodelled(f"{ROLLOUT}.quantization", quantised, Message("importers.predicted_as", what="bf16"))
     eager = reader.switch(f"{ROLLOUT}.enforce_eager", f"{field}/mode", default=False)
     found: dict[str, Any] = {
         "tp": reader.whole(f"{ROLLOUT}.tensor_model_parallel_size", f"{field}/tp", 2),
@@ -270,7 +264,7 @@ def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | 
     }
     offload = strategy.pop("offload")
     if offload and generating is not None:
-        reason = Message("importers.trainers_that_share_no_card_with_generation_keep")
+        reason = Message("importers.not_predicted")
         reader.log.unmodelled("offload", "+".join(offload), reason)
         offload = []
     reader.under(f"{ROLLOUT}.log_prob_")

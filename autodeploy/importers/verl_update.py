@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import UnsupportedError
+from autodeploy.importers.diagnostics import not_modelled
 from autodeploy.importers.flag_reader import FlagReader
 from autodeploy.importers.launch_script import GivenFlag, LaunchScript
 from autodeploy.importers.megatron_strategy import read_strategy
@@ -61,7 +62,7 @@ def read_update(
     if backend in SHARDED:
         return _sharded(reader), None
     raise UnsupportedError(
-        Message("importers.training_with_cannot_be_planned_yet", backend=backend[:40], program=program[:60]),
+        not_modelled(backend[:40], program[:60]),
         path="/strategy",
         hint=Message("common.one_of", names="megatron, fsdp2"),
     )

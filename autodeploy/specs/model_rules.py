@@ -78,7 +78,7 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
         found.append(
             (
                 "num_key_value_heads",
-                Message("specs.does_not_divide", part=kv_heads, whole=f"num_attention_heads {heads}"),
+                Message("common.does_not_divide", part=kv_heads, whole=f"num_attention_heads {heads}"),
                 hint,
             )
         )
@@ -139,7 +139,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         )
     if linear is not None and linear.num_value_heads % linear.num_key_heads:
         message = Message(
-            "specs.does_not_divide",
+            "common.does_not_divide",
             part=f"num_key_heads {linear.num_key_heads}",
             whole=f"num_value_heads {linear.num_value_heads}",
         )
@@ -210,7 +210,7 @@ def _compressed_faults(model: ModelSpec) -> list[Fault]:
         found.append(("num_key_value_heads", message, "1"))
     if model.num_attention_heads % compressed.o_groups:
         message = Message(
-            "specs.does_not_divide",
+            "common.does_not_divide",
             part=f"o_groups {compressed.o_groups}",
             whole=f"num_attention_heads {model.num_attention_heads}",
         )
@@ -308,7 +308,7 @@ def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fau
         return [
             (
                 "n_group",
-                Message("specs.does_not_divide", part=f"n_group {groups}", whole=f"n_routed_experts {experts}"),
+                Message("common.does_not_divide", part=f"n_group {groups}", whole=f"n_routed_experts {experts}"),
                 Message("specs.divisor_of", number=experts),
             )
         ]

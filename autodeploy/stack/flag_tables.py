@@ -60,7 +60,7 @@ class RegisteredFlag:
                 return Message(
                     "common.takes_not",
                     name=self.name,
-                    kind="a whole number" if self.type == INT else "a number",
+                    kind=Message("field_fault.a_whole_number") if self.type == INT else Message("field_fault.a_number"),
                     value=repr(value),
                 )
         return None

@@ -84,9 +84,7 @@ def rank_work(model: ModelSpec, tp: int, dp: int, ep: int, *, weight_bytes: floa
     weight_bytes : of an element of a linear layer's weight: 2, in 8-bit formats 1.
     """
     for name in sorted(unmeasured_types(model)):
-        raise UnsupportedError(
-            Message("common.generation_with_cannot_be_planned_yet", engine=name.replace("_", " ")), path="/model"
-        )
+        raise UnsupportedError(Message("common.is_not_modelled_yet", what=name.replace("_", " ")), path="/model")
     shard, layers = sharding(tp, ep), layer_kinds(model)
     products: list[Product] = []
     caches: list[Cache] = []

@@ -211,7 +211,7 @@ async def test_a_pasted_configuration_of_an_unknown_architecture_is_doubted(clie
     read = await client.post("/new/read", data={"spec": json.dumps(config), **beside}, headers=headers)
     assert read.json()["errors"] == []
     assert read.json()["doubts"] == [
-        "未知架构 NewForCausalLM；按 Llama 的键读取：请检查结果",
-        "/model/tie_word_embeddings = False：文件未说明输出头是否与嵌入共享，且架构未知",
-        "未知的键，请确认它们不改变模型形状：some_new_key",
+        "未知架构 NewForCausalLM，按 Llama 的键读取：请检查结果",
+        "/model/tie_word_embeddings = False：架构未知，且文件没有 tie_word_embeddings",
+        "未知，请确认其不影响预测：some_new_key",
     ]

@@ -157,7 +157,7 @@ def test_rules_and_flags_can_be_allowed() -> None:
     assert allowed.gates[0].passed
     assert [rule.allowed for rule in allowed.broken_rules] == [True]
     assert "allowed: " in render_check(allowed)
-    with pytest.raises(SpecError, match="is not known here") as caught:
+    with pytest.raises(SpecError, match="invalid value") as caught:
         report_of(text, CheckLimits(allow_rules=("expert_divide_by_ep",)))
     assert "experts_divide_by_ep" in caught.value.errors[0].hint
 
@@ -272,7 +272,7 @@ def test_the_command_fails_with_the_rule_and_compares_with_the_script_before(
 
 def test_nodes_that_the_environment_tells_are_not_one_node() -> None:
     text = SOUND.read_text().replace("NNODES=16\n", "")
-    with pytest.raises(SpecError, match="how many cards"):
+    with pytest.raises(SpecError, match="num_npus is required"):
         launch_of(import_document(text, "a.sh"), PROFILE)
     launch = launch_of(import_document(text, "a.sh"), PROFILE, num_npus=128)
     assert check(launch, planner=QUICK).gates[0].passed

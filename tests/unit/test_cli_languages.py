@@ -100,7 +100,7 @@ def test_talk_is_in_the_language_of_the_command(chinese: Any, tmp_path: Path) ->
         (["db", "prune", "--older-than", "soon"], "--older-than: 'soon' 不是时长"),
         (["recommend", "x.yaml", "--days", "0"], "--days: 0 天不是期限"),
         (["profiles", "show", "cloudmatrix"], "是否想写 cloudmatrix-384？"),
-        (["check", str(FILES / "mindspeed_moe.sh")], "/cluster/profile: 文件没有写明所用的芯片"),
+        (["check", str(FILES / "mindspeed_moe.sh")], "/cluster/profile: 缺少必填项 profile"),
     ],
     ids=lambda each: " ".join(each[:2]) if isinstance(each, list) else "",
 )
@@ -209,7 +209,7 @@ def test_a_plan_of_an_unknown_architecture_says_so(chinese: Any, tmp_path: Path)
     path = tmp_path / "spec.yaml"
     path.write_text(json.dumps(spec))
     _, _, told = chinese("estimate", str(path))
-    assert "请核对：未知架构 NewForCausalLM；按 Llama 的键读取：请检查结果" in told
+    assert "请核对：未知架构 NewForCausalLM，按 Llama 的键读取：请检查结果" in told
     assert "请核对：/d_model = 2048：/hidden_size 为 1024" in told
-    assert "请核对：未知的键，请确认它们不改变模型形状：some_new_key" in told
-    assert "to be checked: architecture NewForCausalLM is unknown" in chinese("estimate", str(path), "--lang", "en")[2]
+    assert "请核对：未知，请确认其不影响预测：some_new_key" in told
+    assert "to be checked: unknown architecture NewForCausalLM" in chinese("estimate", str(path), "--lang", "en")[2]

@@ -92,7 +92,7 @@ def test_a_harmless_value_changes_nothing_and_another_one_is_told() -> None:
 
 def test_a_flag_that_nobody_knows_is_told() -> None:
     (doubt,) = import_document(f"{SCRIPT} --our-own 3", "a.sh").document["doubts"]
-    assert doubt == "not known, check that they change neither time nor memory: --our-own"
+    assert doubt == "unknown, check that they do not change the prediction: --our-own"
 
 
 def test_older_names_are_read() -> None:
@@ -132,7 +132,7 @@ def test_keys_that_change_the_result_are_told_and_others_are_not() -> None:
     assert all("会改变结果且未建模" in in_language(text, "zh") for text in muon)
     patterns = MINDFORMERS + "recompute_config: {select_recompute: {'feed_forward.mul': True}}\n"
     (doubt,) = import_document(patterns, "a.yaml").document["doubts"]
-    assert "patterns of operators are not modelled" in doubt
+    assert "left out of the prediction" in doubt
 
 
 @pytest.mark.parametrize(("given", "dense"), [("2", [1, 3]), ("[0, 1, 1, 0]", [0, 3]), ("1", None)])

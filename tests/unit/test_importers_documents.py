@@ -78,13 +78,13 @@ def test_two_names_that_disagree_are_a_contradiction():
     ("changes", "path", "message"),
     [
         ({"model__model_config__offset": [[0] * 4, [0] * 4]}, "/model/model_config/offset", "places 16 layers"),
-        ({"model__model_config__offset": [1, 1]}, "/model/model_config/offset", "not 2 rows of 4"),
-        ({"model__model_config__offset": 0}, "/model/model_config/offset", "can't be spread"),
-        ({"model__model_config__hidden_size": None}, "/model/model_config/hidden_size", "no hidden_size"),
+        ({"model__model_config__offset": [1, 1]}, "/model/model_config/offset", "2 x 4"),
+        ({"model__model_config__offset": 0}, "/model/model_config/offset", "cannot be split"),
+        ({"model__model_config__hidden_size": None}, "/model/model_config/hidden_size", "hidden_size is required"),
         ({"model__model_config__hidden_act": "relu2"}, "/model/model_config/hidden_act", "not modelled"),
         ({"parallel_config__model_parallel": "two"}, "/parallel_config/model_parallel", "whole number"),
-        ({"parallel_config__pipeline_stage": 10**8}, "/model/model_config/pp_interleave_num", "more than 1024"),
-        ({"recompute_config__recompute": [1, 2]}, "/recompute_config/recompute", "neither true"),
+        ({"parallel_config__pipeline_stage": 10**8}, "/model/model_config/pp_interleave_num", "exceeds 1024"),
+        ({"recompute_config__recompute": [1, 2]}, "/recompute_config/recompute", "2 x 4"),
         ({"run_mode": "predict"}, "/run_mode", "trains nothing"),
         ({"model__model_config__moe_token_dispatcher_type": "x"}, "/model/model_config/moe_token_dispatcher_type", "x"),
     ],
@@ -139,7 +139,7 @@ def test_content_tells_what_a_paste_is():
     assert import_document(json.dumps(config)).kind == "hf-config"
     assert import_document((FILES / "megatron_dense.sh").read_text()).kind == "launch-script"
     assert import_document((FILES / "mindformers_moe.yaml").read_text()).kind == "mindformers-yaml"
-    with pytest.raises(SpecError, match="neither a spec nor a configuration"):
+    with pytest.raises(SpecError, match="not a file that can be imported"):
         import_document("just words")
 
 

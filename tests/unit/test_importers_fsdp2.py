@@ -81,8 +81,8 @@ def test_an_estimate_of_it_has_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ("--parallel.ep_fsdp_size 8", "--parallel.ep_fsdp_size 4", "ep_size x ep_fsdp_size are not the 32 ranks"),
-        ("--parallel.fsdp_size 32", "--parallel.fsdp_size 16", "the launcher starts 32 ranks"),
+        ("--parallel.ep_fsdp_size 8", "--parallel.ep_fsdp_size 4", "ep_fsdp_size = 4: predicted as 8"),
+        ("--parallel.fsdp_size 32", "--parallel.fsdp_size 16", "nnodes x nproc_per_node says 32"),
     ],
 )
 def test_what_contradicts_the_ranks_is_told(tmp_path: Path, before: str, after: str, told: str) -> None:
@@ -93,11 +93,11 @@ def test_what_contradicts_the_ranks_is_told(tmp_path: Path, before: str, after: 
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        ("--training.optimizer adamw", "AdamW operator by operator"),
-        ("--parallel.num_to_forward_prefetch 2", "units gathered ahead"),
-        ("--parallel.ep_dispatcher mc2", "predicted as an All-to-All"),
-        ("--data.packing True", "packed documents"),
-        ("--parallel.cp_size 2 --parallel.cp_type kvallgather", "gathered keys and values"),
+        ("--training.optimizer adamw", "predicted as fused_adamw"),
+        ("--parallel.num_to_forward_prefetch 2", "predicted as 1"),
+        ("--parallel.ep_dispatcher mc2", "predicted as All-to-All"),
+        ("--data.packing True", "predicted as False"),
+        ("--parallel.cp_size 2 --parallel.cp_type kvallgather", "predicted as ring"),
     ],
 )
 def test_what_is_not_modelled_is_told(tmp_path: Path, option: str, told: str) -> None:
@@ -143,8 +143,8 @@ def test_a_file_without_weights_is_of_the_series_in_its_name(stem: str, model: s
     bare = YAML.replace(", model_name_or_path: weights/Qwen3-30B-A3B", "")
     found = import_document(bare, f"{stem}.yaml")
     assert found.document["model"]["name"] == model
-    assert any("the series alone" in text for text in found.assumptions)
-    with pytest.raises(SpecError, match="no preset is called"):
+    assert any("only the series" in text for text in found.assumptions)
+    with pytest.raises(SpecError, match="no preset for"):
         import_document(bare, "run.yaml")
 
 

@@ -281,7 +281,7 @@ def test_bus_bandwidth_is_turned_into_time() -> None:
         (HCCL.replace("-n 8", "-n 0"), "line 4: ranks=0 is outside [2, 200000]"),
         (HCCL + "\0", "line 6: not text"),
         (HCCL + "x" * 30_000, "line 6: more than 20,000 characters"),
-        ("op,ranks,bytes,time_us\nbroadcast,8,1000,5\n", "'broadcast' is not modelled"),
+        ("op,ranks,bytes,time_us\nbroadcast,8,1000,5\n", "not modelled yet: 'broadcast'"),
         ("op,ranks,bytes,time_us\nall_gather,1,1000,5\n", "line 2: ranks=1 is outside [2, 200000]"),
         ("bytes,time_us\n1000,5\n", "ranks is required"),
     ],

@@ -51,7 +51,7 @@ def test_large_trainings_that_were_run_have_none() -> None:
 
 def test_a_batch_in_tokens() -> None:
     (said,) = told(document(global_batch_size=4_194_304))
-    assert "4,194,304 sequences is 1.72e+10 tokens a step" in said
+    assert "4,194,304 sequences is 1.72e+10 tokens per step" in said
     assert said.endswith("write 1,024")
     assert "1,024" in in_language(said, "zh")
     assert in_language(said, "zh") != said
@@ -62,19 +62,19 @@ def test_a_step_longer_than_the_run_is_refused() -> None:
         read_spec_document(document(global_batch_size=4_194_304, tokens=1e10))
     (error,) = caught.value.errors
     assert error.path == "/training/global_batch_size"
-    assert error.hint == "it counts sequences, not tokens"
+    assert error.hint == "in sequences, not tokens"
 
 
 def test_part_of_a_node() -> None:
     (said,) = told(document({"num_npus": 1004}))
-    assert said == "1,004 cards are no whole nodes of 8: whole nodes are 1,000 or 1,008 cards"
+    assert said == "1,004 cards do not fill whole nodes of 8: use 1,000 or 1,008"
     assert in_language(said, "zh") != said
 
 
 def test_dies_counted_as_cards() -> None:
     given = document({"profile": "cloudmatrix-384", "num_npus": 768})
     (said,) = told(given)
-    assert said == "768 cards are 2 supernodes: where the 768 dies of one were meant, write 384"
+    assert said == "768 cards are 2 supernodes: if the 768 dies of one were meant, write 384"
     assert in_language(said, "zh") != said
     given = document({"profile": "cloudmatrix-384", "num_npus": 256})
     given["strategy"] = {"tp": 8, "pp": 4, "dp": 8}

@@ -68,10 +68,10 @@ def test_json_and_yaml_give_the_same_spec(tmp_path):
 
 def test_a_document_from_the_network_names_no_files():
     document = factories.spec_document(model={"hf_config": "/etc/passwd"})
-    assert "can't be named here" in errors_of(document)["/model/hf_config"].message
+    assert "cannot be used here" in errors_of(document)["/model/hf_config"].message
     document = factories.spec_document()
     document["cluster"]["profile"] = "/etc/profile.yaml"
-    assert "can't be named here" in errors_of(document)["/cluster/profile"].message
+    assert "cannot be used here" in errors_of(document)["/cluster/profile"].message
 
 
 def test_a_config_inside_the_document_is_a_model():

@@ -90,10 +90,10 @@ def test_an_estimate_of_it_has_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ('"npu_rope"]', '"npu_rope", "npu_mhc_pre"]', "what the converter changes is not predicted"),
-        ("lr = 3e-4", "early_step_in_backward = true", "the update is predicted after the passes"),
-        ('mode = "full"', 'mode = "selective"\nselective_ac_option = "op"', "every second product"),
-        ('mode = "full"', 'mode = "memory_budget"', "what the compiler computes again"),
+        ('"npu_rope"]', '"npu_rope", "npu_mhc_pre"]', "left out of the prediction"),
+        ("lr = 3e-4", "early_step_in_backward = true", "predicted as False"),
+        ('mode = "full"', 'mode = "selective"\nselective_ac_option = "op"', "predicted as norm, activation"),
+        ('mode = "full"', 'mode = "memory_budget"', "predicted as none"),
         ("tensor_parallel_degree = 2", "context_parallel_degree = 2", "predicted as ring"),
     ],
 )
@@ -105,14 +105,14 @@ def test_what_is_not_modelled_is_told(before: str, after: str, told: str) -> Non
     ("before", "after", "path", "told"),
     [
         ('name = "qwen3"', 'name = "deepseek_v4"', "/model/name", "compressed attention"),
-        ('flavor = "30B-A3B"', 'flavor = "debugmodel"', "/model/flavor", "no preset has the shape"),
+        ('flavor = "30B-A3B"', 'flavor = "debugmodel"', "/model/flavor", "no preset for qwen3 debugmodel"),
         ('"npu_gmm"', '"quantize.linear.mx"', "/model/converters", "Ascend 950"),
         (
             *("tensor_parallel_degree = 2", "pipeline_parallel_degree = 2"),
             *("/parallelism/pipeline_parallel_degree", "no pipeline for qwen3"),
         ),
         ('name = "AdamW"', 'name = "Muon"', "/optimizer/name", "not modelled yet"),
-        ("seq_len = 4096", 'seq_len = 4096\ndtype = "bfloat16"', "/training/dtype", "BF16 alone"),
+        ("seq_len = 4096", 'seq_len = 4096\ndtype = "bfloat16"', "/training/dtype", "not modelled yet: bfloat16"),
         ("seq_len = 4096", "seq_len = 0", "/training/seq_len", "whole number"),
     ],
 )
@@ -125,7 +125,7 @@ def test_what_can_not_be_read_is_refused_by_its_key(before: str, after: str, pat
 def test_what_is_no_toml_or_no_configuration_says_so() -> None:
     with pytest.raises(SpecError, match="not TOML"):
         import_document("[model\n", "run.toml")
-    with pytest.raises(SpecError, match="no configuration of torchtitan"):
+    with pytest.raises(SpecError, match="not a configuration of torchtitan"):
         import_document("[project]\nname = 'x'\n", "pyproject.toml")
 
 
@@ -167,12 +167,16 @@ def test_stages_are_read_as_torchtitan_spreads_layers(text: str, schedule: str, 
     ("text", "path", "told"),
     [
         ('pipeline_parallel_schedule = "ZBVZeroBubble"', "/parallelism/pipeline_parallel_schedule", "ZBV"),
-        ("pipeline_parallel_layers_per_stage = 12", "/parallelism/pipeline_parallel_layers_per_stage", "no pipeline"),
-        ("pipeline_parallel_layers_per_stage = 9", "/parallelism/pipeline_parallel_schedule", "2 parts a stage"),
-        ("pipeline_parallel_microbatch_size = 3", "/training/local_batch_size", "no multiple"),
+        (
+            "pipeline_parallel_layers_per_stage = 12",
+            "/parallelism/pipeline_parallel_layers_per_stage",
+            "do not make 2 stages",
+        ),
+        ("pipeline_parallel_layers_per_stage = 9", "/parallelism/pipeline_parallel_schedule", "2 parts per stage"),
+        ("pipeline_parallel_microbatch_size = 3", "/training/local_batch_size", "3 does not divide"),
         (
             'module_fqns_per_model_part = [["layers.0"], ["norm"]]',
-            *("/parallelism/pipeline_parallel_layers_per_stage", "1 layers"),
+            *("/parallelism/pipeline_parallel_layers_per_stage", "with 1 layers"),
         ),
     ],
 )
