@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from autodeploy import figures
 from autodeploy.errors import SpecError
 from autodeploy.importers.amounts import token_amount
-from autodeploy.reports.cluster_table import RIGHT, cluster_lines, cluster_rows, cluster_titles, offer_title
+from autodeploy.reports.cluster_table import cluster_lines, cluster_table, offer_title
 from autodeploy.services.what_if_intake import CompareClustersRequest
 from autodeploy.specs.validation import field_errors
 
@@ -87,13 +87,10 @@ def _number(text: str) -> float | str:
 def clusters_context(found: ClusterComparison | None, lang: Language) -> dict[str, Any]:
     """What the page shows of an answer: its sentences, its table and its picture."""
     if found is None:
-        return {"cluster_lines": [], "cluster_head": [], "cluster_rows": [], "charts": {}}
+        return {"cluster_lines": [], "cluster_table": None, "charts": {}}
     titles = [offer_title(answer.offer) for answer in found.clusters]
     return {
         "cluster_lines": cluster_lines(found, lang),
-        "cluster_head": [(title, index in RIGHT) for index, title in enumerate(cluster_titles(lang))],
-        "cluster_rows": [
-            [(cell, index in RIGHT) for index, cell in enumerate(row)] for row in cluster_rows(found, lang)
-        ],
+        "cluster_table": cluster_table(found, lang),
         "charts": {"chart-clusters": figures.figure_json(figures.days_and_cost(found, titles, lang))},
     }

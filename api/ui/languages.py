@@ -17,7 +17,7 @@ DEFAULT: Language = "en"
 class Texts(dict[str, str]):
     """Texts of pages by `section.key`.
 
-    Any other key is one of the whole catalogue (`report.p_fits`), or a label, which begins with a capital as titles do.
+    Any other key is one of the whole catalogue (`report.counts`), or a label, which begins with a capital as titles do.
     """
 
     def __init__(self, lang: Language) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from api.ui.search_page import Share
 from autodeploy.figures.labels import layout
-from autodeploy.reports.run_facts import cost_words, duration, run_facts, size
-from autodeploy.reports.texts import report_text
+from autodeploy.reports.run_facts import cost_words, duration, prior_in_words, run_facts, size
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -50,14 +49,13 @@ def run_page(plan: Plan | None, lang: Language, names: dict[str, str]) -> RunPag
         return None
     own = layout(plan.strategy)
     phases = ((n, own if p.strategy is None else layout(p.strategy)) for n, p in enumerate(run.phases, start=1))
-    known = {p.name: report_text(lang, f"prior_{p.name}", value=f"{p.value:,g}", source=p.source) for p in run.priors}
     return RunPage(
         run=run,
         tokens=sum(phase.tokens for phase in run.phases),
         facts=tuple(run_facts(run, lang)),
         shares=_shares(run, names),
         phases=tuple(phases),
-        priors=tuple((known[p.name], p.kind, p.note) for p in run.priors),
+        priors=tuple((prior_in_words(p), p.kind, p.note) for p in run.priors),
         cost=cost_words(run, lang),
         checkpoint=size(run.checkpoint_gb),
         interval=duration(run.checkpoint_interval_s),

@@ -52,12 +52,15 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     """The launch, then its improvements as a table, then those that keep the layout where they are others."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.recommendation import rescaled_words
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.texts import command_text, report_text
     from autodeploy.reports.wording import seconds, wrap
 
     plan = report.plan
-    as_it_is = "as_it_is" if plan.fits else "as_it_is_too_big"
-    lines = [command_text(lang, as_it_is, step=seconds(plan.step_time_s), peak=f"{plan.peak_memory_gib:.1f}")]
+    lines = [command_text(lang, "as_it_is", step=seconds(plan.step_time_s), peak=f"{plan.peak_memory_gib:.1f}")]
+    if not plan.fits:
+        lines.append(
+            "  " + report_text(lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}")
+        )
     if plan.rescaled is not None:
         lines += wrap(rescaled_words(plan.rescaled, lang), hanging="  ")
     columns = [command_text(lang, name) for name in ("change", "gain", "s_per_step")]

@@ -148,10 +148,12 @@ def compare_clusters(
 def clusters_text(found: ClusterComparison, lang: Language = "en") -> str:
     """Which is cheapest, and a row for each number of cards that was planned for."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.cluster_table import RIGHT, cluster_lines, cluster_rows, cluster_titles
+    from autodeploy.reports.cluster_table import cluster_lines, cluster_table
 
-    table = table_text(cluster_titles(lang), cluster_rows(found, lang), right=RIGHT)
-    return "\n".join([*cluster_lines(found, lang), "", table])
+    table = cluster_table(found, lang)
+    return "\n".join(
+        [*cluster_lines(found, lang), "", table_text(table.titles, table.rows, right=frozenset(table.right))]
+    )
 
 
 def _clusters_here(spec: Spec, offers: list[ClusterOffer], asked: dict[str, Any]) -> ClusterComparison:

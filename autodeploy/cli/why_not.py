@@ -72,7 +72,7 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
     first, *rest = answer_lines(answer, lang)
     lines = [first, *("  " + text for text in rest)]
     if answer.nearest:
-        lines.append("  " + report_text(lang, "nearest_passing"))
+        lines.append("  " + report_text(lang, "nearest_changes"))
         lines += [f"    - {in_language(n.change, lang)}: {in_language(n.effect, lang)}" for n in answer.nearest]
     return "\n".join(lines)
 

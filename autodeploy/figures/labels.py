@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 memory_names = partial(section_texts, section="figure.memory")
 rl_words = partial(section_texts, section="figure.rl")
-rl_phases = partial(section_texts, section="figure.rl_phase")
+part_names = partial(section_texts, section="part")
 
 
 def picture_words(lang: Language) -> dict[str, str]:
@@ -24,9 +24,10 @@ def picture_words(lang: Language) -> dict[str, str]:
     return section_texts(lang, "label") | section_texts(lang, "figure.word")
 
 
-def part_names(lang: Language) -> dict[str, str]:
-    """Parts of a step: as reports name them where no longer name says more."""
-    return section_texts(lang, "part") | section_texts(lang, "figure.part")
+def rl_phases(lang: Language) -> dict[str, str]:
+    """Phases of a step of reinforcement learning; two of them are parts of the step as well."""
+    parts = {name.removesuffix("_s"): text for name, text in part_names(lang).items()}
+    return parts | section_texts(lang, "figure.rl_phase")
 
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")

@@ -83,7 +83,7 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
         if rows:
             traces.append(
                 bar_trace(
-                    name=words[kind],
+                    name=words[f"layer_{kind}"],
                     meta=kind,
                     orientation="h",
                     base=[run.first_layer for run in rows],
@@ -130,7 +130,7 @@ def _layers_held(plan: Plan, dense_layers: Collection[int], words: dict[str, str
         by_kind[run.kind].append(run)
     traces = [
         bar_trace(
-            name=words[kind],
+            name=words[f"layer_{kind}"],
             meta=kind,
             base=[bases[run] for run in rows],
             x=[str(run.stage) for run in rows],
@@ -167,5 +167,5 @@ def _words_of(run: Run, words: dict[str, str]) -> str:
     last = run.first_layer + run.num_layers - 1
     return (
         f"{words['stage']} {run.stage}, {words['chunk']} {run.chunk}: "
-        f"{words['layers']} {run.first_layer}–{last} ({words[run.kind]})"
+        f"{words['layers']} {run.first_layer}–{last} ({words[f'layer_{run.kind}']})"
     )

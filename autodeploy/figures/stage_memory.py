@@ -36,7 +36,7 @@ def stage_memory(plan: Plan, lang: Language = "en") -> Figure:
     return quiet_figure(
         traces,
         x_title=words["stage"],
-        y_title=words["memory_on_card"],
+        y_title=words["peak_memory_gib"],
         height_px=380,
         barmode="stack",
         bargap=0.3,

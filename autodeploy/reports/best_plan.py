@@ -11,7 +11,7 @@ from autodeploy.reports.outlook import headroom_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
 from autodeploy.reports.run_facts import days, run_facts
 from autodeploy.reports.tables import Block
-from autodeploy.reports.texts import report_text, valued
+from autodeploy.reports.texts import field_name, report_text, titled, valued
 from autodeploy.reports.wording import (
     chance,
     choices,
@@ -192,7 +192,8 @@ def factors_of(spec: Spec, plan: Plan) -> tuple[float, float]:
 
 def experts_line(experts: ExpertImbalance, lang: Language) -> str:
     """How uneven experts are taken to be, at which group, and why."""
-    router = report_text(lang, "loads_file" if experts.from_file else f"router_{experts.router}")
+    router = titled(lang, field_name(lang, "training.router"), experts.router)
+    router = report_text(lang, "loads_file") if experts.from_file else router
     if experts.memory_factor == experts.time_factor == 1.0:
         return report_text(lang, "experts_even", ep=experts.ep, router=router)
     factors = experts.time_factor, experts.memory_factor, experts.memory_factor_of_stage

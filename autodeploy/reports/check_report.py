@@ -87,7 +87,7 @@ def _details(gate: Gate, report: CheckReport, lang: Language) -> list[Block]:
 
 def gate_cells(gate: Gate, lang: Language) -> list[str]:
     """What a gate holds to its limit, its value, the limit, and the verdict; faster is less than 0 % slower."""
-    title = check_text(lang, gate.name)
+    title = check_text(lang, "peak_memory" if gate.name == "memory" else gate.name)
     if gate.name == "legality":
         return [title, f"{gate.value:.0f}", "0", _verdict(gate.passed, lang)]
     sign = "+" if gate.name in _SIGNED else ""
@@ -161,7 +161,7 @@ def _numbers(before: Plan, after: Plan, found: Changes, lang: Language) -> Table
             f"{100 * (after.step_time_s / before.step_time_s - 1.0):+.1f} %",
         ],
         [
-            *(check_text(lang, "memory_on_card"), f"{before.peak_memory_gib:.1f}", f"{after.peak_memory_gib:.1f}"),
+            *(check_text(lang, "peak_memory_gib"), f"{before.peak_memory_gib:.1f}", f"{after.peak_memory_gib:.1f}"),
             f"{after.peak_memory_gib - before.peak_memory_gib:+.1f}",
         ],
         ["MFU", f"{percent(before.mfu)} %", f"{percent(after.mfu)} %", f"{100 * (after.mfu - before.mfu):+.1f}"],
@@ -198,10 +198,7 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
                 largest=f"{short.largest_part_bytes / GIB:.1f}",
             )
         )
-        lines += [
-            check_text(lang, "other_fix" if index else "cheapest", fix=_remedy(remedy, lang))
-            for index, remedy in enumerate(report.remedies)
-        ]
+        lines += [check_text(lang, "fix", fix=_remedy(remedy, lang)) for remedy in report.remedies]
         if not report.remedies:
             best = report.best
             better = best is not None and best.plan.peak_memory_gib * GIB <= short.limit_bytes

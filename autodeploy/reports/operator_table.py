@@ -40,7 +40,7 @@ def head(report: OperatorReport, lang: Language) -> str:
 
 def layer_title(layer: LayerOperators, lang: Language) -> str:
     """A kind of layer and how many the model has."""
-    name = report_text(lang, f"op_layer_{layer.name}") if f"op_layer_{layer.name}" in report_text else layer.name
+    name = report_text(lang, f"layer_{layer.name}") if f"layer_{layer.name}" in report_text else layer.name
     return report_text(lang, "op_layer", name=name, count=f"{layer.layers:.4g}")
 
 

@@ -36,8 +36,7 @@ def rehearsal_lines(
         ),
         Message("reports.changed_from_plan_to_here", changes=fewer),
         Message("reports.all_else_of_rank_s_work_is_as"),
-        Message("reports.predicted_for_rehearsal", **_prediction(here)),
-        Message("reports.predicted_for_plan", **_prediction(of)),
+        *(Message("reports.predicted", cards=plan.num_npus_used, **_prediction(plan)) for plan in (here, of)),
     ]
     for kind, (there, now) in layer_s.items():
         parts = [
@@ -46,19 +45,13 @@ def rehearsal_lines(
             if max(there[part], now[part]) * 1e3 > SHOWN_MS
         ]
         lines.append(Message("reports.one_layer_and_micro_batch_from_plan_to", kind=kind, parts=", ".join(parts)))
-    if "pp" in changed:
-        lines.append(Message("reports.it_does_not_show_bubble_and_sends_of", count=changed["pp"][0]))
-    if "ep" in changed:
-        lines.append(Message("reports.it_does_not_show_exchange_of_experts_among", count=changed["ep"][0]))
-    if "dp" in changed:
-        lines.append(Message("reports.it_does_not_show_gradient_exchange_among_replicas", count=changed["dp"][0]))
     if "num_experts_per_tok" in changed:
         lines.append(
             Message("reports.it_sends_token_to_fewer_experts_than_plan", count=changed["num_experts_per_tok"][0])
         )
     if "layers_of_a_chunk" in changed:
         lines.append(Message("reports.its_chunks_have_fewer_layers_because_its_replicas"))
-    lines.append(Message("reports.it_does_not_show_what_network_of_more"))
+    lines.append(Message("reports.it_does_not_show"))
     return lines
 
 

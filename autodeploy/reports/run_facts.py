@@ -10,7 +10,7 @@ from autodeploy.reports.wording import degrees, percent, quantity, seconds
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.training_run import RunPhase, TrainingRun
+    from autodeploy.specs.training_run import Prior, RunPhase, TrainingRun
 
 
 def run_facts(run: TrainingRun, lang: Language) -> list[str]:
@@ -34,43 +34,39 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
     facts += [report_text(lang, f"run_recovery_{run.recovery}")] if run.recovery != "none" else []
     facts += [costs] if (costs := cost_words(run, lang)) else []
     if run.priors:
-        known = [report_text(lang, f"prior_{p.name}", value=f"{p.value:,g}", source=p.source) for p in run.priors]
-        facts.append(report_text(lang, "run_priors", priors=report_text(lang, "semicolon").join(known)))
+        facts.append(report_text(lang, "run_priors", priors="; ".join(map(prior_in_words, run.priors))))
     return facts
+
+
+def prior_in_words(prior: Prior) -> str:
+    """An assumption by the name that overrides it in `run`, with its source."""
+    return f"{prior.name} {prior.value:,g} ({prior.source})"
 
 
 def _total(run: TrainingRun, lang: Language) -> str:
     tokens = quantity(sum(phase.tokens for phase in run.phases))
     trained = sum(phase.days or 0.0 for phase in run.phases)
-    possible = quantity(sum(phase.tokens for phase in run.phases if phase.days is not None))
-    text = report_text(lang, "run_steps", tokens=tokens, days=days(trained))
-    if possible != tokens:  # some phase can't be trained under this layout
-        text = report_text(lang, "run_steps_part", trained=possible, tokens=tokens, days=days(trained))
     if run.days is None or run.npu_hours is None or run.goodput is None:
-        return text
-    total = {"card_hours": quantity(run.npu_hours), "goodput": percent(run.goodput)}
-    if days(run.days) == days(trained):  # the same number again would say nothing
-        added = report_text(lang, "run_total_near", added=duration(86_400.0 * (run.days - trained)), **total)
-    else:
-        added = report_text(lang, "run_total", days=days(run.days), **total)
-    text += report_text(lang, "semicolon") + added
+        possible = quantity(sum(phase.tokens for phase in run.phases if phase.days is not None))
+        return report_text(lang, "run_part", trained=possible, tokens=tokens, days=days(trained))
+    total = report_text(
+        lang,
+        "run_total",
+        tokens=tokens,
+        days=days(run.days),
+        added=duration(86_400.0 * (run.days - trained)),
+        card_hours=quantity(run.npu_hours),
+        goodput=percent(run.goodput),
+    )
     lost = report_text(
         lang,
         "run_lost",
         checkpoint=percent((run.checkpoint_days or 0.0) / run.days),
         lost=percent((run.lost_work_days or 0.0) / run.days),
         restart=percent((run.restart_days or 0.0) / run.days),
-        failures=failures(run.failures or 0.0, lang),
+        failures=days(run.failures or 0.0),
     )
-    return text + report_text(lang, "semicolon") + lost
-
-
-def failures(expected: float, lang: Language) -> str:
-    """68 failures, 1 failure, hardly a failure."""
-    count = round(expected)
-    if count == 0:
-        return report_text(lang, "failures_none")
-    return report_text(lang, "failures", count=f"{count:,}")
+    return total + report_text(lang, "semicolon") + lost
 
 
 def _phase(number: int, phase: RunPhase, lang: Language) -> str:

@@ -25,7 +25,6 @@ _WITH_DETAIL = frozenset({"recompute", "micro_batch_size", "moe_dispatcher", "sc
 _REFERENCES: Mapping[str | None, str] = {
     "public recipe": "public_recipe",
     "your script": "your_script",
-    "1F1B": "1f1b",
     "the usual starting point": "usual",
     None: "usual",
 }

@@ -145,8 +145,7 @@ def _counted(
             hint="--profile NAME",
         )
     if cards != profile.npus_per_node:
-        expected = {"file": name, "found": cards, "expected": profile.npus_per_node}
-        said.append(Disagreement("cards_of_a_node", expected))
+        said.append(_differs(name, "npus_per_node", cards, profile.npus_per_node))
         _fewer_cards(profile, devices, cards, name, overlay)
     nodes = _by_supernode(whole)
     if nodes is None or profile.supernode_nodes is None:
@@ -155,7 +154,7 @@ def _counted(
         return {"num_npus": cards * len(whole)}
     if max(nodes.values()) > profile.supernode_nodes:
         most = max(nodes.values())
-        said.append(Disagreement("supernode_size", {"file": name, "found": most, "expected": profile.supernode_nodes}))
+        said.append(_differs(name, "supernode_nodes", most, profile.supernode_nodes))
         overlay["supernode_nodes"] = _measured(most, name)
     return {"blocks": [{"supernode": i, "nodes": count} for i, count in enumerate(nodes.values())]}
 
@@ -236,8 +235,7 @@ def _speeds(profile: Profile, speeds: LinkSpeeds, name: str, overlay: dict[str, 
         slow = ", ".join(str(device) for device, rate in rates.items() if rate == slowest)
         said.append(Disagreement("slow_ports", {"file": name, "devices": slow[:200], "found": f"{slowest:g}"}))
     if abs(slowest / known - 1.0) > SPEED_TOLERANCE:
-        differs = {"file": name, "tier": tier.name, "found": f"{slowest:g}", "expected": f"{known:g}"}
-        said.append(Disagreement("port_speed", differs))
+        said.append(_differs(name, f"{tier.name}.gb_per_s_per_npu", f"{slowest:g}", f"{known:g}"))
     before = overlay.get(tier.name, {}).get("gb_per_s_per_npu")
     if before is None or before["value"] > slowest:
         overlay.setdefault(tier.name, {})["gb_per_s_per_npu"] = _measured(slowest, name)
@@ -246,8 +244,7 @@ def _speeds(profile: Profile, speeds: LinkSpeeds, name: str, overlay: dict[str, 
 def _joined(profile: Profile, topology: NpuTopology, name: str, said: list[Disagreement]) -> None:
     """Whether each pair of a node is joined as the profile's innermost tier that holds both."""
     if len(topology.devices) != profile.ranks_per_node:
-        found = {"file": name, "found": len(topology.devices), "expected": profile.ranks_per_node}
-        said.append(Disagreement("devices_of_a_node", found))
+        said.append(_differs(name, "ranks_per_node", len(topology.devices), profile.ranks_per_node))
     otherwise: dict[tuple[str, str, str], list[str]] = {}
     for i, device in enumerate(topology.devices):
         for j in range(i):
@@ -276,8 +273,12 @@ def _collectives(
         overlay[section] = overlay.get(section, {}) | numbers
         known, found = profile.tier(section).efficiency, float(numbers["efficiency"]["value"])
         if abs(found / known - 1.0) > TOLERANCE:
-            values = {"file": names, "tier": section, "found": f"{found:.2f}", "expected": f"{known:.2f}"}
-            said.append(Disagreement("collectives_reach", values))
+            said.append(_differs(names, f"{section}.efficiency", f"{found:.2f}", f"{known:.2f}"))
+
+
+def _differs(file: str, number: str, found: object, expected: object) -> Disagreement:
+    """A number of the profile, by its path, that the file says otherwise."""
+    return Disagreement("profile_differs", {"file": file, "number": number, "found": found, "expected": expected})
 
 
 def _measured(value: float, name: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def test_two_clusters_with_prices_are_drawn_and_listed(
         section = page.locator("section[aria-labelledby='clusters']")
         expect(section.locator("tbody tr").first).to_be_visible()
         assert section.locator("tbody tr").count() >= 2
-        assert section.locator("abbr.star").count() >= 1
+        assert section.get_by_role("cell", name="*", exact=True).count() >= 1
         visitor.wait_for_charts()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert violations(page) == []

@@ -184,10 +184,10 @@ def test_every_text_is_said_somewhere() -> None:
     assert dead == []
 
 
-@pytest.mark.parametrize(("count", "english"), [(1, "1 failure"), ("1", "1 failure"), ("68", "68 failures")])
+@pytest.mark.parametrize(("count", "english"), [(1, "1 card"), ("1", "1 card"), ("68", "68 cards")])
 def test_a_plural_form_follows_the_count(count: int | str, english: str) -> None:
-    assert text_of("en", "report.failures", count=count) == english
-    assert text_of("zh", "report.failures", count=count).startswith(str(count))
+    assert text_of("en", "report.cards", count=count) == english
+    assert text_of("zh", "report.cards", count=count).startswith(str(count))
 
 
 def test_a_section_says_its_texts_alone() -> None:
@@ -228,10 +228,10 @@ def record_texts() -> dict[str, str]:
 
 
 def test_a_message_is_said_in_both_languages_and_read_back() -> None:
-    inner = Message("report.failures", count=2)
+    inner = Message("report.cards", count=2)
     message = Message("common.place", place="spec.yaml", message=joined([inner, Message("report.best")], "and"))
-    assert message == "spec.yaml: 2 failures and RECOMMENDED"
-    assert in_language(message, "zh") == "spec.yaml：2 次故障、推荐"
+    assert message == "spec.yaml: 2 cards and RECOMMENDED"
+    assert in_language(message, "zh") == "spec.yaml：2 卡、推荐"
     again = read_keyed(json.loads(json.dumps(keyed(message))), message)
     assert in_language(again, "zh") == in_language(message, "zh")
     assert pickle.loads(pickle.dumps(message)).values == message.values
@@ -239,11 +239,11 @@ def test_a_message_is_said_in_both_languages_and_read_back() -> None:
 
 
 def test_a_table_that_says_something_else_is_not_believed() -> None:
-    document = keyed(Message("report.failures", count=2))
+    document = keyed(Message("report.cards", count=2))
     with pytest.raises(ValueError, match="does not say that"):
-        read_keyed(document, "3 failures")
+        read_keyed(document, "3 cards")
     with pytest.raises(KeyError):
-        read_keyed({"key": "report.failures", "values": {}}, "2 failures")
+        read_keyed({"key": "report.cards", "values": {}}, "2 cards")
 
 
 def test_a_stored_sentence_whose_key_is_gone_keeps_its_english() -> None:

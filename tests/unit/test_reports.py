@@ -49,7 +49,7 @@ def test_the_report_says_what_the_plan_says():
         f"MFU {100 * best.mfu:.1f} % (causal attention, no recompute, 353.9 TFLOP/s a die)",
         "extrapolated in ranks, EP; nearest record: pangu-ultra-moe-718b-6144",
         "memory 55.5 of 61.0 GiB (stage 0); OOM if expert imbalance exceeds 2.4 (assumed 1.3, peak 2.0)",
-        f"14.8T tokens: {best.days:,.0f} days",
+        f"14.8T tokens: {best.run.days:,.0f} days",
         "step time: compute 62 | imbalance 6 | EP 6 (86 % hidden)",
         "184,320 strategies in 5.0 s: 150,720 invalid, 30,111 exceed memory, 3,401 pruned by bound, 88 optimised",
         "gap 1.3 % (within the cost model)",

@@ -143,7 +143,7 @@ def test_a_report_names_the_factors_and_where_they_hold() -> None:
     spec = read_spec_document(document())
     plan = estimate(spec)
     assert plan.experts is not None
-    for lang, words in (("en", "router balanced by biases"), ("zh", "以偏置均衡的路由器")):
+    for lang, words in (("en", "router: bias"), ("zh", "路由器：bias")):
         line = experts_line(plan.experts, lang)
         assert "EP32" in line
         assert f"{plan.experts.time_factor:.2f}" in line
@@ -152,4 +152,4 @@ def test_a_report_names_the_factors_and_where_they_hold() -> None:
         assert any("EP32" in text for text in plan_block(spec, plan, lang, name="plan").lines)
     forced = predicted(training={"router": "forced"}).experts
     assert forced is not None
-    assert experts_line(forced, "en") == "experts: all of EP32 loaded alike; forced routing"
+    assert experts_line(forced, "en") == "experts: all of EP32 loaded alike; router: forced"

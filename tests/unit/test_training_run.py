@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.errors import SpecError
-from autodeploy.reports.run_facts import duration, failures, run_facts, size
+from autodeploy.reports.run_facts import duration, run_facts, size
 from autodeploy.reports.wording import quantity
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.training_run.checkpoints import read_bytes
@@ -160,22 +160,13 @@ def test_a_phase_that_does_not_fit_leaves_no_total_and_says_why() -> None:
     assert facts[0].startswith(f"{possible} of {whole} tokens: "), "its days are those of the phases that fit"
 
 
-@pytest.mark.parametrize(
-    ("expected", "said"),
-    [(0.2, "hardly a failure"), (1.1, "1 failure"), (67.6, "68 failures"), (1200.0, "1,200 failures")],
-)
-def test_failures_are_counted_in_words(expected: float, said: str) -> None:
-    assert failures(expected, "en") == said
-
-
-def test_days_are_not_told_twice() -> None:
-    short = known(run_of({"phases": [{"tokens": 1e9}]}))
-    text = run_facts(short, "en")[0]
-    assert text.count(" days") == 1
-    assert "; checkpoints and failures add " in text
-    long = run_facts(known(run_of({"phases": [{"tokens": 14e12}]})), "en")[0]
-    assert text.count("goodput") == long.count("goodput") == 1
-    assert "; with checkpoints and failures " in long
+def test_days_are_those_of_the_whole_run() -> None:
+    found = known(run_of({"phases": [{"tokens": 14e12}]}))
+    said = run_facts(found, "en")[0]
+    assert found.days is not None
+    assert said.startswith(f"14T tokens: {found.days:.0f} days, ")
+    assert "of them for checkpoints and failures" in said
+    assert f"(failures: {found.failures:.0f})" in said
 
 
 def test_a_rule_that_a_batch_breaks_is_the_problem() -> None:
