@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from autodeploy import planner
 from autodeploy.errors import SpecError
@@ -21,35 +20,24 @@ from autodeploy.specs.strategy import Strategy
 from cost_models.all_to_all import Routing, flat_s, hierarchical_s
 from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
 from hardware_profiles import ProfileError, cluster_topology, load_profile
-
-if TYPE_CHECKING:
-    from hardware_profiles.profile import Profile
+from hardware_profiles.profile import Profile
+from hardware_profiles.reading import parse_profile_document
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 SHIPPED = Path(__file__).parents[2] / "hardware_profiles" / "data"
 LEAF_NODES = 4
 CARDS = 256
-LOADED: dict[str, Profile] = {}
-
-
-def with_leaf(folder: Path, over: float | None, nodes: int = LEAF_NODES, name: str = "ascend-800t-a2") -> Profile:
-    """A shipped profile, its scale-out tier behind leaf switches; as shipped without `over`."""
-    path = folder / f"leaf-{over}-{nodes}.yaml"
-    text = text_of(over, nodes, name)
-    path.write_text(text, encoding="utf-8")
-    if text not in LOADED:
-        LOADED[text] = load_profile(str(path), calibrated=False)
-    return LOADED[text]
 
 
 @cache
-def text_of(over: float | None, nodes: int, name: str) -> str:
-    """The profile as a document."""
-    document = yaml.load((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+def with_leaf(over: float | None, nodes: int = LEAF_NODES, name: str = "ascend-800t-a2") -> Profile:
+    """A shipped profile, its scale-out tier behind leaf switches; as shipped without `over`."""
+    document = load_shipped_yaml((SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"))
     if over is not None:
         said = {"kind": "assumed", "source": "own"}
         document["tiers"][-1]["leaf_nodes"] = {"value": nodes, "unit": "nodes", **said}
         document["tiers"][-1]["leaf_oversubscription"] = {"value": over, "unit": "ratio", **said}
-    return str(yaml.dump(document, Dumper=yaml.CSafeDumper))
+    return Profile(parse_profile_document(document))
 
 
 def machine(profile: Profile, cards: int = CARDS) -> Machine:
@@ -75,10 +63,10 @@ GROUPS = [(1, 8), (1, 32), (8, 4), (1, 64), (8, 32), (32, 8), (16, 16), (2, 128)
 
 
 @pytest.mark.parametrize(("stride", "size"), GROUPS)
-def test_no_oversubscription_is_no_leaf_and_more_is_never_faster(tmp_path: Path, stride: int, size: int) -> None:
-    plain = times(machine(with_leaf(tmp_path, None)), stride, size)
-    assert times(machine(with_leaf(tmp_path, 1.0)), stride, size) == plain
-    found = np.array([plain, *(times(machine(with_leaf(tmp_path, o)), stride, size) for o in (1.25, 2.0, 4.0, 8.0))])
+def test_no_oversubscription_is_no_leaf_and_more_is_never_faster(stride: int, size: int) -> None:
+    plain = times(machine(with_leaf(None)), stride, size)
+    assert times(machine(with_leaf(1.0)), stride, size) == plain
+    found = np.array([plain, *(times(machine(with_leaf(o)), stride, size) for o in (1.25, 2.0, 4.0, 8.0))])
     assert np.all(np.diff(found, axis=0) >= 0.0)
     if stride * size <= 8 * LEAF_NODES:
         assert np.all(found == found[0]), "a group below one leaf pays nothing"
@@ -89,16 +77,16 @@ def test_no_oversubscription_is_no_leaf_and_more_is_never_faster(tmp_path: Path,
         assert np.all(np.delete(slower, 2))
 
 
-def test_a_group_with_one_node_a_leaf_gets_the_uplinks_share(tmp_path: Path) -> None:
-    plain, narrow = machine(with_leaf(tmp_path, None)), machine(with_leaf(tmp_path, 2.0))
+def test_a_group_with_one_node_a_leaf_gets_the_uplinks_share() -> None:
+    plain, narrow = machine(with_leaf(None)), machine(with_leaf(2.0))
     size = 2.0**36
     for of in (all_gather_s, all_reduce_s, ring_pass_s):
         before, after = (float(of(size, m.group(32, 8), m.tiers, 0.0)) for m in (plain, narrow))
         assert after / before == pytest.approx(2.0, rel=1e-3)
 
 
-def test_of_eight_nodes_below_two_leaves_four_of_seven_blocks_cross(tmp_path: Path) -> None:
-    plain, narrow = machine(with_leaf(tmp_path, None)), machine(with_leaf(tmp_path, 3.0))
+def test_of_eight_nodes_below_two_leaves_four_of_seven_blocks_cross() -> None:
+    plain, narrow = machine(with_leaf(None)), machine(with_leaf(3.0))
     size = 2.0**36
     gathered = [float(all_gather_s(size, m.group(8, 8), m.tiers, 0.0)) for m in (plain, narrow)]
     assert gathered[1] / gathered[0] == pytest.approx((3.0 + 4.0 * 3.0) / 7.0, rel=1e-3)
@@ -106,28 +94,28 @@ def test_of_eight_nodes_below_two_leaves_four_of_seven_blocks_cross(tmp_path: Pa
     assert exchanged[1] / exchanged[0] == pytest.approx(4.0 * 3.0 / 7.0, rel=1e-3)
 
 
-def test_a_cluster_below_one_leaf_has_none(tmp_path: Path) -> None:
-    assert machine(with_leaf(tmp_path, 4.0), cards=32).group(1, 32).near is None
+def test_a_cluster_below_one_leaf_has_none() -> None:
+    assert machine(with_leaf(4.0), cards=32).group(1, 32).near is None
 
 
-def test_supernodes_below_one_leaf_and_below_several(tmp_path: Path) -> None:
-    inside = machine(with_leaf(tmp_path, 2.0, nodes=8, name="cloudmatrix-384"), cards=768)
+def test_supernodes_below_one_leaf_and_below_several() -> None:
+    inside = machine(with_leaf(2.0, nodes=8, name="cloudmatrix-384"), cards=768)
     assert inside.group(768, 2).near == 1.0
-    assert times(inside, 1, 256) == times(machine(with_leaf(tmp_path, None, name="cloudmatrix-384"), 768), 1, 256)
-    above = machine(with_leaf(tmp_path, 2.0, nodes=96, name="cloudmatrix-384"), cards=384 * 4)
+    assert times(inside, 1, 256) == times(machine(with_leaf(None, name="cloudmatrix-384"), 768), 1, 256)
+    above = machine(with_leaf(2.0, nodes=96, name="cloudmatrix-384"), cards=384 * 4)
     assert above.group(768, 4).near == 2.0
 
 
 @pytest.mark.parametrize("nodes", [5, 50])
-def test_a_leaf_that_cuts_supernodes_is_refused(tmp_path: Path, nodes: int) -> None:
-    profile = with_leaf(tmp_path, 2.0, nodes=nodes, name="cloudmatrix-384")
+def test_a_leaf_that_cuts_supernodes_is_refused(nodes: int) -> None:
+    profile = with_leaf(2.0, nodes=nodes, name="cloudmatrix-384")
     with pytest.raises(ProfileError, match="cuts through"):
         cluster_topology(profile, num_npus=768)
 
 
-def test_blocks_of_healthy_nodes_are_refused(tmp_path: Path) -> None:
+def test_blocks_of_healthy_nodes_are_refused() -> None:
     with pytest.raises(ProfileError, match="not modelled"):
-        cluster_topology(with_leaf(tmp_path, 2.0), blocks=[(0, 8)])
+        cluster_topology(with_leaf(2.0), blocks=[(0, 8)])
 
 
 def document(leaf: Any = None, **cluster: Any) -> dict[str, Any]:
@@ -137,9 +125,9 @@ def document(leaf: Any = None, **cluster: Any) -> dict[str, Any]:
     return {"model": "llama2-7b", "cluster": cluster, "training": training}
 
 
-def test_a_spec_says_its_leaf_switches_as_a_profile_does(tmp_path: Path) -> None:
+def test_a_spec_says_its_leaf_switches_as_a_profile_does() -> None:
     own = profile_of(parse_spec(document({"nodes": LEAF_NODES, "oversubscription": 3.0})).cluster, calibrated=False)
-    found, expected = machine(own), machine(with_leaf(tmp_path, 3.0))
+    found, expected = machine(own), machine(with_leaf(3.0))
     for stride, size in GROUPS:
         assert times(found, stride, size) == times(expected, stride, size)
     assert own.content_hash != load_profile("ascend-800t-a2", calibrated=False).content_hash
@@ -187,23 +175,17 @@ def test_a_leaf_that_makes_no_cluster_is_refused_with_its_path(changes: dict[str
     assert error.hint
 
 
-def test_half_a_leaf_is_refused(tmp_path: Path) -> None:
+def test_half_a_leaf_is_refused() -> None:
     with pytest.raises(ProfileError, match="leaf_oversubscription"):
-        with_leaf(tmp_path, 0.5)
+        with_leaf(0.5)
 
 
 @pytest.mark.parametrize(("pp", "below"), [(32, 4), (16, 2), (8, 1)])
-def test_stages_below_one_leaf_share_its_uplinks(tmp_path: Path, pp: int, below: int) -> None:
+def test_stages_below_one_leaf_share_its_uplinks(pp: int, below: int) -> None:
     """A stage takes one, two or four nodes of a leaf of four: one of the stages there sends through the uplinks."""
 
     def send_s(over: float) -> float:
-        with_leaf(tmp_path, over)
-        document = {
-            "model": "llama2-7b",
-            "cluster": {"profile": str(tmp_path / f"leaf-{over}-{LEAF_NODES}.yaml"), "num_npus": CARDS},
-            "training": {"seq_length": 4096, "global_batch_size": 256},
-        }
-        spec = parse_spec(document)
+        spec = parse_spec(document({"nodes": LEAF_NODES, "oversubscription": over}))
         context = spec_context(spec, profile_of(spec.cluster), frozenset({"flash_attention"}))
         strategy = Strategy(tp=8, pp=pp, micro_batch_size=1, schedule="1f1b")
         return float(p2p_s(candidate_for(context, strategy), context)[0])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.validate import validate
@@ -24,6 +24,7 @@ from autodeploy.planner import estimate, prepare, profile_hash
 from autodeploy.specs.spec import Spec, parse_spec
 from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import load_profile
+from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record
@@ -44,12 +45,12 @@ CHANGES = (
 
 @cache
 def shipped_document() -> Any:
-    return YAML().load((DATA / f"{NAME}.yaml").read_text(encoding="utf-8"))
+    return load_shipped_yaml((DATA / f"{NAME}.yaml").read_text(encoding="utf-8"))
 
 
 def changed_profile(folder: Path, path: str, factor: float) -> Path:
     """The shipped YAML with one value written differently."""
-    yaml, document = YAML(), deepcopy(shipped_document())
+    document = deepcopy(shipped_document())
     tiers = {tier["name"]: tier for tier in document["tiers"]}
     *parents, leaf = path.split(".")
     node = document
@@ -57,8 +58,7 @@ def changed_profile(folder: Path, path: str, factor: float) -> Path:
         node = tiers[key] if depth == 0 and key in tiers else node[key]
     node[leaf]["value"] = float(node[leaf]["value"]) * factor
     file = folder / f"{path}.yaml"
-    with file.open("w", encoding="utf-8") as stream:
-        yaml.dump(document, stream)
+    file.write_text(yaml.dump(document, Dumper=yaml.CSafeDumper), encoding="utf-8")
     return file
 
 
