@@ -17,7 +17,7 @@ from api.ui.rendering import render
 from api.ui.run_page import run_page
 from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
-from autodeploy.calibration.shipped_points import shipped_memory_points, shipped_points
+from autodeploy.calibration.shipped_points import MEMORY_FILE, shipped_points
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
 from autodeploy.messages.catalogue import is_text
 from autodeploy.services.searches import NEWEST
@@ -210,7 +210,9 @@ def accuracy(request: Request, views: ViewsOfApp, after: str | None = None, clus
     ledger = views.runs(cluster or None, after or None)
     clusters = [view for view in views.clusters() if cluster in {None, "", view.cluster}]
     moved = {view.cluster: views.reranked_of_cluster(view.cluster) for view in clusters}
-    context = accuracy_context(shipped_points(), shipped_memory_points(), ledger, clusters, moved, language_of(request))
+    context = accuracy_context(
+        shipped_points(), shipped_points(MEMORY_FILE), ledger, clusters, moved, language_of(request)
+    )
     return render(request, "accuracy.html", **context, after=after, cluster=cluster)
 
 

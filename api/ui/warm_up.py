@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from api.ui.assets import PLOTLY, SCRIPTS, STYLE, compressed
 from api.ui.languages import texts
 from api.ui.rendering import ENVIRONMENT
-from autodeploy.calibration.shipped_points import shipped_memory_points, shipped_points
+from autodeploy.calibration.shipped_points import MEMORY_FILE, shipped_points
 from autodeploy.figures.layout import plotly_style_ids
 from autodeploy.messages import LANGUAGES
 from autodeploy.services.calls import SMALL
@@ -48,7 +48,7 @@ def warm_up() -> None:
     for lang in LANGUAGES:
         texts(lang)
     shipped_points()
-    shipped_memory_points()
+    shipped_points(MEMORY_FILE)
     plotly_style_ids()
     for name in (STYLE, SCRIPTS, PLOTLY):
         compressed(name)

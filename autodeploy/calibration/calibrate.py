@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.covariances import fitted_covariance
+from autodeploy.calibration.covariances import covariance_to_ship
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import Fit, fit, left_out_residuals, limits_of, values_of
 from autodeploy.calibration.measured import fits_time, measured_step_s, states_time
@@ -167,7 +167,7 @@ def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[
         source = Message("calibration.carried_over_from", profile=calibration.profile.name, text=source)
     document: dict[str, Any] = {"profile": profile.name}
     document |= overlay_numbers(profile, calibration.fit.moved(), kind=kind, source=source, carried=carried)
-    covariance = fitted_covariance(profile, calibration.fit, source, carried=carried)
+    covariance = covariance_to_ship(profile, calibration.fit, source, carried=carried)
     document["covariance"] = covariance.model_dump(mode="json", exclude_defaults=True)
     error = np.abs(np.expm1(-calibration.left_out))
     if len(error):

@@ -27,7 +27,7 @@ def covariance_of(profile: Profile) -> Covariance:
     The numbers of the host and of large networks are as uncertain as before any run where no fit had them and nobody
     measured them; what was measured since the fit is known.
     """
-    found = _without(profile.covariance or _of_priors(profile), measured_elsewhere(profile))
+    found = covariance_of_fitted(profile)
     added = unfitted_beside(profile, found.factors)
     if not added:
         return found
@@ -39,6 +39,11 @@ def covariance_of(profile: Profile) -> Covariance:
     )
 
 
+def covariance_of_fitted(profile: Profile) -> Covariance:
+    """Of what a fit had; where there was none, of what it would have."""
+    return _without(profile.covariance or _of_priors(profile), measured_elsewhere(profile))
+
+
 def unfitted_beside(profile: Profile, factors: Iterable[FittedFactor | FitParameter]) -> tuple[FitParameter, ...]:
     """Factors of the numbers that a fit of these ones does not have, and nobody has measured."""
     named = measured_elsewhere(profile) | {name for factor in factors for name in factor.multiplies}
@@ -46,7 +51,7 @@ def unfitted_beside(profile: Profile, factors: Iterable[FittedFactor | FitParame
     return tuple(parameter for parameter in UNFITTED if not named.intersection(parameter.multiplies))
 
 
-def fitted_covariance(profile: Profile, fit: Fit, source: str, *, carried: bool) -> Covariance:
+def covariance_to_ship(profile: Profile, fit: Fit, source: str, *, carried: bool) -> Covariance:
     """What ships with the numbers of a fit.
 
     Carried over to another device, the factors of links stay behind: the marginal covariance of the others, and every

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,7 +34,7 @@ class _Table:
     known: dict[Hashable, Any] = field(default_factory=dict)
 
 
-_IN_PLACE: list[_Table] = []  # of the shipped one, the last one in use
+_TABLES: list[_Table] = []  # the shipped one, then those in place of it; the last one is in use
 
 
 def coverage() -> Mapping[str, Any]:
@@ -53,23 +52,20 @@ def looked_up(key: Hashable, find: Callable[[Mapping[str, Any]], Found]) -> Foun
 
 
 def _in_use() -> _Table:
-    return _IN_PLACE[-1] if _IN_PLACE else _shipped()
+    if not _TABLES:
+        text = files("autodeploy.calibration").joinpath("coverage.json").read_text(encoding="utf-8")
+        _TABLES.append(_Table(json.loads(text)))
+    return _TABLES[-1]
 
 
 @contextmanager
 def covering(table: Mapping[str, Any]) -> Iterator[None]:
     """Another table in place of the shipped one while the context lasts."""
-    _IN_PLACE.append(_Table(table))
+    _TABLES.append(_Table(table))
     try:
         yield
     finally:
-        _IN_PLACE.pop()
-
-
-@lru_cache(maxsize=1)
-def _shipped() -> _Table:
-    text = files("autodeploy.calibration").joinpath("coverage.json").read_text(encoding="utf-8")
-    return _Table(json.loads(text))
+        _TABLES.pop()
 
 
 def carried_from(family: str) -> str | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from autodeploy.calibration.rows import ServedErrors, ServedPredicted, ServedRow
 from autodeploy.errors import ProfileError, SpecError
-from autodeploy.evaluation.generation import Generator, generator_of, with_numbers
+from autodeploy.evaluation.generation import Generator, generator_of
 from autodeploy.messages import Message
 from autodeploy.stack.engines import ENGINES
 from cost_models.hbm import GIB
@@ -18,7 +18,7 @@ from hardware_profiles.errors import ProfileError as BadProfile
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -34,25 +34,8 @@ class Batch:
     index: npt.NDArray[np.int64]
     records: tuple[GenerationRecord, ...]
 
-    @property
-    def name(self) -> tuple[str, str, int]:
-        """Engine, mode and tensor-parallel degree: what a constant of a layer is of."""
-        layout = self.records[0].generation
-        return layout.engine, self.generator.mode, layout.tp
 
-
-def batches_of(records: Sequence[GenerationRecord], numbers: GenerationNumbers | None = None) -> list[Batch]:
-    """The records by model, system and layout, in the order in which they come.
-
-    Raises
-    ------
-    SpecError
-        if the profile is not known, or the device has no peak for the precision.
-    """
-    return [_batch_of(records, places, numbers) for places in _alike(records)]
-
-
-def _alike(records: Sequence[GenerationRecord]) -> Iterable[list[int]]:
+def alike_records(records: Sequence[GenerationRecord]) -> Iterable[list[int]]:
     """Places of the records of each model, system and layout."""
     groups: dict[str, list[int]] = {}
     for place, record in enumerate(records):
@@ -62,7 +45,14 @@ def _alike(records: Sequence[GenerationRecord]) -> Iterable[list[int]]:
     return groups.values()
 
 
-def _batch_of(records: Sequence[GenerationRecord], places: list[int], numbers: GenerationNumbers | None) -> Batch:
+def batch_of(records: Sequence[GenerationRecord], places: list[int], numbers: GenerationNumbers | None = None) -> Batch:
+    """Those of the records at `places`, which are alike; `numbers`: of generation, the system's without.
+
+    Raises
+    ------
+    SpecError
+        if the profile is not known, or the device has no peak for the precision.
+    """
     record = records[places[0]]
     try:
         profile = load_profile(record.cluster.profile)
@@ -73,17 +63,13 @@ def _batch_of(records: Sequence[GenerationRecord], places: list[int], numbers: G
     return Batch(generator, np.array(places, dtype=np.int64), tuple(records[place] for place in places))
 
 
-def service_of(batch: Batch, values: Mapping[str, float] | None = None) -> Service:
-    """What clients of the records measure.
-
-    values : numbers of generation that replace the system's, by name.
-    """
+def service_of(batch: Batch) -> Service:
+    """What clients of the records measure."""
     layouts = [record.generation for record in batch.records]
     first = layouts[0]
     replicas = batch.records[0].cluster.num_dies / first.tp
-    model = with_numbers(batch.generator.model, values) if values else batch.generator.model
     return served(
-        model,
+        batch.generator.model,
         np.array([layout.concurrency / replicas for layout in layouts]),
         np.array([float(layout.input_length) for layout in layouts]),
         np.array([float(layout.output_length) for layout in layouts]),
@@ -96,10 +82,10 @@ def service_of(batch: Batch, values: Mapping[str, float] | None = None) -> Servi
 def validate_generation(records: Sequence[GenerationRecord]) -> list[ServedRow]:
     """Every measurement beside its prediction, in order; one that can't be predicted is skipped with its reason."""
     found: dict[int, ServedRow] = {}
-    for places in _alike(records):
+    for places in alike_records(records):
         members = [records[place] for place in places]
         try:
-            batch = _batch_of(records, places, None)
+            batch = batch_of(records, places)
             service = service_of(batch)
             rows = [_row(batch, service, at, record) for at, record in enumerate(members)]
         except SpecError as error:

@@ -76,8 +76,7 @@ def _refuse_empty_stages(record: Record) -> None:
     model = record.model
     parts = model.num_hidden_layers + model.num_nextn_predict_layers + 2
     for name in ("pp", "vpp"):
-        if getattr(record.strategy, name) > parts:
-            count = getattr(record.strategy, name)
+        if (count := getattr(record.strategy, name)) > parts:
             raise SpecError(
                 Message("calibration.more_stages_than_layers", name=name, count=count, layers=model.num_hidden_layers),
                 path=f"/strategy/{name}",

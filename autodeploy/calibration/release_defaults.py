@@ -18,8 +18,8 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from autodeploy.specs.record import Record
 
-MINDSPEED_2_1 = (2025, 6, 1)  # 2.1.0_core_r0.12.1, the first whose dispatchers are Megatron-LM's own again
-MINDSPEED_2_1_RELEASE = (2, 1)
+# Release and date of 2.1.0_core_r0.12.1, the first whose dispatchers are Megatron-LM's own again.
+MINDSPEED_2_1 = (2, 1), (2025, 6, 1)
 RELEASE_1_0_0 = (2024, 10, 30)  # MindSpeed-LLM 1.0.0; tables of its release candidates were measured before
 # Later tables of 1.0 and 2.0, whose software for experts is not today's: dispatchers, permutation and grouped kernels
 # were written again for 2.3 and 26.0 (Ascend/MindSpeed, core/transformer/moe).
@@ -31,16 +31,13 @@ FUSED_ACCUMULATION = (2024, 11, 18)
 # Two of 21 example scripts of 1.0.RC1 fuse the rotary embedding, half of those of 1.0.RC3.
 FUSED_ROTARY = (2024, 6, 1)
 # MindSpeed's loss works in place since then (Ascend/MindSpeed @55859a22, released with 2.2).
-LOSS_IN_PLACE = (2025, 8, 9)
-LOSS_IN_PLACE_RELEASE = (2, 2)
+LOSS_IN_PLACE = (2, 2), (2025, 8, 9)
 # Adam's operator updates in place in all CI baselines of MindSpeed-LLM 26.0 and 26.1, and in none before.
-UPDATE_IN_PLACE = (2026, 1, 1)
-UPDATE_IN_PLACE_RELEASE = (26, 0)
+UPDATE_IN_PLACE = (26, 0), (2026, 1, 1)
 FLASH_ATTENTION_IN_MEGATRON = (2023, 1, 1)
 NVIDIA = "nvidia"
 OF_2021 = "Ampere"  # the chips of the runs of 2021 and 2022
-MINDFORMERS_1_5 = (1, 5)  # built on the operators of the current band
-MINDFORMERS_1_5_DATE = (2025, 4, 30)
+MINDFORMERS_1_5 = (1, 5), (2025, 4, 30)  # built on the operators of the current band
 # Features whose presence says that what an early release leaves out was on.
 CANCELS = {
     "fused_rotary": "unfused_rotary",
@@ -102,7 +99,6 @@ _TORCH_COMPILED = frozenset({"fused_swiglu", "fused_rmsnorm", "fused_cross_entro
 
 def release_of(record: Record) -> ReleaseDefaults:
     """Defaults and band of the release that a record ran on."""
-    year, month, day = _released(record)
     if _vendor(record.cluster.profile) == NVIDIA:
         if _before_flash_attention(record):
             return ReleaseDefaults(_MEGATRON_2021, "current", fields=_FIELDS_2021)
@@ -110,23 +106,20 @@ def release_of(record: Record) -> ReleaseDefaults:
             kernels = _TORCH_COMPILED if "torch_compile" in record.strategy.features else _TORCH_EAGER
             return ReleaseDefaults(_TORCH_NATIVE | _TORCH_ON_GPU | kernels, "current")
         return ReleaseDefaults(_MODERN_NVIDIA, "current")
-    stack = stack_of(record)
     if in_graph_mode(record):
         return _mindformers(record)
-    if stack == "torchtitan":
+    if stack_of(record) == "torchtitan":
         return ReleaseDefaults(_TORCH_NATIVE, "current")
-    unfused = set()
-    if (year, month, day) < FUSED_ACCUMULATION:
-        unfused.add("unfused_gradient_accumulation")
-    if (year, month, day) < FUSED_ROTARY:
-        unfused.add("unfused_rotary")
+    released = _released(record)
+    fused = {"unfused_gradient_accumulation": FUSED_ACCUMULATION, "unfused_rotary": FUSED_ROTARY}
+    unfused = frozenset(name for name, first in fused.items() if released < first)
     band = "current"
-    if (year, month, day) < RELEASE_1_0_0:
-        band = "early_2024" if (year, month) < (2024, 6) else "mid_2024"
-    elif year < OF_TODAY and re.match(r"20\d\d", record.date or ""):
+    if released < RELEASE_1_0_0:
+        band = "early_2024" if released < (2024, 6) else "mid_2024"
+    elif released[0] < OF_TODAY and re.match(r"20\d\d", record.date or ""):
         band = "2025"
     # Megatron-LM dispatches by all-gather unless a script says otherwise.
-    return ReleaseDefaults(frozenset(unfused), band, "allgather")
+    return ReleaseDefaults(unfused, band, "allgather")
 
 
 def stack_of(record: Record) -> str:
@@ -169,7 +162,7 @@ def _mindformers(record: Record) -> ReleaseDefaults:
     if record.model.is_moe and (record.strategy.etp or 1) > 1:
         features |= {"replicated_dispatch"}
     dated = re.match(r"mas|dev|20|[rv]?\d{1,2}\.\d", (record.date or "").lower())
-    late = dated and not _older(record, MINDFORMERS_1_5, MINDFORMERS_1_5_DATE)
+    late = dated and not _older(record, *MINDFORMERS_1_5)
     return ReleaseDefaults(features, "current" if late else stack_of(record))
 
 
@@ -181,11 +174,8 @@ def memory_facts(record: Record) -> frozenset[str]:
         return _nvidia_formats(record)
     if in_graph_mode(record):
         return frozenset()
-    facts = (
-        ("copied_logits", LOSS_IN_PLACE_RELEASE, LOSS_IN_PLACE),
-        ("copied_update", UPDATE_IN_PLACE_RELEASE, UPDATE_IN_PLACE),
-    )
-    return frozenset(name for name, release, date in facts if _older(record, release, date))
+    facts = {"copied_logits": LOSS_IN_PLACE, "copied_update": UPDATE_IN_PLACE}
+    return frozenset(name for name, first in facts.items() if _older(record, *first))
 
 
 def _nvidia_formats(record: Record) -> frozenset[str]:
@@ -228,7 +218,9 @@ def _released(record: Record) -> tuple[int, int, int]:
 def features_of(record: Record) -> frozenset[str]:
     """Everything that was on in a record's run."""
     named = frozenset(record.strategy.features)
-    if not _patches_permutation(record):
+    # --moe-permutation-async-comm changes something in MindSpeed 2.0.0 and before, on Megatron-LM core_r0.8.0; later
+    # releases only ask for it beside other flags.
+    if not _older(record, *MINDSPEED_2_1):
         named -= {"async_permutation"}
     off = {CANCELS[name] for name in named & CANCELS.keys()}
     found = (named | release_of(record).features) - off
@@ -239,14 +231,6 @@ def features_of(record: Record) -> frozenset[str]:
             experts_fused=bool(named & {EXPERTS_FUSED, "fused_gradient_accumulation"}),
         )
     return found - CANCELS.keys()
-
-
-def _patches_permutation(record: Record) -> bool:
-    """Whether --moe-permutation-async-comm changes anything: MindSpeed 2.0.0 and before, on Megatron-LM core_r0.8.0.
-
-    Later releases only ask for it beside other flags.
-    """
-    return _older(record, MINDSPEED_2_1_RELEASE, MINDSPEED_2_1)
 
 
 def unnamed_features(profile: str) -> frozenset[str]:

@@ -15,17 +15,8 @@ SPEED_FILE = "accuracy_points.json"
 MEMORY_FILE = "memory_points.json"
 
 
-def shipped_points() -> tuple[Point, ...]:
-    """Tokens per second and card."""
-    return _points(SPEED_FILE)
-
-
-def shipped_memory_points() -> tuple[Point, ...]:
-    """Peaks of memory [GiB], as each source counts them."""
-    return _points(MEMORY_FILE)
-
-
 @cache
-def _points(file: str) -> tuple[Point, ...]:
+def shipped_points(file: str = SPEED_FILE) -> tuple[Point, ...]:
+    """Tokens per second and card; of MEMORY_FILE peaks of memory [GiB], as each source counts them."""
     text = files("autodeploy.calibration").joinpath(file).read_text(encoding="utf-8")
     return tuple(Point(**point) for point in json.loads(text))

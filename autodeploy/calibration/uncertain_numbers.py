@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.covariances import covariance_of
+from autodeploy.calibration.covariances import covariance_of_fitted
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.parameters import (
     UNFITTED,
@@ -61,31 +60,27 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
     Where left-out residuals ask for a larger width than the fit says itself, that one counts, and the factor is as
     correlated with the others as before. Factors of links that no run of the fit used come with it and are priors.
     """
-    covariance, unfitted = covariance_of(profile), {parameter.name for parameter in UNFITTED}
-    shipped = {factor.name for factor in profile.covariance.factors} if profile.covariance else set()
-    places = [
-        place
-        for place, factor in enumerate(covariance.factors)
-        if (factor.name in shipped or factor.name not in unfitted) and _moves(context, factor.multiplies)
-    ]
+    covariance, left_out = covariance_of_fitted(profile), _left_out_widths(profile)
+    places = [place for place, factor in enumerate(covariance.factors) if _moves(context, factor.multiplies)]
     matrix = covariance.matrix()[np.ix_(places, places)]
-    own, left_out = np.sqrt(np.diag(matrix)), _left_out_widths(profile)
-    parameters = _parameters(profile)
-    priors = {parameter.name: parameter.prior_sigma for parameter in parameters}
-    meanings = {p.name: p.meaning for p in parameters} | {row["name"]: meaning_of(row) for row in prior_widths()}
+    own = np.sqrt(np.diag(matrix))
+    known = {p.name: p for p in (*known_parameters(_origin(profile).family), *UNFITTED, *_links(profile))}
+    rows = {row["name"]: row for row in prior_widths()}
     numbers = []
     for place, sigma in zip(places, own.tolist(), strict=True):
         factor = covariance.factors[place]
+        name, row, parameter = factor.name, rows.get(factor.name), known.get(factor.name)
         basis, width = covariance.source, sigma
         if _unused(profile, factor.multiplies):
             basis = _NO_RUN
-        elif sigma >= AS_BEFORE * priors.get(factor.name, math.inf):
-            basis = Message("calibration.prior_not_narrowed", source=_source_of(factor.name))
-        elif known := left_out.get(factor.name):
-            basis = Message("calibration.held_out_residuals", count=known["n"])
-            width = max(sigma, known["log_sigma"])
-        meaning = meanings.get(factor.name, factor.name)
-        numbers.append(Uncertain(factor.name, meaning, factor.multiplies, width, basis))
+        elif parameter is not None and sigma >= AS_BEFORE * parameter.prior_sigma:
+            source = row["source"] if row else "parameters.yaml"
+            basis = Message("calibration.prior_not_narrowed", source=source)
+        elif name in left_out:
+            basis = Message("calibration.held_out_residuals", count=left_out[name]["n"])
+            width = max(sigma, left_out[name]["log_sigma"])
+        meaning = meaning_of(row) if row else parameter.meaning if parameter else name
+        numbers.append(Uncertain(name, meaning, factor.multiplies, width, basis))
     widths = np.array([number.log_sigma for number in numbers], dtype=np.float64)
     grown = np.divide(widths, own, out=np.ones_like(own), where=own > 0.0)
     return tuple(numbers), matrix * np.outer(grown, grown)
@@ -102,9 +97,8 @@ def _left_out_widths(profile: Profile) -> Mapping[str, Mapping[str, float]]:
     return found
 
 
-def _parameters(profile: Profile) -> tuple[FitParameter, ...]:
-    links = link_parameters(tier.name for tier in profile.tiers)
-    return (*known_parameters(_origin(profile).family), *UNFITTED, *links)
+def _links(profile: Profile) -> tuple[FitParameter, ...]:
+    return link_parameters(tier.name for tier in profile.tiers)
 
 
 def _origin(profile: Profile) -> Profile:
@@ -119,28 +113,14 @@ def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     known |= {name for number in fitted_numbers(profile, context)[0] for name in number.multiplies}
     rows = [each for row in prior_widths() if row["of"] == "time" for each in _of_tiers(row, context)]
     found = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
-    links = link_parameters(tier.name for tier in profile.tiers)
-    found += [
-        Uncertain(p.name, p.meaning, p.multiplies, p.prior_sigma, _NO_RUN)
-        for p in links
-        if _moves(context, p.multiplies)
-    ]
+    links = (p for p in _links(profile) if _moves(context, p.multiplies))
+    found += [Uncertain(p.name, p.meaning, p.multiplies, p.prior_sigma, _NO_RUN) for p in links]
     return tuple(number for number in found if not known.intersection(number.multiplies))
 
 
-def numbers_of_memory() -> tuple[Uncertain, ...]:
+def numbers_of_memory(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     """What moves the peak of memory alone."""
-    rows = (row for row in prior_widths() if row["of"] == "memory")
-    return tuple(
-        Uncertain(
-            row["name"],
-            meaning_of(row),
-            tuple(row["multiplies"]),
-            row["log_sigma"],
-            Message("calibration.prior", source=row["source"]),
-        )
-        for row in rows
-    )
+    return tuple(_of_row(row, profile, context) for row in prior_widths() if row["of"] == "memory")
 
 
 def _unused(profile: Profile, names: tuple[str, ...]) -> bool:
@@ -150,24 +130,16 @@ def _unused(profile: Profile, names: tuple[str, ...]) -> bool:
 
 
 def _of_row(row: dict[str, Any], profile: Profile, context: Context) -> Uncertain:
-    first = row["multiplies"][0]
-    term = EFFICIENCY_TERMS.get(first)
-    sigma, source = row.get("log_sigma"), row["source"]
+    first, source = row["multiplies"][0], row["source"]
     if first == PERSISTENT:
         prior = persistent_shares()[context.loads.router]
         sigma, source = prior.sigma, prior.source
-    if sigma is None:
-        assert term is not None
-        sigma = term.prior_sigma
+    else:
+        sigma = row["log_sigma"] if "log_sigma" in row else EFFICIENCY_TERMS[first].prior_sigma
     if "when_measured" in row and profile.quantity(f"efficiency.{first}").kind in KNOWN_KINDS:
         sigma = row["when_measured"]
-    return Uncertain(
-        row["name"],
-        meaning_of(row),
-        tuple(row["multiplies"]),
-        float(sigma),
-        Message("calibration.prior", source=source),
-    )
+    basis = Message("calibration.prior", source=source)
+    return Uncertain(row["name"], meaning_of(row), tuple(row["multiplies"]), float(sigma), basis)
 
 
 def _of_tiers(row: dict[str, Any], context: Context) -> list[dict[str, Any]]:
@@ -206,10 +178,6 @@ def _spanned(context: Context, name: str) -> bool:
             return context.world > inside
         inside = tier.ranks or inside
     return True
-
-
-def _source_of(name: str) -> str:
-    return next((str(row["source"]) for row in prior_widths() if row["name"] == name), "parameters.yaml")
 
 
 @cache

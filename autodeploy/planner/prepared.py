@@ -34,11 +34,15 @@ def prepare(spec: Spec) -> Prepared:
     SpecError
         if a feature, profile, device, precision or kind of training can't be planned with.
     """
-    refuse_unmodelled(spec)
-    profile = profile_of(spec.cluster)
-    choice = _choice(spec, profile)
+    profile, choice = _resolved(spec)
     context = choice_context(spec, profile, choice)
     return Prepared(spec, profile, choice, context, identity_of(spec, profile, context))
+
+
+def _resolved(spec: Spec) -> tuple[Profile, FeatureChoice]:
+    refuse_unmodelled(spec)
+    profile = profile_of(spec.cluster)
+    return profile, _choice(spec, profile)
 
 
 def identity_of(spec: Spec, profile: Profile, context: Context) -> Identity:
@@ -59,9 +63,7 @@ def context_for(prepared: Prepared, strategy: Strategy, features: frozenset[str]
 
 def judged_context(spec: Spec, strategy: Strategy, features: frozenset[str] | None) -> tuple[Context, frozenset[str]]:
     """What rules read of a strategy's context, as of `context_for`, and the features that are on for the spec."""
-    refuse_unmodelled(spec)
-    profile = profile_of(spec.cluster)
-    choice = _choice(spec, profile)
+    profile, choice = _resolved(spec)
     on = _stated(choice, strategy, features)
     if on is None:
         return spec_context(spec, profile, choice.on), choice.on

@@ -81,7 +81,7 @@ def error_box(profile: Profile, context: Context) -> ErrorBox:
     others = prior_numbers(profile, context)
     whole = np.diag([0.0] * len(fitted) + [number.log_sigma**2 for number in others])
     whole[: len(fitted), : len(fitted)] = covariance
-    return ErrorBox((*fitted, *others), whole, numbers_of_memory())
+    return ErrorBox((*fitted, *others), whole, numbers_of_memory(profile, context))
 
 
 def _times(root: Floats, points: Floats) -> Floats:

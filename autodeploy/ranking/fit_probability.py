@@ -7,8 +7,8 @@ from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
+from autodeploy.calibration.families import configuration_digest, family_digest
 from autodeploy.calibration.memory_belief import belief
-from autodeploy.calibration.run_keys import configuration_digest, family_digest
 from autodeploy.calibration.spreads import memory_spread
 from autodeploy.ranking.uncertainty import run_of
 

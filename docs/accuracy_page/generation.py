@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.generation import batches_of
 from docs.accuracy_page.errors import Errors, errors_of
 from docs.shipped_calibration.generation_fit import (
+    batches_of,
     fit_generation,
     predicted_seconds,
     refit_constants,

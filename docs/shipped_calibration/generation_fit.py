@@ -8,14 +8,15 @@ of stays at its prior.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autodeploy.calibration.fit import FitParameter, fit
-from autodeploy.calibration.generation import batches_of, service_of
+from autodeploy.calibration.generation import alike_records, batch_of, service_of
 from autodeploy.calibration.spreads import Z80
+from autodeploy.evaluation.generation import with_numbers
 from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
 from hardware_profiles.loader import load_profile
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.calibration.generation import Batch
     from autodeploy.specs.generation import GenerationRecord
     from cost_models.arrays import Floats
-    from hardware_profiles.generation import Number
+    from hardware_profiles.generation import GenerationNumbers, Number
 
 FREE = ("weights", "cache", "all_reduce", "prefill", "issue_us")
 NOISE = 0.06  # log standard deviation of a measured time: what repeats and unknown settings of engines leave
@@ -50,6 +51,17 @@ class GenerationFit:
         return self.engines.get((engine, mode, tp), self.layers.get((mode, tp)))
 
 
+def batches_of(records: Sequence[GenerationRecord], numbers: GenerationNumbers | None = None) -> list[Batch]:
+    """The records by model, system and layout, in the order in which they come."""
+    return [batch_of(records, places, numbers) for places in alike_records(records)]
+
+
+def own_of(batch: Batch) -> Own:
+    """What a constant of a layer is of."""
+    layout = batch.records[0].generation
+    return layout.engine, batch.generator.mode, layout.tp
+
+
 def seconds_measured(record: GenerationRecord) -> float:
     """What the fit compares: the time per output token [s], else that of a token per die."""
     measured = record.measured
@@ -59,8 +71,11 @@ def seconds_measured(record: GenerationRecord) -> float:
 
 
 def seconds_predicted(batch: Batch, values: Mapping[str, float] | None = None) -> Floats:
-    """The same as predicted [s]."""
-    service, tp = service_of(batch, values), batch.records[0].generation.tp
+    """The same as predicted [s]; `values`: numbers of generation that replace the system's, by name."""
+    if values:
+        model = with_numbers(batch.generator.model, values)
+        batch = replace(batch, generator=replace(batch.generator, model=model))
+    service, tp = service_of(batch), batch.records[0].generation.tp
     told = np.array([record.measured.tpot_ms is not None for record in batch.records])
     return np.where(told, service.tpot_s, tp / service.tokens_per_s)
 
@@ -74,7 +89,7 @@ def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: 
     """
     prior = generation_numbers(load_profile(profile), calibrated=False)
     batches = batches_of(records, prior)
-    own = sorted({batch.name for batch in batches})
+    own = sorted({own_of(batch) for batch in batches})
     degrees = sorted({(mode, tp) for _, mode, tp in own})
     of_system = {name: prior.document.numbers[name] for name in FREE}
     of_layer = {(mode, tp): prior.layer("", mode, tp) for mode, tp in degrees}  # type: ignore[arg-type]
@@ -124,10 +139,10 @@ def predicted_seconds(
     found = np.empty(count)
     known = {} if known is None else known
     for batch in batches:
-        layer = numbers.constant(*batch.name)
+        layer = numbers.constant(*own_of(batch))
         constant = {} if layer is None else {"layer_us": layer}
         values = {**numbers.numbers, **constant}
-        key = batch.name, *values.items()
+        key = own_of(batch), *values.items()
         if key not in known:
             known[key] = seconds_predicted(batch, values)
         found[batch.index] = known[key]
@@ -143,7 +158,7 @@ def refit_constants(
     """
     prior = generation_numbers(load_profile(profile), calibrated=False)
     batches = batches_of(records, prior)
-    own = sorted({batch.name for batch in batches})
+    own = sorted({own_of(batch) for batch in batches})
     start = {key: numbers.constant(*key) or prior.layer(*key).value for key in own}  # type: ignore[arg-type]
     wide = {key: sigma_of(prior.layer(*key)) for key in own}  # type: ignore[arg-type]
     parameters = [FitParameter(text(key), (text(key),), wide[key], "layer") for key in own]

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from autodeploy import planner
 from autodeploy.calibration.cluster_fit import alike_runs
 from autodeploy.calibration.coverage import coverage
+from autodeploy.calibration.families import work_digest
 from autodeploy.calibration.fit import FitParameter, fit
-from autodeploy.calibration.run_keys import work_digest
 from autodeploy.calibration.spreads import REPEAT_NOISE, TimedRuns, spread_of
 from autodeploy.rehearsal import rehearse
 from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from autodeploy.calibration.generation import batches_of, validate_generation
+from autodeploy.calibration.generation import validate_generation
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.main import app
 from autodeploy.errors import SpecError
@@ -18,7 +18,13 @@ from autodeploy.specs.generation import GenerationRecord
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.measurement import generation_records, read_measurements
 from autodeploy.specs.record import Record, Unread
-from docs.shipped_calibration.generation_fit import fit_generation, predicted_seconds, refit_constants, seconds_measured
+from docs.shipped_calibration.generation_fit import (
+    batches_of,
+    fit_generation,
+    predicted_seconds,
+    refit_constants,
+    seconds_measured,
+)
 from docs.shipped_calibration.generation_shipped import overlay_of_fit, records_of, shipped_generation
 from hardware_profiles.generation import generation_numbers
 from hardware_profiles.loader import load_profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from api.ui.accuracy_page import group_row
-from autodeploy.calibration.shipped_points import shipped_memory_points
+from autodeploy.calibration.shipped_points import MEMORY_FILE, shipped_points
 from autodeploy.figures.accuracy_svg import groups_of
 from docs.accuracy_page.plot import memory_points, memory_titles
 from docs.shipped_calibration.shipped import shipped_records
@@ -13,7 +13,7 @@ from docs.shipped_calibration.shipped import shipped_records
 
 def test_the_shipped_points_are_current() -> None:
     records = shipped_records()
-    now, shipped = memory_points(records, memory_titles(records)), shipped_memory_points()
+    now, shipped = memory_points(records, memory_titles(records)), shipped_points(MEMORY_FILE)
     assert [(point.name, point.group) for point in now] == [(point.name, point.group) for point in shipped]
     for mine, stored in zip(now, shipped, strict=True):
         assert (stored.measured, stored.predicted) == pytest.approx((mine.measured, mine.predicted), rel=1e-5)
@@ -22,6 +22,6 @@ def test_the_shipped_points_are_current() -> None:
 
 
 def test_errors_are_told_by_group() -> None:
-    rows = {name: group_row(name, points) for name, points in groups_of(shipped_memory_points()).items()}
-    assert sum(row.runs for row in rows.values()) == len(shipped_memory_points())
+    rows = {name: group_row(name, points) for name, points in groups_of(shipped_points(MEMORY_FILE)).items()}
+    assert sum(row.runs for row in rows.values()) == len(shipped_points(MEMORY_FILE))
     assert all(0.0 < row.mean_error < 0.3 for row in rows.values())

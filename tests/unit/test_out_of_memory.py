@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy import planner
+from autodeploy.calibration.families import family_digest
 from autodeploy.calibration.memory_belief import belief
-from autodeploy.calibration.run_keys import family_digest
 from autodeploy.cli import main
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_file import read_measured_text
