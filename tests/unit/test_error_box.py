@@ -56,7 +56,7 @@ def test_every_number_has_a_name_a_width_and_a_basis(profile: str) -> None:
     assert len(set(moved)) == len(moved), "two numbers multiply one"
     for number in every:
         assert 0.0 < number.log_sigma < 2.0, number
-        assert number.basis.startswith(("left-out residuals of ", "prior: ")), number
+        assert number.basis.startswith(("residuals of ", "prior: ")), number
         assert number.meaning
         assert not number.name.startswith(("software_20", "nodes_20", "experts_20")), "of an old release"
     assert np.allclose(np.sqrt(np.diag(box.covariance)), [number.log_sigma for number in box.numbers])
