@@ -37,7 +37,7 @@ def planned(name: str) -> PlanSet:
     if name in WITHOUT_CHUNKS:
         document["search"]["fix"] |= {"cp": 1, "vpp": 1}
     if "rl" in document["training"]:
-        document["search"]["fix"] |= NARROW | {"micro_batch_size": 1}
+        document["search"]["fix"] |= NARROW | {"micro_batch_size": 1, "rl.placement": "colocated"}
     return planner.plan(read_spec_document(document))
 
 
