@@ -149,7 +149,11 @@ def changes_of(text: str) -> dict[str, str]:
         if not (sign and name and value):
             raise SpecError(
                 errors=(
-                    FieldError("/strategy", Message("common.is_not_axis_value", part=repr(part.strip())), "tp=8,pp=4"),
+                    FieldError(
+                        "/strategy",
+                        Message("common.is_not_of_form", value=repr(part.strip()), form="AXIS=VALUE"),
+                        "tp=8,pp=4",
+                    ),
                 )
             )
         changes[name.lower()] = value

@@ -94,7 +94,7 @@ def _cells(row: AblationRow, lang: Language) -> list[str]:
 def published_text(report: AblationReport, lang: Language = "en") -> str:
     """Published against predicted, then how many are within tolerance and why the others are not."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.texts import check_text, command_text
 
     rows = [
         [
@@ -102,7 +102,7 @@ def published_text(report: AblationReport, lang: Language = "en") -> str:
             f"{row.published:.4g} {row.unit}",
             "" if row.predicted is None else f"{row.predicted:.4g}",
             row.tolerance or "",
-            command_text(lang, "within" if row.within_tolerance else "miss"),
+            check_text(lang, "passed" if row.within_tolerance else "failed"),
         ]
         for row in report.rows
     ]

@@ -85,4 +85,4 @@ def prune(
     with current_database() as database:
         pruned = AuditLog(database).prune(before=utc_now() - age)
         note_here(database, "audit.prune", older_than, entries=pruned)
-    notify("entries_deleted", count=pruned)
+    notify("pruned_rows", count=pruned)

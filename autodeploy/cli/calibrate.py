@@ -120,13 +120,13 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
         [each.path, f"{each.old:.4g}", f"{each.new:.4g}", each.unit, f"{each.sigmas:+.1f}", str(each.points)]
         for each in found.changes
     ]
-    columns = titles("number", "old_value", "new_value", "unit", "prior_sigmas", "measurements")
+    columns = titles("number", "before", "after", "unit", "prior_sigmas", "measurements")
     talk(table_text(columns, rows, right=frozenset({1, 2, 4, 5}), whole=frozenset({0})))
     rows = [
         [each.kind, str(each.points), *(f"{100 * value:.0f} %" for value in (each.before, each.after, each.bias))]
         for each in found.agreements
     ]
-    columns = titles("class", "measurements", "error_before", "error_after", "mean")
+    columns = titles("class", "measurements", "error_before", "error_now", "mean")
     talk(table_text(columns, rows, right=frozenset({1, 2, 3, 4})))
     for each in found.changes:
         if each.limited:
@@ -142,7 +142,7 @@ def _from_records(files: Sequence[Path], profile: str) -> dict[str, Any]:
 
     result = fit([record for file in files for record in read_records(file)], profile)
     notify("runs_on", count=len(result.records), profile=profile)
-    _tell_factors(result.fit.factors(), "factor_of_prior")
+    _tell_factors(result.fit.factors())
     return overlay_of(result)
 
 
@@ -160,9 +160,11 @@ def _from_runs(
     folder: Path | None = None,
     page: Path | None = None,
 ) -> dict[str, Any]:
+    from autodeploy.cli.options import current_language
     from autodeploy.cli.output import notify
     from autodeploy.importers.spec_file import read_spec_file
     from autodeploy.jobs.planning import load_planner
+    from autodeploy.reports.texts import command_text
     from autodeploy.services.file_calibration import calibrate_runs
     from autodeploy.specs.spec import Spec
 
@@ -179,10 +181,10 @@ def _from_runs(
         runs = runs + traced
     overlay, report = calibrate_runs(runs, profile, load_planner(), spec=spec, plan=plan)
     notify("measurements_on", count=len(runs), profile=profile)
-    _tell_factors(report.get("factors", {}), "factor_of_shipped")
+    _tell_factors(report.get("factors", {}))
     if "bias_before" in report:
         before, after = (f"{100 * report[name]:+.1f} %" for name in ("bias_before", "bias_after"))
-        notify("bias", before=before, after=after)
+        notify("before_now", name=command_text(current_language(), "bias"), before=before, after=after)
     return overlay
 
 
@@ -208,8 +210,8 @@ def _traced(
     return step + products, plan
 
 
-def _tell_factors(factors: dict[str, float], key: str) -> None:
+def _tell_factors(factors: dict[str, float]) -> None:
     from autodeploy.cli.output import notify
 
     for name, factor in factors.items():
-        notify(key, name=f"  {name:<14}", factor=f"{factor:6.3f}")
+        notify("factor", name=f"  {name:<14}", factor=f"{factor:6.3f}")

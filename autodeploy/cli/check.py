@@ -108,11 +108,11 @@ def check(
 
 def _tell_doubts(report: CheckReport, lang: LanguageOption) -> None:
     """What no prediction knows, on stderr: a form for machines is read by none who would see it there."""
-    from autodeploy.cli.output import notify
-    from autodeploy.messages import in_language
+    from autodeploy.cli.output import talk
+    from autodeploy.reports.check_report import unmodelled
 
-    for text in report.unmodelled:
-        notify("unmodelled", text=in_language(text, language(lang)))
+    for line in unmodelled(report, language(lang)):
+        talk(line)
 
 
 def share(text: str, option: str, *, most: float) -> float:

@@ -93,7 +93,7 @@ def prune(
     age = read_age(older_than)
     with current_database() as database:
         pruned = prune_searches(database, before=utc_now() - age, keep_tagged=keep_tagged)
-    notify("searches_deleted", count=pruned)
+    notify("pruned_rows", count=pruned)
 
 
 @app.command("export", epilog="Example: autodeploy db export backup.jsonl")

@@ -22,7 +22,7 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
     """Check versions, solver, hardware profiles, presets and database. Exit code 4: something is wrong."""
     from autodeploy.cli.output import write_report
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.texts import check_text, command_text, titled
 
     spoken = language(lang)
     checks: list[tuple[str, Callable[[Language], str]]] = [
@@ -34,12 +34,13 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
     ]
     lines, healthy = [], True
     for name, check in checks:
-        titled = command_text(spoken, f"check_{name}")
         try:
-            lines.append(command_text(spoken, "ok", name=titled, found=check(spoken)))
+            verdict, found = "passed", check(spoken)
         except Exception as error:
             healthy = False
-            lines.append(command_text(spoken, "wrong", name=titled, found=in_language(str(error), spoken)))
+            verdict, found = "failed", in_language(str(error), spoken)
+        title = command_text(spoken, name) if name in command_text else name
+        lines.append(f"{check_text(spoken, verdict)}  {titled(spoken, title, found)}")
     write_report("\n".join(lines), None)
     if not healthy:
         raise typer.Exit(SERVICE_ERROR)

@@ -48,13 +48,14 @@ def import_file(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Turn a model's config.json, a launch script or a framework's YAML into a spec. Scripts are never run."""
-    from autodeploy.cli.output import notify, write_report
+    from autodeploy.cli.output import notify, talk, write_report
     from autodeploy.messages import in_language
+    from autodeploy.reports.texts import command_text, titled
     from autodeploy.yaml_text import yaml_text
 
     imported = read_foreign(file, settings, name)
     for doubt in imported.diagnostics.doubts:
-        notify("unmodelled", text=in_language(doubt, language(lang)))
+        talk(titled(language(lang), command_text(language(lang), "unmodelled"), in_language(doubt, language(lang))))
     for said in imported.assumptions:
         notify("doubt", text=in_language(said, language(lang)))
     if show:
@@ -92,7 +93,9 @@ def variables_of(settings: list[str] | None) -> dict[str, str]:
         variable, equals, value = setting.partition("=")
         if not equals or not variable.isidentifier():
             raise SpecError(
-                Message("cli.is_not_name_value", value=repr(setting[:100])), path="--set", hint="--set TP=8"
+                Message("common.is_not_of_form", value=repr(setting[:100]), form="NAME=VALUE"),
+                path="--set",
+                hint="--set TP=8",
             )
         variables[variable] = value
     return variables
@@ -126,7 +129,7 @@ def model_text(model: Any, lang: Language = "en") -> str:
     except ValidationError:
         return ""
     total, active = (f"{count / 1e9:,.1f}" for count in (found.total_params(), found.active_params()))
-    return command_text(lang, "model_size", name=found.name, total=total, active=active)
+    return command_text(lang, "model_title", title=found.name, total=total, active=active)
 
 
 def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
@@ -137,9 +140,8 @@ def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
 
     titles = [command_text(lang, name) for name in ("line", "in_the_file", "in_the_spec", "value", "why")]
     blocks = []
-    for fate in ("unmodelled_flags", "taken", "defaulted", "ignored", "contradicted"):
-        field = fate.removesuffix("_flags")
-        notes = getattr(diagnostics, field)
+    for fate in ("unmodelled", "taken", "defaulted", "ignored", "contradicted"):
+        notes = getattr(diagnostics, fate)
         beside = fate == "taken"  # few of these have a reason, and a column for it would fold all others
         rows = []
         for note in notes:

@@ -40,7 +40,7 @@ def show(
 ) -> None:
     """Show a model in the form used by specs, with its parameter counts and sources."""
     from autodeploy.cli.output import json_text, write_report
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.texts import command_text, titled
     from autodeploy.specs.presets import read_preset
     from autodeploy.yaml_text import yaml_text
 
@@ -53,7 +53,7 @@ def show(
     spoken = language(lang)
     sizes = {"total": f"{total:.1f}", "active": f"{active:.1f}"}
     head = [command_text(spoken, "model_title", title=preset.title, **sizes)]
-    head.append(command_text(spoken, "model_source", text=preset.source))
+    head.append(titled(spoken, command_text(spoken, "source"), preset.source))
     head += [command_text(spoken, "assumed", text=text) for text in preset.assumed]
     document = {"model": model.model_dump(mode="json", exclude_unset=True)}
     write_report("".join(f"# {line}\n" for line in head) + yaml_text(document), None)

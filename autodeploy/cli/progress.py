@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.cli.loudness import loudness
 from autodeploy.cli.options import current_language
 from autodeploy.cli.output import notify, talk
+from autodeploy.messages import label
 from autodeploy.reports.texts import command_text, report_text
 
 if TYPE_CHECKING:
@@ -27,14 +28,12 @@ QUIET_S = 5.0  # so long without a line, and the next report is shown whatever i
 def progress_text(progress: Progress, lang: Language = "en") -> str:
     """Counts by fate, the best so far and the proven gap, in one line."""
     parts = [command_text(lang, "strategies", count=f"{progress.enumerated:,}")]
-    counts = (("illegal", progress.rejected), ("too_big", progress.too_big), ("bounded_out", progress.pruned))
-    parts += [
-        command_text(lang, name, count=f"{count:,}") for name, count in (*counts, ("solved", progress.solved)) if count
-    ]
+    fates = ("rejected", "too_big", "pruned", "solved")
+    parts += [f"{label(lang, name)} {count:,}" for name in fates if (count := getattr(progress, name))]
     if progress.incumbent_s is not None:
         parts.append(command_text(lang, "best_so_far", step=f"{progress.incumbent_s:.4g}"))
     if progress.gap is not None:
-        parts.append(command_text(lang, "gap_so_far", gap=f"{100 * progress.gap:.1f}"))
+        parts.append(f"{label(lang, 'gap')} {100 * progress.gap:.1f} %")
     return f"{progress.elapsed_s:5.1f} s  " + report_text(lang, "comma").join(parts)
 
 

@@ -105,7 +105,7 @@ def offer_of(text: str) -> ClusterOffer:
         value = 0.0
     if not named or not 0.0 < value <= 1e6:
         raise SpecError(
-            Message("cli.is_no_cluster_with_price_of_card_and", value=repr(text[:80])),
+            Message("common.is_not_of_form", value=repr(text[:80]), form="PROFILE[:GRADE]=PRICE"),
             path="--cluster",
             hint=Message("common.such_as", example="ascend-800t-a2:910B3=1.2"),
         )

@@ -33,7 +33,7 @@ def connect(server: str) -> Iterator[Client]:
 
     if not server.startswith(("http://", "https://")):
         raise SpecError(
-            Message("cli.is_not_address", address=repr(server[:100])),
+            Message("common.is_not_of_form", value=repr(server[:100]), form="http(s)://HOST[:PORT]"),
             path="--server",
             hint=Message("common.such_as", example="http://127.0.0.1:8000"),
         )

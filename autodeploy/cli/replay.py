@@ -42,7 +42,7 @@ def replay(
         figures = {"mean_before": found.mean_before, "mean_after": found.mean_after, "passes": passes}
         write_report(json_text({**figures, "runs": runs}), output)
     else:
-        names = ("run", "cluster", "measured_s", "error_before", "replay_after", "replay_memory")
+        names = ("run", "cluster", "measured_s", "error_before", "error_now", "replay_memory")
         titles = [command_text(language(lang), name) for name in names]
         rows = [
             [
@@ -60,7 +60,8 @@ def replay(
         notify("replay_nothing")
     if found.mean_before is not None and found.mean_after is not None:
         before, after = (f"{100 * mean:.1f} %" for mean in (found.mean_before, found.mean_after))
-        notify("replay_mean", before=before, after=after)
+        mean = command_text(language(lang), "mean_error")
+        notify("before_now", name=mean, before=before, after=after)
     if not passes:
         notify("replay_fails", runs=", ".join(run.id for run in found.worse(allowed_run / 100.0)[:20]) or "-")
         raise typer.Exit(GATE_FAILED)

@@ -211,10 +211,9 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
     if run["measured_step_time_s"] is not None:
         measured, predicted = _seconds(run["measured_step_time_s"]), _seconds(run["predicted_step_time_s"])
         low, high = _seconds(run["predicted_low_s"]), _seconds(run["predicted_high_s"])
-        told = {"measured": measured, "predicted": predicted, "error": _share(run["error"])}
-        lines.append("  " + command_text(lang, "run_measured", **told))
-        verdict = "run_inside" if run["inside"] else "run_outside"
-        lines.append("  " + command_text(lang, verdict, low=low, high=high))
+        told = {"measured": measured, "predicted": predicted, "error": _share(run["error"]), "low": low, "high": high}
+        inside = command_text(lang, "yes" if run["inside"] else "no")
+        lines.append("  " + command_text(lang, "run_measured", **told, inside=inside))
     if run.get("measured", {}).get("out_of_memory") is not None:
         lines.append("  " + command_text(lang, "run_out_of_memory", predicted=f"{run['predicted_memory_gib']:.1f}"))
     if cluster is not None:
@@ -223,7 +222,8 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
         lines.append("  " + command_text(lang, "overlay_of", cluster=cluster["cluster"], count=count))
         if "bias_before" in report:
             before, after = _share(report["bias_before"]), _share(report["bias_after"])
-            lines.append("  " + command_text(lang, "bias", before=before, after=after))
+            told = {"name": command_text(lang, "bias"), "before": before, "after": after}
+            lines.append("  " + command_text(lang, "before_now", **told))
     if outcome.get("moved") is not None:
         lines += [f"  {line}" for line in _moved_lines(outcome["moved"], lang)]
     text = "\n".join(lines) + "\n"
@@ -253,7 +253,7 @@ def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
     before, after = moved.get("old_p_fits"), moved.get("p_fits")
     if before is not None and after is not None and before != after:
         told = {"before": f"{100 * before:.0f} %", "after": f"{100 * after:.0f} %"}
-        lines.append(command_text(lang, "fits_moved", **told))
+        lines.append(command_text(lang, "before_now", name=command_text(lang, "p_fits"), **told))
     if moved["moved_by"]:
         most = list(moved["moved_by"].items())[:SHOWN_FACTORS]
         by = ", ".join(f"{name} {_share(math.expm1(change))}" for name, change in most)

@@ -77,7 +77,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     """One line a run, then the summary: all errors are predicted / measured - 1 of speeds and of memory."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import command_text, titled
+    from autodeploy.reports.texts import command_text
 
     names = ("run", "tokens_per_s_per_npu", "predicted", "error", "skipped")
     run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
@@ -88,14 +88,10 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     if trained or not served:
         lines.append(table_text(columns, [_row(row, lang) for row in trained], right=frozenset(range(1, 7))))
     if served:
-        titles = [run, *(f"{name} ms" for name in ("TPOT", predicted)), error, command_text(lang, "tokens_per_die")]
+        titles = [run, *(f"{name} ms" for name in ("TPOT", predicted)), error, "tokens/s/die"]
         titles += [predicted, error, skipped]
         lines.append(table_text(titles, [_served_row(row, lang) for row in served], right=frozenset(range(1, 7))))
-    summary = report["summary"]
-    for name in ("time", "memory", *(name for name in ("tpot", "rl") if summary.get(name))):
-        lines.append(titled(lang, command_text(lang, name), _statistics(summary[name], lang)) + "\n")
-    for name, values in (summary.get("by_class") or {}).items():
-        lines.append("  " + titled(lang, name, _by_class(values, lang)) + "\n")
+    lines.append("\n" + table_text(*statistics_table(report["summary"], lang), right=frozenset(range(1, 6))) + "\n")
     said = [(row["id"], text) for row in report["rows"] for text in row.get("diagnoses") or ()]
     if said:
         lines.append(command_text(lang, "read_otherwise") + "\n")
@@ -107,21 +103,41 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
 
 def unmeasured_text(report: UnmeasuredReport, lang: Language = "en") -> str:
     """Shapes and sizes without a measured efficiency by class; -f json and html list each."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.reports.texts import command_text
+
+    titles, rows = unmeasured_table(report, lang)
+    title = command_text(lang, "unmeasured")
+    return f"\n{title}\n{table_text(titles, rows, right=frozenset({4, 5}))}" if rows else ""
+
+
+def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows: errors of each set of records, then of time by class."""
+    from autodeploy.reports.texts import command_text
+
+    sets = [(command_text(lang, name), summary.get(name)) for name in ("time", "memory", "tpot", "rl")]
+    sets += [(f"  {name}", values) for name, values in (summary.get("by_class") or {}).items()]
+    shares = ("mape", "median_ape", "p90_ape")
+    rows = [
+        [name, str(s["n"]), *(f"{100 * s[share]:.1f} %" for share in shares), _share(s["bias"])]
+        for name, s in sets
+        if s and s["n"]
+    ]
+    return [command_text(lang, name) for name in ("set", "runs", "mean", "median", "percentile_90", "bias")], rows
+
+
+def unmeasured_table(report: UnmeasuredReport, lang: Language) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows: classes of shapes of which some have no measured efficiency."""
     from autodeploy.calibration.unmeasured import extent_words
     from autodeploy.reports.texts import command_text
 
-    lines = [
-        command_text(
-            lang,
-            "unmeasured_class",
-            **each.model_dump(include={"profile", "unmeasured", "shapes", "number", "number_kind"}),
-            kind=each.kind.replace("_", " "),
-            extent=extent_words(each.extent),
-        )
-        for each in report.classes
-        if each.unmeasured
+    titles = ("profile", "class", "number", "its_kind", "shapes", "unmeasured_column", "reaching")
+    rows = [
+        [c.profile, c.kind, c.number, c.number_kind, str(c.shapes), str(c.unmeasured), extent_words(c.extent)]
+        for c in report.classes
+        if c.unmeasured
     ]
-    return command_text(lang, "unmeasured") + "\n" + "".join(f"  {line}\n" for line in lines) if lines else ""
+    return [command_text(lang, name) for name in titles], rows
 
 
 def _row(row: dict[str, Any], lang: Language) -> list[str]:
@@ -166,26 +182,3 @@ def _number(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{100 * value:+.1f} %"
-
-
-def _statistics(values: dict[str, Any] | None, lang: Language) -> str:
-    from autodeploy.reports.texts import command_text, report_text
-
-    if not values or not values.get("n"):
-        return command_text(lang, "nothing_to_compare")
-    parts = [command_text(lang, "runs_count", count=values["n"])]
-    for name in ("median_ape", "mape", "p90_ape", "bias"):
-        if values.get(name) is not None:
-            key = "statistic_bias" if name == "bias" else name
-            parts.append(command_text(lang, key, value=f"{100 * values[name]:.1f}"))
-    return report_text(lang, "comma").join(parts)
-
-
-def _by_class(values: Any, lang: Language) -> str:
-    from autodeploy.reports.texts import report_text
-
-    if not isinstance(values, dict):
-        return str(values)
-    if "n" in values:
-        return _statistics(values, lang)
-    return report_text(lang, "semicolon").join(f"{name} {_statistics(part, lang)}" for name, part in values.items())

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.unmeasured import extent_words
+from autodeploy.cli.validate import statistics_table, unmeasured_table
 from autodeploy.figures.accuracy import predicted_against_measured
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 from autodeploy.figures.layout import figure_json, plotly_js
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from autodeploy.calibration.rows import RlRow, Row, ServedRow
     from autodeploy.calibration.unmeasured import UnmeasuredReport
-    from autodeploy.calibration.validate import Statistics, ValidationReport
+    from autodeploy.calibration.validate import ValidationReport
     from autodeploy.messages import Language
     from autodeploy.specs.record import Record
 
@@ -40,15 +41,15 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
     """
     points, others = speed_points(report, records), report.served_rows or report.rl_rows
     title = command_text(lang, "predicted_against_measured")
-    summary = [(command_text(lang, name), getattr(report.summary, name)) for name in ("time", "memory", "tpot", "rl")]
     parts = [
         f'<!doctype html>\n<html lang="{lang}">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>",
         f"<p>{escape(command_text(lang, 'what_errors_are'))}</p>",
         f'<div id="plot">{predicted_against_measured_svg(points, title)}</div>' if points else "",
-        _statistics_table("summary", summary, lang),
-        _statistics_table("time_by_class", report.summary.by_class.items(), lang),
+        _table(
+            command_text(lang, "summary"), *statistics_table(report.summary.model_dump(), lang), frozenset(range(1, 6))
+        ),
         _runs_table(report.training_rows, lang) if report.training_rows or not others else "",
         _served_table(report.served_rows, lang) if report.served_rows else "",
         _steps_table(report.rl_rows, lang) if report.rl_rows else "",
@@ -79,42 +80,34 @@ def _scripts(points: Sequence[Point]) -> str:
     )
 
 
-def _table(
-    lang: Language, caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]
-) -> str:
-    """A table; its caption and titles are keys of section `command`."""
+def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
 
     def line(tag: str, cells: Sequence[str]) -> str:
         marked = (f"<{tag}{' class=n' if i in numbers else ''}>{escape(c)}</{tag}>" for i, c in enumerate(cells))
         return f"<tr>{''.join(marked)}</tr>"
 
     body = "\n".join(line("td", row) for row in rows)
-    named = [command_text(lang, title) for title in titles]
     return (
-        f"<table>\n<caption>{escape(command_text(lang, caption))}</caption>\n<thead>{line('th', named)}</thead>\n"
+        f"<table>\n<caption>{escape(caption)}</caption>\n<thead>{line('th', titles)}</thead>\n"
         f"<tbody>\n{body}\n</tbody>\n</table>"
     )
 
 
-def _statistics_table(caption: str, sets: Iterable[tuple[str, Statistics | None]], lang: Language) -> str:
-    rows = [
-        [name, str(s.n), _share(s.mape), _share(s.median_ape), _share(s.p90_ape), _share(s.bias, sign=True)]
-        for name, s in sets
-        if s is not None
-    ]
-    titles = ["set", "runs", "mean", "median", "percentile_90", "bias_column"]
-    return _table(lang, caption, titles, rows, frozenset(range(1, 6)))
+def _runs(lang: Language, names: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
+    """A table of runs; the titles are keys of section `command`, but for units."""
+    titles = [name if "/" in name else command_text(lang, name) for name in names]
+    return _table(command_text(lang, "runs_caption"), titles, rows, numbers)
 
 
 def _runs_table(rows: Sequence[Row], lang: Language) -> str:
     titles = ["run", "model", "measured", "predicted", "error", "gib", "predicted", "error", "parts", "notes"]
-    return _table(lang, "runs_caption", titles, [_run(row, lang) for row in rows], frozenset(range(2, 8)))
+    return _runs(lang, titles, [_run(row, lang) for row in rows], frozenset(range(2, 8)))
 
 
 def _served_table(rows: Sequence[ServedRow], lang: Language) -> str:
     """Measured serving: time per output token [ms], tokens per second and die."""
-    titles = ["run", "model", "tpot", "predicted", "error", "tokens_per_die", "predicted", "error", "parts", "notes"]
-    return _table(lang, "runs_caption", titles, [_served(row, lang) for row in rows], frozenset(range(2, 8)))
+    titles = ["run", "model", "tpot", "predicted", "error", "tokens/s/die", "predicted", "error", "parts", "notes"]
+    return _runs(lang, titles, [_served(row, lang) for row in rows], frozenset(range(2, 8)))
 
 
 def _served(row: ServedRow, lang: Language) -> list[str]:
@@ -137,7 +130,7 @@ def _served(row: ServedRow, lang: Language) -> list[str]:
 def _steps_table(rows: Sequence[RlRow], lang: Language) -> str:
     """Measured steps of post-training: step time [s], tokens per second and card."""
     titles = ["run", "model", "step", "predicted", "tokens_per_s_per_npu", "predicted", "error", "parts", "notes"]
-    return _table(lang, "runs_caption", titles, [_step(row, lang) for row in rows], frozenset(range(2, 7)))
+    return _runs(lang, titles, [_step(row, lang) for row in rows], frozenset(range(2, 7)))
 
 
 def _step(row: RlRow, lang: Language) -> list[str]:
@@ -164,12 +157,7 @@ def _unmeasured_tables(report: UnmeasuredReport, lang: Language) -> Iterator[str
     """Classes of shapes without a measured efficiency, then every such shape."""
     if not report.shapes:
         return
-    titles = ["profile", "class", "number", "its_kind", "shapes", "unmeasured_column", "reaching"]
-    rows = [
-        [c.profile, c.kind, c.number, c.number_kind, str(c.shapes), str(c.unmeasured), extent_words(c.extent)]
-        for c in report.classes
-    ]
-    yield _table(lang, "unmeasured_caption", titles, rows, frozenset({4, 5}))
+    yield _table(command_text(lang, "unmeasured"), *unmeasured_table(report, lang), frozenset({4, 5}))
     each = [
         [
             s.profile,
@@ -181,8 +169,8 @@ def _unmeasured_tables(report: UnmeasuredReport, lang: Language) -> Iterator[str
         ]
         for s in report.shapes
     ]
-    titles = ["profile", "class", "shape", "number", "why", "runs"]
-    shapes = _table(lang, "each_of_them", titles, each, frozenset({5}))
+    titles = [command_text(lang, name) for name in ("profile", "class", "shape", "number", "why", "runs")]
+    shapes = _table("", titles, each, frozenset({5}))
     yield f"<details>\n<summary>{command_text(lang, 'each_shape', count=len(each))}</summary>\n{shapes}\n</details>"
 
 

@@ -109,7 +109,7 @@ def parse_changes(text: str) -> dict[str, Any]:
             bad.append(
                 FieldError(
                     "--strategy",
-                    Message("common.is_not_axis_value", part=repr(part)),
+                    Message("common.is_not_of_form", value=repr(part), form="AXIS=VALUE"),
                     Message("common.such_as", example="tp=8,pp=4,schedule=1f1b"),
                 )
             )

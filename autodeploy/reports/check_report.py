@@ -100,7 +100,7 @@ def gate_cells(gate: Gate, lang: Language) -> list[str]:
 
 def unmodelled(report: CheckReport, lang: Language) -> list[str]:
     """What changes the result and no prediction knows: it stands above the verdict."""
-    return [command_text(lang, "unmodelled", text=in_language(text, lang)) for text in report.unmodelled]
+    return [titled(lang, command_text(lang, "unmodelled"), in_language(text, lang)) for text in report.unmodelled]
 
 
 def rules(report: CheckReport, lang: Language) -> list[str]:

@@ -108,8 +108,11 @@ def exchange_table(layer: LayerOperators, lang: Language = "en") -> Table:
         ]
         for row in sorted(layer.exchanges, key=lambda row: (-row.step_s, row.name))
     ]
-    names = ("op_exchange", "group", "op_tier", "message_mb", "op_once", "op_reached", "op_hidden", "s_per_step")
-    return Table([report_text(lang, name) for name in names], rows, {3, 4, 5, 6, 7})
+    exchange, group, tier, once, hidden, step = (
+        report_text(lang, name)
+        for name in ("kernel_exchange", "group", "op_tier", "op_once", "op_hidden", "s_per_step")
+    )
+    return Table([exchange, group, tier, "MB", once, "GB/s", hidden, step], rows, {3, 4, 5, 6, 7})
 
 
 def _micros(seconds: float) -> str:

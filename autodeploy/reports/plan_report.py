@@ -178,10 +178,12 @@ def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:
 
 def _menu(plan: Plan, lang: Language) -> Table:
     """What could be recomputed or swapped on each kind of layer, and what the plan takes."""
-    keys = ("menu_layers", "menu_choice", "menu_saved", "menu_added", "menu_ratio", "menu_used")
     rows = []
     for item in plan.memory_menu:
         ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"
         cells = [item.layers, f"{item.choice} ({report_text(lang, item.kind)})", f"{item.saved_gib:.3f}"]
         rows.append([*cells, f"{item.added_ms:.2f}", ratio, str(item.used_layers)])
-    return Table([report_text(lang, key) for key in keys], rows, {2, 3, 4, 5})
+    layers, choice, saved, added, used = (
+        report_text(lang, f"menu_{key}") for key in ("layers", "choice", "saved", "added", "used")
+    )
+    return Table([layers, choice, saved, added, "GiB/ms", used], rows, {2, 3, 4, 5})

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.tables import Table, markdown
+from autodeploy.reports.tables import Block, Table, in_markdown
 from autodeploy.reports.texts import command_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from autodeploy.importers.communication_trace import ExchangeGroup
     from autodeploy.messages import Language
     from autodeploy.services.trace_comparison import TraceComparison, TracedOperator
 
 GIGA, TERA, MILLI = 1e9, 1e12, 1e3
+_OPERATORS = ("class", "operator", "trace_shapes", "trace_count", "trace_ms_a_step", "trace_rate", "trace_ratio")
+_EXCHANGES = ("operator", "group", "MB", "trace_count", "trace_ms_a_step", "trace_waiting", "trace_gb_per_s")
 
 
 def trace_page(found: TraceComparison, lang: Language = "en") -> str:
@@ -23,53 +23,42 @@ def trace_page(found: TraceComparison, lang: Language = "en") -> str:
     def said(key: str, **values: object) -> str:
         return command_text(lang, key, **values)
 
-    blocks = [f"# {said('trace_title')}"]
+    def table(*names: str, rows: list[list[str]]) -> Table:
+        return Table([said(name) if name in command_text else name for name in names], rows)
+
+    blocks = []
     if found.parts:
         step = sum(part.measured_s for part in found.parts)
         by_difference = sorted(found.parts, key=lambda part: -abs(part.measured_s - part.predicted_s))
         rows = [
             [
                 said(f"profiler_{part.name}"),
-                f"{part.predicted_s:.4g}",
-                f"{part.measured_s:.4g}",
-                f"{part.measured_s - part.predicted_s:+.4g}",
+                f"{part.predicted_s:.4g} s",
+                f"{part.measured_s:.4g} s",
+                f"{part.measured_s - part.predicted_s:+.4g} s",
                 f"{100.0 * (part.measured_s - part.predicted_s) / step:+.1f} %",
             ]
             for part in by_difference
         ]
-        blocks += [f"## {said('trace_parts')}", _table([said(n) for n in _PARTS], rows)]
+        parts = table("part", "predicted", "measured", "difference", "trace_of_step", rows=rows)
+        blocks.append(Block(said("trace_parts"), table=parts))
     if found.memory is not None:
         planned = "" if found.planned_peak_gib is None else f"{found.planned_peak_gib:.1f}"
         rows = [
             [said("trace_allocated"), planned, f"{found.memory.allocated_gib:.1f}"],
             [said("trace_reserved"), "", f"{found.memory.reserved_gib:.1f}"],
         ]
-        blocks += [f"## {said('trace_memory')}", _table([said(n) for n in ("trace_peak", *_PARTS[1:3])], rows)]
+        blocks.append(Block(said("peak_memory_gib"), table=table("", "predicted", "measured", rows=rows)))
     if found.classes:
         rows = [[said(f"kernel_{name}"), f"{MILLI * seconds:.4g}"] for name, seconds in found.classes]
-        blocks += [f"## {said('trace_classes')}", _table([said("class"), said("trace_ms_a_step")], rows)]
+        blocks.append(Block(said("trace_classes"), table=table("class", "trace_ms_a_step", rows=rows)))
         rows = [_operator(each, said(f"kernel_{each.operator_class}")) for each in found.operators]
-        titles = [said(n) for n in _OPERATORS]
-        blocks += [f"## {said('trace_operators')}", said("trace_of_profile", profile=found.profile)]
-        blocks.append(_table(titles, rows))
+        told = [said("trace_of_profile", profile=found.profile)]
+        blocks.append(Block(said("trace_operators"), told, table(*_OPERATORS, rows=rows)))
     if found.exchanges:
         rows = [_exchange(each, found.exchange_steps) for each in found.exchanges]
-        blocks += [f"## {said('trace_exchanges')}", _table([said(n) for n in _EXCHANGES], rows)]
-    return "\n\n".join(blocks) + "\n"
-
-
-_PARTS = ("part", "trace_plan", "trace_run", "trace_difference", "trace_of_step")
-_OPERATORS = ("class", "operator", "trace_shapes", "trace_count", "trace_ms_a_step", "trace_rate", "trace_ratio")
-_EXCHANGES = (
-    "trace_operation",
-    "group",
-    "message_mb",
-    "trace_count",
-    "trace_ms_a_step",
-    "trace_waiting",
-    "trace_gb_per_s",
-    "trace_links",
-)
+        blocks.append(Block(said("trace_exchanges"), table=table(*_EXCHANGES, "trace_links", rows=rows)))
+    return f"# {said('trace_title')}\n\n{in_markdown(*blocks)}"
 
 
 def _operator(each: TracedOperator, class_name: str) -> list[str]:
@@ -91,8 +80,3 @@ def _exchange(each: ExchangeGroup, steps: int) -> list[str]:
     rate = f"{each.moved_bytes / each.transit_s / GIGA:.1f}" if each.transit_s else ""
     times = f"{each.count / steps:.4g}", milliseconds
     return [each.operation, each.group[-8:], megabytes, *times, waiting, rate, links]
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown; a bar in a cell is no border."""
-    return "\n".join(markdown(Table(titles, [[cell.replace("|", "\\|") for cell in row] for row in rows])))

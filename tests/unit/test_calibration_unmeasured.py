@@ -13,7 +13,7 @@ from autodeploy.calibration.unmeasured import (
     uses_of,
 )
 from autodeploy.calibration.validate import validate
-from autodeploy.cli.validate import unmeasured_text
+from autodeploy.cli.validate import unmeasured_table
 from autodeploy.planner import estimate, lowered
 from autodeploy.specs.spec import parse_spec
 from docs.shipped_calibration.shipped import shipped_records
@@ -71,8 +71,7 @@ def test_classes_count_and_reach() -> None:
         for axis, (low, high) in each.extent.items():
             values = [s.shape[axis] for s in listed]
             assert (low, high) == (min(values), max(values))
-    lines = unmeasured_text(report()).splitlines()
-    assert len(lines) == 1 + sum(c.unmeasured > 0 for c in report().classes)
+    assert len(unmeasured_table(report(), "en")[1]) == sum(c.unmeasured > 0 for c in report().classes)
 
 
 def test_a_benchmark_of_a_shape_takes_it_off_the_list() -> None:

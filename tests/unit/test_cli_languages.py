@@ -61,7 +61,7 @@ def chinese(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         (["profiles", "show", "cloudmatrix-384"], "每卡 2 个 die，每节点 8 卡"),
         (["models", "ls"], "参数 B"),
         (["models", "show", "deepseek-v3"], "# 来源："),
-        (["doctor"], "正常  数据库：SQLite，尚未建立"),
+        (["doctor"], "通过  数据库：SQLite，尚未建立"),
         (["keys", "ls"], "最近使用"),
         (["runs", "ls"], "区间内"),
         (["import", str(FILES / "mindspeed_moe.sh"), "--show"], "已采用"),
@@ -176,7 +176,7 @@ def test_a_run_and_progress_are_told_in_chinese() -> None:
     assert "在区间 1.5-2.5 s 之内" in told
     assert words_of(told) == []
     progress = Progress(kind="incumbent", message="", enumerated=1000, rejected=10, solved=3, elapsed_s=2.0)
-    assert progress_text(progress, "zh") == "  2.0 s  1,000 个策略，10 个不合法，3 个求解"
+    assert progress_text(progress, "zh") == "  2.0 s  1,000 个策略，不合法 10，已求解 3"
 
 
 @pytest.mark.parametrize("name", ["mindspeed_moe.sh", "megatron_dense.sh", "mindformers_moe.yaml"])
