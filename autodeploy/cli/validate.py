@@ -14,6 +14,7 @@ from autodeploy.messages import Message
 if TYPE_CHECKING:
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.messages import Language
+    from autodeploy.reports.tables import Table
 
 app = typer.Typer()
 SERVED = "generation"  # kind of rows of measured serving
@@ -103,12 +104,11 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
 
 def unmeasured_text(report: UnmeasuredReport, lang: Language = "en") -> str:
     """Shapes and sizes without a measured efficiency by class; -f json and html list each."""
-    from autodeploy.cli.output import table_text
+    from autodeploy.reports.tables import Block, in_columns
     from autodeploy.reports.texts import command_text
 
-    titles, rows = unmeasured_table(report, lang)
-    title = command_text(lang, "unmeasured")
-    return f"\n{title}\n{table_text(titles, rows, right=frozenset({4, 5}))}" if rows else ""
+    found = Block(command_text(lang, "unmeasured"), table=unmeasured_table(report, lang))
+    return f"\n{in_columns(found)}" if found.table and found.table.rows else ""
 
 
 def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str], list[list[str]]]:
@@ -126,18 +126,19 @@ def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str]
     return [command_text(lang, name) for name in ("set", "runs", "mean", "median", "percentile_90", "bias")], rows
 
 
-def unmeasured_table(report: UnmeasuredReport, lang: Language) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows: classes of shapes of which some have no measured efficiency."""
+def unmeasured_table(report: UnmeasuredReport, lang: Language) -> Table:
+    """Classes of shapes of which some have no measured efficiency: of how many, and how far these reach."""
     from autodeploy.calibration.unmeasured import extent_words
+    from autodeploy.reports.tables import Table
     from autodeploy.reports.texts import command_text
 
-    titles = ("profile", "class", "number", "its_kind", "shapes", "unmeasured_column", "reaching")
     rows = [
-        [c.profile, c.kind, c.number, c.number_kind, str(c.shapes), str(c.unmeasured), extent_words(c.extent)]
+        [c.number, c.number_kind, f"{c.unmeasured}/{c.shapes}", f"{c.profile}, {c.kind}: {extent_words(c.extent)}"]
         for c in report.classes
         if c.unmeasured
     ]
-    return [command_text(lang, name) for name in titles], rows
+    titles = ("number", "its_kind", "unmeasured_column", "class")
+    return Table([command_text(lang, name) for name in titles], rows, {2})
 
 
 def _row(row: dict[str, Any], lang: Language) -> list[str]:

@@ -15,7 +15,7 @@ from autodeploy.messages import in_language, text_of
 from autodeploy.reports.texts import command_text, part_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from autodeploy.calibration.rows import RlRow, Row, ServedRow
     from autodeploy.calibration.unmeasured import UnmeasuredReport
@@ -80,7 +80,7 @@ def _scripts(points: Sequence[Point]) -> str:
     )
 
 
-def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
+def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], numbers: Set[int]) -> str:
 
     def line(tag: str, cells: Sequence[str]) -> str:
         marked = (f"<{tag}{' class=n' if i in numbers else ''}>{escape(c)}</{tag}>" for i, c in enumerate(cells))
@@ -157,7 +157,7 @@ def _unmeasured_tables(report: UnmeasuredReport, lang: Language) -> Iterator[str
     """Classes of shapes without a measured efficiency, then every such shape."""
     if not report.shapes:
         return
-    yield _table(command_text(lang, "unmeasured"), *unmeasured_table(report, lang), frozenset({4, 5}))
+    yield _table(command_text(lang, "unmeasured"), *unmeasured_table(report, lang))
     each = [
         [
             s.profile,

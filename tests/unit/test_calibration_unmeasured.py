@@ -71,7 +71,7 @@ def test_classes_count_and_reach() -> None:
         for axis, (low, high) in each.extent.items():
             values = [s.shape[axis] for s in listed]
             assert (low, high) == (min(values), max(values))
-    assert len(unmeasured_table(report(), "en")[1]) == sum(c.unmeasured > 0 for c in report().classes)
+    assert len(unmeasured_table(report(), "en").rows) == sum(c.unmeasured > 0 for c in report().classes)
 
 
 def test_a_benchmark_of_a_shape_takes_it_off_the_list() -> None:
