@@ -18,7 +18,7 @@ from autodeploy.reports.best_plan import measured_mfu
 from autodeploy.reports.evidence import evidence_line, evidence_table
 from autodeploy.reports.operator_table import tier_name
 from autodeploy.reports.outlook import goal_line
-from autodeploy.reports.recommendation import box_table, rescaled_words
+from autodeploy.reports.recommendation import box_table, rescaled_line
 from autodeploy.reports.texts import field_name
 from autodeploy.reports.wording import choices
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
@@ -185,7 +185,7 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "layout": figures.labels.layout(strategy),
         "chosen_words": choices(strategy, lang),
         "expected": expected(view.plan),
-        "rescaled": None if view.plan.rescaled is None else rescaled_words(view.plan.rescaled, lang),
+        "rescaled": rescaled_line(view.plan, lang),
         "goal": goal_line(view.plan, lang),
         "evidence": evidence_line(view.plan, lang),
         "evidence_table": evidence_table(view.plan, lang),

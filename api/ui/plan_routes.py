@@ -29,7 +29,7 @@ from api.ui.search_page import spec_text, step_shares
 from api.ui.strategy_picture import picture
 from api.ui.timeline_picture import stage_rows, timeline_lead, timeline_picture
 from autodeploy.errors import NotFoundError, SpecError
-from autodeploy.figures.labels import memory_names, part_names
+from autodeploy.figures.labels import part_names
 from autodeploy.messages import in_language
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
 from autodeploy.reports.operator_table import beyond_line, exchange_table, head, layer_title, operator_table
@@ -202,7 +202,6 @@ def _compare_page(
         except NotFoundError as error:
             return not_found(request, error)
     lang = language_of(request)
-    names = part_names(lang) | memory_names(lang)
     shown = rows_in_words(comparison, lang) if comparison else []
     longest_s = max((view.plan.step_time_s for view in compared), default=0.0)
     bars = [
@@ -232,7 +231,7 @@ def _compare_page(
         checkpoints=checkpoint_lines(comparison, lang) if comparison else [],
         scripts=script_diffs(compared, views) if compared else [],
         groups=[(group, [row for row in shown if row[0].group == group]) for group in GROUPS],
-        title_of=lambda row: names.get(row.field) or row_title(row, lang),
+        title_of=lambda row: row_title(row, lang),
     )
 
 

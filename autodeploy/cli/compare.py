@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.comparison import Comparison
 
 app = typer.Typer()
-GROUPS = ("search", "strategy", "time", "breakdown", "stages")
 
 
 class CompareFormat(StrEnum):
@@ -76,25 +75,15 @@ def _there(server: str, plans: list[str | dict[str, Any]]) -> Comparison:
 
 
 def comparison_text(comparison: Comparison, lang: Language) -> str:
-    """A table for each group of fields; the best value has a star."""
+    """The plans, a table for each group of fields, and what becomes of checkpoints."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
+    from autodeploy.reports.comparison import checkpoint_lines, comparison_tables
     from autodeploy.reports.texts import check_text
 
     blocks = [f"{plan.plan_id}  {plan.model}  {plan.layout}" for plan in comparison.plans]
     blocks.append("")
-    shown = rows_in_words(comparison, lang)
-    right = frozenset(range(1, len(comparison.plans) + 1))
-    for group in GROUPS:
-        rows = []
-        for row, texts, best in shown:
-            if row.group == group:
-                cells = [f"{text} *" if index == best else text for index, text in enumerate(texts)]
-                rows.append([row_title(row, lang), *cells])
-        if rows:
-            titles = [check_text(lang, f"group_{group}"), *(plan.plan_id for plan in comparison.plans)]
-            blocks.append(table_text(titles, rows, right=right))
+    for table in comparison_tables(comparison, lang):
+        blocks.append(table_text(table.titles, table.rows, right=frozenset(table.right)))
     if not comparison.differences:
         blocks.append(check_text(lang, "all_equal"))
-    blocks += checkpoint_lines(comparison, lang)
-    return "\n".join(blocks)
+    return "\n".join([*blocks, *checkpoint_lines(comparison, lang)])

@@ -51,7 +51,7 @@ def improve(
 def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     """The launch, then its improvements as a table, then those that keep the layout where they are others."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.recommendation import rescaled_words
+    from autodeploy.reports.recommendation import rescaled_line
     from autodeploy.reports.texts import command_text, report_text
     from autodeploy.reports.wording import seconds, wrap
 
@@ -61,8 +61,8 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
         lines.append(
             "  " + report_text(lang, "does_not_fit", excess=f"{plan.peak_memory_gib - plan.memory_limit_gib:.1f}")
         )
-    if plan.rescaled is not None:
-        lines += wrap(rescaled_words(plan.rescaled, lang), hanging="  ")
+    if (rescaled := rescaled_line(plan, lang)) is not None:
+        lines += wrap(rescaled, hanging="  ")
     columns = [command_text(lang, name) for name in ("change", "gain", "s_per_step")]
     columns += ["GiB", *(command_text(lang, name) for name in ("checkpoint", "sets"))]
     shown = list(report.improvements)

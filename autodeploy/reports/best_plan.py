@@ -166,13 +166,7 @@ _ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"}
 
 def memory_line(spec: Spec, plan: Plan, lang: Language) -> str:
     """Peak and limit with the interval, the chance to fit, and the imbalance of experts that it survives."""
-    peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    facts = [report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))]
-    if (known := plan.memory_interval) is not None:
-        low, high = f"{known.low_gib:.1f}", f"{known.high_gib:.1f}"
-        facts.append(report_text(lang, "memory_interval", low=low, high=high))
-    if plan.p_fits is not None:
-        facts.append(valued(lang, "p_fits", chance(plan.p_fits)))
+    facts = [fits_words(plan, lang)]
     if not plan.fits:
         excess = plan.peak_memory_gib - plan.memory_limit_gib
         facts.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))
@@ -180,6 +174,18 @@ def memory_line(spec: Spec, plan: Plan, lang: Language) -> str:
         time, memory = factors_of(spec, plan)
         values = {"limit": plan.oom_imbalance, "assumed": time, "peak": memory}
         facts.append(report_text(lang, "oom", **{name: f"{value:.1f}" for name, value in values.items()}))
+    return report_text(lang, "semicolon").join(facts)
+
+
+def fits_words(plan: Plan, lang: Language) -> str:
+    """Peak, limit and fullest stage, the interval, and the chance to fit."""
+    peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
+    facts = [report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))]
+    if (known := plan.memory_interval) is not None:
+        low, high = f"{known.low_gib:.1f}", f"{known.high_gib:.1f}"
+        facts.append(report_text(lang, "memory_interval", low=low, high=high))
+    if plan.p_fits is not None:
+        facts.append(valued(lang, "p_fits", chance(plan.p_fits)))
     return report_text(lang, "semicolon").join(facts)
 
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from autodeploy.messages import in_language
 from autodeploy.reports.best_plan import experts_line, header, interval_line, measured_mfu, memory_line, speed_line
-from autodeploy.reports.recommendation import rescaled_words
+from autodeploy.reports.recommendation import rescaled_line
 from autodeploy.reports.tables import Block, Table, in_columns, in_markdown
 from autodeploy.reports.texts import check_text, command_text, memory_name, part_name, remedy_name, report_text, titled
 from autodeploy.reports.wording import degrees, percent, seconds
@@ -124,7 +124,7 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     lines = [speed_line(plan, lang), interval_line(plan, lang)]
     lines.append(memory_line(Spec.model_validate(report.spec), plan, lang))
     lines += [experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []
-    lines += [rescaled_words(plan.rescaled, lang)] if plan.rescaled is not None else []
+    lines += filter(None, [rescaled_line(plan, lang)])
     lines.append(measured_mfu(plan, lang))
     if report.best is None:
         lines.append(check_text(lang, "no_best"))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from autodeploy.messages import in_language
 from autodeploy.reports.run_facts import duration, size
-from autodeploy.reports.tables import Table, escape, markdown
+from autodeploy.reports.tables import Block, Table, in_markdown
 from autodeploy.reports.texts import check_text, field_name, memory_name, part_name
-from autodeploy.reports.wording import chance, degrees, fullest_stage, recompute_names, swap_names
+from autodeploy.reports.wording import chance, degrees, fullest_stage, recompute_names, schedule_title, swap_names
 from autodeploy.specs.comparison import Cell, ComparedPlan, Comparison, Difference, Group
 from autodeploy.specs.planset import PARTS
-from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,13 +38,13 @@ _FIGURES: tuple[tuple[str, str, bool | None], ...] = (
     ("micro_batches", "", None),
     ("days", "days", False),
     ("npu_hours", "card-hours", False),
-)
-_EXPERTS = ("time_factor", "memory_factor")
-_RUN: tuple[tuple[str, str, bool | None], ...] = (
-    ("days", "days", False),
-    ("npu_hours", "card-hours", False),
-    ("goodput", "", True),
-    ("cost", "", False),
+    ("rescaled", "", None),
+    ("experts.time_factor", "", False),
+    ("experts.memory_factor", "", False),
+    ("run.days", "days", False),
+    ("run.npu_hours", "card-hours", False),
+    ("run.goodput", "", True),
+    ("run.cost", "", False),
 )
 _PLAIN = (
     *("tp", "pp", "vpp", "dp", "cp", "cp_algo", "ep", "etp", "micro_batch_size", "schedule", "moe_dispatcher"),
@@ -86,12 +85,7 @@ def compare_plans(pairs: Sequence[Pair]) -> Comparison:
     )
     row("strategy", "unproven", lambda pair: _unproven(pair[1]))
     for name, unit, more in _FIGURES:
-        row("time", name, lambda pair, name=name: getattr(pair[1], name), unit, more)  # type: ignore[misc]
-    row("time", "rescaled", lambda pair: 1.0 if pair[1].rescaled is None else pair[1].rescaled.ratio)
-    for name in _EXPERTS:
-        row("time", f"experts.{name}", lambda pair, name=name: getattr(pair[1].experts, name, None), "", False)  # type: ignore[misc]
-    for name, unit, more in _RUN:
-        row("time", f"run.{name}", lambda pair, name=name: getattr(pair[1].run, name, None), unit, more)  # type: ignore[misc]
+        row("time", name, lambda pair, name=name: _figure(pair[1], name), unit, more)  # type: ignore[misc]
     for name in PARTS:
         row("breakdown", name, lambda pair, name=name: getattr(pair[1].breakdown, name), "s", False)  # type: ignore[misc]
     for name in ("weights", "gradients", "optimizer", "activations", "workspace", "communication_buffers", "runtime"):
@@ -99,19 +93,29 @@ def compare_plans(pairs: Sequence[Pair]) -> Comparison:
     return Comparison(plans=tuple(map(_column, pairs)), differences=tuple(rows))
 
 
+def comparison_tables(comparison: Comparison, lang: Language = "en") -> list[Table]:
+    """A table for each group of fields, with a column for each plan; the best value has a star."""
+    shown = rows_in_words(comparison, lang)
+    tables = []
+    for group in get_args(Group):
+        rows = [
+            [row_title(row, lang), *(f"{text} *" if index == best else text for index, text in enumerate(texts))]
+            for row, texts, best in shown
+            if row.group == group
+        ]
+        if rows:
+            titles = [check_text(lang, f"group_{group}"), *(plan.plan_id for plan in comparison.plans)]
+            tables.append(Table(titles, rows, {*range(1, len(titles))}))
+    return tables
+
+
 def render_comparison_markdown(comparison: Comparison, lang: Language = "en") -> str:
-    """A table with a column for each plan."""
-    titles = [check_text(lang, "field"), *(f"`{plan.plan_id}` {escape(plan.layout)}" for plan in comparison.plans)]
-    rows = []
-    for row, texts, best in rows_in_words(comparison, lang):
-        cells = [f"**{text}**" if index == best else text for index, text in enumerate(map(escape, texts))]
-        rows.append([escape(row_title(row, lang)), *cells])
-    lines = [f"## {check_text(lang, 'compare_title')}", "", *markdown(Table(titles, rows, {*range(1, len(titles))}))]
-    if not comparison.differences:
-        lines += ["", check_text(lang, "all_equal")]
-    if comparison.checkpoints:
-        lines += ["", *(f"- {line}" for line in checkpoint_lines(comparison, lang))]
-    return "\n".join(lines) + "\n"
+    """The plans, what differs between them, and what becomes of checkpoints."""
+    plans = [f"{plan.plan_id} {plan.layout}" for plan in comparison.plans]
+    blocks = [Block(lines=plans), *(Block(table=table) for table in comparison_tables(comparison, lang))]
+    equal = [] if comparison.differences else [check_text(lang, "all_equal")]
+    last = Block(lines=[*equal, *checkpoint_lines(comparison, lang)])
+    return f"## {check_text(lang, 'compare_title')}\n\n{in_markdown(*blocks, last)}"
 
 
 def checkpoint_lines(comparison: Comparison, lang: Language = "en") -> list[str]:
@@ -175,7 +179,7 @@ def _word(field: str, text: str, lang: Language) -> str:
     if field == "layers_per_stage":
         return _repeats(text.split(" "))
     if field == "schedule":
-        return schedule(text).title_in(lang)
+        return schedule_title(text, lang)
     return check_text(lang, "none") if text == NOTHING else text
 
 
@@ -191,6 +195,14 @@ def _at(document: Any, path: str) -> Cell:
     if isinstance(document, dict) and "at_ep" in document:
         return f"{document['value']:g}{AT_EP}{document['at_ep']}"
     return document if isinstance(document, str | int | float | bool) else None
+
+
+def _figure(plan: Plan, path: str) -> Any:
+    """A number of the plan or of its parts; None where it has none. What is not rescaled is multiplied by 1."""
+    if path == "rescaled":
+        return 1.0 if plan.rescaled is None else plan.rescaled.ratio
+    part, _, name = path.rpartition(".")
+    return getattr(getattr(plan, part) if part else plan, name, None)
 
 
 def _layers(plan: Plan) -> list[str]:

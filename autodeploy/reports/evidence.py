@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.reports.tables import Table
 from autodeploy.reports.texts import field_name, report_text
-from autodeploy.reports.wording import percent
-from cost_models.schedule import SCHEDULES, schedule
+from autodeploy.reports.wording import percent, schedule_title
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -88,6 +87,4 @@ def _axis(axis: str, lang: Language) -> str:
 
 
 def _value(each: Evidence, lang: Language) -> str:
-    if each.axis == "schedule" and each.value in SCHEDULES:
-        return schedule(str(each.value)).title_in(lang)
-    return str(each.value)
+    return schedule_title(str(each.value), lang) if each.axis == "schedule" else str(each.value)

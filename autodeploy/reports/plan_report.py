@@ -8,7 +8,7 @@ from autodeploy.messages import in_language
 from autodeploy.reports.best_plan import header, lane_lines, plan_block
 from autodeploy.reports.evidence import evidence_table
 from autodeploy.reports.outlook import goal_line, pareto_line
-from autodeploy.reports.recommendation import box_table, recommendation_lines, rescaled_words
+from autodeploy.reports.recommendation import box_table, recommendation_lines, rescaled_line
 from autodeploy.reports.rows import plans_table
 from autodeploy.reports.spare_table import spare_table
 from autodeploy.reports.tables import Block, Table, escape, in_columns, in_markdown
@@ -44,8 +44,7 @@ def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate as text: one strategy as given, no ranking."""
     title, work = header(spec, plan, lang)
     found = plan_block(spec, plan, lang, name=report_text(lang, "one_plan"))
-    told = [] if plan.rescaled is None else [rescaled_words(plan.rescaled, lang)]
-    told += [in_language(plan.explanation, lang)] if plan.explanation else []
+    told = filter(None, [rescaled_line(plan, lang), in_language(plan.explanation, lang)])
     return in_columns(Block(title, [work]), found._replace(lines=[*found.lines, *told]))
 
 

@@ -8,12 +8,11 @@ from autodeploy.messages import in_language
 from autodeploy.reports.rows import looks_like, what_differs
 from autodeploy.reports.tables import Table
 from autodeploy.reports.texts import reference_name, report_text, titled, valued
-from autodeploy.reports.wording import chance, degrees, percent, seconds
-from cost_models.schedule import SCHEDULES, schedule
+from autodeploy.reports.wording import chance, degrees, percent, schedule_title, seconds
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.planset import Bet, BoxNumber, Fastest, Plan, PlanSet, Rescaled, RiskRanking
+    from autodeploy.specs.planset import Bet, BoxNumber, Fastest, Plan, PlanSet, RiskRanking
 
 MOST_BETS = 3
 
@@ -24,21 +23,18 @@ def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     return [line for line in (of(plan_set, lang) for of in found) if line is not None]
 
 
-def rescaled_line(plan_set: PlanSet, lang: Language) -> str | None:
-    """By what all times are multiplied, and the measured run that this rests on."""
-    return None if plan_set.rescaled is None else rescaled_words(plan_set.rescaled, lang)
-
-
-def rescaled_words(found: Rescaled, lang: Language) -> str:
-    """`every time is multiplied by 0.934: the measured run R1 took 28.3 s, predicted 30.3 s (source)`."""
+def rescaled_line(found: PlanSet | Plan, lang: Language) -> str | None:
+    """By what all times are multiplied, and the measured run that this rests on; None where they are not."""
+    if found.rescaled is None:
+        return None
     return report_text(
         lang,
         "rescaled",
-        ratio=f"{found.ratio:.3g}",
-        run=found.run,
-        measured=seconds(found.measured_step_time_s),
-        predicted=seconds(found.predicted_step_time_s),
-        source=found.source,
+        ratio=f"{found.rescaled.ratio:.3g}",
+        run=found.rescaled.run,
+        measured=seconds(found.rescaled.measured_step_time_s),
+        predicted=seconds(found.rescaled.predicted_step_time_s),
+        source=found.rescaled.source,
     )
 
 
@@ -113,8 +109,8 @@ def valley_line(plan_set: PlanSet, lang: Language) -> str | None:
 
 
 def _shared(axis: str, value: int | str, lang: Language) -> str:
-    if axis == "schedule" and value in SCHEDULES:
-        return schedule(str(value)).title_in(lang)
+    if axis == "schedule":
+        return schedule_title(str(value), lang)
     if axis == "micro_batch_size":
         return valued(lang, axis, value)
     return f"{axis.upper()}{value}" if isinstance(value, int) else str(value)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
+from autodeploy.reports.best_plan import fits_words
 from autodeploy.reports.texts import report_text
-from autodeploy.reports.wording import choices, plan_lines
+from autodeploy.reports.wording import choices, degrees
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -17,8 +18,10 @@ def answer_lines(answer: WhyNot, lang: Language) -> list[str]:
     """What rules the strategy out, how it was completed, what would fit, and what it would cost."""
     message = in_language(answer.message, lang)
     lines = [report_text(lang, "rejected_by", rule=answer.rule, message=message) if answer.rule else message]
-    if answer.completed is not None:
-        lines += plan_lines(answer.completed, lang)
+    if (plan := answer.completed) is not None:
+        layout = degrees(plan.strategy, with_dp=True)
+        lines.append(report_text(lang, "completed_by", layout=layout, choices=choices(plan.strategy, lang)))
+        lines.append(fits_words(plan, lang))
     if answer.fitting is not None:
         peak = f"{answer.fitting.peak_memory_gib:.1f}"
         lines.append(report_text(lang, "fits_with", choices=choices(answer.fitting.strategy, lang), peak=peak))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.reports.texts import report_text, valued
 from autodeploy.specs.choice_key import ChoiceKey
-from cost_models.schedule import schedule
+from cost_models.schedule import SCHEDULES, schedule
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ def degrees(strategy: Strategy, *, with_dp: bool) -> str:
     return " ".join(f"{name}{value}" for name, value in named)
 
 
+def schedule_title(name: str, lang: Language) -> str:
+    """What a person calls a schedule; an unknown one keeps its name."""
+    return schedule(name).title_in(lang) if name in SCHEDULES else name
+
+
 def schedule_cell(strategy: Strategy, lang: Language) -> str:
     """The schedule as a table shows it, with full recompute, which changes a plan's character."""
     full = ", " + report_text(lang, "full_recompute") if strategy.recompute.granularity == "full" else ""
@@ -90,7 +95,7 @@ def _anywhere(per_stage: Sequence[Mapping[str, int]] | None) -> list[str]:
 def choices(strategy: Strategy, lang: Language) -> str:
     """Schedule, micro batch and memory choices in words."""
     recomputed, swapped = recompute_names(strategy.recompute), swap_names(strategy)
-    parts = [schedule(strategy.schedule).title_in(lang), valued(lang, "micro_batch_size", strategy.micro_batch_size)]
+    parts = [schedule_title(strategy.schedule, lang), valued(lang, "micro_batch_size", strategy.micro_batch_size)]
     parts.append(
         valued(lang, "recompute", "+".join(recomputed)) if recomputed else report_text(lang, "nothing_recomputed")
     )
@@ -114,18 +119,6 @@ def mfu_convention(plan: Plan, lang: Language) -> str:
 def fullest_stage(plan: Plan) -> int:
     """The stage with the highest peak; 0 of a plan without stages."""
     return max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib, default=0)
-
-
-def plan_lines(plan: Plan, lang: Language) -> tuple[str, str]:
-    """The layout that an answer was completed to, and its memory."""
-    strategy = plan.strategy
-    peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
-    fits = [] if plan.p_fits is None else [valued(lang, "p_fits", chance(plan.p_fits))]
-    memory = report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))
-    return (
-        report_text(lang, "completed_by", layout=degrees(strategy, with_dp=True), choices=choices(strategy, lang)),
-        report_text(lang, "semicolon").join([memory, *fits]),
-    )
 
 
 def width(text: str) -> int:

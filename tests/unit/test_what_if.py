@@ -105,7 +105,7 @@ def test_a_launch_that_does_not_fit_is_told_what_makes_it_fit() -> None:
     assert not report.plan.fits
     assert report.improvements
     assert all(each.plan.fits for each in report.improvements)
-    assert "which does not fit" in improve_text(report)
+    assert "DOES NOT FIT by" in improve_text(report)
 
 
 def test_an_improvement_is_shown_with_what_it_sets() -> None:
