@@ -37,9 +37,7 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
         known = profile.quantities.get(path)
         if known is None:
             hint = unknown_path_hint(profile.quantities, path)
-            problems.append(
-                FieldProblem(json_pointer([path]), Message("profiles.profile_has_no_number", path=repr(path)), hint)
-            )
+            problems.append(FieldProblem(json_pointer([path]), Message("common.unknown_key", name=repr(path)), hint))
         elif not _is_finite_number(value):
             problems.append(
                 FieldProblem(
@@ -102,7 +100,7 @@ def apply_overlay(profile: Profile, overlay: Mapping[str, Any] | str | Path) -> 
         raise ProfileError(
             Message("profiles.overlay_belongs_to_profile_not_to", wanted=repr(wanted), name=repr(profile.name)),
             path="/profile",
-            hint=Message("profiles.calibrate_for_this_profile_or_leave_overlay_out"),
+            hint=Message("common.leave_it_out"),
         )
     problems: list[FieldProblem] = []
     changes: dict[str, Quantity] = {}
@@ -145,9 +143,7 @@ def _overlaid(profile: Profile, parts: tuple[str, ...], value: object) -> Quanti
         known = Quantity(value=1.0, unit="ratio", kind="fitted", source=(OVERLAY,))
     if known is None:
         hint = unknown_path_hint(profile.quantities, path)
-        raise ProfileError(
-            Message("profiles.profile_has_no_number", path=repr(path)), path=json_pointer(parts), hint=hint
-        )
+        raise ProfileError(Message("common.unknown_key", name=repr(path)), path=json_pointer(parts), hint=hint)
     base = {"unit": known.unit, "kind": "fitted", "source": (OVERLAY,), "prior_sigma": known.prior_sigma}
     given = dict(value) if isinstance(value, Mapping) else {"value": value}
     return Quantity.model_validate({**base, **given})

@@ -44,11 +44,12 @@ class Covariance(BaseModel):
     def _is_a_covariance(self) -> Self:
         if [len(row) for row in self.log_covariance] != list(range(1, len(self.factors) + 1)):
             raise ValueError(Message("profiles.lower_triangle"))
-        if len({factor.name for factor in self.factors}) != len(self.factors):
-            raise ValueError(Message("profiles.two_factors_one_name"))
+        names = [factor.name for factor in self.factors]
+        if repeated := [name for name in names if names.count(name) > 1]:
+            raise ValueError(Message("common.given_twice", name=repr(repeated[0])))
         variances = [row[-1] for row in self.log_covariance]
-        if any(not 0.0 <= variance <= MOST_VARIANCE for variance in variances):
-            raise ValueError(Message("profiles.variance_out_of_range", most=MOST_VARIANCE))
+        if wrong := [variance for variance in variances if not 0.0 <= variance <= MOST_VARIANCE]:
+            raise ValueError(Message("common.is_outside", value=wrong[0], range=f"[0, {MOST_VARIANCE:g}]"))
         for i, row in enumerate(self.log_covariance):
             for j, value in enumerate(row[:-1]):
                 if abs(value) > (1.0 + SLACK) * math.sqrt(variances[i] * variances[j]):

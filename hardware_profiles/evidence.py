@@ -53,7 +53,15 @@ class AlikeRuns(BaseModel):
     @model_validator(mode="after")
     def _has_one_share_a_factor(self) -> Self:
         if len(self.absorbed) != len(self.covariance.factors):
-            raise ValueError(Message("profiles.absorbed_one_number_a_factor"))
+            raise ValueError(
+                Message(
+                    "common.place",
+                    place="absorbed",
+                    message=Message(
+                        "common.entries_expected", count=len(self.covariance.factors), found=len(self.absorbed)
+                    ),
+                )
+            )
         return self
 
     def variance_of(self, slopes: Mapping[str, float], of_work: float) -> float:

@@ -77,7 +77,7 @@ class Number(Document):
     def _lies_inside(self) -> Self:
         low, high = self.interval
         if not low <= self.value <= high:
-            raise ValueError(Message("profiles.outside_its_interval", value=self.value, low=low, high=high))
+            raise ValueError(Message("common.is_outside", value=f"{self.value:g}", range=f"[{low:g}, {high:g}]"))
         return self
 
 
@@ -160,7 +160,7 @@ def _document(name: str, calibrated: bool) -> GenerationDocument:
     try:
         return GenerationDocument.model_validate(content)
     except ValidationError as error:
-        raise ProfileError(Message("profiles.numbers_of_generation", name=name, reason=str(error))) from error
+        raise ProfileError(Message("common.place", place=name, message=str(error))) from error
 
 
 def _over(below: Any, above: Any) -> Any:

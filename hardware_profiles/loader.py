@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined
 from hardware_profiles.changes import apply_overlay, apply_overrides, behind_leaves
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.profile import Profile
@@ -120,8 +120,8 @@ def _named(name: str, calibrated: bool) -> Profile:
         names = ", ".join(known)
         hint = Message("profiles.known_are_or_path", names=names)
         if close:
-            hint = Message("profiles.did_you_mean_known_are", names=close[0], known=names)
-        raise ProfileError(Message("common.there_is_no_hardware_profile", name=repr(name)), hint=hint)
+            hint = joined([Message("common.did_you_mean", names=close[0]), hint], "semicolon")
+        raise ProfileError(Message("common.there_is_no", what=Message("label.profile"), name=repr(name)), hint=hint)
     if calibrated and name in _RECALIBRATED:
         return _RECALIBRATED[name]
     return _REGISTERED[name] if name in _REGISTERED else _shipped(name, calibrated)

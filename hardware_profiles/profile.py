@@ -278,13 +278,9 @@ class Profile:
         if wanted not in self.devices:
             close = get_close_matches(wanted.upper(), self.devices, n=1)
             known = ", ".join(self.devices)
-            hint = (
-                Message("profiles.did_you_mean_known_are", names=close[0], known=known)
-                if close
-                else Message("common.one_of", names=known)
-            )
+            hint = Message("common.did_you_mean", names=close[0]) if close else Message("common.one_of", names=known)
             raise ProfileError(
-                Message("profiles.profile_has_no_device", name=self.name, device=repr(wanted)),
+                Message("common.there_is_no", what=Message("label.device"), name=repr(wanted)),
                 path="/device",
                 hint=hint,
             )
@@ -304,7 +300,7 @@ class Profile:
                 return tier
         known = ", ".join(tier.name for tier in self.tiers)
         raise ProfileError(
-            Message("profiles.profile_has_no_tier", name=self.name, tier=repr(name)),
+            Message("field_fault.is_invalid", value=repr(name)),
             path="/tiers",
             hint=Message("common.one_of", names=known),
         )

@@ -42,7 +42,7 @@ def find_quantity(table: Mapping[str, Quantity], path: str) -> Quantity:
     if quantity is None:
         hint = unknown_path_hint(table, path)
         raise ProfileError(
-            Message("profiles.profile_has_no_number", path=repr(path)), path=json_pointer(path.split(".")), hint=hint
+            Message("common.unknown_key", name=repr(path)), path=json_pointer(path.split(".")), hint=hint
         )
     return quantity
 
@@ -53,11 +53,7 @@ def unknown_path_hint(table: Iterable[str], path: str) -> str:
     leaf = path.rsplit(".", 1)[-1]
     same_leaf = [candidate for candidate in known if candidate.rsplit(".", 1)[-1] == leaf]
     close = get_close_matches(path, known, n=3, cutoff=0.5) or same_leaf[:3]
-    return (
-        Message("common.did_you_mean", names=" or ".join(close))
-        if close
-        else "list the profile's numbers to see their paths"
-    )
+    return Message("common.did_you_mean", names=" or ".join(close)) if close else ""
 
 
 def json_pointer(parts: Iterable[Any]) -> str:

@@ -24,8 +24,7 @@ MAX_YAML_BYTES = 128 * 1024
 """A profile is about 10 KB; ten times that leaves room for notes."""
 
 _MENDING = {
-    "extra_forbidden": Message("profiles.remove_it_or_check_its_spelling_against_documented"),
-    "missing": Message("specs.give_it"),
+    "extra_forbidden": Message("common.leave_it_out"),
 }
 
 
@@ -41,11 +40,11 @@ def parse_yaml(text: str, *, name: str = "profile") -> dict[str, Any]:
     try:
         content = load_bounded_yaml(text)
     except (YAMLError, ValueError) as error:
-        message = Message("profiles.is_not_valid_yaml", name=name, place=fault_of(error, text))
-        raise ProfileError(message) from None
+        message = Message("common.not_of_format", format="YAML", reason=fault_of(error, text))
+        raise ProfileError(Message("common.place", place=name, message=message)) from None
     if not isinstance(content, dict):
         raise ProfileError(
-            Message("profiles.does_not_hold_mapping", name=name),
+            Message("field_fault.is_no_mapping", value=name),
             hint=Message("profiles.start_from_one_of_shipped_profiles"),
         )
     return content
@@ -60,16 +59,12 @@ def read_text(path: Path) -> str:
     """The text of a YAML file; ProfileError when it cannot be read. Of one that is too large, more than is parsed."""
     try:
         if not path.is_file():
-            raise ProfileError(
-                Message("profiles.there_is_no_file", path=path), hint=Message("profiles.give_path_of_yaml_file")
-            )
+            raise ProfileError(Message("profiles.there_is_no_file", path=path))
         with path.open("rb") as file:
             data = file.read(MAX_YAML_BYTES + 1)
         return data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise ProfileError(
-            Message("profiles.is_not_utf_8_text_or_is_too", path=path), hint=Message("profiles.give_path_of_yaml_file")
-        ) from None
+    except UnicodeDecodeError as error:
+        raise ProfileError(Message("common.is_not_utf_8_text_byte", file=path, place=error.start)) from None
     except OSError as error:
         raise ProfileError(Message("common.cannot_be_read", file=path, reason=os_fault(error))) from None
 
@@ -116,9 +111,7 @@ def _unknown_sources(document: ProfileDocument) -> list[FieldProblem]:
                     else Message("profiles.add_it_to_sources_or_say_it_in")
                 )
                 pointer = json_pointer([*path.split("."), "source"])
-                problems.append(
-                    FieldProblem(pointer, Message("profiles.source_is_not_among_sources", name=repr(source)), hint)
-                )
+                problems.append(FieldProblem(pointer, Message("field_fault.is_invalid", value=repr(source)), hint))
     return problems
 
 

@@ -87,7 +87,13 @@ class Quantity(Document):
     def _ranges_ascend(self) -> Self:
         for axis, (low, high) in (self.measured_over or {}).items():
             if low > high:
-                raise ValueError(Message("profiles.measured_over_is_above", axis=axis, low=low, high=high))
+                raise ValueError(
+                    Message(
+                        "common.place",
+                        place=f"measured_over {axis}",
+                        message=Message("common.exceeds", one=f"{low:g}", other=f"{high:g}"),
+                    )
+                )
         return self
 
 
@@ -104,7 +110,7 @@ def _quantity_in(
         if quantity.value < low or quantity.value > high or (quantity.value == low and not zero):
             bracket = "[" if zero else "("
             raise ValueError(
-                Message("profiles.value_outside", value=quantity.value, range=f"{bracket}{low:g}, {high:g}]", unit=unit)
+                Message("common.is_outside", value=f"{quantity.value:g}", range=f"{bracket}{low:g}, {high:g}] {unit}")
             )
         if whole and quantity.value != int(quantity.value):
             raise ValueError(Message("field_fault.is_no_whole_number", value=quantity.value))
@@ -173,7 +179,7 @@ class DeviceDocument(Document):
                 [
                     Finding(
                         ("usable_hbm_gib",),
-                        Message("profiles.usable_hbm_gib_exceeds_hbm_gib", usable=usable, all=whole),
+                        Message("common.exceeds", one=f"{usable:g}", other=f"hbm_gib {whole:g}"),
                     )
                 ]
             )
@@ -323,9 +329,7 @@ def _complete_efficiencies(given: dict[str, Quantity]) -> dict[str, Quantity]:
                 if close
                 else Message("common.one_of", names=", ".join(EFFICIENCY_TERMS))
             )
-            findings.append(
-                Finding((name,), Message("profiles.is_not_efficiency_that_formulas_read", name=repr(name)), hint)
-            )
+            findings.append(Finding((name,), Message("common.unknown_key", name=repr(name)), hint))
             continue
         try:
             _quantity_in(term.unit, high=term.upper, zero=term.may_be_zero)(quantity)
@@ -389,7 +393,7 @@ class ProfileDocument(Document):
     @model_validator(mode="after")
     def _default_device_is_known(self) -> Self:
         if self.default_device not in self.devices:
-            message = Message("profiles.is_not_among_devices", name=repr(self.default_device))
+            message = Message("field_fault.is_invalid", value=repr(self.default_device))
             _refuse([Finding(("default_device",), message, Message("common.one_of", names=", ".join(self.devices)))])
         return self
 
@@ -400,9 +404,7 @@ class ProfileDocument(Document):
         inner = 1
         for index, tier in enumerate(self.tiers):
             if tier.name in seen:
-                findings.append(
-                    Finding(("tiers", index, "name"), Message("profiles.two_tiers_have_name", name=repr(tier.name)))
-                )
+                findings.append(Finding(("tiers", index, "name"), Message("common.given_twice", name=repr(tier.name))))
             if tier.name in RESERVED_TIER_NAMES:
                 findings.append(
                     Finding(("tiers", index, "name"), Message("profiles.is_section_of_profile", name=repr(tier.name)))
@@ -419,9 +421,9 @@ class ProfileDocument(Document):
 
     def _span_problem(self, span: str, ranks: int | None, inner: int, *, last: bool) -> str:
         if last:
-            return "" if span == "cluster" else "the last tier must span the cluster"
+            return "" if span == "cluster" else Message("field_fault.is_invalid", value=repr(span))
         if span == "supernode" and self.supernode_nodes is None:
-            return "spans a supernode, but supernode_nodes is not given"
+            return Message("specs.it_needs_field", name="supernode_nodes")
         if ranks is None or ranks <= inner:
-            return f"spans {ranks or 'all'} ranks, but must span more than the tier inside it and less than the next"
+            return Message("field_fault.is_invalid", value=repr(span))
         return ""

@@ -120,10 +120,7 @@ def cluster_topology(
         supernodes = _even_lengths(total, profile.ranks_per_node * (profile.supernode_nodes or 0))
     used = total if num_ranks is None else num_ranks
     if not 1 <= used <= total:
-        raise ProfileError(
-            Message("profiles.ranks_asked_for_but_cluster_has", used=used, total=total),
-            hint=Message("profiles.use_between_1_and_all_ranks"),
-        )
+        raise ProfileError(Message("profiles.ranks_asked_for_but_cluster_has", used=used, total=total))
     lengths = [
         supernodes if document.span == "supernode" else _even_lengths(total, tier.ranks or 0)
         for document, tier in zip(profile.document.tiers, profile.tiers, strict=True)
@@ -156,8 +153,8 @@ def _leaf_grain(profile: Profile, total: int, used: int, *, broken: bool) -> int
             Message("profiles.leaf_of_ranks_cuts_through_instances_of_tier", count=ranks), path=path, hint=hint
         )
     if broken:
-        hint = Message("profiles.give_num_npus_or_leave_leaf_out")
-        raise ProfileError(Message("profiles.leaf_tier_with_blocks"), path=path, hint=hint)
+        hint = Message("common.leave_it_out_or", instead="num_npus")
+        raise ProfileError(Message("specs.not_modelled_with", one="leaf_nodes", other="blocks"), path=path, hint=hint)
     return math.gcd(*_boundaries(used, _even_lengths(total, ranks)))
 
 

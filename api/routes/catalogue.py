@@ -35,7 +35,8 @@ def get_hardware_profile(name: Name) -> ProfileDocument:
     """Every number with its unit, kind and source."""
     if name not in list_profiles():
         raise NotFoundError(
-            Message("common.there_is_no_hardware_profile", name=repr(name)), hint=did_you_mean(name, list_profiles())
+            Message("common.there_is_no", what=Message("label.profile"), name=repr(name)),
+            hint=did_you_mean(name, list_profiles()),
         )
     return load_profile(name).document
 

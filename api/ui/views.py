@@ -321,7 +321,9 @@ class Views:
         """
         if name not in list_profiles():
             hint = did_you_mean(name[:100], list_profiles())
-            raise NotFoundError(Message("common.there_is_no_hardware_profile", name=repr(name[:100])), hint=hint)
+            raise NotFoundError(
+                Message("common.there_is_no", what=Message("label.profile"), name=repr(name[:100])), hint=hint
+            )
         return profile_page(load_profile(name).document.model_dump(mode="json"))
 
     def profile_title(self, name: str) -> str:

@@ -54,7 +54,7 @@ def launch_of(
     spec = imported.spec(cluster, device, num_npus)
     if spec.strategy is None:
         raise SpecError(
-            Message("common.needs_strategy"),
+            Message("common.is_required", name="strategy"),
             path="/strategy",
             hint=Message("checks.strategy_or_launch_script"),
         )
@@ -85,7 +85,7 @@ def _doubts(imported: Imported, spec: Spec) -> tuple[tuple[str, ...], tuple[str,
     notes = imported.diagnostics
     if imported.kind in LAUNCH_FILES:
         return notes.doubts, tuple(text for text in notes.assumptions if text not in notes.contradictions)
-    mark = text_of("en", "command.unmodelled", text="")
+    mark = text_of("en", "common.place", place=text_of("en", "command.unmodelled"), message="")
     unmodelled = tuple(text.removeprefix(mark) for text in spec.doubts if text.startswith(mark))
     return unmodelled, tuple(text for text in spec.doubts if not text.startswith(mark))
 

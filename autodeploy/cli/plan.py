@@ -86,7 +86,9 @@ def estimate(
 
     spec = read_spec(spec_file)
     if spec.strategy is None:
-        raise SpecError(Message("common.needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+        raise SpecError(
+            Message("common.is_required", name="strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
+        )
     if detail is Detail.OPERATORS:
         _show_operators(spec, server, output_format, output, lang)
         return

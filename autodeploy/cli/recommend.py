@@ -187,7 +187,7 @@ def token_count(text: str) -> float:
     value = token_amount(text)
     if value is None or not 0.0 < value <= 1e18:
         raise SpecError(
-            Message("specs.is_not_number_of_tokens", value=repr(text[:40])),
+            Message("field_fault.is_no_number", value=repr(text[:40])),
             path="--tokens",
             hint=Message("common.such_as", example="13T"),
         )

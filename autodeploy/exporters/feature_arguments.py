@@ -64,7 +64,7 @@ def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name
     feature = FEATURES.get(name)
     variant = None if feature is None else feature.variant(arguments.release)
     if feature is None or (variant is None and not feature.unreleased):
-        arguments.note(Message("exporters.has_no_flag_in_this_framework", name=name))
+        arguments.note(Message("exporters.has_no_flag_in", name=name, framework=arguments.release.title))
     elif variant is None:
         arguments.note(Message("exporters.has_no_flag_it", name=name, reason=feature.unreleased))
     elif _is_own(variant):
@@ -77,7 +77,7 @@ def add_feature(arguments: LaunchArguments, spec: Spec, strategy: Strategy, name
     elif variant.reason:
         arguments.note(Message("exporters.has_no_flag_it", name=name, reason=variant.reason))
     elif not variant.by:
-        arguments.note(Message("exporters.has_no_flag_in_this_framework", name=name))
+        arguments.note(Message("exporters.has_no_flag_in", name=name, framework=arguments.release.title))
 
 
 def launch_names(spec: Spec, strategy: Strategy) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _add_gradient_sums(arguments: LaunchArguments, strategy: Strategy) -> None:
     if arguments.has("--moe-grouped-gemm") and arguments.knows(EXPERT_FUSION) and not arguments.has(NO_FUSION):
         arguments.add(OPERATORS, EXPERT_FUSION)
     for word in WORDS.intersection(strategy.features) if not arguments.knows(NO_FUSION) else ():
-        arguments.note(Message("exporters.has_no_flag_in_this_framework", name=word))
+        arguments.note(Message("exporters.has_no_flag_in", name=word, framework=arguments.release.title))
     if PLAIN_APART in strategy.features and arguments.knows(NO_FUSION):
         arguments.add(OPERATORS, NO_FUSION)
     if EXPERTS_APART in strategy.features:
@@ -119,7 +119,7 @@ def _resolve_conflicts(arguments: LaunchArguments, strategy: Strategy) -> None:
     for flag in ("--overlap-grad-reduce", "--overlap-param-gather", "--moe-alltoall-overlap-comm"):
         if overlapped and arguments.has(flag):
             arguments.drop(flag)
-            arguments.note(Message("exporters.mindspeed_refuses_with_moe_fb_overlap_it_is", flag=flag))
+            arguments.note(Message("exporters.refused_with_moe_fb_overlap", flag=flag))
     if arguments.has("--moe-alltoall-overlap-comm"):
         if strategy.moe_dispatcher == "allgather":
             arguments.drop("--moe-alltoall-overlap-comm")

@@ -92,7 +92,7 @@ def filled_launch(arguments: LaunchArguments, spec: Spec, plan: Plan) -> Launch:
         arguments.add("GPT_ARGS", "--post-norm")
     elif spec.model.norm_layout == "sandwich":
         arguments.unsaid.append("norm_layout")
-        arguments.note(Message("exporters.model_has_four_norms_layer_sandwich_layer_specification"))
+        arguments.note(Message("exporters.model_s_code_has_to_say", what="norm_layout sandwich"))
     return Launch(spec, plan, arguments, variables, _ranks(strategy, plan))
 
 

@@ -186,7 +186,7 @@ def _note_rest(launch: Launch) -> None:
     strategy = launch.plan.strategy
     for flag in ("swap_optimizer", "reuse_fp32_param", "fsdp"):
         if getattr(strategy, flag):
-            launch.arguments.note(Message("exporters.has_no_key_of_its_own_in_mindformers", name=flag))
+            launch.arguments.note(Message("exporters.has_no_flag_in", name=flag, framework="MindFormers"))
     if strategy.moe_dispatcher == "alltoall_seq":
         launch.arguments.note(
             Message("exporters.has_no_dispatcher_alltoall_is_written", framework="MindFormers", name="alltoall_seq")

@@ -42,10 +42,11 @@ def model_config(launch: Launch) -> dict[str, Any]:
         found |= _experts(launch)
     found |= recipe_keys(launch) | _switches(launch)
     if launch.spec.training.precision == "fp8":
-        launch.arguments.note(Message("exporters.mindformers_computes_in_bfloat16_here_fp8_has_no"))
+        launch.arguments.note(Message("exporters.has_no_flag_in", name="fp8", framework="MindFormers"))
     refuse_special_attention(model, launch.arguments.release)
-    if model.sliding_window is not None or model.learned_position_embeddings or model.mlp_only_layers:
-        launch.arguments.note(Message("exporters.sliding_windows_learned_positions_and_single_dense_layers"))
+    for name in ("sliding_window", "learned_position_embeddings", "mlp_only_layers"):
+        if getattr(model, name):
+            launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=name))
     return found
 
 
@@ -59,7 +60,7 @@ def _switches(launch: Launch) -> dict[str, bool]:
         if key and (launch.spec.model.is_moe or not key.startswith("moe_")):
             found[key] = name in features
         elif name in features and (variant is None or not variant.by):
-            launch.arguments.note(Message("exporters.has_no_key_of_its_own_in_mindformers", name=name))
+            launch.arguments.note(Message("exporters.has_no_flag_in", name=name, framework="MindFormers"))
     return found
 
 

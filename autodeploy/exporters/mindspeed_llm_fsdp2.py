@@ -73,7 +73,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
     if spec.training.tokens is not None:
         batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
         training["max_steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
-    launch.arguments.note(Message("exporters.learning_rate_and_its_schedule_are_backend_s"))
+    launch.arguments.note(Message("exporters.learning_rate_is_default", flag="--training.lr"))
     return {
         "model": _model(launch),
         "data": {"cutoff_len": spec.training.seq_length, "data_manager_type": "mg"},
@@ -115,13 +115,13 @@ def _refuse(launch: Launch) -> None:
     refuse_axes(launch.plan.strategy, TARGET, launched)
     if precision not in PRECISIONS:
         raise UnsupportedError(
-            Message("exporters.cannot_be_exported_to_yet", precision=precision, target=TARGET),
+            Message("exporters.cannot_launch_axis", target=TARGET, axis="precision", value=precision),
             path="/training/precision",
         )
     if model.is_moe and model_id_of(model) is None:
         known = ", ".join(sorted({OF_EXPERTS.get(id_, id_) for _, id_ in MODEL_IDS}))
         raise UnsupportedError(
-            Message("exporters.fsdp2_backend_has_no_model_of_experts_for", model=model.name[:60]),
+            Message("exporters.cannot_launch_axis", target=TARGET, axis="model", value=model.name[:60]),
             path="/model",
             hint=Message("common.one_of", names=known),
         )

@@ -66,17 +66,17 @@ def _refuse(launch: RlLaunch) -> None:
     layout, rl = launch.layout, launch.rl
     fault = path = ""
     if layout.placement != "colocated":
-        fault, path = Message("exporters.it_trains_and_generates_on_same_cards_in"), "/strategy/rl/placement"
+        fault, path = f"placement: {layout.placement}", "/strategy/rl/placement"
     elif layout.generation.precision != "bf16":
-        fault, path = Message("exporters.it_generates_in_bf16_alone"), "/strategy/rl/generation/precision"
+        fault, path = f"generation.precision: {layout.generation.precision}", "/strategy/rl/generation/precision"
     elif layout.generation.engine not in {"vllm", "vllm-ascend"}:
-        fault, path = Message("exporters.it_generates_with_vllm_ascend_alone"), "/strategy/rl/generation/engine"
+        fault, path = f"generation.engine: {layout.generation.engine}", "/strategy/rl/generation/engine"
     elif rl.algorithm not in STAGES:
         fault, path = Message("exporters.its_critic_has_cards_of_its_own_plan"), "/training/rl/algorithm"
     elif rl.reward != "rule":
         fault, path = Message("exporters.reward_model_cannot_share_actor_s_cards"), "/training/rl/reward"
     elif launch.launch.spec.training.precision != "bf16":
-        fault, path = Message("exporters.it_trains_in_bf16_alone"), "/training/precision"
+        fault, path = f"precision: {launch.launch.spec.training.precision}", "/training/precision"
     elif launch.has_experts and launch.facts.generation_ep == 1 and launch.facts.generation_dp > 1:
         fault, path = (
             Message("exporters.without_expert_parallelism_replica_is_its_tensor_parallel"),

@@ -73,7 +73,7 @@ def _add_activation(arguments: LaunchArguments, model: ModelSpec) -> None:
             arguments.add("GPT_ARGS", "--geglu")
         else:
             arguments.unsaid.append("hidden_act")
-            arguments.note(Message("exporters.megatron_lm_has_no_flag_for_geglu_set"))
+            arguments.note(Message("exporters.model_s_code_has_to_say", what="hidden_act geglu"))
 
 
 def _add_latent_attention(arguments: LaunchArguments, model: ModelSpec) -> None:
@@ -137,7 +137,7 @@ def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
     add(block, "--first-k-dense-replace", dense or -1)
     add(block, "--moe-layer-freq", 1 if dense else -1)
     if model.mlp_only_layers:
-        message = Message("exporters.has_no_flags_for_dense_layers_between_layers", release=arguments.release.title)
+        message = Message("exporters.has_no_flags_for", release=arguments.release.title, what="mlp_only_layers")
         raise UnsupportedError(message, path="/to", hint=Message("exporters.export_to", names="json"))
 
 

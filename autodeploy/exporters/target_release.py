@@ -46,7 +46,5 @@ def release_of_spec(spec: Spec, target: str) -> Release:
     profile = profile_of(spec)
     release = spec.search.release(profile.vendor if profile is not None else None, target)
     if release is None:
-        raise UnsupportedError(
-            Message("exporters.has_no_release_nothing_can_be_launched_with", target=target), path="/to"
-        )
+        raise UnsupportedError(Message("stack.has_no_release", framework=target), path="/to")
     return release

@@ -68,7 +68,7 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
         launch.arguments.note(Message("exporters.published_runs_of_this_model_take_several_times"))
     if model.predicts:
         training["num_mtp_modules"] = spec.model.num_nextn_predict_layers
-    launch.arguments.note(Message("exporters.learning_rate_and_its_schedule_are_torchtitan_s"))
+    launch.arguments.note(Message("exporters.learning_rate_is_default", flag="--optimizer.lr"))
     return {
         "job": {"custom_config_module": "torchtitan_npu.config.custom_config"},
         "model": {"name": model.name, "flavor": model.flavor, "converters": _converters(strategy, model)},
@@ -96,7 +96,7 @@ def _refuse(launch: Launch) -> None:
     refuse_axes(launch.plan.strategy, TARGET, launched)
     if precision not in DTYPES:
         raise UnsupportedError(
-            Message("exporters.cannot_be_exported_to_yet", precision=precision, target=TARGET),
+            Message("exporters.cannot_launch_axis", target=TARGET, axis="precision", value=precision),
             path="/training/precision",
         )
 
@@ -106,11 +106,16 @@ def _model(launch: Launch) -> TorchtitanModel:
     found = torchtitan_model_of(model)
     if found is None:
         known = ", ".join(dict.fromkeys(each.preset for each in torchtitan_models()))
-        message = Message("exporters.torchtitan_npu_has_no_flavor_of_shape_of", model=model.name[:60])
+        message = Message("exporters.cannot_launch_axis", target=TARGET, axis="model", value=model.name[:60])
         raise UnsupportedError(message, path="/model", hint=Message("common.one_of", names=known))
     if model.num_nextn_predict_layers and not found.predicts:
         raise UnsupportedError(
-            Message("exporters.multi_token_prediction_is_of_deepseek_v3_2"),
+            Message(
+                "exporters.cannot_launch_axis",
+                target=TARGET,
+                axis="num_nextn_predict_layers",
+                value=model.num_nextn_predict_layers,
+            ),
             path="/model/num_nextn_predict_layers",
             hint="num_nextn_predict_layers: 0",
         )
@@ -152,7 +157,7 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
         some = sum(counts["by_operator"])
         if some < layers:
             launch.arguments.note(
-                Message("exporters.plan_recomputes_layers_of_file_all_of_them", count=some, layers=layers)
+                Message("exporters.plan_recomputes_layers_of_file", count=some, layers=layers, others=layers)
             )
         return {"mode": "selective", "selective_ac_option": "op"}
     for name in counts.keys() - {"full"}:
@@ -164,7 +169,7 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
     if every < 2:
         if whole < layers:
             launch.arguments.note(
-                Message("exporters.plan_recomputes_layers_of_file_all_of_them", count=whole, layers=layers)
+                Message("exporters.plan_recomputes_layers_of_file", count=whole, layers=layers, others=layers)
             )
         return {"mode": "full"}
     if layers // every != whole:

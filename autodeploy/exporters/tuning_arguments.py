@@ -25,7 +25,9 @@ def refuse_tuning(arguments: LaunchArguments, spec: Spec) -> None:
         where the spec fine-tunes.
     """
     if spec.training.kind in {"sft", "dpo"}:
-        message = Message("exporters.fine_tuning_cannot_be_exported_to_yet", target=arguments.target)
+        message = Message(
+            "exporters.cannot_launch_axis", target=arguments.target, axis="kind", value=spec.training.kind
+        )
         raise UnsupportedError(message, path="/training/kind", hint="mindspeed-llm")
 
 

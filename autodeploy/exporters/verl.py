@@ -71,14 +71,12 @@ def _refuse(launch: RlLaunch) -> None:
     """Refuses what verl has no key for."""
     strategy, layout = launch.launch.plan.strategy, launch.layout
     fault = path = ""
-    if layout.partial_rollout and layout.placement == "colocated":
-        fault, path = Message("exporters.responses_are_interrupted_only_where_generation_has_cards"), "partial_rollout"
-    elif layout.partial_rollout and not layout.staleness:
-        fault, path = Message("exporters.partial_rollout_takes_effect_only_with_staleness_above"), "partial_rollout"
+    if layout.partial_rollout and (layout.placement == "colocated" or not layout.staleness):
+        fault, path = Message("specs.it_needs_field", name="placement: async, staleness: 1"), "partial_rollout"
     elif strategy.fsdp and max(strategy.tp, strategy.pp, strategy.ep) > 1:
         fault, path = Message("exporters.fsdp2_cuts_neither_layers_nor_experts_tp_pp"), "../fsdp"
     elif strategy.fsdp and strategy.cp > 1 and strategy.cp_algo != "ulysses":
-        fault, path = Message("exporters.with_fsdp2_sequences_are_cut_by_ulysses_alone"), "../cp_algo"
+        fault, path = Message("specs.it_needs_field", name="cp_algo: ulysses"), "../cp_algo"
     elif launch.layout.generation.engine == "vllm-ascend" and launch.vendor != "huawei":
         fault, path = Message("exporters.vllm_ascend_runs_on_ascend_alone"), "generation/engine"
     if fault:

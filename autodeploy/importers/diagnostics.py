@@ -62,7 +62,7 @@ class Diagnostics:
     def to_check(self) -> tuple[str, ...]:
         """Everything that whoever plans should check before a number is believed, the weightiest first."""
         return (
-            *(Message("command.unmodelled", text=doubt) for doubt in self.doubts),
+            *(Message("common.place", place=Message("command.unmodelled"), message=doubt) for doubt in self.doubts),
             *self.assumptions,
         )
 

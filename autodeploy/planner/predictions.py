@@ -52,7 +52,7 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
         return estimate_rl(spec, features=features)
     if spec.strategy is None:
         raise SpecError(
-            Message("common.needs_strategy"),
+            Message("common.is_required", name="strategy"),
             path="/strategy",
             hint="strategy: {tp: 8, pp: 4}",
         )
@@ -134,7 +134,7 @@ def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
     """
     if spec.strategy is None:
         raise SpecError(
-            Message("common.needs_strategy"),
+            Message("common.is_required", name="strategy"),
             path="/strategy",
             hint="strategy: {tp: 8, pp: 4}",
         )

@@ -41,7 +41,9 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
         if the spec has no strategy, or asks for something that can't be planned with.
     """
     if spec.strategy is None:
-        raise SpecError(Message("common.needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+        raise SpecError(
+            Message("common.is_required", name="strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
+        )
     of_generation: tuple[BrokenRule, ...] = ()
     if spec.training.rl is not None:
         from autodeploy.rl_planning.launchable import broken_by  # a tenth of a second, for post-training alone

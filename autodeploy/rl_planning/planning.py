@@ -67,7 +67,7 @@ def estimate_rl(
     assert rl is not None
     if strategy is None or strategy.rl is None:
         raise SpecError(
-            Message("common.needs_strategy"),
+            Message("common.is_required", name="strategy"),
             path="/strategy",
             hint="strategy: {tp: 8, pp: 4}",
         )
@@ -98,7 +98,7 @@ def timeline_rl(spec: Spec, strategy: Strategy, *, slots: bool = True) -> Pipeli
     """
     layout = strategy.rl
     if layout is None:
-        raise SpecError(Message("common.strategy_does_not_say_where_and_how_it"), path="/strategy/rl")
+        raise SpecError(Message("common.is_required", name="strategy.rl"), path="/strategy/rl")
     profile = profile_of(spec.cluster)
     npus = trainers(layout, healthy_npus(profile, spec.cluster))
     update = strategy.model_copy(update={"rl": None})

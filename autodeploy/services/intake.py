@@ -129,7 +129,7 @@ def refuse_profile(name: object) -> None:
 
 
 def _unknown_profile(name: str) -> FieldError:
-    message = Message("common.there_is_no_hardware_profile", name=repr(name[:100]))
+    message = Message("common.there_is_no", what=Message("label.profile"), name=repr(name[:100]))
     return FieldError("/cluster/profile", message, did_you_mean(name[:100], list_profiles()))
 
 

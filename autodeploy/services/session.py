@@ -117,7 +117,9 @@ class Services:
             when the spec has no strategy, or it cannot be run.
         """
         if spec.strategy is None:
-            raise SpecError(Message("common.needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+            raise SpecError(
+                Message("common.is_required", name="strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
+            )
         return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
 
     def operators(self, view: PlanView) -> OperatorReport:

@@ -67,11 +67,7 @@ def read_expert_loads(name: str, sha256: str | None = None) -> ExpertLoads:
     """
     found = content_hash(Path(name))
     if sha256 is not None and found != sha256:
-        raise SpecError(
-            Message("specs.has_changed_since_spec_was_read", file=Path(name).name),
-            path=FIELD,
-            hint=Message("specs.read_spec_again"),
-        )
+        raise SpecError(Message("specs.has_changed_since_spec_was_read", file=Path(name).name), path=FIELD)
     return _read(name, found)
 
 
@@ -120,16 +116,28 @@ def _csv_rows(text: str) -> dict[tuple[int, Key], list[float]]:
         try:
             step, layer, *values = int(line[0]), int(line[1]), *map(float, line[2:])
         except (ValueError, IndexError):
-            raise SpecError(Message("specs.line_of_csv_is_not_numbers", line=number), path=FIELD) from None
+            raise SpecError(
+                Message(
+                    "common.line",
+                    line=number,
+                    message=Message("field_fault.is_no_number", value=repr(",".join(line))[:40]),
+                ),
+                path=FIELD,
+            ) from None
         if len(values) != len(header) - 2:
             raise SpecError(
-                Message("specs.line_of_csv_has_columns_header", line=number, columns=len(line), titles=len(header)),
+                Message(
+                    "common.line",
+                    line=number,
+                    message=Message("common.entries_expected", count=len(header), found=len(line)),
+                ),
                 path=FIELD,
             )
         held = rows.setdefault((step, (layer,)), {})
         for expert, tokens in [(int(values[0]), values[1])] if long else list(enumerate(values)):
             if expert in held:
-                raise SpecError(Message("specs.line_of_csv_repeats_step_layer_and_expert", line=number), path=FIELD)
+                twice = Message("common.given_twice", name=f"step,layer,expert {step},{layer},{expert}")
+                raise SpecError(Message("common.line", line=number, message=twice), path=FIELD)
             held[expert] = tokens
     for (step, (layer, *_)), held in rows.items():
         if sorted(held) != list(range(len(held))):
@@ -150,7 +158,7 @@ def _json_series(text: str) -> LoadSeries:
         steps = np.asarray(document.get("steps", range(len(loads))), dtype=np.int64)
     except (ValueError, TypeError, KeyError) as error:
         raise SpecError(
-            Message("specs.json_does_not_hold_expert_loads", reason=error),
+            Message("common.not_of_format", format="JSON", reason=error),
             path=FIELD,
             hint='{"loads": [rows][layers][experts]} or [{"step", "layer", "loads"}]',
         ) from error

@@ -91,8 +91,7 @@ class GenerationRecord(Document):
     def _dies_are_used(self) -> Self:
         dies, tp = self.cluster.num_dies, self.generation.tp
         if dies % tp:
-            message = Message("specs.dies_are_no_whole_number_of_ranks_of", dies=dies, tp=tp)
-            raise FieldFault(message, Message("specs.give_num_dies_as_multiple_of_tp_x"))
+            raise FieldFault(Message("common.does_not_divide", part=f"tp {tp}", whole=f"num_dies {dies}"))
         return self
 
 
@@ -129,7 +128,9 @@ def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis], path: str) 
     if given in (1, whole):
         return given
     found.append(
-        Diagnosis(path=f"{path}/ep", text=Message("specs.ep_is_not_modelled_read_as_tp_x", given=given, whole=whole))
+        Diagnosis(
+            path=f"{path}/ep", text=Message("specs.is_not_modelled_read_as_nearest", name=f"ep {given}", word=whole)
+        )
     )
     return whole
 
@@ -157,7 +158,7 @@ def profile_read(given: str, found: list[Diagnosis]) -> str:
         found.append(
             Diagnosis(
                 path="/cluster/profile",
-                text=Message("specs.no_profile_of_read_as_nearest", name=repr(given), profile=named),
+                text=Message("specs.is_not_modelled_read_as_nearest", name=repr(given), word=named),
             )
         )
     return named or given

@@ -110,8 +110,7 @@ class MeasuredRun(Document):
         figures = (self.step_time_s, self.tokens_per_s_per_npu, self.peak_memory_gib, self.gemm, self.collectives)
         if not any(figures) and self.out_of_memory is None:
             raise FieldFault(
-                Message("specs.nothing_was_measured"),
-                Message("common.at_least_one_of", names="step_time_s, tokens_per_s_per_npu, peak_memory_gib"),
+                Message("common.at_least_one_of", names="step_time_s, tokens_per_s_per_npu, peak_memory_gib")
             )
         return self
 

@@ -36,7 +36,7 @@ def faults(model: ModelSpec) -> list[Fault]:
     found += _compressed_faults(model)
     if not found and model.total_params(include_mtp=True) > MAX_TOTAL_PARAMS:
         message = Message("specs.model_would_have_parameters", count=model.total_params())
-        found.append(("hidden_size", message, Message("specs.check_sizes")))
+        found.append(("hidden_size", message, ""))
     return found
 
 
@@ -59,9 +59,7 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
             )
         if not missing and model.head_dim != model.qk_head_dim:
             hint = Message("specs.omit_it_sum", sum=model.qk_head_dim)
-            found.append(
-                ("head_dim", Message("specs.contradicts_latent_attention_s_dimensions", dim=model.head_dim), hint)
-            )
+            found.append(("head_dim", Message("field_fault.is_invalid", value=model.head_dim), hint))
         return found
     own = () if model.compressed_attention is None else ("q_lora_rank", "qk_rope_head_dim")
     for name in ("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"):
@@ -74,16 +72,10 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
                 )
             )
     if heads % kv_heads:
-        hint = Message("specs.divisor_of", number=heads)
-        found.append(
-            (
-                "num_key_value_heads",
-                Message("common.does_not_divide", part=kv_heads, whole=f"num_attention_heads {heads}"),
-                hint,
-            )
-        )
+        message = Message("common.does_not_divide", part=kv_heads, whole=f"num_attention_heads {heads}")
+        found.append(("num_key_value_heads", message, ""))
     if "head_dim" not in model.model_fields_set and model.hidden_size % heads:
-        message = Message("specs.hidden_size_is_not_multiple_of_num_attention", size=model.hidden_size, heads=heads)
+        message = Message("common.does_not_divide", part=f"num_attention_heads {heads}", whole=model.hidden_size)
         found.append(("hidden_size", message, Message("specs.give_head_dim_or_another_number_of_heads")))
     return found
 
@@ -93,28 +85,24 @@ def _layer_faults(model: ModelSpec) -> list[Fault]:
     layers = model.num_hidden_layers
     if model.layer_types is not None:
         if len(model.layer_types) != layers:
-            hint = Message("specs.give_entries", count=layers)
-            found.append(
-                ("layer_types", Message("common.entries_for_layers", count=len(model.layer_types), layers=layers), hint)
-            )
+            message = Message("common.entries_expected", count=layers, found=len(model.layer_types))
+            found.append(("layer_types", message, ""))
         if model.sliding_window is None and "sliding_attention" in model.layer_types:
             found.append(
                 (
                     "sliding_window",
                     Message("common.needs_it", what="layer_types: sliding_attention"),
-                    Message("specs.in_tokens"),
+                    "",
                 )
             )
     if model.first_k_dense_replace > layers:
-        message = Message("specs.dense_layers_of", dense=model.first_k_dense_replace, layers=layers)
-        found.append(("first_k_dense_replace", message, Message("specs.num_hidden_layers_counts_dense_layers_too")))
+        message = Message("common.exceeds", one=model.first_k_dense_replace, other=f"num_hidden_layers {layers}")
+        found.append(("first_k_dense_replace", message, ""))
     if model.mlp_only_layers and model.mlp_only_layers[-1] >= layers:
-        message = Message("specs.layer_of", index=model.mlp_only_layers[-1], layers=layers)
-        found.append(("mlp_only_layers", message, Message("specs.indices_are_0_to", last=layers - 1)))
+        message = Message("common.is_outside", value=model.mlp_only_layers[-1], range=f"[0, {layers - 1}]")
+        found.append(("mlp_only_layers", message, ""))
     if model.num_dense_layers > 0 and model.intermediate_size is None:
-        message = Message("specs.layers_are_dense_but_their_width_is_absent", count=model.num_dense_layers)
-        hint = Message("specs.give_it") if model.is_moe else Message("specs.give_it_or_n_routed_experts_and_moe")
-        found.append(("intermediate_size", message, hint))
+        found.append(("intermediate_size", Message("common.is_required", name="intermediate_size"), ""))
     return found
 
 
@@ -124,10 +112,10 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
     types = model.layer_types or ()
     if model.attention_chunk_size is None and "chunked_attention" in types:
         message = Message("common.needs_it", what="layer_types: chunked_attention")
-        found.append(("attention_chunk_size", message, Message("specs.in_tokens")))
+        found.append(("attention_chunk_size", message, ""))
     if model.linear_attention is None and "linear_attention" in types:
         message = Message("common.needs_it", what="layer_types: linear_attention")
-        found.append(("linear_attention", message, Message("specs.kind_heads_and_head_dimensions")))
+        found.append(("linear_attention", message, ""))
     linear = model.linear_attention
     if linear is not None and "linear_attention" not in types:
         found.append(
@@ -143,7 +131,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
             part=f"num_key_heads {linear.num_key_heads}",
             whole=f"num_value_heads {linear.num_value_heads}",
         )
-        found.append(("linear_attention", message, Message("specs.divisor_of", number=linear.num_value_heads)))
+        found.append(("linear_attention", message, ""))
     if model.attention_output_gate and model.is_mla:
         found.append(
             (
@@ -162,10 +150,14 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
             )
         )
     if other is not None and (model.is_mla or other % model.num_key_value_heads):
-        message = Message("specs.heads_do_not_share_of_keys_and_values", heads=other, keys=model.num_key_value_heads)
-        found.append(("sliding_attention_heads", message, f"a multiple of {model.num_key_value_heads}"))
+        message = Message(
+            "common.does_not_divide", part=f"num_key_value_heads {model.num_key_value_heads}", whole=other
+        )
+        if model.is_mla:
+            message = Message("common.excludes_it", what="kv_lora_rank")
+        found.append(("sliding_attention_heads", message, ""))
     if model.attention_head_gate and (model.is_mla or model.attention_output_gate):
-        message = Message("specs.output_has_one_kind_of_gate_and_latent")
+        message = Message("common.excludes_it", what="kv_lora_rank" if model.is_mla else "attention_output_gate")
         found.append(("attention_head_gate", message, Message("common.leave_it_out")))
     if model.sparse_attention is not None and not model.is_mla:
         found.append(
@@ -214,8 +206,7 @@ def _compressed_faults(model: ModelSpec) -> list[Fault]:
             part=f"o_groups {compressed.o_groups}",
             whole=f"num_attention_heads {model.num_attention_heads}",
         )
-        hint = Message("specs.divisor_of", number=model.num_attention_heads)
-        found.append(("compressed_attention", message, hint))
+        found.append(("compressed_attention", message, ""))
     excluded = ("kv_lora_rank", "sparse_attention", "linear_attention", "sliding_attention_heads", "v_head_dim")
     switched = ("qk_norm", "attention_output_gate", "attention_head_gate", "tie_word_embeddings")
     found += [
@@ -241,15 +232,15 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
             (
                 "num_experts_per_tok",
                 Message("common.needs_it", what="n_routed_experts"),
-                Message("specs.experts_token_is_sent_to"),
+                "",
             )
         )
     elif top_k > model.router_choices:
         found.append(
             (
                 "num_experts_per_tok",
-                Message("specs.of_experts", chosen=top_k, all=model.router_choices),
-                Message("field_fault.at_most", bound=model.router_choices),
+                Message("common.exceeds", one=top_k, other=f"n_routed_experts {model.router_choices}"),
+                "",
             )
         )
     if model.moe_intermediate_size is None:
@@ -257,14 +248,14 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
             (
                 "moe_intermediate_size",
                 Message("common.needs_it", what="n_routed_experts"),
-                Message("specs.width_of_one_expert"),
+                "",
             )
         )
     if model.num_moe_layers == 0:
         message = Message("specs.every_layer_is_dense_but_there_are_routed")
-        found.append(("n_routed_experts", message, Message("specs.lower_first_k_dense_replace_or_omit_experts")))
+        found.append(("n_routed_experts", message, ""))
     if model.shared_expert_intermediate_size is not None and model.n_shared_experts == 0:
-        message = Message("specs.n_shared_experts_is_0_but_shared_experts")
+        message = Message("specs.it_needs_field", name="n_shared_experts")
         found.append(("shared_expert_intermediate_size", message, "n_shared_experts: 1"))
     return found + _shortcut_faults(model) + _group_faults(model, experts, top_k)
 
@@ -283,7 +274,7 @@ def _shortcut_faults(model: ModelSpec) -> list[Fault]:
         return found
     if model.intermediate_size is None:
         message = Message("common.needs_it", what="shortcut_moe")
-        found.append(("intermediate_size", message, Message("specs.give_it")))
+        found.append(("intermediate_size", message, ""))
     unlike = (
         *("first_k_dense_replace", "mlp_only_layers", "layer_types", "sliding_window", "sparse_attention"),
         *("n_shared_experts", "num_nextn_predict_layers", "compressed_attention", "hyper_connections"),
@@ -300,7 +291,13 @@ def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fau
     groups, reach = model.n_group, model.topk_group
     if groups is None:
         return (
-            [("topk_group", Message("specs.it_needs_field", name="n_group"), Message("specs.give_both_or_none"))]
+            [
+                (
+                    "topk_group",
+                    Message("specs.it_needs_field", name="n_group"),
+                    Message("common.leave_it_out_or", instead="n_group"),
+                )
+            ]
             if reach is not None
             else []
         )
@@ -309,22 +306,22 @@ def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fau
             (
                 "n_group",
                 Message("common.does_not_divide", part=f"n_group {groups}", whole=f"n_routed_experts {experts}"),
-                Message("specs.divisor_of", number=experts),
+                "",
             )
         ]
     if reach is None:
-        return [("topk_group", Message("common.needs_it", what="n_group"), Message("specs.give_both_or_none"))]
+        return [("topk_group", Message("common.needs_it", what="n_group"), "")]
     if reach > groups:
         return [
             (
                 "topk_group",
-                Message("specs.of_groups", reach=reach, groups=groups),
-                Message("field_fault.at_most", bound=groups),
+                Message("common.exceeds", one=reach, other=f"n_group {groups}"),
+                "",
             )
         ]
     if top_k is not None and top_k > reach * (experts // groups):
         message = Message(
-            "specs.groups_of_experts_hold_fewer_than_num_experts", reach=reach, size=experts // groups, top=top_k
+            "common.exceeds", one=f"num_experts_per_tok {top_k}", other=f"topk_group {reach} x {experts // groups}"
         )
-        return [("topk_group", message, Message("specs.raise_topk_group"))]
+        return [("topk_group", message, "")]
     return []

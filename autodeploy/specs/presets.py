@@ -83,7 +83,9 @@ def read_preset(name: str) -> Preset:
     key = name[:100].strip().lower().replace("_", "-").replace(" ", "-")
     if key not in preset_names():
         hint = did_you_mean(key, preset_names()) or "autodeploy models ls"
-        raise SpecError(Message("specs.there_is_no_model_preset", name=repr(name[:100])), path="/model", hint=hint)
+        raise SpecError(
+            Message("common.there_is_no", what=Message("label.model"), name=repr(name[:100])), path="/model", hint=hint
+        )
     return _read(key)
 
 

@@ -115,11 +115,15 @@ def record_of(number: int, line: str) -> Record | Unread:
         return Record.model_validate(value)
     except json.JSONDecodeError as error:
         return Unread(
-            name, SpecError(Message("specs.line_is_not_json", line=number, reason=error.msg), path=f"/{number}")
+            name,
+            SpecError(
+                Message(
+                    "common.line", line=number, message=Message("common.not_of_format", format="JSON", reason=error.msg)
+                ),
+                path=f"/{number}",
+            ),
         )
     except ValidationError as error:
         return Unread(name, SpecError(errors=field_errors(error, prefix=f"/{number}")))
     except (RecursionError, ValueError) as error:
-        return Unread(
-            name, SpecError(Message("specs.line_cannot_be_read", number=number, reason=str(error)), path=f"/{number}")
-        )
+        return Unread(name, SpecError(Message("common.line", line=number, message=str(error)), path=f"/{number}"))

@@ -131,9 +131,9 @@ def _types_problem(model: Mapping[str, Any]) -> str:
     if isinstance(types, str) and types.strip().lower().replace("_", " ") not in PATTERNS:
         return Message("field_fault.is_invalid", value=repr(types[:60]))
     if isinstance(types, list | tuple) and len(types) != layers:
-        return Message("common.entries_for_layers", count=len(types), layers=layers)
+        return Message("common.entries_expected", count=layers, found=len(types))
     if model.get("sliding_window") is None and "sliding" in str(types):
-        return Message("specs.there_is_no_sliding_window")
+        return Message("common.is_required", name="sliding_window")
     return ""
 
 

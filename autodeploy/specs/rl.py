@@ -31,9 +31,7 @@ ASSUMED_CV = 0.8  # of response lengths where only a mean is known
 def _not_above_max(mean: float | None, greatest: int | None) -> None:
     """Lengths whose mean and greatest contradict each other."""
     if mean is not None and greatest is not None and mean > greatest:
-        raise FieldFault(
-            Message("specs.longest_has_tokens_mean", most=greatest, mean=mean), Message("specs.max_is_at_least_mean")
-        )
+        raise FieldFault(Message("common.exceeds", one=f"mean {mean:g}", other=f"max {greatest}"))
 
 
 class PromptLength(Document):
@@ -51,7 +49,7 @@ class PromptLength(Document):
     @model_validator(mode="after")
     def _something_is_known(self) -> Self:
         if self.mean is None and self.max is None:
-            raise FieldFault(Message("specs.prompts_have_length"), Message("common.at_least_one_of", names="mean, max"))
+            raise FieldFault(Message("common.at_least_one_of", names="mean, max"))
         return self
 
     @property
@@ -74,13 +72,11 @@ def _as_histogram(value: Any) -> Any:
         text = str(length)
         if isinstance(length, bool) or not (text.isascii() and text.isdecimal() and 0 < int(text) <= 16_777_216):
             raise FieldFault(
-                Message("specs.is_not_number_of_tokens", value=repr(text[:40])),
-                Message("specs.whole_number_of_at_least_1_its_share"),
+                Message("field_fault.is_no_whole_number", value=repr(text[:40])),
+                Message("field_fault.at_least", bound=1),
             )
         if int(text) in found:
-            raise FieldFault(
-                Message("specs.length_is_there_twice", length=int(text)), Message("specs.one_share_for_each_length")
-            )
+            raise FieldFault(Message("common.given_twice", name=int(text)))
         found[int(text)] = share
     return found
 
@@ -112,7 +108,7 @@ class ResponseLength(Document):
     def _spread_around_a_mean(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and "mean" in info.data and info.data["mean"] is None:
             raise FieldFault(
-                Message("specs.spread_needs_mean_that_it_is_around"), Message("common.leave_it_out_or", instead="mean")
+                Message("specs.it_needs_field", name="mean"), Message("common.leave_it_out_or", instead="mean")
             )
         return value
 
@@ -124,7 +120,7 @@ class ResponseLength(Document):
         beside = [name for name in ("mean", "max", "cv") if info.data.get(name) is not None]
         if beside:
             raise FieldFault(
-                Message("specs.histogram_says_itself", name=beside[0]),
+                Message("common.excludes_it", what=beside[0]),
                 Message("specs.leave_out", names=", ".join(beside)),
             )
         if not any(share > 0.0 for share in value.values()):
@@ -134,9 +130,7 @@ class ResponseLength(Document):
     @model_validator(mode="after")
     def _something_is_known(self) -> Self:
         if self.histogram is None and self.max is None:
-            raise FieldFault(
-                Message("specs.responses_have_greatest_length"), Message("specs.max_with_mean_and_cv_if_known_or")
-            )
+            raise FieldFault(Message("common.at_least_one_of", names="max, histogram"))
         return self
 
     @property
@@ -220,10 +214,7 @@ class RlTraining(Document):
     def _mini_batches_are_whole(cls, value: int, info: ValidationInfo) -> int:
         prompts = info.data.get("prompts_per_step")
         if prompts is not None and prompts % value:
-            raise FieldFault(
-                Message("specs.prompts_do_not_make_equal_mini_batches", prompts=prompts, batches=value),
-                Message("specs.divisor_of", number="prompts_per_step"),
-            )
+            raise FieldFault(Message("common.does_not_divide", part=value, whole=f"prompts_per_step {prompts}"))
         return value
 
     @field_validator("critic")
@@ -232,7 +223,7 @@ class RlTraining(Document):
         algorithm = info.data.get("algorithm")
         if value is not None and algorithm is not None and algorithm != "ppo":
             raise FieldFault(
-                Message("specs.has_no_critic", algorithm=algorithm),
+                Message("specs.it_needs_field", name="algorithm: ppo"),
                 Message("common.leave_it_out_or", instead="algorithm: ppo"),
             )
         return value
@@ -275,7 +266,7 @@ class RlStrategy(Document):
     def _cards_of_their_own(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("placement") == "colocated":
             raise FieldFault(
-                Message("specs.colocated_all_cards_generate"),
+                Message("common.excludes_it", what="placement: colocated"),
                 Message("common.leave_it_out_or", instead="rl.placement: separate, async"),
             )
         return value
@@ -286,7 +277,7 @@ class RlStrategy(Document):
         placement = info.data.get("placement")
         if value and placement is not None and placement != "async":
             raise FieldFault(
-                Message("specs.generation_waits_for_update_staleness_is_0", placement=placement),
+                Message("specs.it_needs_field", name="placement: async"),
                 Message("common.leave_it_out_or", instead="placement: async"),
             )
         return value
@@ -296,11 +287,11 @@ class RlStrategy(Document):
     def _offload_where_memory_is_shared(cls, value: tuple[Offload, ...], info: ValidationInfo) -> tuple[Offload, ...]:
         twice = [name for name in value if value.count(name) > 1]
         if twice:
-            raise ValueError(Message("specs.offload_names_twice", name=twice[0]))
+            raise ValueError(Message("common.given_twice", name=twice[0]))
         placement = info.data.get("placement")
         if value and placement is not None and placement != "colocated":
             raise FieldFault(
-                Message("specs.trainers_do_not_make_room_for_generation", placement=placement),
+                Message("specs.it_needs_field", name="placement: colocated"),
                 Message("common.leave_it_out_or", instead="placement: colocated"),
             )
         return value

@@ -66,6 +66,12 @@ def offloaded(text: str) -> tuple[Offload, ...]:
     return tuple(each for each in _STATES if each in text.split("+"))
 
 
+def no_value(axis: str, value: object) -> Message:
+    """That an axis has no such value."""
+    fault = Message("field_fault.is_invalid", value=repr(str(value)[:40]))
+    return Message("common.place", place=axis, message=fault)
+
+
 def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
     """The value, as the strategy has it; what is offloaded as one word.
 
@@ -76,7 +82,7 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
     """
     if isinstance(value, bool) != (axis == "rl.partial_rollout"):
         raise FieldFault(
-            Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])),
+            no_value(axis, value),
             _KINDS.get(axis, Message("specs.word_or_whole_number")),
         )
     if axis == "rl.offload":
@@ -85,7 +91,7 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
         if len(known) == len(words):
             return offload_text(known)
         hint = Message("specs.or_some_of_with_between_them", none=NOTHING_OFFLOADED, names=", ".join(_STATES))
-        raise FieldFault(Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])), hint)
+        raise FieldFault(no_value(axis, value), hint)
     try:
         found = _VALUES[axis].validate_python(value)
     except ValidationError as error:
@@ -96,10 +102,10 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
             if choices
             else _KINDS.get(axis, Message("field_fault.a_whole_number"))
         )
-        raise FieldFault(Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])), hint) from None
+        raise FieldFault(no_value(axis, value), hint) from None
     if isinstance(found, int | float | str):
         return found
-    raise ValueError(Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])))
+    raise ValueError(no_value(axis, value))
 
 
 def value_of(strategy: RlStrategy, axis: RlAxis) -> float | str | None:

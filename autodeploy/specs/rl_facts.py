@@ -71,9 +71,7 @@ def facts_of(
     if layout.placement != "colocated":
         if layout.generation_npus is None:
             raise UnsupportedError(
-                Message("specs.how_many_cards_generate_is_not_said"),
-                path="/strategy/rl/generation_npus",
-                hint=Message("specs.give_it"),
+                Message("common.is_required", name="generation_npus"), path="/strategy/rl/generation_npus"
             )
         generating = layout.generation_npus * per_card
     training = ranks if generating == ranks else ranks - generating
@@ -153,5 +151,4 @@ def on_nodes(ranks: int, ranks_per_node: int) -> tuple[int, int]:
     raise UnsupportedError(
         Message("common.ranks_are_no_whole_number_of_nodes_of", ranks=ranks, size=ranks_per_node),
         path="/strategy/rl/generation_npus",
-        hint=Message("specs.multiple_of_ranks", size=ranks_per_node),
     )

@@ -92,11 +92,11 @@ class RlRecord(Document):
     @model_validator(mode="after")
     def _says_how_it_generates(self) -> RlRecord:
         if self.strategy.rl is None:
-            raise FieldFault(
-                Message("common.strategy_does_not_say_where_and_how_it"), "strategy: {rl: {generation: ...}}"
-            )
+            raise FieldFault(Message("common.is_required", name="strategy.rl"), "strategy: {rl: {generation: ...}}")
         if self.measured.step_time_s is None and self.measured.tokens_per_s_per_npu is None:
-            raise FieldFault(Message("specs.nothing_was_measured"), Message("specs.measured_step_time_or_tokens"))
+            raise FieldFault(
+                Message("common.at_least_one_of", names="measured.step_time_s, measured.tokens_per_s_per_npu")
+            )
         return self
 
     @property

@@ -27,17 +27,19 @@ def _of_pre_training(spec: Spec) -> Iterator[FieldError]:
     target = spec.search.target
     if FRAMEWORKS[target].post_trains:
         others = [name for name, each in FRAMEWORKS.items() if not each.post_trains]
-        message = Message("specs.trains_by_reinforcement_spec_is_of", target=target, kind=spec.training.kind)
+        message = Message("specs.it_needs_field", name="training.kind: rl_post_training")
         yield FieldError("/search/target", message, Message("common.one_of", names=", ".join(others)))
     hint = Message("common.leave_it_out_or", instead="training.kind: rl_post_training")
     for field in AXES_OF:
         for axis in getattr(spec.search, field):
             if axis.startswith("rl."):
                 yield FieldError(
-                    f"/search/{field}/{axis}", Message("specs.generates_nothing", kind=spec.training.kind), hint
+                    f"/search/{field}/{axis}",
+                    Message("specs.it_needs_field", name="training.kind: rl_post_training"),
+                    hint,
                 )
     if spec.strategy is not None and spec.strategy.rl is not None:
-        yield FieldError("/strategy/rl", Message("specs.generates_nothing", kind=spec.training.kind), hint)
+        yield FieldError("/strategy/rl", Message("specs.it_needs_field", name="training.kind: rl_post_training"), hint)
 
 
 def _of_reinforcement(spec: Spec) -> Iterator[FieldError]:
@@ -50,11 +52,13 @@ def _of_reinforcement(spec: Spec) -> Iterator[FieldError]:
     for path, found in (("/run", spec.run), ("/training/tokens", spec.training.tokens)):
         if found is not None:
             yield FieldError(
-                path, Message("specs.of_rl_post_training_one_step_is_planned"), Message("common.leave_it_out")
+                path,
+                Message("common.excludes_it", what="training.kind: rl_post_training"),
+                Message("common.leave_it_out"),
             )
     yield from _pinned(search, cards)
     if strategy is not None and strategy.rl is None:
-        message = Message("common.strategy_does_not_say_where_and_how_it")
+        message = Message("common.is_required", name="strategy.rl")
         yield FieldError("/strategy/rl", message, "strategy: {rl: {placement: colocated, generation: {tp: 4, ...}}}")
     elif strategy is not None and strategy.rl is not None:
         yield from _cards_remain(strategy.rl, cards)
@@ -65,12 +69,12 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
     fixed: dict[str, Any] = {str(axis): value for axis, value in search.fix.items()}
     placement, generating = fixed.get("rl.placement"), fixed.get("rl.generation_npus")
     if fixed.get("rl.staleness") and placement not in (None, "async"):
-        message = Message("specs.generation_waits_for_update_staleness_is_0", placement=placement)
+        message = Message("specs.it_needs_field", name="rl.placement: async")
         yield FieldError(
             "/search/fix/rl.staleness", message, Message("common.leave_it_out_or", instead="rl.placement: async")
         )
     if generating is not None and placement == "colocated":
-        message = Message("specs.colocated_all_cards_generate")
+        message = Message("common.excludes_it", what="rl.placement: colocated")
         yield FieldError(
             "/search/fix/rl.generation_npus",
             message,
@@ -79,7 +83,7 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
     if generating is not None and cards is not None and generating >= cards:
         yield _none_trains("/search/fix/rl.generation_npus", generating, cards)
     if fixed.get("rl.offload", "none") != "none" and placement in ("separate", "async"):
-        message = Message("specs.trainers_do_not_make_room_for_generation", placement=placement)
+        message = Message("specs.it_needs_field", name="rl.placement: colocated")
         yield FieldError(
             "/search/fix/rl.offload",
             message,
@@ -99,4 +103,4 @@ def _cards_remain(strategy: RlStrategy, cards: int | None) -> Iterator[FieldErro
 
 def _none_trains(path: str, generating: int, cards: int) -> FieldError:
     message = Message("specs.of_cards_generate_and_none_is_left_to", generating=generating, cards=cards)
-    return FieldError(path, message, Message("specs.fewer_cards_than_cluster_has_or_placement_colocated"))
+    return FieldError(path, message, Message("field_fault.less_than", bound=cards))

@@ -43,10 +43,7 @@ def as_imbalance(value: Any) -> Any:
         except ValidationError as error:
             raise FieldFault(fault_of(error.errors()[0])[0], Message("specs.n_1_to_64_or_value_at_ep")) from None
     if value.value > value.at_ep:
-        raise FieldFault(
-            Message("specs.one_of_ranks_cannot_have_times_their_mean", ranks=value.at_ep, factor=value.value),
-            Message("field_fault.at_most", bound="at_ep"),
-        )
+        raise FieldFault(Message("common.exceeds", one=f"{value.value:g}", other=f"at_ep {value.at_ep}"))
     return value
 
 

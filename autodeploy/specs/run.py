@@ -39,7 +39,7 @@ class Phase(Document):
     def _ramp_lies_inside(self) -> Self:
         if self.ramp is not None and self.ramp.tokens > self.tokens:
             raise ValueError(
-                Message("specs.ramp_s_tokens_are_more_than_phase_s", ramp=self.ramp.tokens, phase=self.tokens)
+                Message("common.exceeds", one=f"ramp.tokens {self.ramp.tokens:g}", other=f"tokens {self.tokens:g}")
             )
         return self
 
@@ -111,7 +111,13 @@ class RunSpec(Document):
         if self.npu_failure_interval_h is not None and self.failure_interval_h is not None:
             raise ValueError(Message("common.give_either", one="npu_failure_interval_h", other="failure_interval_h"))
         if self.checkpoint == "asynchronous" and self.checkpoint_format == "torch":
-            raise ValueError(Message("specs.asynchronous_checkpoints_need_checkpoint_format_torch_dist"))
+            raise ValueError(
+                Message(
+                    "common.place",
+                    place="checkpoint: asynchronous",
+                    message=Message("specs.it_needs_field", name="checkpoint_format: torch_dist"),
+                )
+            )
         if self.price_per_kwh is not None and self.npu_power_w is None:
             raise ValueError(
                 Message("common.place", place="npu_power_w", message=Message("common.needs_it", what="price_per_kwh"))

@@ -10,7 +10,7 @@ from pydantic_core import PydanticKnownError
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
-from autodeploy.specs.rl_axes import RlAxis, rl_axis_value
+from autodeploy.specs.rl_axes import RlAxis, no_value, rl_axis_value
 from autodeploy.specs.strategy import CpAlgo, Dispatcher, either
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 from autodeploy.stack.releases import Release, release_of, releases
@@ -70,15 +70,13 @@ def _axis_value(axis: AnyAxis, value: AxisValue) -> AxisValue:
         if value in _WORDS[axis]:
             return value
         raise FieldFault(
-            Message("specs.has_no_value", axis=axis, value=repr(str(value)[:40])),
+            no_value(axis, value),
             Message("common.one_of", names=", ".join(_WORDS[axis])),
         )
     text = str(int(value) if isinstance(value, float) and value.is_integer() else value)
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0:
         return int(text)
-    raise FieldFault(
-        Message("specs.has_no_value", axis=axis, value=repr(text[:40])), Message("field_fault.at_least", bound=1)
-    )
+    raise FieldFault(no_value(axis, text), Message("field_fault.at_least", bound=1))
 
 
 RETIRED_ROBUST: Final = {"off": "neutral", "regret": "averse", "worst_time": "averse", False: "neutral", True: "averse"}
@@ -168,7 +166,7 @@ class SearchSpec(Document):
         there = [release.name for release in releases() if release.framework == target]
         if name is not None and target is not None and name not in there:
             known = Message("common.one_of", names=", ".join(there)) if there else Message("common.leave_it_out")
-            raise FieldFault(Message("specs.has_no_release", target=target, name=repr(name)), known)
+            raise FieldFault(Message("field_fault.is_invalid", value=repr(name)), known)
         return name
 
     def release(self, vendor: str | None, framework: str | None = None) -> Release | None:

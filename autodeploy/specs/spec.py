@@ -98,7 +98,7 @@ def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Sp
         with every bad field at once: JSON pointer, message and hint.
     """
     if not isinstance(document, Mapping):
-        raise SpecError(Message("specs.spec_is_mapping_with_model_cluster_and_training"), path="")
+        raise SpecError(Message("specs.mapping_with", keys="model, cluster, training"), path="")
     document = dict(document)
     errors: list[FieldError] = []
     if "model" in document:
@@ -157,7 +157,7 @@ def _without_reference(spec: Spec) -> list[FieldError]:
     problem = unmodelled_with_reference(partial(getattr, spec.model))
     if spec.training.kind != "dpo" or problem is None:
         return []
-    return [FieldError("/training/kind", problem, Message("specs.sft_of_that_model_is"))]
+    return [FieldError("/training/kind", problem, Message("common.one_of", names="pretrain, sft"))]
 
 
 def _contradicting_phases(spec: Spec) -> list[FieldError]:
@@ -207,7 +207,7 @@ def _unknown_features(document: Mapping[str, Any]) -> list[FieldError]:
     return [
         FieldError(
             f"/search/features/{name}",
-            Message("specs.unknown_feature", name=repr(name)),
+            Message("common.there_is_no", what=Message("label.feature"), name=repr(name)),
             did_you_mean(str(name), known),
         )
         for name in (asked if isinstance(asked, Mapping) else ())

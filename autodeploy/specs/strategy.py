@@ -119,7 +119,13 @@ class Strategy(Document):
         }
         for field, stages in by_stage.items():
             if stages is not None and len(stages) != self.pp:
-                raise ValueError(Message("specs.field_has_stages_pp_is", field=field, count=len(stages), pp=self.pp))
+                raise ValueError(
+                    Message(
+                        "common.place",
+                        place=field,
+                        message=Message("common.entries_expected", count=self.pp, found=len(stages)),
+                    )
+                )
         return self
 
     def replicas(self, ranks: int) -> int:

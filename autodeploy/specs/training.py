@@ -172,12 +172,10 @@ class TrainingSpec(Document):
     def _with_its_kind(cls, value: RlTraining | None, info: ValidationInfo) -> RlTraining | None:
         kind = info.data.get("kind")
         if value is None and kind == "rl_post_training":
-            raise FieldFault(
-                Message("specs.rl_post_training_needs_what_step_generates"), "rl: {prompts_per_step: 512, ...}"
-            )
+            raise FieldFault(Message("common.is_required", name="rl"), "rl: {prompts_per_step: 512, ...}")
         if value is not None and kind in {"pretrain", "sft", "dpo"}:
             raise FieldFault(
-                Message("specs.generates_nothing", kind=kind),
+                Message("specs.it_needs_field", name="kind: rl_post_training"),
                 Message("common.leave_it_out_or", instead="kind: rl_post_training"),
             )
         return value
@@ -199,7 +197,8 @@ class TrainingSpec(Document):
         kind = info.data.get("kind")
         if value is not None and kind not in {"dpo", None}:
             raise FieldFault(
-                Message("specs.compares_no_pairs", kind=kind), Message("common.leave_it_out_or", instead="kind: dpo")
+                Message("specs.it_needs_field", name="kind: dpo"),
+                Message("common.leave_it_out_or", instead="kind: dpo"),
             )
         return value
 
@@ -214,7 +213,9 @@ class TrainingSpec(Document):
                 raise PydanticKnownError("missing")
             return value
         if value is not None:
-            raise FieldFault(Message("specs.follows_from_rl", field=name), Message("common.leave_it_out"))
+            raise FieldFault(
+                Message("common.excludes_it", what="kind: rl_post_training"), Message("common.leave_it_out")
+            )
         if rl is None:  # that it is wrong or absent is told of itself
             return 1
         return rl.longest_tokens if name == "seq_length" else rl.samples // rl.updates_per_step
@@ -226,7 +227,7 @@ class TrainingSpec(Document):
     ) -> dict[str, float] | None:
         if value is not None and info.data.get("kind") == "rl_post_training":
             raise FieldFault(
-                Message("specs.follows_from_rl", field="sequence_length_histogram"),
+                Message("common.excludes_it", what="kind: rl_post_training"),
                 "rl.response_length: {histogram: ...}",
             )
         if value is not None and info.data.get("kind") == "dpo":
@@ -251,8 +252,8 @@ class TrainingSpec(Document):
         bad = [length for length in value if not (length.isascii() and length.isdigit() and 0 < int(length) < 2**31)]
         if bad:
             raise FieldFault(
-                Message("specs.is_not_number_of_tokens", value=repr(bad[0][:40])),
-                Message("specs.whole_number_of_at_least_1_its_share"),
+                Message("field_fault.is_no_whole_number", value=repr(bad[0][:40])),
+                Message("field_fault.at_least", bound=1),
             )
         if not any(share > 0.0 for share in value.values()):
             raise ValueError(Message("specs.no_length_has_share_above_0"))
@@ -298,9 +299,9 @@ class TrainingSpec(Document):
         if peak.at_ep == sustained.at_ep and peak.value < sustained.value:
             raise ValueError(
                 Message(
-                    "specs.routing_imbalance_peak_is_below_sustained_routing_imbalance",
-                    peak=peak.value,
-                    sustained=sustained.value,
+                    "common.exceeds",
+                    one=f"routing_imbalance {sustained.value}",
+                    other=f"routing_imbalance_peak {peak.value}",
                 )
             )
         return self

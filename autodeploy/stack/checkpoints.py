@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from autodeploy.errors import SpecError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -95,13 +95,9 @@ def checkpoint_format(
         )
     beside = [each for each in fits if each.asynchronous] if asynchronous else fits
     if not beside:
-        key = (
-            "stack.saves_no_format_checkpoints_beside_training"
-            if asked
-            else "stack.saves_no_checkpoints_beside_training"
-        )
+        formats = joined([each.name for each in fits], "or")
         raise SpecError(
-            Message(key, release=release.title, format=asked),
+            Message("stack.saves_no_format_checkpoints_beside_training", release=release.title, format=formats),
             path="/run/checkpoint",
             hint=Message("stack.synchronous_or_another_search_target_release"),
         )
@@ -128,7 +124,6 @@ def refuse_beside_copies(saved: CheckpointFormat | None, *, is_format_asked: boo
         raise SpecError(
             Message("stack.high_availability_saves_torch_checkpoints_alone"),
             path="/run/checkpoint_format" if is_format_asked else "/run/checkpoint",
-            hint=Message("stack.save_torch_checkpoints_synchronously"),
         )
 
 

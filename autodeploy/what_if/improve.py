@@ -56,7 +56,9 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     """
     spec = launch.spec
     if spec.strategy is None:
-        raise SpecError(Message("common.needs_strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+        raise SpecError(
+            Message("common.is_required", name="strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
+        )
     plan = planner.estimate(spec, features=launch.features)
     rules = planner.launch_rules(spec, features=launch.features)
     on = launch.features if launch.features is not None else frozenset(spec.strategy.features) or rules.features

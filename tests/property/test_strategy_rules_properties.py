@@ -113,7 +113,7 @@ def test_one_foreign_part_is_enough_to_refuse_a_rule(good: str, shape: str, name
     outside = [n for n in ast.walk(tree) if not isinstance(n, ALLOWED)]
     constants = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and not isinstance(n.value, int | float)]
     assert outside or constants, "the part is outside the grammar"
-    with pytest.raises(ValueError, match="a rule can't use"):
+    with pytest.raises(ValueError, match="a rule cannot use"):
         evaluate(text, {n: np.array(c) for n, c in AXES.items()})
 
 

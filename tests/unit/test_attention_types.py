@@ -184,9 +184,9 @@ def test_sliding_layers_have_heads_of_their_own_and_every_head_a_gate() -> None:
 
 def test_degrees_cut_all_layers_into_whole_heads() -> None:
     assert step().common_heads == 4
-    with pytest.raises(ValidationError, match="it needs layer_types: sliding_attention"):
+    with pytest.raises(ValidationError, match="requires layer_types: sliding_attention"):
         ModelSpec.model_validate(step().model_dump() | {"layer_types": None, "sliding_window": None})
-    with pytest.raises(ValidationError, match="evenly"):
+    with pytest.raises(ValidationError, match="does not divide"):
         ModelSpec.model_validate(step().model_dump() | {"sliding_attention_heads": 7})
 
 

@@ -309,8 +309,8 @@ def test_a_covariance_that_is_none_is_refused() -> None:
     rows = good["covariance"]["log_covariance"]
     for bad, message in (
         ([*rows[:-1], rows[-1][:-1]], "lower triangle"),
-        ([[-0.1], *rows[1:]], "negative"),
-        ([rows[0], [0.9, *rows[1][1:]], *rows[2:]], "correlation beyond one"),
+        ([[-0.1], *rows[1:]], "is outside"),
+        ([rows[0], [0.9, *rows[1][1:]], *rows[2:]], "correlation above 1"),
     ):
         overlay = {**good, "covariance": {**good["covariance"], "log_covariance": bad}}
         with pytest.raises(ProfileError, match=message) as caught:

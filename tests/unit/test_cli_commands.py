@@ -160,7 +160,7 @@ def test_every_mistake_is_told_on_stderr_with_its_place(command, tmp_path):
     code, out, err = command("plan", str(path))
     assert (code, out) == (2, "")
     assert "2 fields are not valid" in err
-    assert "/cluster/profile: there is no hardware profile" in err
+    assert "/cluster/profile: there is no profile" in err
     assert "hint: did you mean cloudmatrix-384?" in err
     assert "/search/targt: unknown key" in err
 

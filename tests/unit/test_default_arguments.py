@@ -66,10 +66,10 @@ def test_high_availability_of_a_given_strategy_refuses_distributed_checkpoints(a
     copied = {"features": ("high_availability",)}
     document = factories.spec_document() | asked
     given = document | {"strategy": factories.strategy(4, **copied).model_dump(mode="json")}
-    with pytest.raises(SpecError, match="torch checkpoints alone") as refused:
+    with pytest.raises(SpecError, match="requires torch checkpoints") as refused:
         planner.check_space(Spec.model_validate(given))
     assert refused.value.errors[0].path == path
-    with pytest.raises(SpecError, match="torch checkpoints alone") as unwritten:
+    with pytest.raises(SpecError, match="requires torch checkpoints") as unwritten:
         exported("mindspeed-llm", asked, **copied)
     assert unwritten.value.errors[0].path == path
     assert "--ckpt-format torch\n" in exported("mindspeed-llm", **copied).replace(" \\\n", "\n")
@@ -118,5 +118,5 @@ def test_high_availability_is_launched_and_read_back():
 def test_high_availability_refuses_distributed_checkpoints(asked):
     """MindSpeed-LLM, high_availability.py: use_dist_ckpt is refused beside it."""
     search = {"search": {"features": {"high_availability": "on"}}}
-    with pytest.raises(SpecError, match="torch checkpoints alone"):
+    with pytest.raises(SpecError, match="requires torch checkpoints"):
         planner.check_space(Spec.model_validate(factories.spec_document() | search | asked))

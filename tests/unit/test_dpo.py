@@ -106,7 +106,7 @@ def test_flops_count_the_reference_once() -> None:
             "kind: dpo is not modelled",
         ),
         ({"training": {"precision": "fp8"}}, "/training", "fp8"),
-        ({"training": {"kind": "sft", "dpo": {"beta": 0.2}}}, "/training/dpo", "compares no pairs"),
+        ({"training": {"kind": "sft", "dpo": {"beta": 0.2}}}, "/training/dpo", "requires kind: dpo"),
     ],
 )
 def test_what_is_not_modelled_is_refused_by_name(changes: dict[str, Any], path: str, message: str) -> None:

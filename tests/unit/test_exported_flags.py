@@ -181,7 +181,7 @@ def test_every_flag_of_a_script_is_one_of_its_release(release, model, tmp_path):
     names = list(STRATEGIES)
     if not release.has("mindspeed"):
         names.remove("dualpipev")
-        with pytest.raises(UnsupportedError, match="can't launch schedule dualpipev"):
+        with pytest.raises(UnsupportedError, match="cannot launch schedule dualpipev"):
             exported(release, model, **STRATEGIES["dualpipev"])
     scripts = [exported(release, model, **STRATEGIES[name]) for name in names]
     for name, words in zip(names, started(scripts, tmp_path), strict=True):

@@ -275,7 +275,7 @@ def test_recompute(recompute, expected):
 def test_another_recompute_on_each_stage_is_noted():
     recompute = Recompute(granularity="selective", per_stage=({"activation": 3}, *({"activation": 1},) * 15))
     artefact = export(*a_plan(rank=4, recompute=recompute), "mindspeed-llm")
-    assert any("every stage the largest" in note for note in artefact.notes)
+    assert any("use the largest for all" in note for note in artefact.notes)
     assert all(f"# Note: {note}" in artefact.text for note in artefact.notes)
 
 
@@ -355,8 +355,8 @@ def test_another_framework_than_the_searched_one_is_noted():
     plan_set = factories.plan_set()
     for to, noted in (("mindspeed-llm", False), ("megatron", True), ("megatron-flags", True)):
         artefact = export(plan_set, plan_set.plans[0], to)
-        assert any("was searched for mindspeed-llm" in note for note in artefact.notes) == noted
-        assert ("was searched for" in artefact.text) == noted
+        assert any("was made for mindspeed-llm" in note for note in artefact.notes) == noted
+        assert ("was made for" in artefact.text) == noted
 
 
 @pytest.mark.parametrize("target", ["megatron", "mindformers"])
@@ -367,7 +367,7 @@ def test_what_another_framework_lacks_is_not_read_back(target):
     if target == "megatron":
         spec = Spec.model_validate(factories.spec_document() | {"cluster": {"profile": "nvidia-h100", "num_npus": 384}})
     artefact = export(*a_plan(spec=spec, features=features, schedule="1f1b", vpp=1), target)
-    assert any("virtual_optimizer has no" in note for note in artefact.notes)
+    assert any("virtual_optimizer" in note for note in artefact.notes)
     read = import_document(artefact.text, artefact.filename)
     assert {*read.document["strategy"]["features"]} - {"host_core_binding"} == kept  # that one is in the environment
 

@@ -203,18 +203,18 @@ def test_dapo_filters_by_a_reward_that_is_computed():
 @pytest.mark.parametrize(
     ("case", "to", "words"),
     [
-        (ASYNC, "mindspeed-rl", "on the same cards, in turn"),
-        (changed(DENSE, layout={"generation": {"precision": "int8"}}), "mindspeed-rl", "bf16 alone"),
-        (changed(DENSE, rl={"algorithm": "ppo"}), "mindspeed-rl", "critic has cards of its own"),
+        (ASYNC, "mindspeed-rl", "placement: async"),
+        (changed(DENSE, layout={"generation": {"precision": "int8"}}), "mindspeed-rl", "generation.precision: int8"),
+        (changed(DENSE, rl={"algorithm": "ppo"}), "mindspeed-rl", "critic needs its own cards"),
         (changed(DENSE, rl={"reward": "qwen3-8b"}), "mindspeed-rl", "reward model"),
         (changed(DENSE, rl={"prompts_per_step": 30}), "mindspeed-rl", "prompts per step are not divisible"),
-        (changed(DENSE, layout={"partial_rollout": True}), "verl", "cards of its own"),
-        (changed(ASYNC, layout={"staleness": 0}), "verl", "staleness above 0"),
-        (changed(ASYNC, layout={"generation_npus": 63}), "verl", "no whole number of nodes"),
+        (changed(DENSE, layout={"partial_rollout": True}), "verl", "placement: async"),
+        (changed(ASYNC, layout={"staleness": 0}), "verl", "staleness: 1"),
+        (changed(ASYNC, layout={"generation_npus": 63}), "verl", "do not fill whole nodes"),
         (changed(ASYNC, layout={"generation_npus": 80}), "verl", "not a multiple of a replica"),
         (changed(DENSE, layout={"pack_tokens": 2048}), "verl", "shorter than the longest"),
-        (changed(SHARDED, tp=2), "verl", "FSDP2 cuts neither"),
-        (changed(ASYNC, layout={"generation_npus": None}), "verl", "how many cards generate"),
+        (changed(SHARDED, tp=2), "verl", "FSDP2 requires"),
+        (changed(ASYNC, layout={"generation_npus": None}), "verl", "generation_npus is required"),
         (changed(DENSE, rl={"prompts_per_step": 31}), "verl", "are not divisible"),
         (changed(DENSE, schedule="dualpipev"), "verl", "dualpipev"),
     ],
@@ -227,13 +227,13 @@ def test_plans_of_one_kind_are_not_launched_as_the_other():
     plan_set, plan = rl_plan_set(DENSE)
     for to in ("mindspeed-llm", "megatron", "megatron-flags", "mindformers", "ascendjob", "chrome-trace"):
         assert to not in formats_of("1f1b", post_trains=True)
-        with pytest.raises(UnsupportedError, match="doesn't train by reinforcement"):
+        with pytest.raises(UnsupportedError, match="does not do reinforcement learning"):
             export(plan_set, plan, to)
     pre_training = factories.plan_set(1)
     for to in ("verl", "mindspeed-rl"):
         assert to not in formats_of("1f1b")
         assert to in formats_of("1f1b", post_trains=True)
-        with pytest.raises(UnsupportedError, match="by reinforcement"):
+        with pytest.raises(UnsupportedError, match=r"requires training\.kind"):
             export(pre_training, pre_training.plans[0], to)
     assert "dualpipev" not in formats_of("dualpipev", post_trains=True)
 
@@ -246,7 +246,7 @@ def test_plans_of_one_kind_are_not_launched_as_the_other():
         (f"{ROLLOUT}.n", "8", "takes int, not '8'"),
         (f"{ROLLOUT}.gpu_memory_utilization", 1, None),
         (f"{ROLLOUT}.enforce_eager", 1, "takes bool, not 1"),
-        (f"{OVERRIDE}.recompute_method", "all", "no value 'all'"),
+        (f"{OVERRIDE}.recompute_method", "all", "not 'all'"),
         (f"{ROLLOUT}.num", 8, "it has no "),
         ("trainer.save_freq", "${SAVE_FREQ}", None),
     ],

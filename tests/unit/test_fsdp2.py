@@ -173,5 +173,5 @@ def test_a_plan_with_stages_is_not_offered() -> None:
     plan_set = sharded_plan_set(TARGET)
     best = plan_set.plans[0]
     cut = best.model_copy(update={"strategy": best.strategy.model_copy(update={"tp": 2})})
-    with pytest.raises(UnsupportedError, match="can't launch tp 2"):
+    with pytest.raises(UnsupportedError, match="cannot launch tp 2"):
         export(plan_set, cut, TARGET)

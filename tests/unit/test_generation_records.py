@@ -107,7 +107,7 @@ def test_words_of_sources_are_read_and_told() -> None:
     odd = record(tp=4, dp=2, ep=4, cluster={"num_dies": 8})
     assert odd.generation.ep == 8
     assert odd.diagnoses[0].path == "/generation/ep"
-    with pytest.raises(ValidationError, match="dies are no whole number of ranks"):
+    with pytest.raises(ValidationError, match="tp 4 does not divide num_dies 6"):
         record(tp=4, cluster={"num_dies": 6})
     with pytest.raises(ValidationError, match="neither 1 nor tp x dp = 8"):
         GenerationLayout(tp=4, dp=2, ep=4)

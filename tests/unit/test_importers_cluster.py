@@ -303,7 +303,7 @@ def test_a_wrong_value_of_a_rank_table_is_refused_with_its_line(path: str, value
     [
         ('{"version": "1.0",\n"version": "1.2"}', "line 2: 'version' is given twice"),
         ('{"version": "1.0",\n\n"server_count": NaN}', "line 3: NaN is not a finite number"),
-        ('{"version": "1.0",\n"server_count": ' + "9" * 5000 + "}", "line 2: not JSON: "),
+        ('{"version": "1.0",\n"server_count": ' + "9" * 5000 + "}", "line 2: invalid JSON: "),
         ("\n" + "[" * 100_000, "line 2: nested"),
         ("{" * 5, "line 1"),
         ('{"version": "1.0"\n"status": ""}', "line 2"),

@@ -271,7 +271,7 @@ def refused(read: Callable[[str], object], text: str) -> str:
         (kernels(NORM, kernel("n", "t", 1, "a,b;c")), "line 3: input shapes: invalid value 'a,b'"),
         (kernels(kernel("n", "t", 1, ",".join(["999999999999"] * 9))), "is too big"),
         (kernels(kernel("n", "t", 1, ";".join(["1"] * 70))), "line 2: more than 64 entries"),
-        (kernels('1,"unclosed'), "line 2: not CSV"),
+        (kernels('1,"unclosed'), "line 2: invalid CSV"),
         (kernels("x" * 30_000), "line 2: more than 20,000 characters"),
         (kernels("\0"), "line 2: not text"),
         (",".join(f"a{i}" for i in range(300)), "line 1: more than 200 entries"),

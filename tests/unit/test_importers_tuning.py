@@ -92,8 +92,8 @@ def test_models_beside_which_no_reference_is_modelled() -> None:
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
-        ("--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128", "experts that have none"),
-        (f"{LATENT} --kv-lora-rank 64", "latent attention whose queries"),
+        ("--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128", "experts with adapters on one matrix"),
+        (f"{LATENT} --kv-lora-rank 64", "latent attention without query compression"),
         (f"{LATENT} --kv-lora-rank 64 --q-lora-rank 64 --enable-dsa-indexer", "an indexer"),
     ],
 )

@@ -162,7 +162,7 @@ def test_every_plan_pays_for_leaf_switches_that_are_narrower_above() -> None:
         (
             {"num_npus": None, "blocks": [{"supernode": 0, "nodes": 8}], "leaf": {"nodes": 4, "oversubscription": 2}},
             "/cluster/leaf",
-            "blocks of healthy nodes",
+            "not modelled with blocks",
         ),
     ],
 )

@@ -52,9 +52,9 @@ def test_yarn_counts_from_the_context_before() -> None:
 
 def test_what_no_key_says_is_noted() -> None:
     notes = exported(load_preset("llama3.1-8b")).notes
-    assert "no setting says rope_type llama3: the model's code has to" in notes
+    assert "no flag sets rope_type llama3: set it in the model's code" in notes
     bare = load_preset("llama3-8b").model_copy(update={"recipe": None})
-    assert any("nobody told rms_norm_eps, initializer_range, rope_theta" in note for note in exported(bare).notes)
+    assert any("rms_norm_eps, initializer_range, rope_theta" in note for note in exported(bare).notes)
 
 
 def test_keys_of_both_generations() -> None:

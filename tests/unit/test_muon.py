@@ -163,7 +163,7 @@ def test_other_ways_to_orthogonalise_are_told() -> None:
     "change", [{"precision": "fp16"}, {"kind": "sft", "lora": {"rank": 8}}, {"kind": "dpo"}, {"precision": "fp8"}]
 )
 def test_trainings_that_muon_is_not_modelled_in_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises(SpecError, match="muon is modelled in pre-training"):
+    with pytest.raises(SpecError, match="muon is modelled only"):
         parse_spec(document(**change))
 
 

@@ -270,7 +270,7 @@ def test_it_is_launched_by_the_flags_that_its_record_says() -> None:
             with pytest.raises(ValueError, match="known already"), launched(STEEPER.name):
                 pass
         assert "mindspeed-llm" not in formats_of(STEEPER.name)
-        with pytest.raises(UnsupportedError, match="can't launch schedule steeper_v"):
+        with pytest.raises(UnsupportedError, match="cannot launch schedule steeper_v"):
             export(found, found.plans[0], "mindspeed-llm")
 
 

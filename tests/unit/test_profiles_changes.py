@@ -103,7 +103,7 @@ def test_an_overlay_goes_over_the_calibrated_numbers(tmp_path: Path) -> None:
 
 
 def test_overlay_of_another_profile_is_refused(profile: Profile) -> None:
-    with pytest.raises(ProfileError, match="belongs to profile 'ascend-800t-a2'") as error:
+    with pytest.raises(ProfileError, match="is for profile 'ascend-800t-a2'") as error:
         apply_overlay(profile, {"profile": "ascend-800t-a2", "efficiency": {"hbm": 0.7}})
     assert error.value.path == "/profile"
 

@@ -119,7 +119,7 @@ def test_notes_name_what_nobody_told() -> None:
     assert not any("model.recipe" in note for note in exported(load_preset("deepseek-v3")).notes)
     found = [note for note in exported(bare("qwen3-30b-a3b")).notes if "model.recipe" in note]
     names = "rms_norm_eps, initializer_range, scoring_func, router_aux_loss_coef"
-    assert found == [f"nobody told {names} (model.recipe): the framework's own values are taken"]
+    assert found == [f"{names} not given (model.recipe): the framework's defaults are used"]
     assert any("weight_decay, clip_grad" in note for note in exported(load_preset("llama3-8b")).notes)
 
 
@@ -133,7 +133,7 @@ def test_llama3_positions_in_the_words_of_each_framework() -> None:
     assert "--use-rope-scaling" in core
     assert core["--rope-scaling-factor"] == "8"
     other = told("llama3.1-8b", rope_scaling={"rope_type": "llama3", "factor": 8, "low_freq_factor": 2})
-    assert "Megatron-LM has low_freq_factor 1 in its code: the model's is 2" in exported(other, "megatron").notes
+    assert "Megatron-LM hard-codes low_freq_factor 1, the model has 2" in exported(other, "megatron").notes
 
 
 def test_yarn_of_latent_attention() -> None:
@@ -141,7 +141,7 @@ def test_yarn_of_latent_attention() -> None:
     assert (own["--rope-scaling-factor"], own["--beta-fast"], own["--rope-scaling-mscale"]) == ("32", "1", "1")
     assert (core["--rotary-scaling-factor"], core["--mscale"], core["--mscale-all-dim"]) == ("32", "1", "1")
     notes = exported(load_preset("kimi-k2"), "megatron").notes
-    assert "Megatron-LM has beta_fast 32 in its code: the model's is 1" in notes
+    assert "Megatron-LM hard-codes beta_fast 32, the model has 1" in notes
 
 
 def test_yarn_elsewhere() -> None:
@@ -151,7 +151,7 @@ def test_yarn_elsewhere() -> None:
     assert flags(model)["--max-position-embeddings"] == "131072"
     gpu = flags(model, "megatron", cluster=GPUS)
     assert (gpu["--position-embedding-type"], gpu["--yarn-original-max-position-embeddings"]) == ("yarn", "32768")
-    note = "no setting says rope_type yarn: the model's code has to"
+    note = "no flag sets rope_type yarn: set it in the model's code"
     assert note in exported(model, "megatron").notes
 
 
@@ -196,7 +196,7 @@ def test_groups_are_limited_greedily_where_the_validator_lets_them() -> None:
     assert "--moe-router-pre-softmax" not in flags(model, ep=8)
     few = flags(model, ep=2)  # its validator wants more ranks than groups that a token may reach
     assert (few[flag], "--seq-aux" in few, "--moe-router-pre-softmax" in few) == ("none", True, True)
-    note = "groups are chosen by the sum of their best 2 scores here, not by the best"
+    note = "groups are chosen here by the sum of their best 2 scores, not by the best one"
     assert note in exported(model, ep=2).notes
     assert flags(model, "megatron", ep=8)[flag] == "seq_aux_loss"
 
@@ -223,8 +223,8 @@ def test_scores_add_up_to_one(recipe: dict[str, Any], capacity: float | None, ba
 def test_what_a_release_does_not_register_is_a_note() -> None:
     model = told("qwen3-30b-a3b", router_balancing="pai_megatron_aux_loss", shared_expert_gate=True)
     notes = exported(model, "megatron").notes
-    assert "no setting says --shared-expert-gate: the model's code has to" in notes
-    said = "no setting says --moe-router-load-balancing-type pai_megatron_aux_loss: the model's code has to"
+    assert "no flag sets --shared-expert-gate: set it in the model's code" in notes
+    said = "no flag sets --moe-router-load-balancing-type pai_megatron_aux_loss: set it in the model's code"
     assert said in notes
 
 

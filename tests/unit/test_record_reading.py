@@ -271,5 +271,5 @@ def test_a_line_that_is_no_record_is_skipped_and_the_others_are_compared(tmp_pat
     assert report.summary.time is not None
     assert report.summary.time.n == 1
     assert "/4/model/hidden_size" in str(report.rows[2].skipped)
-    with pytest.raises(SpecError, match="line 3 is not JSON"):
+    with pytest.raises(SpecError, match="line 3: invalid JSON"):
         list(read_records(path))

@@ -117,11 +117,11 @@ def test_a_source_names_repository_commit_and_line():
         (("--f", "float"), ["1e-5"], None),
         (("--f", "float"), ["much"], "--f takes a number, not 'much'"),
         (("--f", "str", ("a", "b")), ["b"], None),
-        (("--f", "str", ("a", "b")), ["c"], "--f has no value 'c': one of a, b"),
+        (("--f", "str", ("a", "b")), ["c"], "--f takes one of a, b, not 'c'"),
         (("--f", "str", (), "+"), ["a", "b"], None),
         (("--f", "str", (), "+"), [], "--f takes a value"),
         (("--f", "str", (), "*"), [], None),
-        (("--f", "str", (), "?"), ["a", "b"], "--f takes one value at most, not 2"),
+        (("--f", "str", (), "?"), ["a", "b"], "--f takes at most one value, not 2"),
         (("--f", "str", (), "2"), ["a"], "--f takes 2 values, not 1"),
     ],
 )

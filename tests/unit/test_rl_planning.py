@@ -150,7 +150,7 @@ def test_a_step_that_no_launch_can_deal_is_refused_by_the_rule() -> None:
     assert result.status == "infeasible"
     assert result.infeasible is not None
     assert list(result.counts.rejected) == ["prompts_divide_over_nodes"]
-    assert any("MindSpeed-RL can't launch this plan: the prompts" in rule for rule in result.infeasible.binding_rules)
+    assert any("MindSpeed-RL cannot launch this plan: the prompts" in rule for rule in result.infeasible.binding_rules)
     assert [change.change for change in result.infeasible.nearest] == ["prompts_per_step 48 or 50"]
     assert "或" in in_language(result.infeasible.nearest[0].change, "zh")
     assert launched("mindspeed-rl", prompts_per_step=48).plans

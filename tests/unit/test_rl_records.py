@@ -145,9 +145,9 @@ def test_other_words_are_read_and_said() -> None:
 
 
 def test_a_step_without_a_layout_or_a_time_is_no_record() -> None:
-    with pytest.raises(ValidationError, match="where and how it generates"):
+    with pytest.raises(ValidationError, match=r"strategy\.rl is required"):
         RlRecord.model_validate({**line(), "strategy": {"tp": 2}})
-    with pytest.raises(ValidationError, match="nothing was measured"):
+    with pytest.raises(ValidationError, match="at least one of"):
         record(measured={"update_s": 3.0})
 
 

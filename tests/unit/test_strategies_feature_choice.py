@@ -124,10 +124,10 @@ def test_a_feature_without_what_it_rests_on_is_off_or_refused() -> None:
     # MindSpeed checks --moe-grouped-gemm for both; Megatron-LM gathers parameters only where it overlaps the reduction.
     apart = choose(target="megatron", features={"grouped_gemm": "off"})
     assert not {"moe_alltoall_overlap", "tp_extend_ep", "mutual_routing"} & apart.on
-    assert apart.off_reasons["moe_alltoall_overlap"] == "it needs grouped_gemm"
+    assert apart.off_reasons["moe_alltoall_overlap"] == "requires grouped_gemm"
     assert "shared_expert_overlap" in apart.on
     assert "moe_alltoall_overlap" in choose(target="any", features={"grouped_gemm": "off"}).on
-    with pytest.raises(UnsupportedError, match="tp_extend_ep: it needs grouped_gemm"):
+    with pytest.raises(UnsupportedError, match="tp_extend_ep: requires grouped_gemm"):
         choose(target="mindspeed-llm", features={"grouped_gemm": "off", "tp_extend_ep": "on"})
     assert "overlap_param_gather" not in choose("llama2-70b", features={"overlap_grad_reduce": "off"}).on
 

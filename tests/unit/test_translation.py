@@ -116,7 +116,7 @@ def test_complaints_and_hints_come_in_the_language_of_the_command(capsys: pytest
     for part in (
         "错误：3 个字段无效",
         "/cluster/num_npus: 0 太小",
-        "未知特性 'coco'",
+        "没有特性 'coco'",
         "是否想写 coc",
         "未知字段 'trainings'",
     ):
