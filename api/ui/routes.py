@@ -17,8 +17,8 @@ from api.ui.rendering import render
 from api.ui.run_page import run_page
 from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
-from autodeploy.calibration.shipped_points import MEMORY_FILE, shipped_points
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
+from autodeploy.figures.accuracy_svg import MEMORY_FILE, shipped_points
 from autodeploy.messages.catalogue import is_text
 from autodeploy.services.searches import NEWEST
 from autodeploy.store.searches import SearchFilter

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from api.ui.assets import PLOTLY, SCRIPTS, STYLE, compressed
 from api.ui.languages import texts
 from api.ui.rendering import ENVIRONMENT
-from autodeploy.calibration.shipped_points import MEMORY_FILE, shipped_points
+from autodeploy.figures.accuracy_svg import MEMORY_FILE, shipped_points
 from autodeploy.figures.layout import plotly_style_ids
 from autodeploy.messages import LANGUAGES
 from autodeploy.services.calls import SMALL

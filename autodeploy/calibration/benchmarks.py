@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.fit import Fit, fit
-from autodeploy.calibration.overlay_numbers import overlay_numbers
+from autodeploy.calibration.fit import fit
+from autodeploy.calibration.overlays import overlay_numbers
 from autodeploy.calibration.parameters import as_assumed, link_parameters
 from cost_models.all_to_all import flat_s
-from cost_models.collectives import Group, Tier, all_gather_s, all_reduce_s
+from cost_models.collectives import Group, all_gather_s, all_reduce_s, ring_pass_s
 from cost_models.compute import ComputeRates, gemm_s
 from hardware_profiles.topology import cluster_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from autodeploy.calibration.fit import FitParameter, Residuals
     from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.specs.measured_run import CollectivePoint, GemmPoint
     from cost_models.arrays import Floats
@@ -47,9 +48,7 @@ def gemm_overlay(profile: Profile, rates: ComputeRates, points: Sequence[GemmPoi
         curve = replace(rates, gemm_fraction=fraction, gemm_k_half=k_half, gemm_mn_half=mn_half)
         return np.asarray(np.log(gemm_s(m, n, k, curve) / seconds))
 
-    found = fit(parameters, residuals, np.full(len(points), NOISE))
-    over = {axis: (float(values.min()), float(values.max())) for axis, values in (("m", m), ("n", n), ("k", k))}
-    return _measured(profile, found, f"{source}: {len(points)} shapes", over)
+    return _through(profile, parameters, residuals, f"{source}: {len(points)} shapes", {"m": m, "n": n, "k": k})
 
 
 def collective_overlay(
@@ -69,14 +68,12 @@ def collective_overlay(
     def residuals(log_factors: Floats) -> Floats:
         scaled = dict(zip(crossed, np.exp(log_factors), strict=True))
         tiers = tuple(replace(t, efficiency=t.efficiency * scaled.get(i, 1.0)) for i, t in enumerate(machine.tiers))
-        predicted = [collective_s(p, g, tiers, machine) for p, g in zip(points, groups, strict=True)]
+        there = replace(machine, tiers=tiers)
+        predicted = [collective_s(p.op, p.message_bytes, g, there) for p, g in zip(points, groups, strict=True)]
         return np.asarray(np.log(np.array(predicted) / seconds))
 
-    found = fit(parameters, residuals, np.full(len(points), NOISE))
-    sizes = [p.message_bytes for p in points]
-    ranks = [p.ranks for p in points]
-    over = {"ranks": (float(min(ranks)), float(max(ranks))), "bytes": (float(min(sizes)), float(max(sizes)))}
-    return _measured(profile, found, f"{source}: {len(points)} messages", over)
+    over = {"ranks": [p.ranks for p in points], "bytes": [p.message_bytes for p in points]}
+    return _through(profile, parameters, residuals, f"{source}: {len(points)} messages", over)
 
 
 def adjacent_group(profile: Profile, ranks: int) -> Group:
@@ -88,19 +85,28 @@ def adjacent_group(profile: Profile, ranks: int) -> Group:
     return Group(placed.size.astype(np.float64)[0], tuple(fan_out[0, t] for t in range(fan_out.shape[-1])))
 
 
-def collective_s(point: CollectivePoint, group: Group, tiers: tuple[Tier, ...], machine: Machine) -> float:
+def collective_s(op: str, message_bytes: float, group: Group, machine: Machine) -> float:
     """Seconds of one collective by the formulas of the cost models."""
-    size, fixed = float(point.message_bytes), machine.comm_op_s
-    if point.op == "all_reduce":
-        return float(all_reduce_s(size, group, tiers, fixed))
-    if point.op == "all_to_all":
-        return float(flat_s(size, 1.0, group, tiers, fixed))
-    return float(all_gather_s(size, group, tiers, fixed))
+    size, tiers, fixed = float(message_bytes), machine.tiers, machine.comm_op_s
+    match op:
+        case "all_reduce":
+            found = all_reduce_s(size, group, tiers, fixed)
+        case "all_to_all":
+            found = flat_s(size, 1.0, group, tiers, fixed)
+        case "send_receive":
+            found = ring_pass_s(size, group, tiers, fixed)
+        case _:
+            found = all_gather_s(size, group, tiers, fixed)
+    return float(np.asarray(found).reshape(-1)[0])
 
 
-def _measured(profile: Profile, found: Fit, source: str, over: dict[str, tuple[float, float]]) -> dict[str, Any]:
-    residual = float(np.median(np.abs(found.residuals)))
-    told = f"{source}; median residual {100 * residual:.1f} %"
-    ends = {axis: list(each) for axis, each in over.items()}
+def _through(
+    profile: Profile, parameters: Sequence[FitParameter], residuals: Residuals, source: str, over: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The overlay of a fit to points; `over`: each point on each axis of their shapes."""
+    count = len(next(iter(over.values())))
+    found = fit(parameters, residuals, np.full(count, NOISE))
+    told = f"{source}; median residual {100 * float(np.median(np.abs(found.residuals))):.1f} %"
+    ends = {axis: [float(min(values)), float(max(values))] for axis, values in over.items()}
     numbers = overlay_numbers(profile, found.moved(), kind="measured", source=told, measured_over=ends)
     return {"profile": profile.name, **numbers}

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.covariances import covariance_to_ship
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import Fit, fit, left_out_residuals, limits_of, values_of
-from autodeploy.calibration.measured import fits_time, measured_step_s, states_time
-from autodeploy.calibration.overlay_numbers import overlay_numbers, rounded
+from autodeploy.calibration.measured import fits_time, measured_step_s
+from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers, rounded
 from autodeploy.calibration.parameters import PARAMETERS, nuisances_of
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import in_graph_mode, release_of, stack_of
@@ -54,15 +53,12 @@ class Calibration:
     fit: Fit
     left_out: Floats  # log(predicted / measured) of each record by a fit without its family
 
-    @property
-    def family(self) -> str:
-        """Device family."""
-        return self.profile.family
-
 
 def noise_of(record: Record) -> float:
     """Standard deviation of the logarithm of a record's measurement."""
-    if record.confidence == "low" or not states_time(record):
+    measured = record.measured
+    of_flops = measured.tokens_per_s_per_npu is None and measured.step_time_s is None  # counted by each in its own way
+    if record.confidence == "low" or of_flops:
         return NOISE_LOW_CONFIDENCE
     return NOISE_UNKNOWN_GRADE if in_graph_mode(record) else NOISE
 
@@ -151,24 +147,21 @@ def fitted_together(profile_name: str) -> dict[str, Profile]:
     return {n: p for n, p in every.items() if profile_name in (n, p.document.calibration.factors_of)}
 
 
-def overlay_of(calibration: Calibration, target: Profile | None = None) -> dict[str, Any]:
-    """The overlay that brings a profile to the fitted values, six significant digits.
-
-    Parameters
-    ----------
-    target : another profile that these factors are carried over to; its numbers are then assumed, not fitted.
-    """
-    profile = target or calibration.profile
-    carried = profile.name != calibration.profile.name
+def source_of(calibration: Calibration) -> str:
+    """What the numbers of a fit come from."""
     counts = Counter(record.cluster.profile for record in calibration.records)
-    source = f"MAP fit to {' and '.join(f'{n} records on {name}' for name, n in counts.items()) or 'no record'}"
-    kind = "assumed" if carried and not counts[profile.name] else "fitted"
-    if kind == "assumed":
-        source = Message("calibration.carried_over_from", profile=calibration.profile.name, text=source)
-    document: dict[str, Any] = {"profile": profile.name}
-    document |= overlay_numbers(profile, calibration.fit.moved(), kind=kind, source=source, carried=carried)
-    covariance = covariance_to_ship(profile, calibration.fit, source, carried=carried)
-    document["covariance"] = covariance.model_dump(mode="json", exclude_defaults=True)
+    return f"MAP fit to {' and '.join(f'{n} records on {name}' for name, n in counts.items()) or 'no record'}"
+
+
+def overlay_of(calibration: Calibration) -> dict[str, Any]:
+    """The overlay that brings a profile to the fitted values, six significant digits."""
+    profile, found, source = calibration.profile, calibration.fit, source_of(calibration)
+    covariance = covariance_of_matrix(found.parameters, found.covariance, source)
+    document = {
+        "profile": profile.name,
+        **overlay_numbers(profile, found.moved(), kind="fitted", source=source),
+        "covariance": covariance.model_dump(mode="json", exclude_defaults=True),
+    }
     error = np.abs(np.expm1(-calibration.left_out))
     if len(error):
         document["report"] = {

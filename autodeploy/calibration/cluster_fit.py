@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.calibrate import NOISE
-from autodeploy.calibration.covariances import covariance_of_matrix, unfitted_beside
 from autodeploy.calibration.coverage import carried_from
 from autodeploy.calibration.fit import (
     DEGREES,
@@ -26,8 +25,8 @@ from autodeploy.calibration.fit import (
     limits_of,
     prior_sigmas,
 )
-from autodeploy.calibration.overlay_numbers import overlay_numbers
-from autodeploy.calibration.parameters import PARAMETERS, known_parameters, link_parameters, nuisances_of
+from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers, unfitted_beside
+from autodeploy.calibration.parameters import PARAMETERS, links_of, nuisances_of, portable_parameters
 from autodeploy.calibration.spreads import REPEAT_NOISE
 
 if TYPE_CHECKING:
@@ -99,15 +98,14 @@ def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[Fit
     """
     origin = profile.document.calibration.spread_of or carried_from(profile.family) or ""
     family = profile.family if profile.family in PARAMETERS else origin
-    own = [
-        p for p in known_parameters(family) if not any(name.startswith(("link_", "release_")) for name in p.multiplies)
-    ]
+    own = portable_parameters(family)
     if profile.family in PARAMETERS:
-        own = [replace(p, prior_sigma=FITTED_WIDTH * p.prior_sigma) for p in own]
-    links = link_parameters(tier.name for tier in profile.tiers)
+        own = tuple(replace(p, prior_sigma=FITTED_WIDTH * p.prior_sigma) for p in own)
     measured = {f"link_{name}" for name in pinned if name not in {"profile", "efficiency", "release_factors"}}
     measured |= set(pinned.get("efficiency", {}))
-    return tuple(p for p in (*own, *nuisances_of(profile), *links, SOFTWARE) if not measured & set(p.multiplies))
+    return tuple(
+        p for p in (*own, *nuisances_of(profile), *links_of(profile), SOFTWARE) if not measured & set(p.multiplies)
+    )
 
 
 def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, source: str) -> ClusterFit:
@@ -133,7 +131,8 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
 
     @lru_cache(maxsize=1)  # residuals and slopes are asked for at the same place
     def linear(place: bytes) -> tuple[Floats, Floats]:
-        return linear_at(overlay_at(profile, pinned, parameters, np.frombuffer(place), source), parameters)
+        moved = ((p, value, 0.0) for p, value in zip(parameters, np.frombuffer(place), strict=True))
+        return linear_at(overlay_with(profile, pinned, moved, source), parameters)
 
     noise = np.array([row.noise() for row in rows], dtype=np.float64)
     share = np.array([row.share for row in rows], dtype=np.float64)
@@ -147,7 +146,7 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
         iterations=ITERATIONS,
         degrees=degrees,
     )
-    overlay = _overlay(profile, pinned, found.moved(), source)
+    overlay = overlay_with(profile, pinned, found.moved(), source)
     shared = SOFTWARE.prior_sigma**2
     covariance = covariance_of_matrix(parameters, found.covariance, source, in_residuals=shared)
     plain = {group: run.predict({"profile": profile.name}, (), [{}])[0] for group, run in configurations.items()}
@@ -264,14 +263,8 @@ def _rows(runs: Sequence[ClusterRun]) -> list[_Row]:
     return [*whole, *(_Row(run, part, medians.get(run.group)) for run in runs for part in run.parts)]
 
 
-def overlay_at(
-    profile: Profile, pinned: Overlay, parameters: Sequence[FitParameter], log_factors: Floats, source: str
-) -> Overlay:
-    """The overlay with the parameters at given values, for predictions alone."""
-    return _overlay(profile, pinned, ((p, v, 0.0) for p, v in zip(parameters, log_factors, strict=True)), source)
-
-
-def _overlay(profile: Profile, pinned: Overlay, moved: Iterable[Moved], source: str) -> Overlay:
+def overlay_with(profile: Profile, pinned: Overlay, moved: Iterable[Moved], source: str) -> Overlay:
+    """What benchmarks measured, and the parameters as far as they have moved."""
     document = copy.deepcopy(pinned) | {"profile": profile.name}
     for section, numbers in overlay_numbers(profile, moved, kind="fitted", source=source).items():
         document[section] = {**document.get(section, {}), **numbers}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,42 +25,35 @@ RUN_AXES = ("tp", "pp", "vpp", "cp", "ep", "etp", "micro_batch_size", "schedule"
 _COMPARED = ("ranks", "ep", "cp", "pp", "seq_length", "tp")  # to find the record that ran most alike
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """A table, and what was looked up in it."""
-
-    rows: Mapping[str, Any]
-    known: dict[Hashable, Any] = field(default_factory=dict)
-
-
-_TABLES: list[_Table] = []  # the shipped one, then those in place of it; the last one is in use
+# The shipped table, then those in place of it, each with what was looked up in it; the last one is in use.
+_TABLES: list[tuple[Mapping[str, Any], dict[Hashable, Any]]] = []
 
 
 def coverage() -> Mapping[str, Any]:
     """Residual spread per family and class, and what each record ran."""
-    return _in_use().rows
+    return _in_use()[0]
 
 
 def looked_up(key: Hashable, find: Callable[[Mapping[str, Any]], Found]) -> Found:
     """What is found in the table in use, once for each key."""
-    table = _in_use()
-    if key not in table.known:
-        table.known[key] = find(table.rows)
-    found: Found = table.known[key]
+    rows, known = _in_use()
+    if key not in known:
+        known[key] = find(rows)
+    found: Found = known[key]
     return found
 
 
-def _in_use() -> _Table:
+def _in_use() -> tuple[Mapping[str, Any], dict[Hashable, Any]]:
     if not _TABLES:
         text = files("autodeploy.calibration").joinpath("coverage.json").read_text(encoding="utf-8")
-        _TABLES.append(_Table(json.loads(text)))
+        _TABLES.append((json.loads(text), {}))
     return _TABLES[-1]
 
 
 @contextmanager
 def covering(table: Mapping[str, Any]) -> Iterator[None]:
     """Another table in place of the shipped one while the context lasts."""
-    _TABLES.append(_Table(table))
+    _TABLES.append((table, {}))
     try:
         yield
     finally:

@@ -4,7 +4,6 @@ to believe.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,21 +26,13 @@ LARGE_CLUSTER = 64  # cards from which runs are compared with large ones alone: 
 FORMATS = {"fp16": "bf16"}  # of one rate
 
 
-@dataclass(frozen=True, slots=True)
-class Realised:
+def realised_share() -> tuple[float, float]:
     """Of the predicted gain of features and degrees that no run has, the share that came true; its standard deviation.
 
     Where nothing was measured, any share from none to all is as likely.
     """
-
-    share: float = 0.5
-    sigma: float = 12.0**-0.5
-
-
-def realised_share() -> Realised:
-    """What the table of the records says, else the prior."""
-    found = coverage().get("realised")
-    return Realised(found["share"], found["sigma"]) if found else Realised()
+    found = coverage().get("realised") or {"share": 0.5, "sigma": 12.0**-0.5}
+    return found["share"], found["sigma"]
 
 
 def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:

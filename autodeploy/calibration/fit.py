@@ -123,11 +123,11 @@ def fit(
         weights = share * _weights(current, sigma, degrees)
         change = _solve(jacobian, current, weights, theta, prior_sigmas(parameters, theta), upper)
         scale = 1.0
-        before = _loss(current, sigma, share, degrees) + _prior_loss(theta, parameters)
+        before = _loss(current, sigma, share, degrees, theta, parameters)
         while scale > 0.05:
             trial = theta + scale * change
             after = residuals(trial)
-            if _loss(after, sigma, share, degrees) + _prior_loss(trial, parameters) < before:
+            if _loss(after, sigma, share, degrees, trial, parameters) < before:
                 break
             scale /= 2.0
         else:
@@ -169,14 +169,14 @@ def _weights(residuals: Floats, sigma: Floats, degrees: float) -> Floats:
     return np.asarray((degrees + 1.0) / (degrees + scaled) / sigma**2)
 
 
-def _loss(residuals: Floats, sigma: Floats, share: Floats, degrees: float) -> float:
-    return float(0.5 * (share * _deviance((residuals / sigma) ** 2, degrees)).sum())
-
-
-def _prior_loss(theta: Floats, parameters: Sequence[FitParameter]) -> float:
+def _loss(
+    residuals: Floats, sigma: Floats, share: Floats, degrees: float, theta: Floats, parameters: Sequence[FitParameter]
+) -> float:
+    """Of the records and of the priors."""
+    of_records = float(0.5 * (share * _deviance((residuals / sigma) ** 2, degrees)).sum())
     scaled = (theta / np.array([p.prior_sigma for p in parameters])) ** 2
     each = [float(_deviance(square, p.degrees)) for square, p in zip(scaled, parameters, strict=True)]
-    return 0.5 * float(np.sum(each))
+    return of_records + 0.5 * float(np.sum(each))
 
 
 def _deviance(scaled: Floats, degrees: float) -> Floats:
@@ -214,12 +214,9 @@ def _solve(jacobian: Floats, residuals: Floats, weights: Floats, theta: Floats, 
 
 def limits_of(parameters: Sequence[FitParameter], base: Mapping[str, float]) -> Floats:
     """Upper limits of the log factors [parameters]: a fraction of a peak stays below one."""
-    found = np.full(len(parameters), np.inf)
-    for number, parameter in enumerate(parameters):
-        for name in parameter.multiplies:
-            if name in EFFICIENCY_TERMS:
-                found[number] = min(found[number], np.log(EFFICIENCY_TERMS[name].upper / base[name]))
-    return found
+    terms = [[name for name in parameter.multiplies if name in EFFICIENCY_TERMS] for parameter in parameters]
+    limits = [[np.log(EFFICIENCY_TERMS[name].upper / base[name]) for name in names] for names in terms]
+    return np.array([min(each, default=np.inf) for each in limits], dtype=np.float64)
 
 
 def jacobian_of(residuals: Residuals, theta: Floats, current: Floats) -> Floats:

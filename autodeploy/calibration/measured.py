@@ -57,11 +57,6 @@ def tokens_of(record: Record) -> int:
     return record.training.global_batch_size.value * record.training.seq_length
 
 
-def states_time(record: Record) -> bool:
-    """Whether seconds or tokens were published, and not a rate of FLOPs that each source counts in its own way."""
-    return record.measured.tokens_per_s_per_npu is not None or record.measured.step_time_s is not None
-
-
 def _step_of_flops_s(record: Record) -> float | None:
     """Seconds of a step from a rate of model FLOPs: every query against the whole sequence, nothing computed again.
 

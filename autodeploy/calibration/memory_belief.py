@@ -45,14 +45,12 @@ class Belief:
 
     def at_most(self, log_ratio: float) -> float:
         """Probability that x stays within log_ratio."""
-        exact = [seen for seen in self.same if not seen.at_least]
-        if exact:
-            # e is known but for what lies beside the allocator.
-            mean = math.fsum(seen.log_ratio for seen in exact) / len(exact)
-            return 0.0 if log_ratio <= self._least() else NormalDist(mean, _measured_sigma(len(exact))).cdf(log_ratio)
-        least = self._least()
+        exact = [seen.log_ratio for seen in self.same if not seen.at_least]
+        least = max((seen.log_ratio for seen in self.same if seen.at_least), default=-math.inf)
         if log_ratio <= least:
             return 0.0
+        if exact:  # e is known but for what lies beside the allocator
+            return NormalDist(math.fsum(exact) / len(exact), _measured_sigma(len(exact))).cdf(log_ratio)
         log_above = _log_cdf((self.shared - log_ratio) / self.omega)
         if self.same:
             log_above = log_above - _log_cdf((self.shared - least) / self.omega)
@@ -61,9 +59,6 @@ class Belief:
     def quantile(self, probability: float) -> float:
         """The x that is met with this probability at most, by bisection to 1e-9."""
         return _quantile(self, probability)
-
-    def _least(self) -> float:
-        return max((seen.log_ratio for seen in self.same if seen.at_least), default=-math.inf)
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ the numbers that a fit has beside them because nobody knows them well, though it
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,16 @@ ELSEWHERE = {
 }
 
 
-@lru_cache(maxsize=1)
-def _table() -> dict[str, Any]:
-    text = files("autodeploy.calibration").joinpath("parameters.yaml").read_text(encoding="utf-8")
+@cache
+def _table(file: str) -> dict[str, Any]:
+    text = files("autodeploy.calibration").joinpath(file).read_text(encoding="utf-8")
     found: dict[str, Any] = load_shipped_yaml(text)
+    return found
+
+
+def prior_widths() -> list[dict[str, Any]]:
+    """The rows of `prior_widths.yaml`."""
+    found: list[dict[str, Any]] = _table("prior_widths.yaml")["numbers"]
     return found
 
 
@@ -44,8 +50,9 @@ def meaning_of(row: Mapping[str, Any]) -> Message:
     return Message.of_record(f"uncertain_number.{row.get('record', row['name'])}", row["meaning"])
 
 
-_COMMON = _rows(_table()["common"])
-PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _table()["families"].items()}
+_PARAMETERS = _table("parameters.yaml")
+_COMMON = _rows(_PARAMETERS["common"])
+PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _PARAMETERS["families"].items()}
 
 
 def as_assumed(name: str, *multiplies: str) -> FitParameter:
@@ -83,7 +90,17 @@ def measured_elsewhere(profile: Profile) -> frozenset[str]:
     return frozenset(name for name, path in ELSEWHERE.items() if profile.quantity(path).kind == "measured")
 
 
+def portable_parameters(family: str) -> tuple[FitParameter, ...]:
+    """`known_parameters` that say something of another device: neither links nor releases."""
+    return tuple(p for p in known_parameters(family) if not any(map(p.multiplies_any, ("link_", "release_"))))
+
+
+def links_of(profile: Profile) -> tuple[FitParameter, ...]:
+    """One factor for each tier of a profile, as uncertain as where nothing measured it."""
+    return link_parameters(tier.name for tier in profile.tiers)
+
+
 def link_parameters(tiers: Iterable[str], sigma: float = LINK_SIGMA) -> tuple[FitParameter, ...]:
-    """One factor for each of these tiers; without a width as uncertain as where nothing measured it."""
+    """One factor for each of these tiers."""
     meaning = Message("calibration.rate_of_collectives_on_this_tier")
     return tuple(FitParameter(f"link_{tier}", (f"link_{tier}",), sigma, meaning) for tier in tiers)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import run_in_context
 from autodeploy.calibration.measured import memory_counts, memory_regime, tokens_of
+from autodeploy.calibration.overlays import covariance_of
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of, memory_facts, release_of
 from autodeploy.calibration.spreads import STEADY, memory_spread, spread_of

@@ -32,8 +32,10 @@ def runnable(record: Record, profile: Profile) -> Record:
     _refuse_empty_stages(record)
     found: list[Diagnosis] = []
     update: dict[str, Any] = {}
-    if training := _precision(record, profile, found):
-        update["training"] = training
+    peaks, precision = profile.device(record.cluster.device).peak_flops, record.training.precision
+    if precision not in peaks and "bf16" in peaks:
+        found.append(_note("/training/precision", f"the chip has no {precision} peak; read as bf16"))
+        update["training"] = record.training.model_copy(update={"precision": "bf16"})
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
     strategy = record.strategy
     needed = strategy.tp * strategy.pp * strategy.cp
@@ -87,16 +89,6 @@ def _note(path: str, text: str, *, widens: bool = True) -> Diagnosis:
     return Diagnosis(path=path, text=text, widens=widens)
 
 
-def _precision(record: Record, profile: Profile, found: list[Diagnosis]) -> Any:
-    """The run's training in 16 bits where the chip has no peak for its number format."""
-    peaks = profile.device(record.cluster.device).peak_flops
-    precision = record.training.precision
-    if precision in peaks or "bf16" not in peaks:
-        return None
-    found.append(_note("/training/precision", f"the chip has no {precision} peak; read as bf16"))
-    return record.training.model_copy(update={"precision": "bf16"})
-
-
 def _strategy(record: Record, ranks: int, found: list[Diagnosis]) -> dict[str, Any]:
     """Fields of the strategy that give way."""
     strategy = record.strategy
@@ -114,9 +106,12 @@ def _strategy(record: Record, ranks: int, found: list[Diagnosis]) -> dict[str, A
         text = f"{batch} sequences are no multiple of micro batch x dp {share}; the fullest replica sets the time"
         found.append(_note("/training/global_batch_size", text))
     changes |= _schedule(strategy, -(-batch // share), found)
-    if strategy.layers_per_stage is not None and (problem := _placement_problem(record, changes)):
-        found.append(_note("/strategy/layers_per_stage", f"{problem}; spread evenly"))
-        changes["layers_per_stage"] = None
+    if strategy.layers_per_stage is not None:
+        try:
+            layout_of(strategy.model_copy(update=changes), (record.model.num_hidden_layers,))
+        except SpecError as error:
+            found.append(_note("/strategy/layers_per_stage", f"{error}; spread evenly"))
+            changes["layers_per_stage"] = None
     return changes
 
 
@@ -132,13 +127,3 @@ def _schedule(strategy: Strategy, micro_batches: int, found: list[Diagnosis]) ->
     said = problem or f"{kind.name} has {chunks_in_words(kind)} a stage"
     found.append(_note("/strategy/schedule", f"{said}; read as {other}"))
     return {"schedule": other, "vpp": max(strategy.vpp, kind.chunks) if strategy.pp > 1 else 1}
-
-
-def _placement_problem(record: Record, changes: dict[str, Any]) -> str:
-    """Why the listed layers can't be the model's; "" if they can."""
-    strategy = record.strategy.model_copy(update=changes)
-    try:
-        layout_of(strategy, (record.model.num_hidden_layers,))
-    except SpecError as error:
-        return str(error)
-    return ""

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.covariances import covariance_of_fitted
 from autodeploy.calibration.coverage import coverage
+from autodeploy.calibration.overlays import covariance_of_fitted
 from autodeploy.calibration.parameters import (
     UNFITTED,
     known_parameters,
-    link_parameters,
+    links_of,
     meaning_of,
     measured_elsewhere,
+    prior_widths,
 )
 from autodeploy.evaluation.inputs.expert_balance import persistent_shares
 from autodeploy.evaluation.steps.worlds import PERSISTENT, SHIFTED, base_value, reads
 from autodeploy.messages import Message
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.loader import load_profile, shipped_profiles
-from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.calibration.fit import FitParameter
     from autodeploy.evaluation.inputs.context import Context
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
@@ -64,7 +61,7 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
     places = [place for place, factor in enumerate(covariance.factors) if _moves(context, factor.multiplies)]
     matrix = covariance.matrix()[np.ix_(places, places)]
     own = np.sqrt(np.diag(matrix))
-    known = {p.name: p for p in (*known_parameters(_origin(profile).family), *UNFITTED, *_links(profile))}
+    known = {p.name: p for p in (*known_parameters(_origin(profile).family), *UNFITTED, *links_of(profile))}
     rows = {row["name"]: row for row in prior_widths()}
     numbers = []
     for place, sigma in zip(places, own.tolist(), strict=True):
@@ -97,10 +94,6 @@ def _left_out_widths(profile: Profile) -> Mapping[str, Mapping[str, float]]:
     return found
 
 
-def _links(profile: Profile) -> tuple[FitParameter, ...]:
-    return link_parameters(tier.name for tier in profile.tiers)
-
-
 def _origin(profile: Profile) -> Profile:
     """The profile whose fit this one's factors are of."""
     name = profile.document.calibration.factors_of
@@ -113,7 +106,7 @@ def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     known |= {name for number in fitted_numbers(profile, context)[0] for name in number.multiplies}
     rows = [each for row in prior_widths() if row["of"] == "time" for each in _of_tiers(row, context)]
     found = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
-    links = (p for p in _links(profile) if _moves(context, p.multiplies))
+    links = (p for p in links_of(profile) if _moves(context, p.multiplies))
     found += [Uncertain(p.name, p.meaning, p.multiplies, p.prior_sigma, _NO_RUN) for p in links]
     return tuple(number for number in found if not known.intersection(number.multiplies))
 
@@ -178,11 +171,3 @@ def _spanned(context: Context, name: str) -> bool:
             return context.world > inside
         inside = tier.ranks or inside
     return True
-
-
-@cache
-def prior_widths() -> tuple[dict[str, Any], ...]:
-    """The rows of `prior_widths.yaml`."""
-    text = files("autodeploy.calibration").joinpath("prior_widths.yaml").read_text(encoding="utf-8")
-    found = load_shipped_yaml(text)["numbers"]
-    return tuple(found)

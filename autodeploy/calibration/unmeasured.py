@@ -172,9 +172,7 @@ def _gradient_uses(table: LayerTable, groups: ParameterGroups, context: Context)
 
 def _pipeline_uses(candidate: Candidates, context: Context) -> Iterator[Use]:
     """Activations between stages."""
-    axes = candidate.axes_at(0)
-    pp = int(axes["pp"])
-    if pp > 1:
+    if candidate.pp[0] > 1:
         name = context.machine.tier_of(int(stage_stride(candidate, context.world)[0])).name
         size = (("ranks", 2), ("bytes", round(float(p2p_bytes(candidate, context)[0]))))
         yield Use(f"send_receive on {name}", size, (f"{name}.efficiency",))
@@ -208,9 +206,3 @@ def _extent(shapes: Sequence[Mapping[str, int]]) -> dict[str, tuple[int, int]]:
     axes = dict.fromkeys(axis for shape in shapes for axis in shape)
     values = {axis: [shape[axis] for shape in shapes if axis in shape] for axis in axes}
     return {axis: (min(reached), max(reached)) for axis, reached in values.items()}
-
-
-def extent_words(extent: Mapping[str, tuple[int, int]]) -> str:
-    """`m 512-8192, n 1024`."""
-    parts = [f"{axis} {low:,}" if low == high else f"{axis} {low:,}-{high:,}" for axis, (low, high) in extent.items()]
-    return ", ".join(parts)

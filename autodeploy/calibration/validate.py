@@ -65,21 +65,6 @@ class ValidationReport(Document):
     summary: Summary
     unmeasured: UnmeasuredReport = UnmeasuredReport()
 
-    @property
-    def training_rows(self) -> tuple[Row, ...]:
-        """Rows of runs of training, and of lines that are nothing."""
-        return tuple(row for row in self.rows if isinstance(row, Row))
-
-    @property
-    def served_rows(self) -> tuple[ServedRow, ...]:
-        """Rows of measured serving."""
-        return tuple(row for row in self.rows if isinstance(row, ServedRow))
-
-    @property
-    def rl_rows(self) -> tuple[RlRow, ...]:
-        """Rows of measured steps of post-training."""
-        return tuple(row for row in self.rows if isinstance(row, RlRow))
-
 
 def validate(
     records: Iterable[Record],
@@ -112,23 +97,16 @@ def validate(
     training = [far for r, far in timed if not is_update_phase(r)]
     memory = [row.error.memory for _, row in found if row.error.memory is not None]
     generated = validate_generation(served)
-    speeds = [(r, row.speed_error) for r, row in zip(served, generated, strict=True) if row.speed_error is not None]
+    compared = zip(served, generated, strict=True)
+    speeds = [(classes_of_generation(r), row.speed_error) for r, row in compared if row.speed_error is not None]
     steps = [(names, step.error.time) for step, names in post_trained if step.error.time is not None]
     by_class: dict[str, list[float]] = {}
-    for names, far in (
-        *((classes_of(record), far) for record, far in timed),
-        *((classes_of_generation(record), far) for record, far in speeds),
-        *steps,
-    ):
+    for names, far in (*((classes_of(record), far) for record, far in timed), *speeds, *steps):
         for name in names:
             by_class.setdefault(name, []).append(far)
     lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
-    rows: tuple[Row | ServedRow | RlRow, ...] = (
-        *(row for _, row in found),
-        *generated,
-        *(step for step, _ in post_trained),
-        *lost,
-    )
+    rows: list[Row | ServedRow | RlRow] = [row for _, row in found]
+    rows += [*generated, *(step for step, _ in post_trained), *lost]
     summary = Summary(
         time=_statistics(training or [far for _, far in timed]),
         memory=_statistics(memory),
@@ -137,7 +115,7 @@ def validate(
         by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
         skipped=sum(bool(row.skipped) for row in rows),
     )
-    return ValidationReport(rows=rows, summary=summary, unmeasured=unmeasured(used))
+    return ValidationReport(rows=tuple(rows), summary=summary, unmeasured=unmeasured(used))
 
 
 def classes_of(record: Record) -> tuple[str, ...]:

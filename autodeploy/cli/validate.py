@@ -12,6 +12,8 @@ from autodeploy.cli.options import Lang, LanguageOption, Output, language
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.messages import Language
     from autodeploy.reports.tables import Table
@@ -128,7 +130,6 @@ def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str]
 
 def unmeasured_table(report: UnmeasuredReport, lang: Language) -> Table:
     """Classes of shapes of which some have no measured efficiency: of how many, and how far these reach."""
-    from autodeploy.calibration.unmeasured import extent_words
     from autodeploy.reports.tables import Table
     from autodeploy.reports.texts import command_text
 
@@ -139,6 +140,12 @@ def unmeasured_table(report: UnmeasuredReport, lang: Language) -> Table:
     ]
     titles = ("number", "its_kind", "unmeasured_column", "class")
     return Table([command_text(lang, name) for name in titles], rows, {2})
+
+
+def extent_words(extent: Mapping[str, tuple[int, int]]) -> str:
+    """`m 512-8192, n 1024`."""
+    parts = [f"{axis} {low:,}" if low == high else f"{axis} {low:,}-{high:,}" for axis, (low, high) in extent.items()]
+    return ", ".join(parts)
 
 
 def _row(row: dict[str, Any], lang: Language) -> list[str]:

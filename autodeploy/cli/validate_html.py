@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from autodeploy.calibration.unmeasured import extent_words
-from autodeploy.cli.validate import statistics_table, unmeasured_table
+from autodeploy.calibration.rows import RlRow, Row, ServedRow
+from autodeploy.cli.validate import extent_words, statistics_table, unmeasured_table
 from autodeploy.figures.accuracy import predicted_against_measured
 from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
 from autodeploy.figures.layout import figure_json, plotly_js
@@ -17,11 +17,12 @@ from autodeploy.reports.texts import command_text, part_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-    from autodeploy.calibration.rows import RlRow, Row, ServedRow
     from autodeploy.calibration.unmeasured import UnmeasuredReport
     from autodeploy.calibration.validate import ValidationReport
     from autodeploy.messages import Language
     from autodeploy.specs.record import Record
+
+Kind = TypeVar("Kind", Row, ServedRow, RlRow)
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1b2430}
 table{border-collapse:collapse;margin:1rem 0;font-size:13px}caption{text-align:left;font-weight:600;padding:.3rem 0}
@@ -39,7 +40,8 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
     ----------
     records : those of the report's first rows, in their order; rows of unread lines follow.
     """
-    points, others = speed_points(report, records), report.served_rows or report.rl_rows
+    points = speed_points(report, records)
+    runs, served, steps = _rows_of(report, Row), _rows_of(report, ServedRow), _rows_of(report, RlRow)
     title = command_text(lang, "predicted_against_measured")
     parts = [
         f'<!doctype html>\n<html lang="{lang}">\n<head>\n<meta charset="utf-8">',
@@ -50,9 +52,9 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
         _table(
             command_text(lang, "summary"), *statistics_table(report.summary.model_dump(), lang), frozenset(range(1, 6))
         ),
-        _runs_table(report.training_rows, lang) if report.training_rows or not others else "",
-        _served_table(report.served_rows, lang) if report.served_rows else "",
-        _steps_table(report.rl_rows, lang) if report.rl_rows else "",
+        _runs_table(runs, lang) if runs or not (served or steps) else "",
+        _served_table(served, lang) if served else "",
+        _steps_table(steps, lang) if steps else "",
         *_unmeasured_tables(report.unmeasured, lang),
         _scripts(points) if points else "",
         "</body>\n</html>\n",
@@ -63,12 +65,16 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
 def speed_points(report: ValidationReport, records: Sequence[Record]) -> list[Point]:
     """Measured and predicted tokens per second and card of every run that counts for time."""
     points = []
-    for row, record in zip(report.training_rows, records, strict=False):
+    for row, record in zip(_rows_of(report, Row), records, strict=False):
         if row.predicted is not None and row.error.time is not None and row.counts_for_time:
             predicted = row.predicted.tokens_per_s_per_npu
             group = f"{record.cluster.profile}, {'experts' if record.model.is_moe else 'dense'}"
             points.append(Point(f"{row.model} ({row.id})", group, predicted / (1.0 + row.error.time), predicted))
     return points
+
+
+def _rows_of(report: ValidationReport, kind: type[Kind]) -> list[Kind]:
+    return [row for row in report.rows if isinstance(row, kind)]
 
 
 def _scripts(points: Sequence[Point]) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
     from autodeploy.messages import Language
 
+SPEED_FILE, MEMORY_FILE = "accuracy_points.json", "memory_points.json"
 WIDTH, HEIGHT = 700, 520
 LEFT, RIGHT, TOP, BOTTOM = 72, 210, 40, 52
 COLOURS = ("#3f74b8", "#dd7a3c", "#4a978c", "#7c62b3", "#c4574d", "#8c8c8c")
@@ -44,6 +48,15 @@ class Point:
     group: str
     measured: float
     predicted: float
+
+
+@cache
+def shipped_points(file: str = SPEED_FILE) -> tuple[Point, ...]:
+    """The shipped records: tokens per second and card by a fit that left the record's family out; of MEMORY_FILE peaks
+    of memory [GiB], as each source counts them. `make accuracy` writes them.
+    """
+    text = files("autodeploy.calibration").joinpath(file).read_text(encoding="utf-8")
+    return tuple(Point(**point) for point in json.loads(text))
 
 
 def groups_of(points: Sequence[Point]) -> dict[str, list[Point]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.fit import FitParameter, fit
-from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.overlays import rounded
 from autodeploy.probe.prices import LOOP, OPERATORS, predictions_s, probed_machine
 from hardware_profiles import apply_overlay
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS

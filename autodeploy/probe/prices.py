@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from autodeploy.calibration.benchmarks import collective_s
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.evaluation.layers.operator_time import operator_times
 from autodeploy.evaluation.layers.unit_costs import scalar_at
 from autodeploy.workload.operators import Operator, OperatorKind
-from cost_models.all_to_all import flat_s
-from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
 from cost_models.compute import vector_s
 from hardware_profiles.topology import cluster_topology
 
@@ -74,15 +73,5 @@ def _operator_s(point: Measurement, times: OperatorTime, machine: Machine) -> fl
 
 
 def _collective_s(point: Measurement, machine: Machine) -> float:
-    size, fixed, tiers = point.size("bytes"), machine.comm_op_s, machine.tiers
     group = machine.group(np.array([point.size("stride")]), np.array([point.size("ranks")]))
-    match point.part:
-        case "all_reduce":
-            found = all_reduce_s(size, group, tiers, fixed)
-        case "all_to_all":
-            found = flat_s(size, 1.0, group, tiers, fixed)
-        case "send_receive":
-            found = ring_pass_s(size, group, tiers, fixed)
-        case _:
-            found = all_gather_s(size, group, tiers, fixed)
-    return scalar_at(found, 0)
+    return collective_s(point.part, point.size("bytes"), group, machine)

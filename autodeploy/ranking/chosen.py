@@ -82,7 +82,7 @@ def ranking_of(advice: RiskAdvice | None) -> RiskRanking:
     """What plans were ranked by."""
     if advice is None:
         return RiskRanking(risk="neutral", compared=0, draws=0, least_p_fits=0.0)
-    realised, box = realised_share(), advice.responses.box
+    (share, sigma), box = realised_share(), advice.responses.box
     influences = advice.responses.influence([each.row for each in advice.weighed if each.regret is not None])
     numbers = tuple(
         BoxNumber(
@@ -100,8 +100,8 @@ def ranking_of(advice: RiskAdvice | None) -> RiskRanking:
         compared=len(advice.weighed),
         draws=DRAWS,
         least_p_fits=advice.least_p_fits,
-        proven_share=realised.share,
-        proven_share_sigma=realised.sigma,
+        proven_share=share,
+        proven_share_sigma=sigma,
         box=numbers,
     )
 

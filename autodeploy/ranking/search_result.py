@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.covariances import covariance_of
+from autodeploy.calibration.overlays import covariance_of
 from autodeploy.messages import Message
 from autodeploy.ranking.chosen import chosen, fastest_of, objective_value, ranking_of, valley_of, weighed
 from autodeploy.ranking.divisibility import divisibility_warnings

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import coverage, run_in_context
 from autodeploy.calibration.families import family_digest, work_digest
+from autodeploy.calibration.overlays import covariance_of
 from autodeploy.calibration.spreads import NO_RUNS, Spread, TimedRuns, spread_of
 from autodeploy.evaluation.steps.worlds import sensitivities
 from autodeploy.ranking.features_in_use import holds

@@ -52,10 +52,10 @@ def share_draws(names: Iterable[str], count: int) -> dict[str, Floats]:
     Normal about the realised share with its standard deviation, at the midpoints of `count` equally probable parts in
     an order of each name's own.
     """
-    realised = realised_share()
-    normal = NormalDist(realised.share, realised.sigma) if realised.sigma > 0.0 else None
+    share, sigma = realised_share()
+    normal = NormalDist(share, sigma) if sigma > 0.0 else None
     levels = [(number + 0.5) / count for number in range(count)]
-    values = np.array([normal.inv_cdf(level) if normal else realised.share for level in levels])
+    values = np.array([normal.inv_cdf(level) if normal else share for level in levels])
     values = np.round(np.clip(values, 0.0, 1.0), DIGITS)
     return {name: values[_order_of(place, count)] for place, name in enumerate(sorted(names))}
 

@@ -11,7 +11,7 @@ import numpy as np
 from autodeploy.calibration.benchmarks import collective_overlay, gemm_overlay
 from autodeploy.calibration.cluster_fit import ClusterFit, ClusterRun, fit_cluster
 from autodeploy.calibration.families import work_digest
-from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.overlays import rounded
 from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.ranking.chosen import objective_value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.calibration.coverage import coverage, shares_node
 from autodeploy.calibration.families import configuration_digest, family_digest
-from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.spreads import Z80, classes_of_run, widening
 from autodeploy.errors import FieldError
 from autodeploy.messages import Message

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.shipped_points import MEMORY_FILE
-from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
+from autodeploy.figures.accuracy_svg import MEMORY_FILE, Point, predicted_against_measured_svg
 from docs.accuracy_page.page import page
 from docs.accuracy_page.sets import A100, ASCEND, H100
 from hardware_profiles import load_profile

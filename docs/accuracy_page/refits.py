@@ -10,8 +10,8 @@ import numpy as np
 from autodeploy.calibration.calibrate import Calibration, fitted_together, overlay_of
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import left_out_residuals, refit
+from docs.shipped_calibration.carried import carried_overlay
 from docs.shipped_calibration.refits import part_of, refit_covariance
-from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def residuals_without(calibration: Calibration, out: Callable[[Record], bool]) -
 def overlays_of(*fitted: Calibration) -> dict[str, dict[str, Any]]:
     """The overlays of these fits and of the profiles that take their factors, by name."""
     return {
-        name: overlay_of(each, load_profile(name, calibrated=False))
+        name: overlay_of(each) if name == each.profile.name else carried_overlay(each, profile)
         for each in fitted
-        for name in fitted_together(each.profile.name)
+        for name, profile in fitted_together(each.profile.name).items()
     }

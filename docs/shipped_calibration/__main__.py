@@ -17,7 +17,7 @@ def main() -> None:
     )
     for calibration in done:
         factors = ", ".join(f"{name} {value:.3f}" for name, value in calibration.fit.factors().items())
-        sys.stdout.write(f"{calibration.family}: {len(calibration.records)} records; {factors}\n")
+        sys.stdout.write(f"{calibration.profile.family}: {len(calibration.records)} records; {factors}\n")
 
 
 if __name__ == "__main__":

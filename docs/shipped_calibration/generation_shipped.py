@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.spreads import Z80
 from autodeploy.post_training.evidence import GENERATION_FILE
 from autodeploy.specs.measurement import generation_records

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.fit import refit
-from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.parameters import NUISANCES
 from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.uncertain_numbers import prior_numbers

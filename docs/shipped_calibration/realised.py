@@ -10,7 +10,7 @@ import numpy as np
 
 from autodeploy.calibration.coverage import RUN_AXES
 from autodeploy.calibration.evidence import FEATURE, counts, is_used
-from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.release_defaults import release_of
 from autodeploy.stack.features import FEATURES
 from docs.shipped_calibration.run_rows import run_row

@@ -9,7 +9,7 @@ from autodeploy.calibration.calibrate import configuration_of
 from autodeploy.calibration.coverage import run_of_axes
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.measured import measured_step_s, tokens_of
-from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.predict import record_candidate
 from autodeploy.calibration.record_run import runnable
 from autodeploy.calibration.release_defaults import features_of

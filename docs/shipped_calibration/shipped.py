@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, configuration_of, overlay_of
-from autodeploy.calibration.overlay_numbers import rounded
+from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.release_defaults import release_of
 from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, REPEAT_NOISE
 from autodeploy.specs.record import Record, read_records
 from autodeploy.yaml_text import profile_text
+from docs.shipped_calibration.carried import carried_overlay
 from docs.shipped_calibration.class_spreads import class_spreads, log_sigma_of, memory_table
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
 from docs.shipped_calibration.realised import gains, realised_of
@@ -75,8 +76,7 @@ def write_shipped(profiles_folder: Path, coverage_file: Path) -> list[Calibratio
     for name, calibration in done.items():
         (profiles_folder / f"{name}.yaml").write_text(profile_text(overlay_of(calibration), HEADING), encoding="utf-8")
     for name, origin in carried_profiles().items():
-        overlay = overlay_of(done[origin], load_profile(name, calibrated=False))
-        overlay.pop("report", None)
+        overlay = carried_overlay(done[origin], load_profile(name, calibrated=False))
         (profiles_folder / f"{name}.yaml").write_text(profile_text(overlay, HEADING), encoding="utf-8")
     table = coverage_table(list(done.values()), records)
     coverage_file.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -92,9 +92,9 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         spreads = class_spreads(
             [rows[r.id] for r in calibration.records], calibration.left_out, variances_of(calibration)
         )
-        classes |= {f"{calibration.family}/{name}": each for name, each in spreads.items()}
+        classes |= {f"{calibration.profile.family}/{name}": each for name, each in spreads.items()}
         for record, residual in zip(calibration.records, calibration.left_out, strict=True):
-            rows[record.id]["fit"] = calibration.family
+            rows[record.id]["fit"] = calibration.profile.family
             rows[record.id]["left_out"] = rounded(float(residual), 4)
         pairs += _pair_differences(calibration)
     memory, of_memory = _memory_residuals(records), [r for r in records if r.measured.peak_memory_gib is not None]
@@ -110,10 +110,10 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         "memory": memory_table([run_row(r) for r in of_memory], [memory_regime(r) for r in of_memory], memory),
         "memory_log_sigma": float(f"{log_sigma_of(memory):.6g}") if len(memory) >= 3 else UNMEASURED_MEMORY,
         "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
-        "ranks_per_doubling": {c.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
+        "ranks_per_doubling": {c.profile.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
         "realised": realised_of(gains(records, calibrations)),
         "records": list(rows.values()),
-        "widths": {c.family: width_table(c, [rows[r.id] for r in c.records]) for c in calibrations},
+        "widths": {c.profile.family: width_table(c, [rows[r.id] for r in c.records]) for c in calibrations},
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.calibration.covariances import covariance_of
+from autodeploy.calibration.overlays import covariance_of
 from autodeploy.calibration.spreads import spread_of
 from autodeploy.evaluation.inputs.machine import machine_of
 from autodeploy.evaluation.layers.unit_costs import unit_costs

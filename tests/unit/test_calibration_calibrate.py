@@ -11,14 +11,15 @@ import pytest
 from ruamel.yaml import YAML
 
 from autodeploy.calibration.calibrate import Calibration, calibrate, configuration_of, noise_of, overlay_of, shares_of
-from autodeploy.calibration.covariances import OF_LINKS, covariance_of
 from autodeploy.calibration.fit import values_of
 from autodeploy.calibration.measured import fits_time
+from autodeploy.calibration.overlays import OF_LINKS, covariance_of
 from autodeploy.calibration.parameters import ELSEWHERE, NUISANCES, PARAMETERS, UNFITTED
 from autodeploy.calibration.predict import predict_record
 from autodeploy.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.yaml_text import profile_text
+from docs.shipped_calibration.carried import carried_overlay
 from docs.shipped_calibration.shipped import coverage_table, shipped_records
 from hardware_profiles import load_profile
 
@@ -68,7 +69,7 @@ def calibrated() -> Calibration:
 def test_a_hidden_truth_is_found() -> None:
     # The runs pin the sum of their parts, less each part: predictions come back closely, factors within their spread.
     found = calibrated()
-    assert found.family == "nvidia-h100"
+    assert found.profile.family == "nvidia-h100"
     assert len(found.records) == len(synthetic())
     assert np.abs(found.fit.residuals).max() < 0.02
     sigma = np.sqrt(np.diag(found.fit.covariance))
@@ -100,9 +101,9 @@ def test_the_overlay_makes_the_profile_predict_what_the_fit_predicts(tmp_path: P
 
 def test_carried_over_factors_are_assumed_and_without_links() -> None:
     target = load_profile("nvidia-h800", calibrated=False)
-    document = overlay_of(calibrated(), target)
+    document = carried_overlay(calibrated(), target)
     assert document["profile"] == "nvidia-h800"
-    assert set(document) <= {"profile", "efficiency", "host", "covariance", "report"}
+    assert set(document) <= {"profile", "efficiency", "host", "covariance"}
     names = [factor["name"] for factor in document["covariance"]["factors"]]
     assert names == [*TRUTH, *(f"link_{tier.name}" for tier in target.tiers)]
     known = covariance_of(load_profile("nvidia-h800", overlay=document, calibrated=False)).matrix()
@@ -180,7 +181,7 @@ def test_what_a_fit_has_beside_its_free_parameters_stays_as_wide_as_its_prior(na
 
 
 def test_a_family_without_parameters_is_refused() -> None:
-    with pytest.raises(SpecError, match="no free parameters are defined for nvidia-b200") as caught:
+    with pytest.raises(SpecError, match="nvidia-b200 has no parameters to fit") as caught:
         calibrate([], "nvidia-b200")
     assert caught.value.errors[0].path == "/profile"
     assert "ascend-910b" in caught.value.errors[0].hint
@@ -240,5 +241,5 @@ def test_the_coverage_table_has_a_spread_for_every_class_with_three_records() ->
 
 
 def test_an_overlay_says_its_messages_as_plain_text() -> None:
-    source = Message("calibration.carried_over_from", profile="nvidia-h100", text="MAP fit")
-    assert "source: 'carried over from nvidia-h100: MAP fit'" in profile_text({"source": source}, "Fitted.")
+    source = Message("calibration.prior", source="own judgement")
+    assert "source: 'prior: own judgement'" in profile_text({"source": source}, "Fitted.")

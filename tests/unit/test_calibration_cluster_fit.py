@@ -18,10 +18,10 @@ from autodeploy.calibration.cluster_fit import (
     World,
     cluster_parameters,
     fit_cluster,
-    overlay_at,
+    overlay_with,
 )
-from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.fit import jacobian_of
+from autodeploy.calibration.overlays import covariance_of
 from autodeploy.calibration.parameters import NUISANCES, UNFITTED
 from autodeploy.evaluation.inputs.machine import Machine, machine_of
 from autodeploy.planner import breakdown_of, breakdowns_in, estimate, profile_hash
@@ -108,7 +108,8 @@ def test_slopes_of_all_factors_together_are_those_of_one_after_the_other() -> No
     together, one, profile = fitted_to_one_run(1.2).fit, run(1.2), load_profile(NAME)
 
     def residuals(log_factors: Floats) -> Floats:
-        overlay = overlay_at(profile, {"profile": NAME}, together.parameters, log_factors, "one run")
+        moved = ((p, value, 0.0) for p, value in zip(together.parameters, log_factors, strict=True))
+        overlay = overlay_with(profile, {"profile": NAME}, moved, "one run")
         return np.log([sum(one.predict(overlay, (), [{}])[0].values()) / one.measured_s])
 
     apart = jacobian_of(residuals, together.log_factors, residuals(together.log_factors))
@@ -267,7 +268,7 @@ def test_a_hidden_link_rate_is_found_on_each_tier_that_was_crossed(op: str) -> N
     for ranks in (8, 32):
         for size in (2**20, 2**26, 2**30):
             point = CollectivePoint(op=op, ranks=ranks, message_bytes=size, seconds=1.0)
-            seconds = collective_s(point, adjacent_group(profile, ranks), true.tiers, true)
+            seconds = collective_s(op, size, adjacent_group(profile, ranks), true)
             points.append(point.model_copy(update={"seconds": seconds}))
     measured = apply_overlay(profile, collective_overlay(profile, machine(), points, "hccl_test"))
     assert measured.tier("hccs").efficiency == pytest.approx(0.40, rel=0.05)

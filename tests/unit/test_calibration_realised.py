@@ -121,9 +121,9 @@ def test_one_model_is_no_measurement() -> None:
 
 
 def test_the_shipped_share_says_what_it_rests_on() -> None:
-    found, table = realised_share(), coverage()["realised"]
-    assert 0.0 < found.share < 1.0
-    assert 0.0 < found.sigma < 1.0
+    (share, sigma), table = realised_share(), coverage()["realised"]
+    assert 0.0 < share < 1.0
+    assert 0.0 < sigma < 1.0
     assert table["n"] == len(table["of_model"]) >= 3
     assert str(table["gains"]) in table["how"]
     assert {"degrees", "features"} <= table.keys()

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.calibration.covariances import covariance_of
-from autodeploy.calibration.uncertain_numbers import prior_widths
+from autodeploy.calibration.overlays import covariance_of
+from autodeploy.calibration.parameters import prior_widths
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.ranking.error_box import ErrorBox, error_box

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from autodeploy.calibration.generation import validate_generation
+from autodeploy.calibration.rows import ServedRow
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.main import app
 from autodeploy.errors import SpecError
@@ -140,11 +141,12 @@ def test_one_file_holds_runs_and_serving(tmp_path: Path) -> None:
 
 def test_one_that_cannot_be_predicted_is_skipped_with_its_reason() -> None:
     report = validate([], served=[record(precision="fp8", cluster={"profile": "ascend-800t-a2"}), record()])
-    first, second = report.served_rows
+    first, second = report.rows
     assert "does not support fp8" in str(first.skipped)
     assert second.skipped is None
     assert report.summary.skipped == 1
-    assert report.training_rows == ()
+    assert isinstance(first, ServedRow)
+    assert isinstance(second, ServedRow)
 
 
 def test_shipped_measurements_have_sources_and_keep_their_number() -> None:

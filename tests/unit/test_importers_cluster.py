@@ -169,15 +169,13 @@ def test_parts_that_disagree_with_the_profile_are_named() -> None:
 def test_a_measured_collective_is_predicted_as_it_was_measured() -> None:
     from autodeploy.calibration.benchmarks import adjacent_group, collective_s
     from autodeploy.evaluation.inputs.machine import machine_of
-    from autodeploy.specs.measured_run import CollectivePoint
     from hardware_profiles import cluster_topology
 
     found = imported(HCCL.format(us=2500), profile="ascend-800t-a2")
     assert not {"num_npus", "blocks"} & found.document.keys()
     profile = load_profile(found.profile, overlay=found.document["overlay"])
     machine = machine_of(profile, profile.device(None), cluster_topology(profile, num_npus=8), precision="bf16")
-    point = CollectivePoint(op="all_reduce", ranks=8, message_bytes=67108864, seconds=2.5e-3)
-    assert collective_s(point, adjacent_group(profile, 8), machine.tiers, machine) == pytest.approx(2.5e-3, rel=0.03)
+    assert collective_s("all_reduce", 67108864, adjacent_group(profile, 8), machine) == pytest.approx(2.5e-3, rel=0.03)
 
 
 def leaves(*nodes: int) -> dict[str, Any]:

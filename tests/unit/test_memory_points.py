@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from api.ui.accuracy_page import group_row
-from autodeploy.calibration.shipped_points import MEMORY_FILE, shipped_points
-from autodeploy.figures.accuracy_svg import groups_of
+from autodeploy.figures.accuracy_svg import MEMORY_FILE, groups_of, shipped_points
 from docs.accuracy_page.plot import memory_points, memory_titles
 from docs.shipped_calibration.shipped import shipped_records
 

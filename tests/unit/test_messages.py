@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from autodeploy.calibration.parameters import _COMMON, PARAMETERS, meaning_of
-from autodeploy.calibration.uncertain_numbers import prior_widths
+from autodeploy.calibration.parameters import _COMMON, PARAMETERS, meaning_of, prior_widths
 from autodeploy.checks.flag_rules import flag_rules
 from autodeploy.importers.flag_effects import flag_effects
 from autodeploy.importers.key_effects import key_effects

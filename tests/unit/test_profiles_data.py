@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from autodeploy.calibration.benchmarks import adjacent_group, collective_s
 from autodeploy.evaluation.inputs.machine import machine_of
-from autodeploy.specs.measured_run import Collective, CollectivePoint
 from cost_models.gemm_waves import tiled_efficiency
 from hardware_profiles import EFFICIENCY_TERMS, KINDS, Profile, ProfileError, list_profiles, load_profile
 from hardware_profiles.topology import cluster_topology
+
+if TYPE_CHECKING:
+    from autodeploy.specs.measured_run import Collective
 
 NAMES = ("ascend-800t-a2", "cloudmatrix-384", "nvidia-a100-80g", "nvidia-b200", "nvidia-h100", "nvidia-h800")
 
@@ -177,8 +181,7 @@ def _seconds(profile: Profile, ranks: int, op: Collective, size: int) -> float:
     machine = machine_of(
         profile, profile.device(), cluster_topology(profile, num_npus=nodes * profile.npus_per_node), "bf16"
     )
-    point = CollectivePoint(op=op, ranks=ranks, message_bytes=size, seconds=1.0)
-    return collective_s(point, adjacent_group(profile, ranks), machine.tiers, machine)
+    return collective_s(op, size, adjacent_group(profile, ranks), machine)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.calibration.covariances import covariance_of
 from autodeploy.calibration.coverage import coverage
+from autodeploy.calibration.overlays import covariance_of
 from autodeploy.importers.spec_file import read_spec_document, read_spec_file
 from autodeploy.planner import plan
 from autodeploy.ranking.explain import degrees, explanation, part_in_words

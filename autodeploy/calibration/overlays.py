@@ -1,24 +1,78 @@
-"""The uncertainty of fitted numbers as it ships with them, and where no fit gave one: that of the priors."""
+"""Fitted numbers and how uncertain they are, as overlays hold them; where no fit gave that, as priors do."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.overlay_numbers import rounded
-from autodeploy.calibration.parameters import UNFITTED, known_parameters, link_parameters, measured_elsewhere
+from autodeploy.calibration.parameters import (
+    ELSEWHERE,
+    UNFITTED,
+    links_of,
+    measured_elsewhere,
+    portable_parameters,
+)
 from hardware_profiles.covariance import Covariance, FittedFactor
+from hardware_profiles.efficiencies import limited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from autodeploy.calibration.fit import Fit, FitParameter
+    from autodeploy.calibration.fit import FitParameter, Moved
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 
 OF_LINKS = ("node_growth", "dispatch_loss", "combine_loss")  # efficiencies that measurements of the chip may tell
-OF_THE_DEVICE = ("link_", "release_")  # factors that say nothing of another device
+DIGITS = 6
+
+
+def overlay_numbers(
+    profile: Profile,
+    moved: Iterable[Moved],
+    *,
+    kind: str,
+    source: str,
+    **more: object,
+) -> dict[str, dict[str, Any]]:
+    """Each number that a fitted parameter multiplies, with its new value, six significant digits.
+
+    Parameters
+    ----------
+    profile : whose numbers are multiplied. moved : each parameter, its log factor and the standard deviation of that.
+    more : entries of each number beside value, kind, source and note.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for parameter, value, spread in moved:
+        factor = float(np.exp(value))
+        note = f"factor {rounded(factor)} on the prior, +- {100 * spread:.0f} %"
+        for name in parameter.multiplies:
+            tier = name.removeprefix("link_")
+            if tier != name and not any(t.name == tier for t in profile.tiers):
+                continue
+            section, number, before = _place_of(profile, name)
+            new = min(1.0, before * factor) if number == "efficiency" else limited(number, before * factor)
+            entry = {"value": rounded(new), "kind": kind, "source": source, "note": note, **more}
+            found.setdefault(section, {})[number] = entry
+    return found
+
+
+def _place_of(profile: Profile, name: str) -> tuple[str, str, float]:
+    """Section and name in a profile of the number that a factor multiplies, and its value."""
+    if name.startswith("link_"):
+        tier = name.removeprefix("link_")
+        return tier, "efficiency", profile.tier(tier).efficiency
+    if name.startswith("release_"):
+        band = name.removeprefix("release_")
+        return "release_factors", band, profile.release_factors.get(band, 1.0)
+    path = ELSEWHERE.get(name, f"efficiency.{name}")
+    section, _, number = path.partition(".")
+    return section, number, profile.quantity(path).value
+
+
+def rounded(value: float, digits: int = DIGITS) -> float:
+    """The value with that many significant digits."""
+    return float(f"{value:.{digits}g}")
 
 
 def covariance_of(profile: Profile) -> Covariance:
@@ -51,21 +105,6 @@ def unfitted_beside(profile: Profile, factors: Iterable[FittedFactor | FitParame
     return tuple(parameter for parameter in UNFITTED if not named.intersection(parameter.multiplies))
 
 
-def covariance_to_ship(profile: Profile, fit: Fit, source: str, *, carried: bool) -> Covariance:
-    """What ships with the numbers of a fit.
-
-    Carried over to another device, the factors of links stay behind: the marginal covariance of the others, and every
-    tier of the device as uncertain as before any run.
-    """
-    if not carried:
-        return covariance_of_matrix(fit.parameters, fit.covariance, source)
-    kept = [n for n, p in enumerate(fit.parameters) if not p.multiplies_any("link_")]
-    links = link_parameters(tier.name for tier in profile.tiers)
-    matrix = np.diag([0.0] * len(kept) + [p.prior_sigma**2 for p in links])
-    matrix[: len(kept), : len(kept)] = fit.covariance[np.ix_(kept, kept)]
-    return covariance_of_matrix((*(fit.parameters[n] for n in kept), *links), matrix, source)
-
-
 def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:
     """Without the factors of these numbers alone."""
     kept = [n for n, factor in enumerate(covariance.factors) if not names.issuperset(factor.multiplies)]
@@ -77,11 +116,9 @@ def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:
 
 
 def _of_priors(profile: Profile) -> Covariance:
-    own = tuple(p for p in known_parameters(profile.family) if not any(map(p.multiplies_any, OF_THE_DEVICE)))
-    parameters = (*own, *link_parameters(tier.name for tier in profile.tiers))
-    return covariance_of_matrix(
-        parameters, np.diag([p.prior_sigma**2 for p in parameters]), "prior: parameters.yaml, no run was fitted"
-    )
+    parameters = (*portable_parameters(profile.family), *links_of(profile))
+    variances = np.diag([p.prior_sigma**2 for p in parameters])
+    return covariance_of_matrix(parameters, variances, "prior: parameters.yaml, no run was fitted")
 
 
 def covariance_of_matrix(
