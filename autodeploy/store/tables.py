@@ -142,3 +142,7 @@ class IdempotencyRow(Base):
     body_hash: Mapped[str] = mapped_column(String(64))
     search_id: Mapped[str] = mapped_column(ForeignKey("searches.id", ondelete="CASCADE"), index=True)
     created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+# Once, and not by the first query of each process that is forked from one that knows the tables.
+Base.registry.configure()

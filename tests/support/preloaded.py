@@ -7,23 +7,30 @@ import tempfile
 from pathlib import Path
 
 import psycopg  # noqa: F401
+import pytest
 
+import api.app
 import api.server
 import autodeploy.cli.main
 import autodeploy.jobs.distributed
 import autodeploy.jobs.pool_process
 import autodeploy.planner
 import tests.quick_planner
-import tests.support.forked_processes  # noqa: F401
+import tests.support.forked_processes
 from api.ui.warm_up import warm_up
-from autodeploy.services import calls
+from autodeploy.services import calls, open_services
 from autodeploy.settings import Settings
 from autodeploy.specs.spec import parse_spec
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
+from tests import factories
+from tests.support import made_once
 from tests.support.short_pauses import shorten
 
 shorten()
+for_good = pytest.MonkeyPatch()
+made_once.compile_statements_once(for_good)
+made_once.read_routes_once(for_good)
 warm_up()
 calls.make_ready("autodeploy.planner")
 autodeploy.planner.plan(parse_spec(calls.SMALL | {"search": {"effort": 0.02, "top_k": 1}}), alone=True)
@@ -31,8 +38,10 @@ with tempfile.TemporaryDirectory() as directory:
     settings = Settings(database_url=f"sqlite:///{Path(directory) / 'autodeploy.db'}")
     database = Database(settings.database_url, pool_size=1)
     upgrade(database)
-    api.server.create_app(settings, database=database)
+    api.app.create_app(settings, database=database)
     database.close()
+    with open_services(settings, planner=tests.quick_planner.__name__) as services:
+        services.searches.plan_and_store(factories.spec())
 # What is here stays: a pass of the collector in a forked process would copy all of it.
 gc.collect()
 gc.freeze()
