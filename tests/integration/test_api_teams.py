@@ -12,17 +12,15 @@ import anyio
 import pytest
 from fastapi.routing import APIRoute
 
-from autodeploy.jobs.call_pool import CallPool
-from autodeploy.services import session
 from autodeploy.services.access import AccessService, KeyView
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
 from tests import factories
-from tests.integration.conftest import QUICK, quick_settings, running_app
+from tests.integration.conftest import quick_settings, running_app
 from tests.quick_planner import SLOW
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     import httpx
 
@@ -41,23 +39,6 @@ EVERYBODYS = {"name"}
 STRATEGY = {"tp": 8, "pp": 4}
 SECRETS = ("vision-writer", "vision-fitter", "the eyes only note", "eyes-only")
 CLUSTER = "hall-of-vision"
-
-
-class KeptCalls(CallPool):
-    """Its processes outlive the app."""
-
-    def close(self) -> None:
-        """Not yet."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def kept_calls() -> Iterator[None]:
-    """Every app of this module asks the same processes: they know no database."""
-    calls = KeptCalls(quick_settings("sqlite:///unused.db"), QUICK)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "CallPool", lambda settings, planner: calls)
-        yield
-    CallPool.close(calls)
 
 
 @dataclass(frozen=True)

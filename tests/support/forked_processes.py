@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import forkserver, util
@@ -23,9 +22,12 @@ import pytest
 
 from autodeploy.jobs import pool_process
 from autodeploy.own_process import use_one_thread
+from tests.support import kept_processes
+from tests.support.kept_processes import KeptPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from concurrent.futures import ProcessPoolExecutor
     from multiprocessing.context import ForkServerContext
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,21 +37,35 @@ PRODUCTS_OWN = pool_process.new_pool
 
 @contextmanager
 def processes(*, forked: bool) -> Iterator[None]:
-    """Services that start inside the block fork their processes from the tests' server, or make them as the product."""
+    """Services that start inside the block fork their processes from the tests' server and keep them for the next, or
+    they make and end them as the product.
+    """
+    kept_processes.end_all()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool_process, "new_pool", new_pool if forked else PRODUCTS_OWN)
-        yield
+        if forked:
+            kept_processes.keep_processes(patch)
+        try:
+            yield
+        finally:
+            kept_processes.end_all()
 
 
 def new_pool(planner: str, memory_bytes: int, niceness: int = pool_process.NICENESS) -> ProcessPoolExecutor:
     """As `pool_process.new_pool`, whose place it takes."""
     use_one_thread()
-    return ProcessPoolExecutor(
+    how = kept_processes.made_as(planner, memory_bytes, niceness)
+    kept = kept_processes.take(how)
+    if kept is not None:
+        return kept
+    pool = KeptPool(
         max_workers=1,
         mp_context=_context(),
         initializer=_prepare,
         initargs=(dict(os.environ), planner, memory_bytes, niceness),
     )
+    pool.how = how
+    return pool
 
 
 def _context() -> ForkServerContext:
