@@ -63,6 +63,7 @@ def test_the_keyboard_brings_a_chart_into_view(visitor: Visitor, site: Site) -> 
 
 
 def test_the_keys_for_printing_draw_everything_first(visitor: Visitor, site: Site) -> None:
+    visitor.page.set_viewport_size({"width": 1280, "height": 400})  # the last figures are out of it
     page = visitor.open(_search(site))
     page.evaluate(PRINTING)
     page.keyboard.press("Control+p")
