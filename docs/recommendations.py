@@ -128,7 +128,7 @@ def _plan_cells(found: Plan) -> dict[str, str]:
     """What a column says of a plan; nothing where the plan doesn't."""
     best = found.best_measured_mfu
     cells = {
-        "layout": degrees(found.strategy, with_dp=True),
+        "layout": degrees(found.strategy),
         "schedule and memory": choices(found.strategy, "en"),
         "step, s": seconds(found.step_time_s),
         "80 % interval, s": f"{seconds(found.uncertainty.low_s)} to {seconds(found.uncertainty.high_s)}",
@@ -150,7 +150,7 @@ def _plan_cells(found: Plan) -> dict[str, str]:
 
 def _fastest_cells(found: Fastest) -> dict[str, str]:
     return {
-        "layout": degrees(found.strategy, with_dp=True),
+        "layout": degrees(found.strategy),
         "schedule and memory": choices(found.strategy, "en"),
         "step, s": seconds(found.step_time_s),
         "P(fits)": chance(found.p_fits),

@@ -9,8 +9,9 @@ from markupsafe import Markup
 
 from api.ui.languages import texts
 from autodeploy.figures.accuracy_svg import PAGE, Point, groups_of, predicted_against_measured_svg
-from autodeploy.figures.labels import layout, part_names
+from autodeploy.figures.labels import part_names
 from autodeploy.reports.profiler_parts import GROUPS, compared_parts
+from autodeploy.reports.wording import degrees
 from autodeploy.store.clock import iso
 
 if TYPE_CHECKING:
@@ -122,4 +123,4 @@ def profiled_run(view: RunView) -> ProfiledRun:
     """A run with the profiler's parts beside ours."""
     times = view.measured.profiler
     parts = () if times is None else compared_parts(view.plan.breakdown, times)
-    return ProfiledRun(view, layout(view.plan.strategy), parts)
+    return ProfiledRun(view, degrees(view.plan.strategy), parts)

@@ -20,7 +20,7 @@ from autodeploy.reports.operator_table import tier_name
 from autodeploy.reports.outlook import goal_line
 from autodeploy.reports.recommendation import box_table, rescaled_line
 from autodeploy.reports.texts import field_name
-from autodeploy.reports.wording import choices
+from autodeploy.reports.wording import choices, degrees
 from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from cost_models.schedule import schedule, searched
@@ -182,7 +182,7 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "plan_set": view.plan_set,
         "spec": spec,
         "stale": view.stale,
-        "layout": figures.labels.layout(strategy),
+        "layout": degrees(strategy),
         "chosen_words": choices(strategy, lang),
         "expected": expected(view.plan),
         "rescaled": rescaled_line(view.plan, lang),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from api.ui.search_page import Share
-from autodeploy.figures.labels import layout
 from autodeploy.reports.run_facts import cost_words, duration, prior_in_words, run_facts, size
+from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -47,8 +47,8 @@ def run_page(plan: Plan | None, lang: Language, names: dict[str, str]) -> RunPag
     run = plan.run if plan is not None else None
     if plan is None or run is None:
         return None
-    own = layout(plan.strategy)
-    phases = ((n, own if p.strategy is None else layout(p.strategy)) for n, p in enumerate(run.phases, start=1))
+    own = degrees(plan.strategy)
+    phases = ((n, own if p.strategy is None else degrees(p.strategy)) for n, p in enumerate(run.phases, start=1))
     return RunPage(
         run=run,
         tokens=sum(phase.tokens for phase in run.phases),

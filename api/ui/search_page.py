@@ -11,7 +11,7 @@ from api.ui.languages import texts
 from api.ui.rl_page import rl_charts, rl_context
 from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS, picture_words
 from autodeploy import figures
-from autodeploy.figures.labels import is_reference, layout, memory_names, part_names
+from autodeploy.figures.labels import is_reference, memory_names, part_names
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
 from autodeploy.reports.best_plan import axes_in_words, lane_lines, measured_mfu, workload_in_words
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
@@ -19,7 +19,7 @@ from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled
 from autodeploy.reports.rows import generation_cell
 from autodeploy.reports.spare_table import spare_table
 from autodeploy.reports.texts import reference_name
-from autodeploy.reports.wording import mfu_convention, swap_names
+from autodeploy.reports.wording import degrees, mfu_convention, swap_names
 from autodeploy.specs.spec import Spec
 from autodeploy.strategies.rules import load_rules
 from cost_models.schedule import schedule
@@ -100,7 +100,7 @@ def rows(plan_set: PlanSet, lang: Language = "en") -> tuple[Row, ...]:
         Row(
             plan=plan,
             name=reference_name(plan.label, lang) if is_reference(plan) else str(plan.rank),
-            layout=layout(plan.strategy),
+            layout=degrees(plan.strategy),
             generation="" if plan.strategy.rl is None else generation_cell(plan.strategy),
             schedule=schedule(plan.strategy.schedule).title_in(lang),
             recompute=recompute_words(plan.strategy.recompute, lang),
@@ -224,7 +224,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],
         "memory_names": {name: memory_names(lang)[name] for name in MEMORY_COLOURS},
         "charts": charts(plan_set, lang),
-        "layout": layout,
+        "layout": degrees,
         "axes": lambda strategy: axes(strategy, lang),
         "axes_in_words": axes_in_words,
         "times_faster": times_faster(plan_set),

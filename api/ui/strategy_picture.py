@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.ui.languages import texts, title
-from autodeploy.figures.labels import layout
 from autodeploy.reports.texts import field_name
+from autodeploy.reports.wording import degrees
 from autodeploy.specs.strategy import Strategy
 from cost_models.schedule import schedule
 
@@ -85,7 +85,7 @@ def _key(axes: Mapping[str, Any], num_npus: int) -> tuple[int | str, ...]:
 
 def _of_plan(plan: Plan) -> dict[str, Any]:
     return {
-        "name": layout(plan.strategy),
+        "name": degrees(plan.strategy),
         "rank": plan.rank,
         "plan": plan.plan_id,
         "step_time_s": plan.step_time_s,
@@ -107,10 +107,10 @@ def _of_pareto(point: ParetoPoint, plan: Plan, lang: Language) -> dict[str, Any]
 
 def _point(axes: Mapping[str, int | str], numbers: Numbers, lang: Language) -> dict[str, Any]:
     values: dict[str, Any] = {**axes, "dp": numbers.dp}
-    degrees = layout(Strategy.model_construct(**values))  # thousands of points, of axes that were searched
+    layout = degrees(Strategy.model_construct(**values))  # thousands of points, of axes that were searched
     micro_batch, dispatcher = axes["micro_batch_size"], axes.get("moe_dispatcher", USUAL_DISPATCHER)
     words = [
-        degrees if micro_batch == 1 else f"{degrees} MBS{micro_batch}",
+        layout if micro_batch == 1 else f"{layout} MBS{micro_batch}",
         schedule(str(axes["schedule"])).title_in(lang),
         *([str(dispatcher)] if dispatcher != USUAL_DISPATCHER else []),
         *([str(axes["cp_algo"])] if "cp_algo" in axes else []),

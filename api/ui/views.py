@@ -14,14 +14,13 @@ from api.ui.profile_page import ProfilePage, profile_page
 from api.ui.strategy_picture import MAX_SAMPLED_STRATEGIES
 from autodeploy.errors import FieldError, NotFoundError, SpecError
 from autodeploy.exporters.registry import formats_of
-from autodeploy.figures.labels import short_degrees
 from autodeploy.importers.amounts import card_count
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.slips import slips
 from autodeploy.jobs.planning import load_planner
 from autodeploy.messages import Message
 from autodeploy.rehearsal.rehearse import smaller_than
-from autodeploy.reports.wording import system_title
+from autodeploy.reports.wording import short_degrees, system_title
 from autodeploy.services.access import ANYONE
 from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.services.what_if_intake import read_offers

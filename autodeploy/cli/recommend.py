@@ -203,7 +203,7 @@ def recommendation_text(found: Recommendation, lang: Language = "en") -> str:
 
     lines = [in_language(found.message, lang)]
     if found.plan is not None:
-        lines.append(f"  {degrees(found.plan.strategy, with_dp=True)}")
+        lines.append(f"  {degrees(found.plan.strategy)}")
     rows = [
         [
             f"{row.num_npus:,}",

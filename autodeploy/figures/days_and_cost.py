@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import layout, picture_words
+from autodeploy.figures.labels import picture_words
 from autodeploy.figures.layout import front_trace, limit_line, point_trace, quiet_figure
 from autodeploy.figures.palette import LIMIT, PART_COLOURS
+from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,7 @@ def days_and_cost(found: ClusterComparison, titles: Sequence[str], lang: Languag
                     "width": 4,
                     "color": COLOURS[index % len(COLOURS)],
                 },
-                customdata=[[layout(point.strategy), f"{point.num_npus:,}"] for point in points],
+                customdata=[[degrees(point.strategy), f"{point.num_npus:,}"] for point in points],
                 hovertemplate=f"{titles[index]} \u00d7 %{{customdata[1]}}<br>%{{customdata[0]}}<br>%{{x:.1f}} "
                 f"{words['days']}, %{{y:,.0f}}<extra></extra>",
             )

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 from autodeploy.messages import Language, section_texts
 from autodeploy.reports.texts import reference_name
+from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from autodeploy.specs.planset import Plan
-    from autodeploy.specs.strategy import Strategy
 
 memory_names = partial(section_texts, section="figure.memory")
 rl_words = partial(section_texts, section="figure.rl")
@@ -30,23 +28,9 @@ def rl_phases(lang: Language) -> dict[str, str]:
     return parts | section_texts(lang, "figure.rl_phase")
 
 
-DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
-
-
-def layout(strategy: Strategy) -> str:
-    """Parallel degrees in short form, such as `TP2 PP8 VPP4 EP64 DP48`; VPP, CP, EP, ETP of 1 are left out."""
-    return short_degrees({name: getattr(strategy, name) for name in DEGREES})
-
-
-def short_degrees(degrees: Mapping[str, int | None]) -> str:
-    """As `layout`, of degrees by their names in a strategy; one that is not set is 1."""
-    values = [(name.upper(), degrees.get(name) or 1) for name in DEGREES]
-    return " ".join(f"{name}{value}" for name, value in values if value > 1 or name in {"TP", "PP", "DP"})
-
-
 def plan_label(plan: Plan, lang: Language) -> str:
     """How a picture names a plan: its rank, or what it is compared with, and its layout."""
-    return f"{short_label(plan, lang)} · {layout(plan.strategy)}"
+    return f"{short_label(plan, lang)} · {degrees(plan.strategy)}"
 
 
 def short_label(plan: Plan, lang: Language) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.figures.labels import is_reference, layout, picture_words
+from autodeploy.figures.labels import is_reference, picture_words
 from autodeploy.figures.layout import front_trace, limit_line, point_trace, quiet_figure
 from autodeploy.figures.palette import BEST, LIMIT, OTHER, REFERENCE
+from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +107,7 @@ def _points(plans: Sequence[Plan], name: str, words: dict[str, str]) -> Trace:
         error_x=_whiskers([p.peak_memory_gib for p in plans], [_memory_ends(p) for p in plans]),
         error_y=_whiskers([p.step_time_s for p in plans], [(p.uncertainty.low_s, p.uncertainty.high_s) for p in plans]),
         customdata=[
-            [layout(p.strategy), f"{words['interval_80']} {p.uncertainty.low_s:.2f}–{p.uncertainty.high_s:.2f} s"]
+            [degrees(p.strategy), f"{words['interval_80']} {p.uncertainty.low_s:.2f}–{p.uncertainty.high_s:.2f} s"]
             for p in plans
         ],
         hovertemplate="%{customdata[0]}<br>%{y:.2f} s, %{x:.1f} GiB<br>%{customdata[1]}<extra></extra>",

@@ -75,7 +75,7 @@ def _card_count(cards: int, plan: Plan | None, lang: Language) -> str:
 def plan_block(spec: Spec, plan: Plan, lang: Language, *, name: str) -> Block:
     """The plan's strategy, below it speed, interval, memory, evidence, cost of the run and breakdown."""
     strategy = plan.strategy
-    title = f"{name}  {degrees(strategy, with_dp=True)}{report_text(lang, 'comma')}{choices(strategy, lang)}"
+    title = f"{name}  {degrees(strategy)}{report_text(lang, 'comma')}{choices(strategy, lang)}"
     facts: list[str | None] = [speed_line(plan, lang), *rl_lines(plan, lang), measured_mfu(plan, lang)]
     facts += [interval_line(plan, lang), memory_line(spec, plan, lang), evidence_line(plan, lang)]
     if plan.experts is not None and plan.experts.ep > 1:

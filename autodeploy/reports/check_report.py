@@ -216,7 +216,7 @@ def _title(report: CheckReport, lang: Language) -> list[str]:
     if not report.spec:
         return [report.release or report.source]
     told = list(header(Spec.model_validate(report.spec), report.plan, lang))
-    told += [degrees(report.plan.strategy, with_dp=True)] if report.plan is not None else []
+    told += [degrees(report.plan.strategy)] if report.plan is not None else []
     return [*told, *([report.release] if report.release else [])]
 
 
@@ -230,7 +230,7 @@ def _compared(name: str, compared: Compared, lang: Language) -> str:
         lang,
         "compared",
         name=name,
-        layout=degrees(plan.strategy, with_dp=True),
+        layout=degrees(plan.strategy),
         step=seconds(plan.step_time_s),
         peak=f"{plan.peak_memory_gib:.1f}",
         slower=f"{round(100 * compared.slowdown, 1) + 0.0:+.1f}",

@@ -38,7 +38,7 @@ def cluster_table(found: ClusterComparison, lang: Language) -> Table:
             f"{point.days_low:.1f}\u2013{point.days_high:.1f}",
             f"{point.cost:,.0f}",
             _dearer(point, found.best) if point is answer.cheapest and found.best is not None else "",
-            degrees(point.strategy, with_dp=True),
+            degrees(point.strategy),
             "*" if point.on_front else "",
         ]
         for answer in found.clusters

@@ -235,5 +235,5 @@ def _column(pair: Pair) -> ComparedPlan:
         plan_id=plan.plan_id,
         search_id=plan_set.search.id,
         model=str(_at(plan_set.search.spec, "model.name") or ""),
-        layout=degrees(plan.strategy, with_dp=True),
+        layout=degrees(plan.strategy),
     )

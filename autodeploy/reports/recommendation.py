@@ -71,7 +71,7 @@ def fastest_line(plan_set: PlanSet, lang: Language) -> str | None:
 
 def faster_by(found: Fastest, best: Plan, lang: Language) -> str:
     """`TP4 PP8 VPP2 EP64 DP24 (#3) is 3.1 % faster on paper (59.3 s, P(fits) 71 %)`."""
-    layout = degrees(found.strategy, with_dp=True) + (f" (#{found.rank})" if found.rank is not None else "")
+    layout = degrees(found.strategy) + (f" (#{found.rank})" if found.rank is not None else "")
     if looks_like(found.strategy, best.strategy):
         layout += f" ({what_differs(found.strategy, best.strategy, lang)})"
     gain = best.step_time_s / found.step_time_s - 1.0

@@ -72,7 +72,7 @@ def _cells(
 
 def looks_like(one: Strategy, other: Strategy) -> bool:
     """Whether a table row would show both the same."""
-    same = degrees(one, with_dp=True) == degrees(other, with_dp=True) and one.schedule == other.schedule
+    same = degrees(one) == degrees(other) and one.schedule == other.schedule
     return same and generation_cell(one) == generation_cell(other)
 
 

@@ -84,7 +84,7 @@ def _phase(number: int, phase: RunPhase, lang: Language) -> str:
         step=seconds(phase.step_time_s),
     )
     if phase.strategy is not None:
-        layout = degrees(phase.strategy, with_dp=True)
+        layout = degrees(phase.strategy)
         change = duration(phase.layout_change_s)
         text += report_text(lang, "comma") + report_text(lang, "run_phase_layout", layout=layout, change=change)
     return text

@@ -39,7 +39,7 @@ def _cells(plan: SparePlan, lang: Language) -> list[str]:
         how += f" ({duration(change.seconds)})"
     return [
         f"{plan.num_npus:,}",
-        degrees(plan.strategy, with_dp=True),
+        degrees(plan.strategy),
         f"{plan.global_batch_size:,}",
         f"{plan.step_time_s:.4g}",
         f"{plan.throughput_pct:.0f} %",

@@ -19,7 +19,7 @@ def answer_lines(answer: WhyNot, lang: Language) -> list[str]:
     message = in_language(answer.message, lang)
     lines = [report_text(lang, "rejected_by", rule=answer.rule, message=message) if answer.rule else message]
     if (plan := answer.completed) is not None:
-        layout = degrees(plan.strategy, with_dp=True)
+        layout = degrees(plan.strategy)
         lines.append(report_text(lang, "completed_by", layout=layout, choices=choices(plan.strategy, lang)))
         lines.append(fits_words(plan, lang))
     if answer.fitting is not None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Recompute, Strategy
 
 
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
+
+
 def system_title(profile: str) -> str:
     """What a person calls the system of a profile; one's own file has its path."""
     return load_profile(profile).title if profile in list_profiles() else profile
@@ -50,14 +53,15 @@ def quantity(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def degrees(strategy: Strategy, *, with_dp: bool) -> str:
-    """The parallel degrees, such as `TP2 PP8 VPP4 EP32 DP48`; CP and ETP only where they are not 1."""
-    named = [("TP", strategy.tp), ("PP", strategy.pp), ("VPP", strategy.vpp)]
-    named += [("CP", strategy.cp)] if strategy.cp > 1 else []
-    named += [("EP", strategy.ep)]
-    named += [("ETP", strategy.etp)] if strategy.etp is not None and strategy.etp > 1 else []
-    named += [("DP", strategy.dp)] if with_dp and strategy.dp is not None else []
-    return " ".join(f"{name}{value}" for name, value in named)
+def degrees(strategy: Strategy, *, with_dp: bool = True) -> str:
+    """The parallel degrees, such as `TP2 PP8 VPP4 EP32 DP48`; VPP, CP, EP and ETP of 1 are left out."""
+    return short_degrees({name: getattr(strategy, name) for name in DEGREES if with_dp or name != "dp"})
+
+
+def short_degrees(named: Mapping[str, int | None]) -> str:
+    """As `degrees`, of degrees by their names in a strategy; one that is not known is left out."""
+    known = [(name.upper(), value) for name in DEGREES if (value := named.get(name)) is not None]
+    return " ".join(f"{name}{value}" for name, value in known if value > 1 or name in {"TP", "PP", "DP"})
 
 
 def schedule_title(name: str, lang: Language) -> str:

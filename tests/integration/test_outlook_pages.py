@@ -40,7 +40,7 @@ RECOMMENDED = {
             "Rests on no run: EP 32; nearest record: pangu-ultra-moe-718b-6144, predicted 8.2 % too long.",
             "Every time is multiplied by 1.03",
             "Fastest on paper, and what it bets on",
-            "TP4 PP8 VPP1 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %).",
+            "TP4 PP8 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %).",
             "+9.8 %",
             "Ranked by regret: time beyond the best of 38 plans",
             "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features.",

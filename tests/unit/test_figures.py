@@ -12,10 +12,11 @@ import pytest
 from autodeploy import figures
 from autodeploy.figures import figure_json, group_spans, groups_on_nodes, palette
 from autodeploy.figures.groups_on_nodes import place_of
-from autodeploy.figures.labels import layout, memory_names, part_names, plan_label
+from autodeploy.figures.labels import memory_names, part_names, plan_label
 from autodeploy.figures.layers_on_stages import layer_runs
 from autodeploy.figures.layout import plotly_js, plotly_style_ids
 from autodeploy.figures.time_and_memory import pareto_front
+from autodeploy.reports.wording import degrees
 from autodeploy.specs.planset import Breakdown, StageMemory
 from autodeploy.specs.strategy import Strategy
 from tests import factories
@@ -198,9 +199,9 @@ def test_palette_and_names_cover_every_part() -> None:
 
 
 def test_short_names_of_strategies() -> None:
-    assert layout(Strategy(tp=2, pp=8, vpp=4, ep=64, dp=48)) == "TP2 PP8 VPP4 EP64 DP48"
-    assert layout(Strategy()) == "TP1 PP1 DP1"
-    assert layout(Strategy(cp=2, ep=8, etp=4, tp=4)) == "TP4 PP1 CP2 EP8 ETP4 DP1"
+    assert degrees(Strategy(tp=2, pp=8, vpp=4, ep=64, dp=48)) == "TP2 PP8 VPP4 EP64 DP48"
+    assert degrees(Strategy()) == "TP1 PP1"
+    assert degrees(Strategy(cp=2, ep=8, etp=4, tp=4)) == "TP4 PP1 CP2 EP8 ETP4"
 
 
 def test_plotly_js_is_the_installed_one_and_names_its_style_sheets() -> None:

@@ -48,7 +48,7 @@ def test_every_fact_of_the_ranking_is_said_in_english() -> None:
         "80 % interval 52.2-58.3 GiB; P(fits) 97 %",
         "rests on no run: EP 32; nearest record: pangu-ultra-moe-718b-6144, predicted 8.2 % too long",
         "every time is multiplied by 1.03: the measured run an A3 script took 67.1 s, predicted 65.1 s (its README)",
-        "TP4 PP8 VPP1 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %) and bets on: EP 64 (+6.2 % if lost); ",
+        "TP4 PP8 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %) and bets on: EP 64 (+6.2 % if lost); ",
         "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features",
         "ranked by regret: time beyond the best of 38 plans, 80th percentile of 200 draws of 2 uncertain numbers; "
         "those with P(fits) of 90 % first; gains that no run has shown count by 62 ± 24 %",
@@ -103,7 +103,7 @@ def test_the_fastest_is_told_only_where_it_is_another_plan() -> None:
     assert fastest_line(found.model_copy(update={"fastest": same}), "en") is None
     third = found.fastest.model_copy(update={"plan_id": found.plans[2].plan_id, "rank": 3, "bets": ()})
     line = fastest_line(found.model_copy(update={"fastest": third}), "en")
-    assert line == "TP4 PP8 VPP1 EP64 DP24 (#3) is 3.1 % faster on paper (130.2 s, P(fits) 71 %)"
+    assert line == "TP4 PP8 EP64 DP24 (#3) is 3.1 % faster on paper (130.2 s, P(fits) 71 %)"
     twin = found.fastest.model_copy(update={"strategy": factories.strategy(1, swap=()), "bets": ()})
     line = fastest_line(found.model_copy(update={"fastest": twin}), "en")
     assert line is not None

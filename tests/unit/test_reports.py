@@ -155,7 +155,7 @@ def test_strategies_in_words():
     per_stage = ({"norm": 2, "activation": 0}, *({"norm": 0},) * 15)
     recompute = Recompute(granularity="selective", per_stage=per_stage)
     strategy = factories.strategy(1, cp=2, etp=2, recompute=recompute, swap_optimizer=True, swap=())
-    assert degrees(strategy, with_dp=True) == "TP2 PP16 VPP2 CP2 EP32 ETP2 DP24"
+    assert degrees(strategy) == "TP2 PP16 VPP2 CP2 EP32 ETP2 DP24"
     assert choices(strategy, "en") == "Adaptive Pipe, micro batch 1, recompute norm, swap optimizer"
     plain = factories.strategy(4, recompute=Recompute(), swap=())
     assert choices(plain, "zh") == "1F1B，微批 1，无重计算"
