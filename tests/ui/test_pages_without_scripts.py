@@ -78,8 +78,8 @@ def test_a_pasted_spec_begins_a_search(reader: httpx.Client, site: Site) -> None
     ("text", "complaint"),
     [
         ("model: [", "line 1"),
-        ("just words", "neither a spec"),
-        ("", "neither a spec"),
+        ("just words", "not a file that can be imported"),
+        ("", "not a file that can be imported"),
         ("model: qwen3-8b\ncluster: {profile: nowhere, num_npus: 8}\ntraining: {}", "/cluster/profile"),
         (SPEC_TEXT.replace("qwen3-8b", "qwen3-8bb"), "qwen3-8b"),
         ('{"model": "a\\u0000b"}', "NUL"),

@@ -54,7 +54,7 @@ def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planne
 
 def _scale(page: Page, says: dict[str, str]) -> None:
     page.get_by_role("tab", name=says["search.part_outlook"]).click()
-    page.get_by_role("button", name=says["scaling.compute"]).click(timeout=120_000)
+    page.get_by_role("button", name=says["plan.ablate"]).click(timeout=120_000)
     rows = page.locator("section", has=page.locator("#scaling")).locator("tbody tr")
     expect(rows.first).to_be_visible(timeout=60_000)
     assert rows.count() >= 4
