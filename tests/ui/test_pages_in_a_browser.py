@@ -117,7 +117,7 @@ def test_faults_of_the_form_stand_beside_their_fields(chromium_browser: Browser,
 
 def test_a_search_is_made_by_the_form_and_seen_to_its_end(visitor: Visitor) -> None:
     page = visitor.open("/new")
-    page.get_by_label("Model", exact=True).select_option("qwen3-30b-a3b")
+    page.get_by_label("Preset", exact=True).select_option("qwen3-30b-a3b")
     page.get_by_label("Cards", exact=True).fill("64")
     page.locator("#fields").get_by_role("button", name="Search").click()
     page.wait_for_url(re.compile(r"/searches/srch_"))
