@@ -24,25 +24,25 @@ QWEN3_NEXT_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_next_spec"
 # LongCat-Flash's.
 SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 
-NOWHERE = frozenset({"chunked attention", "attention with a gate a head", "sliding layers of other heads"})
+NOWHERE = frozenset({"mechanism.chunked_attention", "specs.part_head_gates", "specs.part_sliding_heads"})
 
 
-def special_attention(model: ModelSpec) -> tuple[str, ...]:
+def special_attention(model: ModelSpec) -> tuple[Message, ...]:
     """What the model's layers have that no Megatron-LM has flags for, in words."""
     types, linear = model.layer_types or (), model.linear_attention
     found = {
-        "chunked attention": "chunked_attention" in types,
-        "linear attention layers": linear is not None,
-        "sparse attention with an indexer": model.sparse_attention is not None,
-        "attention with an output gate": model.attention_output_gate,
-        "attention with a gate a head": model.attention_head_gate,
-        "attention to compressed keys": model.compressed_attention is not None,
-        "several residual streams": model.hyper_connections is not None,
-        "sliding layers of other heads": model.sliding_attention_heads is not None,
-        "layers with experts on a shortcut": model.shortcut_moe,
-        "experts that return what they get": model.n_zero_experts > 0,
+        "mechanism.chunked_attention": "chunked_attention" in types,
+        "mechanism.linear_attention": linear is not None,
+        "mechanism.sparse_attention": model.sparse_attention is not None,
+        "mechanism.output_gate": model.attention_output_gate,
+        "specs.part_head_gates": model.attention_head_gate,
+        "mechanism.compressed_attention": model.compressed_attention is not None,
+        "mechanism.hyper_connections": model.hyper_connections is not None,
+        "specs.part_sliding_heads": model.sliding_attention_heads is not None,
+        "specs.part_shortcut": model.shortcut_moe,
+        "specs.part_zero_experts": model.n_zero_experts > 0,
     }
-    return tuple(name for name, present in found.items() if present)
+    return tuple(Message(key) for key, present in found.items() if present)
 
 
 def full_interval(model: ModelSpec) -> int | None:
@@ -129,7 +129,7 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     if not named:
         return
     interval, block, add = full_interval(model), "ATTENTION_ARGS", arguments.add
-    if NOWHERE & set(named) or release.framework != "mindspeed-llm":
+    if any(name.key in NOWHERE for name in named) or release.framework != "mindspeed-llm":
         refuse_special_attention(model, release)
     if model.compressed_attention is not None or model.hyper_connections is not None:
         add_compressed(arguments, model)

@@ -23,7 +23,6 @@ PROGRAM: Final = "pretrain_deepseek4.py"
 TUNER: Final = "posttrain_gpt.py"
 LATENT: Final = ("--multi-latent-attention", "--multi-head-latent-attention")
 RATIOS, STREAMS = "--compress-ratios", "--enable-mhc"
-KIND: Final = "attention to compressed keys"
 OF_THE_MODEL = {
     "--kv-compress": Message("mechanism.compressed_attention"),
     RATIOS: Message("mechanism.compressed_attention"),

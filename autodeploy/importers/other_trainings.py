@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
     from autodeploy.importers.launch_script import LaunchScript
 
-LORA, SFT, RL = "LoRA", "supervised fine-tuning", "reinforcement learning"
-DPO, FSDP2 = "preference tuning (DPO)", "training with FSDP2"
-INFERENCE, NO_TRAINING = "inference", frozenset({"inference", "quantization", "pruning", "evaluation alone"})
-STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "preference tuning (ORPO)", "prm": "a reward model"}
+LORA, SFT, RL, DPO, FSDP2 = "LoRA", "SFT", "RL", "DPO", "FSDP2"
+INFERENCE, NO_TRAINING = "inference", frozenset({"inference", "quantization", "pruning", "evaluation"})
+STAGES = {"sft": SFT, "dpo": DPO, "simpo": DPO, "orpo": "ORPO", "prm": "PRM"}
 # A flag that is given says what the launch does; the first that is found is named.
 FLAGS: dict[str, str] = {
     "--lora-load": LORA,
@@ -30,10 +29,10 @@ FLAGS: dict[str, str] = {
     "--qad-enable": "distillation",
     "--use-torch-fsdp2": FSDP2,
     "--fsdp2-config-path": FSDP2,
-    "--skip-train": "evaluation alone",
+    "--skip-train": "evaluation",
     "--prompt-file": INFERENCE,
-    "--retro-add-retriever": "retrieval (RETRO)",
-    "--vision-pretraining": "training of a vision model",
+    "--retro-add-retriever": "RETRO",
+    "--vision-pretraining": "vision pre-training",
     "--layerzero": "LayerZeRO",
     "--auto-settings": "a search of MindSpeed for settings",
     "--layerwise-disaggregated-training": "layerwise disaggregated training",
@@ -80,11 +79,11 @@ PROGRAMS: dict[str, str] = {
     "pretrain_bert.py": "training of BERT",
     "pretrain_t5.py": "training of T5",
     "pretrain_ict.py": "training of a retriever",
-    "pretrain_retro.py": "retrieval (RETRO)",
+    "pretrain_retro.py": "RETRO",
     "pretrain_vlm.py": "training of a vision language model",
-    "pretrain_vision_classify.py": "training of a vision model",
-    "pretrain_vision_inpaint.py": "training of a vision model",
-    "pretrain_vision_dino.py": "training of a vision model",
+    "pretrain_vision_classify.py": "vision pre-training",
+    "pretrain_vision_inpaint.py": "vision pre-training",
+    "pretrain_vision_dino.py": "vision pre-training",
     "pretrain_mamba.py": "training of state-space layers",
     "pretrain_hybrid.py": "training of state-space layers",
 }

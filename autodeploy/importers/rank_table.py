@@ -21,12 +21,8 @@ MAX_RANKS = 20_000
 MAX_NAME = 200
 VERSIONS = ("1.0", "1.2")
 _WHOLE = re.compile(r"\d{1,12}")
-# Layouts of other programs that such files may have: their key, and what they are.
-_OTHERS = {
-    "group_list": "the older template with group_list",
-    "server_group_list": "a global rank table of several jobs",
-    "rank_list": "a rank table of version 2.0",
-}
+# Keys of other layouts: an older template, a table of several jobs, and version 2.0.
+_OTHERS = ("group_list", "server_group_list", "rank_list")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +68,10 @@ def _table(document: Any) -> RankTable:
         raise SpecError(
             Message("importers.not_json_object"), hint=Message("importers.table_with_server_list_and_its_devices")
         )
-    for key, what in _OTHERS.items():
+    for key in _OTHERS:
         if key in document:
             raise SpecError(
-                Message("importers.is_not_read", what=what),
+                Message("common.unknown_key", name=repr(key)),
                 path=f"/{key}",
                 hint=Message("importers.table_with_server_list_and_its_devices"),
             )

@@ -239,7 +239,7 @@ def test_a_script_has_only_the_features_it_names(launch: Launch) -> None:
 def test_what_has_no_strategy_cannot_be_checked(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(json.dumps(factories.spec_document()))
-    with pytest.raises(SpecError, match="needs a strategy"):
+    with pytest.raises(SpecError, match="strategy is required"):
         launch_of(import_file(path))
 
 

@@ -23,13 +23,13 @@ FLAGS = (
         ("pretrain_gpt.py", "--lora-r 16 --lora-target-modules linear_qkv", "LoRA (--lora-r)"),
         ("posttrain_gpt.py", "--stage sft --qlora", "LoRA (--qlora)"),
         ("posttrain_gpt.py", "--lora-r 16", "LoRA (--lora-r)"),
-        ("posttrain_gpt.py", "--stage sft --is-pairwise-dataset", "preference tuning (DPO) (--is-pairwise-dataset)"),
-        ("posttrain_gpt.py", "--stage ray_grpo", "reinforcement learning (--stage ray_grpo)"),
+        ("posttrain_gpt.py", "--stage sft --is-pairwise-dataset", "DPO (--is-pairwise-dataset)"),
+        ("posttrain_gpt.py", "--stage ray_grpo", "RL (--stage ray_grpo)"),
         ("posttrain_gpt.py", "", "fine-tuning (posttrain_gpt.py)"),
-        ("pretrain_gpt.py", "--finetune --is-instruction-dataset", "supervised fine-tuning (--is-instruction-dataset)"),
-        ("train_rl.py", "", "reinforcement learning (train_rl.py)"),
-        ("pretrain_gpt.py", "--perform-rl-step", "reinforcement learning (--perform-rl-step)"),
-        ("pretrain_gpt.py", "--use-torch-fsdp2", "training with FSDP2 (--use-torch-fsdp2)"),
+        ("pretrain_gpt.py", "--finetune --is-instruction-dataset", "SFT (--is-instruction-dataset)"),
+        ("train_rl.py", "", "RL (train_rl.py)"),
+        ("pretrain_gpt.py", "--perform-rl-step", "RL (--perform-rl-step)"),
+        ("pretrain_gpt.py", "--use-torch-fsdp2", "FSDP2 (--use-torch-fsdp2)"),
     ],
 )
 def test_launches_that_train_otherwise(program: str, flags: str, named: str) -> None:
@@ -56,9 +56,9 @@ def test_continued_pre_training_is_read() -> None:
 @pytest.mark.parametrize(
     ("document", "path", "named"),
     [
-        ("model: {model_id: qwen}\ntraining: {stage: sft}\n", "/training/stage", "supervised fine-tuning"),
-        ("actor_rollout_ref: {model: {path: x}}\n", "/actor_rollout_ref", "reinforcement learning"),
-        ("rl_config: {n: 8}\nactor_config: {lr: 1}\n", "/rl_config", "reinforcement learning"),
+        ("model: {model_id: qwen}\ntraining: {stage: sft}\n", "/training/stage", "SFT"),
+        ("actor_rollout_ref: {model: {path: x}}\n", "/actor_rollout_ref", "RL"),
+        ("rl_config: {n: 8}\nactor_config: {lr: 1}\n", "/rl_config", "RL"),
         ("model_name_or_path: x\nfinetuning_type: lora\n", "/finetuning_type", "LoRA"),
     ],
 )

@@ -173,7 +173,7 @@ def test_a_feature_that_nobody_knows_is_refused_by_name() -> None:
 
 
 def test_an_estimate_needs_a_strategy_that_the_cluster_can_hold() -> None:
-    with pytest.raises(SpecError, match="needs a strategy") as missing:
+    with pytest.raises(SpecError, match="strategy is required") as missing:
         estimate(spec_of())
     assert missing.value.errors[0].path == "/strategy"
     with pytest.raises(SpecError, match="16 ranks, but the cluster has 8"):
@@ -260,7 +260,6 @@ def test_fractions_of_a_group_are_refused_wherever_a_strategy_is_predicted(
             predict(spec)
         (error,) = refused.value.errors
         assert error.path == path
-        assert error.hint
 
 
 def test_a_strategy_that_a_search_does_not_plan_is_told() -> None:

@@ -146,7 +146,7 @@ def test_flags_are_named_as_they_stand_in_the_script() -> None:
 
 def test_nothing_to_improve_is_refused() -> None:
     spec = launch().spec.model_copy(update={"strategy": None})
-    with pytest.raises(SpecError, match="needs a strategy"):
+    with pytest.raises(SpecError, match="strategy is required"):
         improve(Launch(spec), planner=planner)
 
 
