@@ -120,7 +120,7 @@ def _beside(plan_set: PlanSet) -> str:
 ROWS: Final = (
     *("layout", "schedule and memory", "step, s", "80 % interval, s", "tokens/s a card", "MFU, %"),
     *("highest measured MFU, %", "memory, GiB", "P(fits)", "expected step, s", "regret at the 80th percentile, %"),
-    "rests on no run",
+    "not covered by any run",
 )
 
 
@@ -144,7 +144,7 @@ def _plan_cells(found: Plan) -> dict[str, str]:
         cells["regret at the 80th percentile, %"] = f"{found.regret_p80_pct:.1f}"
     if found.evidence:
         missing = [f"{each.axis} {each.value}" for each in found.evidence if each.runs == 0]
-        cells["rests on no run"] = ", ".join(name.removeprefix("feature ") for name in missing) or "nothing"
+        cells["not covered by any run"] = ", ".join(name.removeprefix("feature ") for name in missing) or "nothing"
     return cells
 
 

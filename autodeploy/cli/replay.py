@@ -42,13 +42,13 @@ def replay(
         figures = {"mean_before": found.mean_before, "mean_after": found.mean_after, "passes": passes}
         write_report(json_text({**figures, "runs": runs}), output)
     else:
-        names = ("run", "cluster", "measured_s", "error_before", "error_now", "replay_memory")
+        names = ("run", "cluster", "measured", "error_before", "error_now", "replay_memory")
         titles = [command_text(language(lang), name) for name in names]
         rows = [
             [
                 run.id,
                 run.cluster,
-                "" if run.measured_s is None else f"{run.measured_s:.4g}",
+                "" if run.measured_s is None else f"{run.measured_s:.4g} s",
                 _share(run.error_before),
                 run.refused or _share(run.error_after),
                 " -> ".join(filter(None, (_share(run.memory_error_before), _share(run.memory_error_after)))),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-COLUMNS = ("run", "plan", "cluster", "measured_s", "predicted_s", "error", "inside")
+COLUMNS = ("run", "plan", "cluster", "measured", "predicted", "error", "inside")
 FIGURES = (
     *("id", "plan_id", "cluster", "profile", "model", "num_npus", "measured_step_time_s", "predicted_step_time_s"),
     *("predicted_low_s", "predicted_high_s", "predicted_memory_gib", "error", "memory_error", "inside"),
@@ -194,8 +194,7 @@ def _cells(row: dict[str, Any], lang: Language) -> list[str]:
     inside = "" if row["inside"] is None else command_text(lang, "yes" if row["inside"] else "no")
     return [
         *(str(row[name]) for name in ("id", "plan_id", "cluster")),
-        _seconds(row["measured_step_time_s"]),
-        _seconds(row["predicted_step_time_s"]),
+        *(f"{found} s" if (found := _seconds(row[name])) else "" for name in FIGURES[6:8]),
         _share(row["error"]),
         inside,
     ]

@@ -73,10 +73,9 @@ def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:
         return None
     same_cards = len({point.num_npus for point in points}) == 1
     shown = points if len(points) <= MOST_POINTS else (*points[: MOST_POINTS - 1], points[-1])
-    text = report_text(lang, "semicolon").join(_point(point, lang, same_cards=same_cards) for point in shown)
-    if len(shown) < len(points):
-        return report_text(lang, "pareto_some", count=len(points), shown=len(shown), points=text)
-    return report_text(lang, "pareto", count=len(points), points=text)
+    told = [_point(point, lang, same_cards=same_cards) for point in shown]
+    told += ["..."] if len(shown) < len(points) else []
+    return report_text(lang, "pareto", count=len(points), points=report_text(lang, "semicolon").join(told))
 
 
 def _point(point: ParetoPoint, lang: Language, *, same_cards: bool) -> str:

@@ -66,7 +66,7 @@ async def test_a_plan_is_rehearsed_on_fewer_nodes(sqlite_url):
         larger = await client.get(f"/v1/plans/{plan_id}/export", params={**asked, "rehearse": "4nodes"})
         unknown = await client.get(f"/v1/plans/{plan_id}/export", params={**asked, "rehearse": "3nodes"})
     assert script.status_code == 200
-    assert f"# a rehearsal of plan {plan_id} on 8 of its 32 cards" in script.text
+    assert f"# rehearsal of plan {plan_id} on 8 of its 32 cards" in script.text
     assert "_rehearsal_1node.sh" in script.headers["content-disposition"]
     assert estimate_of(import_document(script.text).spec()).num_npus_used == 8
     assert "rehearse=1node" in page.text

@@ -184,7 +184,7 @@ def test_the_command_refuses_and_obeys(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AUTODEPLOY_DATABASE_URL", f"sqlite:///{path}")
     old_file(path)
     assert command("upgrade") == 0
-    assert f"the database as it was: {path}.0004" in capsys.readouterr().err
+    assert f"copy of the previous database: {path}.0004" in capsys.readouterr().err
     assert command("downgrade", "0003") == 2
     error = capsys.readouterr().err
     assert "going back to 0003 would lose: api_keys (1)" in error

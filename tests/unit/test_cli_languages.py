@@ -61,7 +61,7 @@ def chinese(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
         (["profiles", "show", "cloudmatrix-384"], "每卡 2 个 die，每节点 8 卡"),
         (["models", "ls"], "参数 B"),
         (["models", "show", "deepseek-v3"], "# 来源："),
-        (["doctor"], "通过  数据库：SQLite，尚未建立"),
+        (["doctor"], "通过  数据库：SQLite，首次使用时建立"),
         (["keys", "ls"], "最近使用"),
         (["runs", "ls"], "区间内"),
         (["import", str(FILES / "mindspeed_moe.sh"), "--show"], "已采用"),
@@ -212,4 +212,4 @@ def test_a_plan_of_an_unknown_architecture_says_so(chinese: Any, tmp_path: Path)
     assert "请核对：未知架构 NewForCausalLM，按 Llama 的键读取：请检查结果" in told
     assert "请核对：/d_model = 2048：/hidden_size 为 1024" in told
     assert "请核对：未知，请确认其不影响预测：some_new_key" in told
-    assert "to be checked: unknown architecture NewForCausalLM" in chinese("estimate", str(path), "--lang", "en")[2]
+    assert "please check: unknown architecture NewForCausalLM" in chinese("estimate", str(path), "--lang", "en")[2]

@@ -155,7 +155,7 @@ def test_what_half_of_the_peak_asks_for_is_told() -> None:
         }
     )
     assert goal_line(plan, "en") == (
-        "MFU of 50.0 % is a step of 80.0 s: 20.0 s less, as much as 50.0 % of operators below peak"
+        "MFU 50.0 % needs a step of 80.0 s, 20.0 s less: as much as 50.0 % of operators below peak"
     )
     assert "MFU 50.0 %" in str(goal_line(plan, "zh"))
     far = plan.model_copy(update={"mfu": 0.1})
@@ -172,9 +172,9 @@ def test_what_lies_beyond_the_roofline_is_told_with_what_would_change_it() -> No
         assert row.bound == ("compute" if row.kind in {"attention", "grouped_gemm"} else row.bound)
         assert row.bound == "memory" or row.flops > 0.0
     first = max(layer.operators, key=lambda row: row.beyond_s)
-    assert beyond_line(layer, "en").startswith(f"beyond the roofline, and what would change it: {first.name} ")
+    assert beyond_line(layer, "en").startswith(f"time beyond the roofline, and what would reduce it: {first.name} ")
     chinese = beyond_line(layer, "zh")
     assert first.name in chinese
     assert "beyond" not in chinese
     uneven = first.model_copy(update={"uneven_s": 2.0 * first.forward_s + 2.0 * first.backward_s})
-    assert "an even load of experts" in beyond_line(layer.model_copy(update={"operators": (uneven,)}), "en")
+    assert "balance the load of experts" in beyond_line(layer.model_copy(update={"operators": (uneven,)}), "en")

@@ -55,8 +55,9 @@ def test_what_none_beats_is_named() -> None:
     assert f"TP{third.strategy.tp} PP{third.strategy.pp}" in line
     many = pareto_line(found.model_copy(update={"pareto": found.pareto * 3}), "en")
     assert many is not None
-    assert many.startswith("9 Pareto-optimal plans (time, memory, cards), 4 of them: ")
-    assert many.count(";") == 3, "as many as it says"
+    assert many.startswith("9 Pareto-optimal plans (time, memory, cards): ")
+    assert many.count(";") == 4
+    assert many.endswith("; ...")
     alone = found.model_copy(update={"pareto": found.pareto[:1]})
     assert pareto_line(alone, "en") is None
 

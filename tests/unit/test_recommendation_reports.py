@@ -46,12 +46,12 @@ def test_every_fact_of_the_ranking_is_said_in_english() -> None:
     for part in (
         "RECOMMENDED TP2 PP16",
         "80 % interval 52.2-58.3 GiB; P(fits) 97 %",
-        "rests on no run: EP 32; nearest record: pangu-ultra-moe-718b-6144, predicted 8.2 % too long",
-        "every time is multiplied by 1.03: the measured run an A3 script took 67.1 s, predicted 65.1 s (its README)",
+        "not covered by any run: EP 32; nearest record: pangu-ultra-moe-718b-6144, predicted 8.2 % too long",
+        "all times are scaled by 1.03: the measured run an A3 script took 67.1 s, predicted 65.1 s (its README)",
         "TP4 PP8 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %) and bets on: EP 64 (+6.2 % if lost); ",
         "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features",
         "ranked by regret: time beyond the best of 38 plans, 80th percentile of 200 draws of 2 uncertain numbers; "
-        "those with P(fits) of 90 % first; gains that no run has shown count by 62 ± 24 %",
+        "those with P(fits) of 90 % first; gains not shown by any run count 62 ± 24 %",
         "2 TP1 PP16 VPP2 EP48 adaptive_pipe 139.2 55.9 94 % +3.7 % 2.9 % ≈ #1",
     ):
         assert part in text
@@ -168,7 +168,7 @@ def test_evidence_puts_what_no_run_has_first() -> None:
     ]
     line = evidence_line(plan, "en")
     assert line is not None
-    assert line.startswith("rests on no run: EP 48, Adaptive Pipe; nearest record: pangu")
+    assert line.startswith("not covered by any run: EP 48, Adaptive Pipe; nearest record: pangu")
 
 
 def test_evidence_of_a_proven_plan_names_the_weakest() -> None:
@@ -177,10 +177,10 @@ def test_evidence_of_a_proven_plan_names_the_weakest() -> None:
         Evidence(axis="moe_dispatcher", value="alltoall_seq", runs=1),
     )
     plan = factories.plan(1, evidence=given)
-    assert evidence_line(plan, "en") == "every axis and feature has runs; fewest alltoall_seq: 1"
+    assert evidence_line(plan, "en") == "every axis and feature has runs; fewest: alltoall_seq (1)"
     plan = factories.plan(1, evidence=given[:1])
     assert evidence_line(plan, "en") == (
-        "every axis and feature has runs; fewest TP 2: 3; nearest record: near, predicted 4.0 % too short"
+        "every axis and feature has runs; fewest: TP 2 (3); nearest record: near, predicted 4.0 % too short"
     )
     assert in_words(Evidence(axis="micro_batch_size", value=2, runs=0), "zh") == "微批 2"
 

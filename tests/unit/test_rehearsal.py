@@ -132,7 +132,7 @@ def test_the_script_starts_the_rehearsal(name):
     assert told.filename.endswith("_rehearsal_2nodes.sh")
     lines = told.text.splitlines()
     assert lines[0] == artefact.text.splitlines()[0]
-    assert lines[1] == f"# a rehearsal of plan {found.of.plan_id} on 16 of its {found.of.num_npus_used} cards"
+    assert lines[1] == f"# rehearsal of plan {found.of.plan_id} on 16 of its {found.of.num_npus_used} cards"
     assert f"GBS={found.spec.training.global_batch_size.value}" in lines
     assert f"PP={found.plan.strategy.pp}" in lines
     read_back = planner.estimate(import_document(told.text).spec())
@@ -174,7 +174,7 @@ def test_nodes_that_are_no_rehearsal_are_refused():
     with pytest.raises(SpecError, match="1node, 2nodes or 4nodes, not '3nodes'"):
         rehearse(plan_set, plan, "3nodes", planner)
     few = plan.model_copy(update={"num_npus_used": 16})
-    with pytest.raises(SpecError, match="2 nodes have 16 cards, the plan runs on 16"):
+    with pytest.raises(SpecError, match="2 nodes have 16 cards, but the plan runs on 16"):
         rehearse(plan_set, few, "2nodes", planner)
     assert smaller_than(plan_set, few) == ("1node",)
     assert smaller_than(plan_set, plan) == ("1node", "2nodes", "4nodes")

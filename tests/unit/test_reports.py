@@ -215,7 +215,7 @@ def test_a_single_axis_is_not_listed_with_and():
         ({"moe_dispatcher": "allgather"}, "allgather"),
         ({"swap": ()}, "swap -"),
         ({"features": ("flash_attention", "grouped_gemm")}, "-overlap_grad_reduce"),
-        ({"layers_per_stage": (4,) * 15 + (1,)}, "layers or memory placed otherwise"),
+        ({"layers_per_stage": (4,) * 15 + (1,)}, "different placement of layers or memory"),
     ],
 )
 def test_rows_that_look_alike_say_what_differs(changes, remark):

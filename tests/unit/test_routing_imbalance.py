@@ -152,4 +152,4 @@ def test_a_report_names_the_factors_and_where_they_hold() -> None:
         assert any("EP32" in text for text in plan_block(spec, plan, lang, name="plan").lines)
     forced = predicted(training={"router": "forced"}).experts
     assert forced is not None
-    assert experts_line(forced, "en") == "experts: all of EP32 loaded alike; router: forced"
+    assert experts_line(forced, "en") == "experts: equal load on all ranks of EP32; router: forced"
