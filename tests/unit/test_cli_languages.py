@@ -121,7 +121,7 @@ def test_a_broken_file_is_refused_in_chinese_with_its_place(chinese: Any, tmp_pa
 def test_a_broken_json_file_is_refused_in_chinese(chinese: Any, tmp_path: Path) -> None:
     broken = tmp_path / "spec.json"
     broken.write_text('{"model": "llama2-7b",,}')
-    assert chinese("plan", str(broken))[2] == "错误：spec.json：第 1 行第 23 列：不是 JSON：应为双引号括起的键名\n"
+    assert chinese("plan", str(broken))[2] == "错误：spec.json：第 1 行第 23 列：无效的 JSON：应为双引号括起的键名\n"
 
 
 def words_of(text: str) -> list[str]:
