@@ -195,7 +195,7 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
 
 
 def breakdowns_in(spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]) -> list[Breakdown]:
-    """The same where the software has moved; nothing else moves it."""
+    """The step of `reestimate` as one part, where the software has moved; nothing else moves it."""
     software = {number.name for number in numbers if "release_current" in number.multiplies}
     power, step_time_s = 1.0 if plan.rank > 1 else 2.0, reestimate(spec, plan).step_time_s
     moved = [power * sum(by for name, by in world.items() if name in software) for world in worlds]
@@ -207,11 +207,6 @@ def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
     from autodeploy.planner import lowered as lowered_by_planner
 
     return lowered_by_planner(spec, plan)
-
-
-def breakdown_of(spec: Spec, plan: Plan) -> Breakdown:
-    """The step of `reestimate`, as one part."""
-    return Breakdown(compute_s=reestimate(spec, plan).step_time_s)
 
 
 def prepare(spec: Spec) -> object:

@@ -60,13 +60,10 @@ class Planner(Protocol):
     def reestimate(self, spec: Spec, plan: Plan) -> Plan:
         """A plan of this spec predicted once more, under the overlay that the spec has now."""
 
-    def breakdown_of(self, spec: Spec, plan: Plan) -> Breakdown:
-        """The parts of the step of `reestimate` alone."""
-
     def breakdowns_in(
         self, spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]
     ) -> list[Breakdown]:
-        """The same in each world in which these numbers have moved."""
+        """The parts of the step of `reestimate` alone, in each world in which these numbers have moved."""
 
     def lowered(self, spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
         """What the formulas read of a plan of this spec."""

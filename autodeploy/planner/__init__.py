@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from autodeploy.planner.bounds import strategy_bounds
 from autodeploy.planner.predictions import (
-    breakdown_of,
     breakdowns_in,
     estimate,
     lowered,
@@ -28,7 +27,6 @@ __all__ = [
     "Prepared",
     "Progress",
     "WhyNot",
-    "breakdown_of",
     "breakdowns_in",
     "budget_of",
     "check_space",

@@ -71,17 +71,11 @@ def reestimate(spec: Spec, plan: Plan) -> Plan:
     return with_run(prepared, predicted(plan.strategy, context, spec, prepared.identity).plan)
 
 
-def breakdown_of(spec: Spec, plan: Plan) -> Breakdown:
-    """The parts of a plan's step predicted once more: of `reestimate` these alone, for a fit that asks often.
-
-    As the model predicts them by itself: no measured run of the same work rescales them.
-    """
-    return Breakdown(**estimated(plan.strategy, plan_context(spec, plan)).estimate.breakdown)
-
-
 def breakdowns_in(spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]) -> list[Breakdown]:
-    """`breakdown_of` in each world in which these numbers have moved, all priced together; for slopes, so without the
-    limits of fractions.
+    """The parts of a plan's step predicted once more, in each world in which these numbers have moved.
+
+    All are priced together, for a fit that asks often: for slopes, so without the limits of fractions. As the model
+    predicts them by itself: no measured run of the same work rescales them.
     """
     context = plan_context(spec, plan)
     candidate = candidate_for(context, plan.strategy)

@@ -63,8 +63,8 @@ def trials(name: str, nodes: str, count: int, seed: int, *, profiled: bool = Fal
         true_s = math.inf
         while abs(true_s / plan.step_time_s - 1.0) > MOST:
             hidden = _hidden(spec, rng)
-            true_s = planner.breakdown_of(_on(spec, hidden), plan).step_time_s
-        small = planner.breakdown_of(_on(rehearsal.spec, hidden), rehearsal.plan)
+            true_s = planner.breakdowns_in(_on(spec, hidden), plan, (), [{}])[0].step_time_s
+        small = planner.breakdowns_in(_on(rehearsal.spec, hidden), rehearsal.plan, (), [{}])[0]
         small_s = small.step_time_s * _noise(rng)
         full_s = true_s * _noise(rng)
         measured = [MeasuredRun(step_time_s=small_s), *([_trace(small, rng)] if profiled else [])]

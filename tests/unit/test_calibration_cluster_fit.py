@@ -24,7 +24,7 @@ from autodeploy.calibration.fit import jacobian_of
 from autodeploy.calibration.overlays import covariance_of
 from autodeploy.calibration.parameters import NUISANCES, UNFITTED
 from autodeploy.evaluation.inputs.machine import Machine, machine_of
-from autodeploy.planner import breakdown_of, breakdowns_in, estimate, profile_hash
+from autodeploy.planner import breakdowns_in, estimate, profile_hash
 from autodeploy.ranking.uncertainty import parameter_variance
 from autodeploy.reports.profiler_parts import predicted_parts
 from autodeploy.services.cluster_calibration import benchmark_overlay
@@ -67,7 +67,7 @@ def step_s(tp: int, overlay: Overlay) -> float:
 
 
 def on_cluster(of: Spec, plan: Plan, overlay: Overlay) -> Breakdown:
-    return breakdown_of(under(of, overlay), plan)
+    return breakdowns_in(under(of, overlay), plan, (), [{}])[0]
 
 
 def under(of: Spec, overlay: Overlay) -> Spec:

@@ -78,7 +78,8 @@ def test_any_strategy_of_the_same_work_is_multiplied_alike() -> None:
     spec = launch().spec
     assert spec.strategy is not None
     other = spec.model_copy(update={"strategy": spec.strategy.model_copy(update={"tp": 4})})
-    plain = planner.breakdown_of(other, planner.estimate(other, features=launch().features)).step_time_s
+    there = planner.estimate(other, features=launch().features)
+    plain = planner.breakdowns_in(other, there, (), [{}])[0].step_time_s
     ratio = predicted().rescaled.ratio if predicted().rescaled else None
     assert planner.estimate(other, features=launch().features).step_time_s == pytest.approx((ratio or 0.0) * plain)
 
@@ -273,7 +274,7 @@ def test_of_a_clusters_other_work_its_run_says_nothing() -> None:
 
 def test_a_fit_reads_what_the_model_predicts_by_itself() -> None:
     assert predicted().rescaled is not None
-    own = planner.breakdown_of(launch().spec, predicted()).step_time_s
+    own = planner.breakdowns_in(launch().spec, predicted(), (), [{}])[0].step_time_s
     assert own == pytest.approx(predicted().rescaled.predicted_step_time_s, rel=1e-6)
 
 
