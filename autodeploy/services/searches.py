@@ -347,7 +347,8 @@ class SearchService:
     def find_status(self, search_id: str) -> str | None:
         """The status alone, None without such a search."""
         with self._database.read() as session:
-            return Searches(session).status(search_id) if self._is_there(session, search_id) else None
+            found = Searches(session).whose_status(search_id)
+        return found[1] if found is not None and self._principal.sees(found[0]) else None
 
     def _is_there(self, session: Session, search_id: str) -> bool:
         """Whether there is such a search that the caller sees."""

@@ -7,9 +7,10 @@ dead cannot finish what another one has taken over.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import CursorResult, bindparam, select, update
+from sqlalchemy import CursorResult, Update, bindparam, select, update
 
 from autodeploy.store import queue_state
 from autodeploy.store.deliveries import Deliveries
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
 
     from autodeploy.specs.planset import PlanSet
@@ -46,6 +46,13 @@ _CLAIM = (
     .returning(SearchRow.id, SearchRow.attempts)
     .execution_options(synchronize_session=False)
 )
+_HELD = (
+    (SearchRow.id == bindparam("search_id"))
+    & (SearchRow.status == "running")
+    & (SearchRow.owner == bindparam("held_by"))
+    & (SearchRow.attempts == bindparam("attempt"))
+)
+_CANCEL_REQUESTED = select(SearchRow.cancel_requested).where(_HELD)
 ONE_SLOT = SlotRules()
 
 
@@ -108,16 +115,16 @@ class Queue:
 
     def beat(self, claim: Claim, *, now: datetime) -> bool:
         """Says that the search is alive. False when the claim holds no longer."""
-        return self._change(_held(claim), heartbeat_at=now) == 1
+        return self._change(claim, heartbeat_at=now) == 1
 
     def cancel_requested(self, claim: Claim) -> bool:
         """Whether somebody asked to stop it, or it is not ours any more."""
-        wanted = self.session.scalar(select(SearchRow.cancel_requested).where(_held(claim)))
+        wanted = self.session.scalar(_CANCEL_REQUESTED, _names(claim))
         return wanted is None or wanted
 
     def finish(self, claim: Claim, plan_set: PlanSet, *, now: datetime) -> bool:
         """Stores the result. False, and nothing is stored, when the claim holds no longer."""
-        if self._change(_held(claim), heartbeat_at=now) != 1:
+        if self._change(claim, heartbeat_at=now) != 1:
             return False
         Searches(self.session).store_result(claim.search_id, plan_set, now=now)
         self.events.append(claim.search_id, STATUS, [{"status": plan_set.status}], now=now)
@@ -127,7 +134,7 @@ class Queue:
     def end(self, claim: Claim, status: str, error: str | None, *, now: datetime) -> bool:
         """Finishes without a result: cancelled or failed. False when the claim holds no longer."""
         done = self._change(
-            _held(claim), status=status, error=error, owner=None, heartbeat_at=None, updated_at=now, finished_at=now
+            claim, status=status, error=error, owner=None, heartbeat_at=None, updated_at=now, finished_at=now
         )
         if done:
             self.events.append(claim.search_id, STATUS, [{"status": status, "error": error}], now=now)
@@ -142,12 +149,7 @@ class Queue:
         if self._cancelled_instead(claim, now):
             return "cancelled"
         done = self._change(
-            _held(claim),
-            status="queued",
-            owner=None,
-            heartbeat_at=None,
-            attempts=SearchRow.attempts - 1,
-            updated_at=now,
+            claim, status="queued", owner=None, heartbeat_at=None, attempts=claim.attempt - 1, updated_at=now
         )
         if done:
             self.events.append(claim.search_id, STATUS, [{"status": "queued", "reason": "shutdown"}], now=now)
@@ -164,13 +166,13 @@ class Queue:
         if claim.attempt >= max_attempts:
             ended = self.end(claim, "failed", f"{error} ({claim.attempt} attempts)", now=now)
             return "failed" if ended else None
-        done = self._change(_held(claim), status="queued", owner=None, heartbeat_at=None, updated_at=now)
+        done = self._change(claim, status="queued", owner=None, heartbeat_at=None, updated_at=now)
         if done:
             self.events.append(claim.search_id, STATUS, [{"status": "queued", "reason": error}], now=now)
         return "queued" if done else None
 
     def _cancelled_instead(self, claim: Claim, now: datetime) -> bool:
-        wanted = self.session.scalar(select(SearchRow.cancel_requested).where(_held(claim)))
+        wanted = self.session.scalar(_CANCEL_REQUESTED, _names(claim))
         return bool(wanted) and self.end(claim, "cancelled", None, now=now)
 
     def recover(
@@ -211,18 +213,20 @@ class Queue:
             self.events.append(search_id, STATUS, [{"status": "running", "cancel_requested": True}], now=now)
         return before
 
-    def _change(self, which: ColumnElement[bool], **columns: object) -> int:
-        result = self.session.execute(
-            update(SearchRow).where(which).values(**columns).execution_options(synchronize_session=False)
-        )
+    def _change(self, claim: Claim, **columns: object) -> int:
+        values = {f"new_{name}": value for name, value in columns.items()}
+        result = self.session.execute(_change_of(*columns), _names(claim) | values)
         assert isinstance(result, CursorResult)
         return result.rowcount
 
 
-def _held(claim: Claim) -> ColumnElement[bool]:
-    return (
-        (SearchRow.id == claim.search_id)
-        & (SearchRow.status == "running")
-        & (SearchRow.owner == claim.owner)
-        & (SearchRow.attempts == claim.attempt)
-    )
+def _names(claim: Claim) -> dict[str, object]:
+    """The parameters of `_HELD`."""
+    return {"search_id": claim.search_id, "held_by": claim.owner, "attempt": claim.attempt}
+
+
+@cache
+def _change_of(*columns: str) -> Update:
+    """Gives these columns of a held search the values `new_...`."""
+    values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in columns}
+    return update(SearchRow).where(_HELD).values(**values).execution_options(synchronize_session=False)

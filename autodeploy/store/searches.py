@@ -75,7 +75,12 @@ STORED_COLUMNS: tuple[Any, ...] = (
     *OVERLAYS_AT,
 )
 NUM_STORED = 10
-STORED = select(*STORED_COLUMNS).where(SearchRow.id == bindparam("search_id"))
+# What is asked of one search all the time, put together once.
+_THIS = SearchRow.id == bindparam("search_id")
+STORED = select(*STORED_COLUMNS).where(_THIS)
+STATUS, TEAM = select(SearchRow.status).where(_THIS), select(SearchRow.team).where(_THIS)
+WHOSE_STATUS = select(SearchRow.team, SearchRow.status).where(_THIS)
+ENGINE = select(SearchRow.engine_version).where(_THIS)
 STATUSES = select(SearchRow.id, SearchRow.status).where(SearchRow.id.in_(bindparam("search_ids", expanding=True)))
 TAGS = (
     select(TagRow.search_id, TagRow.tag)
@@ -133,11 +138,16 @@ class Searches:
 
     def status(self, search_id: str) -> str | None:
         """The status alone, without reading the documents."""
-        return self.session.scalar(select(SearchRow.status).where(SearchRow.id == search_id))
+        return self.session.scalar(STATUS, {"search_id": search_id})
 
     def team(self, search_id: str) -> str | None:
         """Whose search it is."""
-        return self.session.scalar(select(SearchRow.team).where(SearchRow.id == search_id))
+        return self.session.scalar(TEAM, {"search_id": search_id})
+
+    def whose_status(self, search_id: str) -> tuple[str, str] | None:
+        """Whose search it is, and its status."""
+        row = self.session.execute(WHOSE_STATUS, {"search_id": search_id}).one_or_none()
+        return None if row is None else (row.team, row.status)
 
     def statuses(self, search_ids: Sequence[str]) -> dict[str, str]:
         """The status of each of these searches that is there."""
@@ -145,7 +155,7 @@ class Searches:
 
     def engine_version(self, search_id: str) -> str | None:
         """Which engine's search it is."""
-        return self.session.scalar(select(SearchRow.engine_version).where(SearchRow.id == search_id))
+        return self.session.scalar(ENGINE, {"search_id": search_id})
 
     def lock(self, search_id: str) -> SearchRow | None:
         """The search, and nobody else changes it in this transaction."""
