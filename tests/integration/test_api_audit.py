@@ -19,7 +19,7 @@ from autodeploy.services.access import ANYONE
 from autodeploy.services.audit import AuditLog
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
-from tests.integration.test_api_teams import OWN_PAGE, Site, kept_calls, routes_of, shared_site  # noqa: F401
+from tests.integration.test_api_teams import OWN_PAGE, Site, routes_of, shared_site  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -131,7 +131,7 @@ async def test_what_pages_change_is_noted_alike(site: Site) -> None:
     assert f"/searches/{search_id}" in listed
     assert 'name="author" value="vision-writer"' in listed
     assert 'name="team"' not in listed
-    assert 'data-t="By"' in listed, "a column says who asked"
+    assert 'data-t="Author"' in listed, "a column says who asked"
     assert 'data-t="Team"' not in listed
     for query, is_there in (("team=vision", True), ("team=speech", False), ("author=speech-writer", False)):
         listed = (await client.get(f"/?{query}", headers=site.by("root"))).text

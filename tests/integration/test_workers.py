@@ -114,7 +114,7 @@ async def test_ready_says_it_and_so_do_document_and_page(migrated_postgres_dsn):
         assert (await client.get(f"/v1{path}")).json()["no_live_worker"] is True
         assert 'id="progress-no-worker" class="card warn">' in (await client.get(path)).text
         page = (await client.get(path, headers={"Accept-Language": "zh"})).text
-        assert "没有存活的工作进程" in page
+        assert "没有运行中的工作进程" in page
         cancelled = (await client.post(f"/v1{path}/cancel")).json()
         assert "no_live_worker" not in cancelled
 
