@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from functools import cache
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import Field, SerializationInfo, WrapValidator, model_serializer, model_validator
 
@@ -92,9 +94,25 @@ def _messages(value: Any) -> Iterator[Message]:
 def _parts(value: Any) -> Iterable[Any]:
     """What may hold sentences: fields, values and items, but not columns of numbers."""
     if isinstance(value, Document):
-        return [getattr(value, name) for name in type(value).model_fields]
+        return [getattr(value, name) for name in _speaking(type(value))]
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, tuple | list) and value and isinstance(value[0], str | Document | tuple | list | dict):
         return value
     return ()
+
+
+@cache
+def _speaking(document: type[Document]) -> tuple[str, ...]:
+    """Its fields that may hold sentences."""
+    return tuple(name for name, field in document.model_fields.items() if _may_speak(field.annotation))
+
+
+def _may_speak(of: Any) -> bool:
+    """Whether a value of that type may be, or hold, a sentence: numbers and choices are none."""
+    origin, inside = get_origin(of), get_args(of)
+    if origin is Annotated:
+        return _may_speak(inside[0])
+    if origin in (Union, UnionType, tuple):
+        return any(_may_speak(each) for each in inside)
+    return origin is not Literal and of not in (int, float, bool, None, NoneType, Ellipsis)
