@@ -48,7 +48,7 @@ def test_the_ledger_shows_prediction_measurement_and_what_the_overlay_mends(visi
     expect(clusters.locator("tbody tr")).to_contain_text("software ×")
     profiler = page.locator("section", has=page.locator("#profiler"))
     expect(profiler.locator("tbody tr")).to_have_count(5)
-    expect(profiler).to_contain_text("pipeline bubble, pipeline send")
+    expect(profiler).to_contain_text("bubble, PP send")
     expect(page.locator("section", has=page.locator("#reranked1")).locator("tbody tr")).to_have_count(6)
     expect(page.locator(".plot svg")).to_be_visible()
     assert page.locator(".plot circle").count() > len(shipped_points())
