@@ -166,5 +166,5 @@ def test_the_ladder_of_post_training_is_predicted_from_one_assumption_file():
 
 def test_a_figure_of_pre_training_is_not_read_off_a_step_of_reinforcement_learning():
     case = next(case for case in published() if case.case == "pangu_ultra_moe_rl_ladder")
-    with pytest.raises(SpecError, match="read off a step of pre-training"):
+    with pytest.raises(SpecError, match="defined for pre-training steps only"):
         METRICS["host_event_ms"](*[RUNS.of(case, case.effects[2].variant)] * 2)

@@ -313,10 +313,10 @@ def test_flags_of_an_indexer_are_read_with_the_parsers_defaults() -> None:
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (f"{MLA} --enable-dsa-indexer --index-topk-pattern CSSSCSSS", "share chosen keys"),
-        (f"{MLA} --enable-dsa-indexer --index-topk-freq 4 --noop-layers 7", "counts as layers"),
+        (f"{MLA} --enable-dsa-indexer --index-topk-pattern CSSSCSSS", "share selected keys"),
+        (f"{MLA} --enable-dsa-indexer --index-topk-freq 4 --noop-layers 7", "padding layers that count"),
         (f"{MLA} --use-sparse-flash-attn", "without an indexer"),
-        ("--full-attention-interval 4", "without its heads"),
+        ("--full-attention-interval 4", "without its number of heads"),
     ],
 )
 def test_flags_of_other_attention_are_refused_by_name(flags: str, named: str) -> None:

@@ -209,8 +209,8 @@ def test_changes_are_combined_where_none_is_enough(launch: Launch, good: CheckRe
     assert [len(remedy.names) > 1 for remedy in report.remedies] == [True]
     nothing = check(launch, CheckLimits(max_memory=0.01), planner=PLANNER)
     assert nothing.remedies == ()
-    assert "no recompute, swap, optimizer or micro batch choice" in render_check(nothing)
-    assert "take the best" not in render_check(nothing), "that needs more, too"
+    assert "no choice of recompute, swap, optimizer or micro batch" in render_check(nothing)
+    assert "use the best plan" not in render_check(nothing), "that needs more, too"
 
 
 def test_limits_fail_their_own_gate(launch: Launch, good: CheckReport) -> None:

@@ -324,7 +324,7 @@ def test_scripts_of_its_trainer_are_read_with_padding_left_out() -> None:
         (f"--enable-dsa-indexer --use-fused-lightning-indexer {MHC}", "pretrain_deepseek4.py", "sparse-flash-attn"),
         (f"{KERNELS} --enable-mhc", "pretrain_deepseek4.py", "without --use-fused-mhc"),
         ("--use-sparse-flash-attn --use-fused-lightning-indexer", "pretrain_deepseek4.py", "without an indexer"),
-        (f"{KERNELS} --indexer-qk-quant-scheme mxfp4", "pretrain_deepseek4.py", "4 or 8 bits"),
+        (f"{KERNELS} --indexer-qk-quant-scheme mxfp4", "pretrain_deepseek4.py", "4- or 8-bit"),
     ],
 )
 def test_launches_of_other_operators_are_refused_by_name(flags: str, program: str, words: str) -> None:

@@ -82,5 +82,5 @@ def test_layers_that_share_chosen_keys_are_said_in_three_ways(said: dict[str, An
 @pytest.mark.parametrize("types", ["F" * 70 + "SSFSSSSS", ["shared"] * 78, ["full", "shared"]])
 def test_layers_that_share_chosen_keys_in_no_rhythm_are_refused(types: object) -> None:
     config = next(row for row in READ if row["name"] == "GLM-5.2")["config"]
-    with pytest.raises(UnsupportedError, match="share chosen keys"):
+    with pytest.raises(UnsupportedError, match="share selected keys"):
         read_hf_config(config | {"indexer_types": types})

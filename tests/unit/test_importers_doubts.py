@@ -47,8 +47,8 @@ def test_doubts_are_in_an_exported_script_as_one_line_each():
     told = plan_set.model_copy(update={"search": search})
     for to in ("mindspeed-llm", "megatron"):
         artefact = export(told, told.plans[0], to)
-        assert "to be checked: line 3: --x = 1 rm -rf /" in artefact.notes[0].rstrip()
-        assert "# Note: to be checked: line 3: --x = 1 rm -rf /" in artefact.text
+        assert "please check: line 3: --x = 1 rm -rf /" in artefact.notes[0].rstrip()
+        assert "# Note: please check: line 3: --x = 1 rm -rf /" in artefact.text
 
 
 def test_only_doubts_change_the_hash_of_a_spec():
