@@ -59,14 +59,15 @@ def read_text(path: Path) -> str:
     """The text of a YAML file; ProfileError when it cannot be read. Of one that is too large, more than is parsed."""
     try:
         if not path.is_file():
-            raise ProfileError(Message("profiles.there_is_no_file", path=path))
+            raise ProfileError(Message("profiles.there_is_no_file", path=path), hint=Message("common.check_path"))
         with path.open("rb") as file:
             data = file.read(MAX_YAML_BYTES + 1)
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ProfileError(Message("common.is_not_utf_8_text_byte", file=path, place=error.start)) from None
     except OSError as error:
-        raise ProfileError(Message("common.cannot_be_read", file=path, reason=os_fault(error))) from None
+        message = Message("common.cannot_be_read", file=path, reason=os_fault(error))
+        raise ProfileError(message, hint=Message("common.check_path")) from None
 
 
 def parse_profile_document(content: Any, *, name: str = "profile") -> ProfileDocument:

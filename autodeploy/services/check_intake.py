@@ -148,7 +148,11 @@ def baseline_in(document: Any, name: str = "") -> Baseline:
         if isinstance(document, dict) and "plans" in document:
             plans = PlanSet.model_validate(document).plans
             if not plans:
-                raise SpecError(Message("services.planset_has_no_plan"), path="/baseline")
+                raise SpecError(
+                    Message("services.planset_has_no_plan"),
+                    path="/baseline",
+                    hint=Message("services.name_search_with_plan"),
+                )
             return Baseline(plan=plans[0], name=name)
         known = document if not isinstance(document, dict) else _without(document, {"search_id", "stale"})
         return Baseline(plan=Plan.model_validate(known), name=name)

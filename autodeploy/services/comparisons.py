@@ -60,5 +60,7 @@ def best_of(document: dict[str, Any], path: str = "/plans") -> tuple[PlanSet, Pl
     except ValidationError as error:
         raise SpecError(errors=field_errors(error, prefix=path, model=PlanSet)) from error
     if not plan_set.plans:
-        raise SpecError(Message("services.planset_has_no_plan"), path=path)
+        raise SpecError(
+            Message("services.planset_has_no_plan"), path=path, hint=Message("services.name_search_with_plan")
+        )
     return plan_set, plan_set.plans[0]

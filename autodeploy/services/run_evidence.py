@@ -140,5 +140,5 @@ def problem_of(met: OutOfMemory, plan: Plan, ranks: int) -> FieldError | None:
     held, limit = met.reserved_gib, plan.memory_limit_gib
     if held is not None and held + (met.asked_gib or 0.0) < LEAST_HELD * least_gib(met, plan):
         message = Message("services.run_held_gib_of_gib_something_else_filled", held=held, limit=limit)
-        return FieldError(f"{at}/reserved_gib", message)
+        return FieldError(f"{at}/reserved_gib", message, Message("services.end_other_processes"))
     return None

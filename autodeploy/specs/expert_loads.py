@@ -67,7 +67,11 @@ def read_expert_loads(name: str, sha256: str | None = None) -> ExpertLoads:
     """
     found = content_hash(Path(name))
     if sha256 is not None and found != sha256:
-        raise SpecError(Message("specs.has_changed_since_spec_was_read", file=Path(name).name), path=FIELD)
+        raise SpecError(
+            Message("specs.has_changed_since_spec_was_read", file=Path(name).name),
+            path=FIELD,
+            hint=Message("specs.read_spec_again"),
+        )
     return _read(name, found)
 
 
@@ -93,7 +97,11 @@ def _content(path: Path) -> bytes:
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise SpecError(Message("common.cannot_be_read", file=path.name, reason=os_fault(error)), path=FIELD) from error
+        raise SpecError(
+            Message("common.cannot_be_read", file=path.name, reason=os_fault(error)),
+            path=FIELD,
+            hint=Message("common.check_path"),
+        ) from error
     if len(content) > MAX_BYTES:
         raise SpecError(
             Message("common.is_larger_than_bytes", file=path.name, limit=MAX_BYTES),

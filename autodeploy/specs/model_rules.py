@@ -32,6 +32,12 @@ _EXPERT_FIELDS = (
 
 def faults(model: ModelSpec) -> list[Fault]:
     """All faults of a model whose fields are valid one by one."""
+    return [
+        (field, message, hint or Message("specs.check_against_config_json")) for field, message, hint in _found(model)
+    ]
+
+
+def _found(model: ModelSpec) -> list[Fault]:
     found = [*_attention_faults(model), *_layer_faults(model), *_type_faults(model), *_expert_faults(model)]
     found += _compressed_faults(model)
     if not found and model.total_params(include_mtp=True) > MAX_TOTAL_PARAMS:

@@ -31,7 +31,10 @@ ASSUMED_CV = 0.8  # of response lengths where only a mean is known
 def _not_above_max(mean: float | None, greatest: int | None) -> None:
     """Lengths whose mean and greatest contradict each other."""
     if mean is not None and greatest is not None and mean > greatest:
-        raise FieldFault(Message("common.exceeds", one=f"mean {mean:g}", other=f"max {greatest}"))
+        raise FieldFault(
+            Message("common.exceeds", one=f"mean {mean:g}", other=f"max {greatest}"),
+            Message("field_fault.at_least", bound=f"{mean:g}"),
+        )
 
 
 class PromptLength(Document):
@@ -214,7 +217,10 @@ class RlTraining(Document):
     def _mini_batches_are_whole(cls, value: int, info: ValidationInfo) -> int:
         prompts = info.data.get("prompts_per_step")
         if prompts is not None and prompts % value:
-            raise FieldFault(Message("common.does_not_divide", part=value, whole=f"prompts_per_step {prompts}"))
+            raise FieldFault(
+                Message("common.does_not_divide", part=value, whole=f"prompts_per_step {prompts}"),
+                Message("common.divisor_of", whole="prompts_per_step"),
+            )
         return value
 
     @field_validator("critic")

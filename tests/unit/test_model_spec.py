@@ -132,11 +132,12 @@ def test_latent_attention_refuses_what_contradicts_it() -> None:
     )
 
 
-def test_all_faults_are_reported_at_once() -> None:
+def test_all_faults_are_reported_at_once_with_hints() -> None:
     found = errors_of(
         EXPERTS | {"num_key_value_heads": 3, "num_experts_per_tok": 17, "layer_types": ["full_attention"]}
     )
     assert {e.path for e in found} == {"/model/num_key_value_heads", "/model/num_experts_per_tok", "/model/layer_types"}
+    assert all(e.hint for e in found)
 
 
 def test_missing_fields_are_reported_alone() -> None:

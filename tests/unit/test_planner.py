@@ -260,6 +260,7 @@ def test_fractions_of_a_group_are_refused_wherever_a_strategy_is_predicted(
             predict(spec)
         (error,) = refused.value.errors
         assert error.path == path
+        assert error.hint
 
 
 def test_a_strategy_that_a_search_does_not_plan_is_told() -> None:

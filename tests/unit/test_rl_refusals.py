@@ -22,13 +22,13 @@ LATIN = re.compile(r"^[ -~]*$")
 @pytest.mark.parametrize(
     ("changes", "path", "hint"),
     [
-        ({"rl": {"response_length": {"mean": 5000, "max": 4096}}}, "/training/rl/response_length/max", ""),
+        ({"rl": {"response_length": {"mean": 5000, "max": 4096}}}, "/training/rl/response_length/max", "at least 5000"),
         (
             {"rl": {"response_length": {"mean": 9, "histogram": {"8": 1.0}}}},
             "/training/rl/response_length/histogram",
             "",
         ),
-        ({"rl": {"updates_per_step": 3}}, "/training/rl/updates_per_step", ""),
+        ({"rl": {"updates_per_step": 3}}, "/training/rl/updates_per_step", "a divisor of prompts_per_step"),
         ({"rl": {"critic": "same"}}, "/training/rl/critic", "ppo"),
         ({"rl": {"generation_precision": "fp8"}}, "/training/rl/generation_precision", "one of bf16"),
         ({"fix": {"rl.generation.precision": "fp8"}}, "/search/fix/rl.generation.precision", "one of bf16"),
@@ -36,7 +36,7 @@ LATIN = re.compile(r"^[ -~]*$")
         ({"fix": {"rl.placement": "separate", "rl.offload": "optimizer"}}, "/search/fix/rl.offload", "colocated"),
         ({"fix": {"rl.mode": "graph"}}, "/search/fix/rl.mode", "rl.generation.mode"),
         ({"target": "mindspeed-rl", "fix": {"rl.placement": "async"}}, "/search/fix/rl.placement", "verl"),
-        ({"fix": {**SEPARATE, "rl.generation_npus": 16}}, "/search/fix/rl.generation_npus", ""),
+        ({"fix": {**SEPARATE, "rl.generation_npus": 16}}, "/search/fix/rl.generation_npus", "a multiple of"),
         ({"spare_nodes": [1]}, "/search/spare_nodes", "leave it out"),
         ({"target": "mindspeed-llm"}, "/search/target", "verl"),
     ],

@@ -132,9 +132,14 @@ def refuse_fractions(candidate: Candidates, context: Context) -> None:
         raise SpecError(
             Message("evaluation.ulysses_degree_of_does_not_divide_cp", ulysses=ulysses, cp=cp),
             path="/strategy/ulysses_degree",
+            hint=Message("common.divisor_of", whole="cp"),
         )
     if experts and experts % ep:
-        raise SpecError(Message("broken_rule.experts_divide_by_ep", ep=ep, experts=experts), path="/strategy/ep")
+        raise SpecError(
+            Message("broken_rule.experts_divide_by_ep", ep=ep, experts=experts),
+            path="/strategy/ep",
+            hint=Message("common.divisor_of", whole="n_routed_experts"),
+        )
     stage, copies = tp * cp * dp, int(candidate.dp_replicate[0])
     if cp * dp % copies or (experts and stage // (etp * ep) % copies):
         raise SpecError(
