@@ -36,7 +36,7 @@ LATIN = re.compile(r"^[ -~]*$")
         ({"fix": {"rl.placement": "separate", "rl.offload": "optimizer"}}, "/search/fix/rl.offload", "colocated"),
         ({"fix": {"rl.mode": "graph"}}, "/search/fix/rl.mode", "rl.generation.mode"),
         ({"target": "mindspeed-rl", "fix": {"rl.placement": "async"}}, "/search/fix/rl.placement", "verl"),
-        ({"fix": {**SEPARATE, "rl.generation_npus": 16}}, "/search/fix/rl.generation_npus", "a multiple of"),
+        ({"fix": {**SEPARATE, "rl.generation_npus": 16}}, "/search/fix/rl.generation_npus", "less than 16"),
         ({"spare_nodes": [1]}, "/search/spare_nodes", "leave it out"),
         ({"target": "mindspeed-llm"}, "/search/target", "verl"),
     ],
