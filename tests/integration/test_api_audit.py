@@ -19,7 +19,7 @@ from autodeploy.services.access import ANYONE
 from autodeploy.services.audit import AuditLog
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
-from tests.integration.test_api_teams import OWN_PAGE, Site, routes_of, shared_site  # noqa: F401
+from tests.integration.test_api_teams import OWN_PAGE, Site, routes_of, shared_site
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
