@@ -77,11 +77,13 @@ def documented_keys(document: Mapping[str, Any], groups: Iterable[str]) -> set[s
 
 
 def keys_of(said: Any) -> set[str]:
-    """The keys of a message and of those among its values; of plain text none that any document knows."""
+    """The keys of a message and of those among its values, but for names of things and lists; of plain text none that
+    any document knows.
+    """
     values = said.get("values", {}).values()
     nested = [each for value in values for each in (value if isinstance(value, list) else [value])]
     found = {key for each in nested if isinstance(each, dict) for key in keys_of(each)}
-    return found | ({said["key"]} if not str(said["key"]).startswith("list.") else set())
+    return found | ({said["key"]} if not str(said["key"]).startswith(("list.", "label.")) else set())
 
 
 @contextmanager
