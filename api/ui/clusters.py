@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from autodeploy import figures
 from autodeploy.errors import SpecError
 from autodeploy.importers.amounts import token_amount
-from autodeploy.reports.cluster_table import cluster_lines, cluster_table, offer_title
+from autodeploy.reports.cluster_table import cluster_lines, cluster_table
 from autodeploy.services.what_if_intake import CompareClustersRequest
 from autodeploy.specs.validation import field_errors
 
@@ -88,7 +88,7 @@ def clusters_context(found: ClusterComparison | None, lang: Language) -> dict[st
     """What the page shows of an answer: its sentences, its table and its picture."""
     if found is None:
         return {"cluster_lines": [], "cluster_table": None, "charts": {}}
-    titles = [offer_title(answer.offer) for answer in found.clusters]
+    titles = [answer.offer.title for answer in found.clusters]
     return {
         "cluster_lines": cluster_lines(found, lang),
         "cluster_table": cluster_table(found, lang),

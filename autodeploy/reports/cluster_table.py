@@ -7,23 +7,17 @@ from typing import TYPE_CHECKING
 from autodeploy.messages import in_language
 from autodeploy.reports.tables import Table
 from autodeploy.reports.texts import command_text, titled
-from autodeploy.reports.wording import degrees, system_title
+from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.clusters import ClusterComparison, ClusterOffer, ClusterPoint
-
-
-def offer_title(offer: ClusterOffer) -> str:
-    """What a person calls the cluster: `CloudMatrix 384`, with its grade where one was asked for."""
-    title = system_title(offer.profile)
-    return title if offer.device is None else f"{title} {offer.device}"
+    from autodeploy.specs.clusters import ClusterComparison, ClusterPoint
 
 
 def cluster_lines(found: ClusterComparison, lang: Language) -> list[str]:
     """Which cluster is cheapest in time, and why others are out."""
     out = [answer for answer in found.clusters if answer.cheapest is None]
-    why = [titled(lang, offer_title(answer.offer), in_language(answer.message, lang)) for answer in out]
+    why = [titled(lang, answer.offer.title, in_language(answer.message, lang)) for answer in out]
     return [in_language(found.message, lang), *why]
 
 
@@ -32,7 +26,7 @@ def cluster_table(found: ClusterComparison, lang: Language) -> Table:
     names = ("cluster", "num_npus", "days", "interval_80", "cost", "versus_cheapest", "layout", "front")
     rows = [
         [
-            offer_title(answer.offer),
+            answer.offer.title,
             f"{point.num_npus:,}",
             f"{point.days:.1f}" + ("" if point.meets_deadline else command_text(lang, "too_late")),
             f"{point.days_low:.1f}\u2013{point.days_high:.1f}",

@@ -9,6 +9,7 @@ from pydantic import Field
 from autodeploy.specs.base import Document
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.told import Text, Told
+from hardware_profiles.loader import list_profiles, load_profile
 
 MAX_CLUSTERS = 4  # of one comparison
 
@@ -19,6 +20,12 @@ class ClusterOffer(Document):
     profile: Annotated[str, Field(min_length=1, max_length=4096, description="by name")]
     device: Annotated[str, Field(max_length=64)] | None = None
     price_per_npu_hour: Annotated[float, Field(gt=0, le=1e6, description="of a card as the vendor counts them")]
+
+    @property
+    def title(self) -> str:
+        """What a person calls the cluster: `CloudMatrix 384`, with its grade where one was asked for."""
+        title = load_profile(self.profile).title if self.profile in list_profiles() else self.profile
+        return title if self.device is None else f"{title} {self.device}"
 
 
 class ClusterPoint(Document):

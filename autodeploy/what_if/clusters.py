@@ -110,12 +110,11 @@ def side_by_side(answers: Sequence[ClusterAnswer], days: float) -> ClusterCompar
     if cheapest is None or best is None:
         message = Message("what_if.none_of_clusters_meets_days_with_cards_that", days=days)
     else:
-        title = _title(marked[cheapest].offer)
         message = Message(
             "what_if.cheapest_in_days_cards_of_days",
             limit=days,
             cards=best.num_npus,
-            cluster=title,
+            cluster=marked[cheapest].offer.title,
             days=best.days,
             cost=best.cost,
         )
@@ -127,11 +126,6 @@ def side_by_side(answers: Sequence[ClusterAnswer], days: float) -> ClusterCompar
         message=message,
         engine_version=ENGINE_VERSION,
     )
-
-
-def _title(offer: ClusterOffer) -> str:
-    """`cloudmatrix-384` or, with a grade, `ascend-800t-a2 910B3`."""
-    return offer.profile if offer.device is None else f"{offer.profile} {offer.device}"
 
 
 def _front(points: Sequence[ClusterPoint]) -> set[tuple[float, float]]:
