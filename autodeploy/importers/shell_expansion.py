@@ -9,7 +9,6 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.shell_arithmetic import ExpressionError, UnknownOperandError, UnreadableError, evaluate
 from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused, Text, Word
 from autodeploy.importers.shell_values import Run, Value, WordBuilder, joined
-from autodeploy.importers.shell_words import MAX_WORDS
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -109,8 +108,6 @@ class Variables:
             for index, element in enumerate(self.arrays[part.name]):
                 if index:
                     builder.cut()
-                if len(builder.words) > MAX_WORDS:
-                    raise self.source.error(part.offset, Message("importers.more_than_entries", count=MAX_WORDS))
                 builder.add(element.runs) if part.quoted else builder.split(element)
         else:
             value = self._value((part,))
