@@ -13,7 +13,6 @@ from autodeploy.importers.shell_statements import StatementReader
 from autodeploy.importers.shell_tests import truth
 from autodeploy.importers.shell_tree import Choice, Command, Condition, Function, NotFollowed, Text
 from autodeploy.importers.shell_values import Run, Value
-from autodeploy.importers.shell_words import MAX_WORDS
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 ARGUMENTS = ("@", "*")
 TESTS = frozenset({"[", "[[", "test"})
 MAX_COMMANDS = 20_000
+MAX_ARGUMENTS = 1_000
 _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 
@@ -202,8 +202,8 @@ class _Follower:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise self.followed.source.error(offset, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
-        if len(arguments) > MAX_WORDS:
-            raise self.followed.source.error(offset, Message("importers.more_than_entries", count=MAX_WORDS))
+        if len(arguments) > MAX_ARGUMENTS:
+            raise self.followed.source.error(offset, Message("importers.more_than_entries", count=MAX_ARGUMENTS))
         scalars = {key: value for key, value in self.variables.scalars.items() if key.isdigit() or key == "#"}
         arrays = {key: value for key, value in self.variables.arrays.items() if key in ARGUMENTS}
         self._set_arguments(arguments, offset)
