@@ -93,7 +93,8 @@ def _require_behind(database: Database, revision: str) -> str:
 
     known = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
     if revision not in known:
-        raise NotFoundError(Message("field_fault.is_invalid", value=revision), hint=", ".join(known))
+        message = Message("common.there_is_no", what=Message("label.revision"), name=revision)
+        raise NotFoundError(message, hint=", ".join(known))
     current = current_revision(database)
     if current not in known:
         raise ConflictError(

@@ -69,7 +69,7 @@ def test_what_would_be_lost_is_counted_and_nothing_is_changed(database):
 
 
 def test_only_what_is_behind_is_gone_back_to(database):
-    with pytest.raises(NotFoundError, match="invalid value 9999"):
+    with pytest.raises(NotFoundError, match="there is no revision 9999"):
         losses_of_downgrade(database, "9999")
     with pytest.raises(ConflictError, match="not older than"):
         downgrade(database, "0006")

@@ -23,14 +23,18 @@ SEARCHED = ("cost_models/schedule", "autodeploy")
 
 
 def share(config: pytest.Config) -> None:
-    """The share of one of several workers that run the whole suite: the last compiles loops, the others modules."""
+    """The share of one of several workers that run the whole suite: the last compiles loops, the others modules.
+
+    Where an installation has compiled them, the last rewrites its share too.
+    """
     given = getattr(config, "workerinput", None)
     if given is None or given["workercount"] < 2 or sys.dont_write_bytecode or not _runs_all(config):
         return
-    number, others = int(given["workerid"].removeprefix("gw")), given["workercount"] - 1
-    if number < others:
-        rewrite_modules(sorted((ROOT / "tests").rglob("test_*.py"))[number::others], config)
-    elif loops_to_compile():
+    number, workers = int(given["workerid"].removeprefix("gw")), given["workercount"]
+    compiles = loops_to_compile()
+    if number < workers - 1 or not compiles:
+        rewrite_modules(sorted((ROOT / "tests").rglob("test_*.py"))[number :: workers - compiles], config)
+    else:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("AUTODEPLOY_CORES", "1")  # a second process would compile as well
             runpy.run_path(str(ROOT / ".ci/warm_up.py"))["compile_loops"]()
