@@ -55,7 +55,7 @@ def run_page(plan: Plan | None, lang: Language, names: dict[str, str]) -> RunPag
         facts=tuple(run_facts(run, lang)),
         shares=_shares(run, names),
         phases=tuple(phases),
-        priors=tuple((prior_in_words(p), p.kind, p.note) for p in run.priors),
+        priors=tuple((prior_in_words(p, lang), p.kind, p.note) for p in run.priors),
         cost=cost_words(run, lang),
         checkpoint=size(run.checkpoint_gb),
         interval=duration(run.checkpoint_interval_s),

@@ -34,13 +34,14 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
     facts += [report_text(lang, f"run_recovery_{run.recovery}")] if run.recovery != "none" else []
     facts += [costs] if (costs := cost_words(run, lang)) else []
     if run.priors:
-        facts.append(report_text(lang, "run_priors", priors="; ".join(map(prior_in_words, run.priors))))
+        known = report_text(lang, "semicolon").join(prior_in_words(each, lang) for each in run.priors)
+        facts.append(report_text(lang, "run_priors", priors=known))
     return facts
 
 
-def prior_in_words(prior: Prior) -> str:
-    """An assumption by the name that overrides it in `run`, with its source."""
-    return f"{prior.name} {prior.value:,g} ({prior.source})"
+def prior_in_words(prior: Prior, lang: Language) -> str:
+    """An assumption with its source."""
+    return report_text(lang, f"prior_{prior.name}", value=f"{prior.value:,g}", source=prior.source)
 
 
 def _total(run: TrainingRun, lang: Language) -> str:
