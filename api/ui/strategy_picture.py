@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.ui.languages import texts, title
 from autodeploy.reports.texts import field_name
-from autodeploy.reports.wording import degrees
-from autodeploy.specs.strategy import Strategy
+from autodeploy.reports.wording import degrees, short_degrees
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
@@ -106,8 +105,8 @@ def _of_pareto(point: ParetoPoint, plan: Plan, lang: Language) -> dict[str, Any]
 
 
 def _point(axes: Mapping[str, int | str], numbers: Numbers, lang: Language) -> dict[str, Any]:
-    values: dict[str, Any] = {**axes, "dp": numbers.dp}
-    layout = degrees(Strategy.model_construct(**values))  # thousands of points, of axes that were searched
+    degrees_of: dict[str, Any] = {**axes, "dp": numbers.dp}
+    layout = short_degrees(degrees_of)
     micro_batch, dispatcher = axes["micro_batch_size"], axes.get("moe_dispatcher", USUAL_DISPATCHER)
     words = [
         layout if micro_batch == 1 else f"{layout} MBS{micro_batch}",

@@ -83,12 +83,11 @@ def estimate(
     from autodeploy.cli.output import write_report, write_text_report
     from autodeploy.errors import SpecError
     from autodeploy.reports.plan_report import render_plan
+    from autodeploy.specs.spec import no_strategy
 
     spec = read_spec(spec_file)
     if spec.strategy is None:
-        raise SpecError(
-            Message("common.is_required", name="strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
-        )
+        raise no_strategy()
     if detail is Detail.OPERATORS:
         _show_operators(spec, server, output_format, output, lang)
         return

@@ -6,18 +6,17 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from autodeploy.errors import SpecError
 from autodeploy.evaluation.layers.alternatives import resolved
 from autodeploy.evaluation.steps.one_strategy import candidate_for, estimated, layout_among
 from autodeploy.evaluation.steps.timeline import pipeline_timeline
 from autodeploy.evaluation.steps.worlds import breakdowns_in as priced_breakdowns_in
 from autodeploy.evaluation.steps.worlds import reads
-from autodeploy.messages import Message
 from autodeploy.planner.prepared import at_size, context_for, context_of_plan, plan_context, prepare
 from autodeploy.ranking.one_strategy import Predicted, predicted
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.rescaled_plan import rescaled_timeline
 from autodeploy.specs.planset import Breakdown
+from autodeploy.specs.spec import no_strategy
 from autodeploy.strategies.rules import broken_rules
 from autodeploy.training_run.run_estimate import Step, planned_run
 
@@ -51,11 +50,7 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
 
         return estimate_rl(spec, features=features)
     if spec.strategy is None:
-        raise SpecError(
-            Message("common.is_required", name="strategy"),
-            path="/strategy",
-            hint="strategy: {tp: 8, pp: 4}",
-        )
+        raise no_strategy()
     prepared = prepare(spec)
     return with_run(prepared, predict(prepared, spec.strategy, features).plan)
 
@@ -127,11 +122,7 @@ def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
         if the spec has no strategy, or its degrees contradict the cluster.
     """
     if spec.strategy is None:
-        raise SpecError(
-            Message("common.is_required", name="strategy"),
-            path="/strategy",
-            hint="strategy: {tp: 8, pp: 4}",
-        )
+        raise no_strategy()
     prepared = prepare(spec)
     context = context_for(prepared, spec.strategy, features)
     return place_candidate(candidate_for(context, spec.strategy), context, spec, prepared.identity)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, facts_of_placement, judged_candidate
-from autodeploy.messages import Message
 from autodeploy.planner.predictions import lowered, predict
 from autodeploy.planner.prepared import context_for, judged_context, prepare
 from autodeploy.planner.search import plan
@@ -16,6 +14,7 @@ from autodeploy.ranking.operator_report import operator_report
 from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.why_not import explain_rejection
+from autodeploy.specs.spec import no_strategy
 from autodeploy.strategies.launch_rules import LaunchRules
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rule_sentences import told
@@ -41,9 +40,7 @@ def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> Launc
         if the spec has no strategy, or asks for something that can't be planned with.
     """
     if spec.strategy is None:
-        raise SpecError(
-            Message("common.is_required", name="strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
-        )
+        raise no_strategy()
     of_generation: tuple[BrokenRule, ...] = ()
     if spec.training.rl is not None:
         from autodeploy.rl_planning.launchable import broken_by  # a tenth of a second, for post-training alone

@@ -23,7 +23,7 @@ from autodeploy.rl_planning.search import RlSearch
 from autodeploy.rl_planning.update_layouts import update_spec
 from autodeploy.rl_planning.words import infeasible, search_notes
 from autodeploy.specs.planset import Counts, Optimality, PlanSet, SearchInfo, Timing
-from autodeploy.specs.spec import spec_hash
+from autodeploy.specs.spec import no_strategy, spec_hash
 
 if TYPE_CHECKING:
     from autodeploy.deadline import Deadline
@@ -66,11 +66,7 @@ def estimate_rl(
     strategy, rl = strategy or spec.strategy, spec.training.rl
     assert rl is not None
     if strategy is None or strategy.rl is None:
-        raise SpecError(
-            Message("common.is_required", name="strategy"),
-            path="/strategy",
-            hint="strategy: {tp: 8, pp: 4}",
-        )
+        raise no_strategy()
     profile = profile_of(spec.cluster)
     cards = healthy_npus(profile, spec.cluster)
     update = strategy.model_copy(update={"rl": None})

@@ -28,7 +28,7 @@ from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.services.webhooks import WebhookService
 from autodeploy.specs.plan_set_of_one import plan_set_of_one
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.spec import Spec, no_strategy
 from autodeploy.store.clock import utc_now
 from autodeploy.store.migrate import is_current, ready_database
 from autodeploy.store.searches import Searches
@@ -117,9 +117,7 @@ class Services:
             when the spec has no strategy, or it cannot be run.
         """
         if spec.strategy is None:
-            raise SpecError(
-                Message("common.is_required", name="strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
-            )
+            raise no_strategy()
         return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
 
     def operators(self, view: PlanView) -> OperatorReport:

@@ -81,6 +81,11 @@ def spec_hash(spec: Spec) -> str:
     return hashlib.sha256(canonical_json(spec.model_dump(mode="json")).encode()).hexdigest()
 
 
+def no_strategy() -> SpecError:
+    """The refusal of a spec whose strategy is asked for and absent."""
+    return SpecError(Message("common.is_required", name="strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}")
+
+
 def parse_spec(document: Any, *, read_hf_model: ModelReader | None = None) -> Spec:
     """Validate a spec.
 

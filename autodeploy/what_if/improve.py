@@ -9,9 +9,8 @@ from autodeploy.checks.planning import best_of_short_search
 from autodeploy.engine import ENGINE_VERSION
 from autodeploy.errors import SpecError
 from autodeploy.exporters.flag_changes import flag_changes
-from autodeploy.messages import Message
 from autodeploy.specs.rl_axes import RL_AXES, value_of
-from autodeploy.specs.spec import Spec, spec_hash
+from autodeploy.specs.spec import Spec, no_strategy, spec_hash
 from autodeploy.specs.what_if import Improvement, ImproveReport
 from autodeploy.what_if.neighbours import neighbours
 from cost_models.schedule import kinds
@@ -56,9 +55,7 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     """
     spec = launch.spec
     if spec.strategy is None:
-        raise SpecError(
-            Message("common.is_required", name="strategy"), path="/strategy", hint="strategy: {tp: 8, pp: 4}"
-        )
+        raise no_strategy()
     plan = planner.estimate(spec, features=launch.features)
     rules = planner.launch_rules(spec, features=launch.features)
     on = launch.features if launch.features is not None else frozenset(spec.strategy.features) or rules.features
