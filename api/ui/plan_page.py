@@ -17,7 +17,6 @@ from autodeploy.messages import Message
 from autodeploy.reports.best_plan import measured_mfu
 from autodeploy.reports.evidence import evidence_line, evidence_table
 from autodeploy.reports.operator_table import tier_name
-from autodeploy.reports.outlook import goal_line
 from autodeploy.reports.recommendation import box_table, rescaled_line
 from autodeploy.reports.texts import field_name
 from autodeploy.reports.wording import choices, degrees
@@ -186,7 +185,6 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "chosen_words": choices(strategy, lang),
         "expected": expected(view.plan),
         "rescaled": rescaled_line(view.plan, lang),
-        "goal": goal_line(view.plan, lang),
         "evidence": evidence_line(view.plan, lang),
         "evidence_table": evidence_table(view.plan, lang),
         "uncertain_numbers": box_table(view.plan_set.risk, lang),

@@ -13,13 +13,13 @@ from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS, picture_words
 from autodeploy import figures
 from autodeploy.figures.labels import is_reference, memory_names, part_names
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
-from autodeploy.reports.best_plan import axes_in_words, lane_lines, measured_mfu, workload_in_words
+from autodeploy.reports.best_plan import axes_in_words, experts_line, lane_lines, measured_mfu, workload_in_words
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
 from autodeploy.reports.rows import generation_cell
 from autodeploy.reports.spare_table import spare_table
 from autodeploy.reports.texts import reference_name
-from autodeploy.reports.wording import degrees, mfu_convention, swap_names
+from autodeploy.reports.wording import degrees, swap_names
 from autodeploy.specs.spec import Spec
 from autodeploy.strategies.rules import load_rules
 from cost_models.schedule import schedule
@@ -220,7 +220,8 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "rule_texts": {rule.name: rule.text for rule in load_rules()},
         "parts": part_names(lang),
         "lane_lines": lambda plan: lane_lines(plan, lang),
-        "measured_mfu": measured_mfu(best, lang) if best else "",
+        "measured_mfu": measured_mfu(best, lang) if best else None,
+        "experts": experts_line(best, lang) if best else None,
         "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],
         "memory_names": {name: memory_names(lang)[name] for name in MEMORY_COLOURS},
         "charts": charts(plan_set, lang),
@@ -287,7 +288,6 @@ def recommendation(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "evidence_of": lambda plan: evidence_line(plan, lang),
         "unproven": unproven,
         "unproven_names": lambda plan: unproven_names(plan, lang),
-        "mfu_convention": mfu_convention(best, lang) if best else "",
         "expected": expected(best) if best else None,
         "expected_of": expected,
         "reference": reference_name(reference.label, lang, in_sentence=True) if reference else "",

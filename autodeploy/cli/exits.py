@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import Message, in_language
+from autodeploy.messages import Message, in_language, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def report_error(error: Exception, lang: Language = "en") -> int:
         _tell_fields(named or [(error.path, str(error), error.hint)], lang)
         return BAD_INPUT
     if isinstance(error, SearchCancelled):
-        _tell(report_text(lang, "cancelled"), error.hint, lang)
+        _tell(report_text(lang, "unfinished", status=text_of(lang, "page.status.cancelled")), error.hint, lang)
         return SERVICE_ERROR
     if isinstance(error, AutoDeployError):
         _tell(report_text(lang, "error") + in_language(str(error), lang), error.hint, lang)

@@ -9,7 +9,7 @@ from autodeploy.reports.breakdown import breakdown_line
 from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.outlook import headroom_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
-from autodeploy.reports.run_facts import days, run_facts
+from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.tables import Block
 from autodeploy.reports.texts import field_name, report_text, titled, valued
 from autodeploy.reports.wording import (
@@ -17,7 +17,6 @@ from autodeploy.reports.wording import (
     choices,
     degrees,
     fullest_stage,
-    mfu_convention,
     percent,
     quantity,
     seconds,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autodeploy.messages import Language
-    from autodeploy.specs.planset import ExpertImbalance, Plan
+    from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
 
@@ -43,9 +42,8 @@ def header(spec: Spec, plan: Plan | None, lang: Language) -> tuple[str, str]:
     if cards is not None:
         title += ": " + _card_count(cards, plan, lang)
     target = spec.search.target
-    launch = report_text(lang, "any_target")
-    if target != UNRESTRICTED:
-        launch = report_text(lang, "for_target", target=title_of(target))
+    framework = report_text(lang, "any_target") if target == UNRESTRICTED else title_of(target)
+    launch = report_text(lang, "for_target", target=framework)
     return title, workload_in_words(spec, lang) + report_text(lang, "comma") + launch
 
 
@@ -77,15 +75,8 @@ def plan_block(spec: Spec, plan: Plan, lang: Language, *, name: str) -> Block:
     strategy = plan.strategy
     title = f"{name}  {degrees(strategy)}{report_text(lang, 'comma')}{choices(strategy, lang)}"
     facts: list[str | None] = [speed_line(plan, lang), *rl_lines(plan, lang), measured_mfu(plan, lang)]
-    facts += [interval_line(plan, lang), memory_line(spec, plan, lang), evidence_line(plan, lang)]
-    if plan.experts is not None and plan.experts.ep > 1:
-        facts.append(experts_line(plan.experts, lang))
-    if plan.run is not None:
-        facts += run_facts(plan.run, lang)
-    elif plan.days is not None and plan.npu_hours is not None and spec.training.tokens is not None:
-        tokens = quantity(spec.training.tokens)
-        hours = quantity(plan.npu_hours)
-        facts.append(report_text(lang, "run", tokens=tokens, days=days(plan.days), card_hours=hours))
+    facts += [interval_line(plan, lang), memory_line(plan, lang), evidence_line(plan, lang), experts_line(plan, lang)]
+    facts += [] if plan.run is None else run_facts(plan.run, lang)
     facts += [breakdown_line(plan, lang), headroom_line(plan, lang)]
     facts += [in_language(text, lang) for text in plan.assumptions]
     return Block(title, [fact for fact in facts if fact is not None])
@@ -120,9 +111,9 @@ def speed_line(plan: Plan, lang: Language) -> str:
     """Step time, throughput and MFU."""
     parts = [
         step_in_words(plan, lang),
-        report_text(lang, "per_card", value=f"{plan.tokens_per_s_per_npu:,.0f}"),
-        report_text(lang, "in_total", value=quantity(plan.tokens_per_s)),
-        report_text(lang, "mfu", value=percent(plan.mfu), convention=mfu_convention(plan, lang)),
+        f"{plan.tokens_per_s_per_npu:,.0f} {report_text(lang, 'tokens_per_s_per_npu')}",
+        f"{quantity(plan.tokens_per_s)} tokens/s",
+        report_text(lang, "mfu", value=percent(plan.mfu), convention=plan.mfu_convention),
     ]
     return "   ".join(parts)
 
@@ -134,24 +125,22 @@ def step_in_words(plan: Plan, lang: Language) -> str:
     return report_text(lang, "step" if expected == step else "expected", step=step, expected=expected)
 
 
-def measured_mfu(plan: Plan, lang: Language) -> str:
-    """The highest MFU that a published run of the plan's class reached."""
+def measured_mfu(plan: Plan, lang: Language) -> str | None:
+    """The highest MFU that a published run of the plan's class reached; None where none has one."""
     found = plan.best_measured_mfu
     if found is None:
-        return report_text(lang, "no_measured_mfu")
+        return None
     return report_text(lang, "measured_mfu", runs=found.runs, value=percent(found.highest), record=found.record)
 
 
 def interval_line(plan: Plan, lang: Language) -> str:
-    """The 80 % interval, the axes in which no measured run is near, and the nearest run."""
+    """The 80 % interval, and the axes in which no measured run is near."""
     given = plan.uncertainty
-    text = report_text(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
-    if given.extrapolated:
-        axes = axes_in_words(given.extrapolated, lang)
-        text += report_text(lang, "comma") + report_text(lang, "extrapolated", axes=axes)
-    if given.nearest_record is not None:
-        text += report_text(lang, "semicolon") + report_text(lang, "nearest", record=given.nearest_record)
-    return text
+    text = valued(lang, "interval_80", f"{seconds(given.low_s)}-{seconds(given.high_s)} s")
+    if not given.extrapolated:
+        return text
+    axes = axes_in_words(given.extrapolated, lang)
+    return text + report_text(lang, "comma") + report_text(lang, "extrapolated", axes=axes)
 
 
 def axes_in_words(axes: Iterable[str], lang: Language) -> str:
@@ -164,16 +153,14 @@ def axes_in_words(axes: Iterable[str], lang: Language) -> str:
 _ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"})
 
 
-def memory_line(spec: Spec, plan: Plan, lang: Language) -> str:
+def memory_line(plan: Plan, lang: Language) -> str:
     """Peak and limit with the interval, the chance to fit, and the imbalance of experts that it survives."""
     facts = [fits_words(plan, lang)]
     if not plan.fits:
         excess = plan.peak_memory_gib - plan.memory_limit_gib
         facts.append(report_text(lang, "does_not_fit", excess=f"{excess:.1f}"))
-    elif plan.oom_imbalance is not None and spec.model.is_moe:
-        time, memory = factors_of(spec, plan)
-        values = {"limit": plan.oom_imbalance, "assumed": time, "peak": memory}
-        facts.append(report_text(lang, "oom", **{name: f"{value:.1f}" for name, value in values.items()}))
+    elif plan.oom_imbalance is not None:
+        facts.append(report_text(lang, "oom", limit=f"{plan.oom_imbalance:.1f}"))
     return report_text(lang, "semicolon").join(facts)
 
 
@@ -182,26 +169,19 @@ def fits_words(plan: Plan, lang: Language) -> str:
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
     facts = [report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))]
     if (known := plan.memory_interval) is not None:
-        low, high = f"{known.low_gib:.1f}", f"{known.high_gib:.1f}"
-        facts.append(report_text(lang, "memory_interval", low=low, high=high))
+        facts.append(valued(lang, "interval_80", f"{known.low_gib:.1f}-{known.high_gib:.1f} GiB"))
     if plan.p_fits is not None:
         facts.append(valued(lang, "p_fits", chance(plan.p_fits)))
     return report_text(lang, "semicolon").join(facts)
 
 
-def factors_of(spec: Spec, plan: Plan) -> tuple[float, float]:
-    """Imbalance of experts in the plan's time and memory; of a plan that does not name them, as the spec states it."""
-    if plan.experts is not None:
-        return plan.experts.time_factor, plan.experts.memory_factor
-    return spec.training.imbalance.value, spec.training.imbalance_peak.value
-
-
-def experts_line(experts: ExpertImbalance, lang: Language) -> str:
-    """How uneven experts are taken to be, at which group, and why."""
+def experts_line(plan: Plan, lang: Language) -> str | None:
+    """How uneven experts are taken to be, at which group, and why; None where no ranks share them."""
+    experts = plan.experts
+    if experts is None or experts.ep == 1:
+        return None
     router = titled(lang, field_name(lang, "training.router"), experts.router)
     router = report_text(lang, "loads_file") if experts.from_file else router
-    if experts.memory_factor == experts.time_factor == 1.0:
-        return report_text(lang, "experts_even", ep=experts.ep, router=router)
     factors = experts.time_factor, experts.memory_factor, experts.memory_factor_of_stage
     time, memory, stage = (f"{factor:.2f}" for factor in factors)
     return report_text(lang, "experts", ep=experts.ep, time=time, memory=memory, stage=stage, router=router)

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 from autodeploy.messages import in_language
 from autodeploy.reports.best_plan import experts_line, header, interval_line, measured_mfu, memory_line, speed_line
+from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.recommendation import rescaled_line
 from autodeploy.reports.tables import Block, Table, in_columns, in_markdown
 from autodeploy.reports.texts import check_text, command_text, memory_name, part_name, remedy_name, report_text, titled
@@ -121,11 +122,9 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     plan = report.plan
     if plan is None:
         return []
-    lines = [speed_line(plan, lang), interval_line(plan, lang)]
-    lines.append(memory_line(Spec.model_validate(report.spec), plan, lang))
-    lines += [experts_line(plan.experts, lang)] if plan.experts is not None and plan.experts.ep > 1 else []
-    lines += filter(None, [rescaled_line(plan, lang)])
-    lines.append(measured_mfu(plan, lang))
+    lines = [speed_line(plan, lang), interval_line(plan, lang), memory_line(plan, lang)]
+    told = (evidence_line, experts_line, rescaled_line, measured_mfu)
+    lines += [line for line in (of(plan, lang) for of in told) if line is not None]
     if report.best is None:
         lines.append(check_text(lang, "no_best"))
     else:

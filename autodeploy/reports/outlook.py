@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 MOST_LOSSES = 3
 MOST_POINTS = 4
-GOAL_MFU = 0.5  # what those who train large models count as good
 
 
 def headroom_line(plan: Plan, lang: Language) -> str | None:
@@ -25,7 +24,7 @@ def headroom_line(plan: Plan, lang: Language) -> str | None:
         report_text(
             lang,
             "loss",
-            part=_loss(loss.part, lang),
+            part=report_text(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part),
             seconds=seconds(loss.seconds),
             points=f"{loss.mfu_points:.1f}",
         )
@@ -34,36 +33,6 @@ def headroom_line(plan: Plan, lang: Language) -> str | None:
     text = report_text(lang, "headroom", losses=report_text(lang, "comma").join(parts))
     without = report_text(lang, "mfu_without", mfu=percent(losses[-1].mfu_up_to_here))
     return text + report_text(lang, "semicolon") + without
-
-
-def _loss(part: str, lang: Language) -> str:
-    return report_text(lang, "below_peak") if part == "compute_s" else part_name(lang, part)
-
-
-def goal_line(plan: Plan, lang: Language) -> str | None:
-    """What a step of half of the peak asks for: the largest losses, the last of them in part; None where it is there.
-
-    The ideal time is MFU times the step, so half of the peak is a step of twice that.
-    """
-    asked_s = plan.step_time_s - plan.mfu * plan.step_time_s / GOAL_MFU
-    if asked_s <= 0.0 or not plan.headroom:
-        return None
-    left, parts = asked_s, []
-    for loss in plan.headroom:
-        share = min(1.0, left / loss.seconds)
-        name = _loss(loss.part, lang)
-        parts.append(name if share >= 1.0 else report_text(lang, "goal_part", share=percent(share), part=name))
-        left -= loss.seconds
-        if left <= 0.0:
-            break
-    return report_text(
-        lang,
-        "goal",
-        mfu=percent(GOAL_MFU),
-        step=seconds(plan.step_time_s - asked_s),
-        less=seconds(asked_s),
-        losses=report_text(lang, "comma").join(parts),
-    )
 
 
 def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import in_language
+from autodeploy.messages import in_language, text_of
 from autodeploy.reports.best_plan import header, lane_lines, plan_block
 from autodeploy.reports.evidence import evidence_table
-from autodeploy.reports.outlook import goal_line, pareto_line
+from autodeploy.reports.outlook import pareto_line
 from autodeploy.reports.recommendation import box_table, recommendation_lines, rescaled_line
 from autodeploy.reports.rows import plans_table
 from autodeploy.reports.spare_table import spare_table
@@ -79,7 +79,7 @@ def report_blocks(
     ]
     if detail:
         blocks += [
-            Block(lines=[*lane_lines(shown, lang), *filter(None, [goal_line(shown, lang)])]),
+            Block(lines=lane_lines(shown, lang)),
             Block(report_text(lang, "evidence"), table=evidence_table(shown, lang)),
             Block(report_text(lang, "box"), table=box_table(plan_set.risk, lang)),
             Block(report_text(lang, "menu"), table=_menu(shown, lang)),
@@ -132,20 +132,14 @@ def note_lines(plan_set: PlanSet, spec: Spec, lang: Language) -> list[str]:
         target = title_of(spec.search.target)
         values = {"price": f"{free.price_pct:.1f}", "step": seconds(free.best_step_time_s)}
         lines.append(report_text(lang, "price", target=target, **values))
-    lines += [report_text(lang, "warning", text=in_language(text, lang)) for text in plan_set.warnings]
-    if not plan_set.reproducible and spec.search.mode == "reproducible":  # mode fast has its own warning
-        lines.append(report_text(lang, "not_reproducible"))
-    return lines
+    return lines + [report_text(lang, "warning", text=in_language(text, lang)) for text in plan_set.warnings]
 
 
 def no_plan(plan_set: PlanSet, lang: Language) -> list[Block]:
     """Why there is no plan, and the nearest changes that would bring one."""
-    if plan_set.status == "cancelled":
-        return [Block(report_text(lang, "cancelled"))]
-    if plan_set.status == "failed":
-        return [Block(report_text(lang, "failed", error=plan_set.error or "?"))]
     if plan_set.status != "infeasible":
-        return [Block(report_text(lang, "running", status=plan_set.status))]
+        status = text_of(lang, f"page.status.{plan_set.status}")
+        return [Block(report_text(lang, "unfinished", status=status), [plan_set.error] if plan_set.error else [])]
     reason = plan_set.infeasible
     if reason is None:
         return [Block(report_text(lang, "infeasible"))]

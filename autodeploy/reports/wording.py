@@ -112,14 +112,6 @@ def choices(strategy: Strategy, lang: Language) -> str:
     return report_text(lang, "comma").join(parts)
 
 
-def mfu_convention(plan: Plan, lang: Language) -> str:
-    """What is counted for MFU, and the peak it is a share of; text of another convention as it is."""
-    counted, _, peak = plan.mfu_convention.partition(", ")
-    if counted != "causal" or not peak:
-        return plan.mfu_convention
-    return report_text(lang, "comma").join((report_text(lang, "mfu_causal"), peak))
-
-
 def fullest_stage(plan: Plan) -> int:
     """The stage with the highest peak; 0 of a plan without stages."""
     return max(range(len(plan.stages)), key=lambda stage: plan.stages[stage].total_gib, default=0)

@@ -14,10 +14,7 @@ from autodeploy.evaluation.layers.unit_costs import scalar_at, unit_costs
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, lowered, operators, plan
 from autodeploy.reports.operator_table import beyond_line, render_operators
-from autodeploy.reports.outlook import goal_line
 from autodeploy.specs.operators import OperatorReport
-from autodeploy.specs.planset import Loss
-from tests import factories
 from tests.unit.test_rl_planning import QUICK
 from tests.unit.test_rl_planning import spec_of as rl_spec
 
@@ -142,25 +139,6 @@ def test_the_command_shows_both_formats(tmp_path: Any) -> None:
     assert "core_attention" in shown.stdout
     found = CliRunner().invoke(app, ["estimate", str(path), "--detail", "operators", "-f", "json"])
     assert OperatorReport.model_validate_json(found.stdout).layers
-
-
-def test_what_half_of_the_peak_asks_for_is_told() -> None:
-    """Half of the peak is a step of twice the ideal time; the losses named add up to what has to go."""
-    plan = factories.plan(1, step_time_s=100.0, mfu=0.4).model_copy(
-        update={
-            "headroom": (
-                Loss(part="compute_s", seconds=40.0, mfu_points=26.7, mfu_up_to_here=0.667),
-                Loss(part="recompute_s", seconds=20.0, mfu_points=10.0, mfu_up_to_here=1.0),
-            )
-        }
-    )
-    assert goal_line(plan, "en") == (
-        "MFU 50.0 % needs a step of 80.0 s, 20.0 s less: as much as 50.0 % of operators below peak"
-    )
-    assert "MFU 50.0 %" in str(goal_line(plan, "zh"))
-    far = plan.model_copy(update={"mfu": 0.1})
-    assert "operators below peak, " in str(goal_line(far, "en"))
-    assert goal_line(plan.model_copy(update={"mfu": 0.5}), "en") is None
 
 
 def test_what_lies_beyond_the_roofline_is_told_with_what_would_change_it() -> None:

@@ -47,8 +47,8 @@ def test_the_report_says_what_the_plan_says():
         f"step {best.step_time_s:.1f} s",
         f"{best.tokens_per_s_per_npu:,.0f} tokens/s/card",
         f"MFU {100 * best.mfu:.1f} % (causal attention, no recompute, 353.9 TFLOP/s a die)",
-        "extrapolated in ranks, EP; nearest record: pangu-ultra-moe-718b-6144",
-        "memory 55.5 of 61.0 GiB (stage 0); OOM if expert imbalance exceeds 2.4 (assumed 1.3, peak 2.0)",
+        "extrapolated in ranks, EP",
+        "memory 55.5 of 61.0 GiB (stage 0); OOM if expert imbalance exceeds 2.4",
         f"14.8T tokens: {best.run.days:,.0f} days",
         "step time: compute 62 | imbalance 6 | EP 6 (86 % hidden)",
         "184,320 strategies in 5.0 s: 150,720 invalid, 30,111 exceed memory, 3,401 pruned by bound, 88 optimised",
@@ -86,9 +86,10 @@ def test_no_plan_names_rules_and_nearest_changes():
 
 
 def test_what_went_wrong_is_told():
-    assert "FAILED: out of luck" in render_plan_set(factories.plan_set(0, "failed", error="out of luck"))
-    assert "CANCELLED" in render_plan_set(factories.plan_set(0, "cancelled"))
-    assert "time limit" in render_plan_set(factories.plan_set(1, "feasible", reproducible=False))
+    assert "NO PLAN: search failed\n  out of luck\n" in render_plan_set(
+        factories.plan_set(0, "failed", error="out of luck")
+    )
+    assert "NO PLAN: search cancelled" in render_plan_set(factories.plan_set(0, "cancelled"))
 
 
 def test_an_estimate_has_no_ranking():
@@ -104,18 +105,6 @@ def test_without_tokens_there_are_no_days():
 
     text = render_plan_set(factories.plan_set(1, spec=Spec.model_validate(document)))
     assert "days" not in text
-
-
-def test_a_dense_model_has_no_expert_imbalance():
-    dense = {
-        "name": "dense",
-        "hidden_size": 4096,
-        "num_hidden_layers": 61,
-        "num_attention_heads": 32,
-        "intermediate_size": 11008,
-        "vocab_size": 32000,
-    }
-    assert "imbalance 2.4" not in render_plan_set(factories.plan_set(1, spec=factories.spec(model=dense)))
 
 
 @pytest.mark.parametrize(
