@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi.responses import RedirectResponse
 
+from api.ui.formats import sentence
 from api.ui.languages import language_of, requested_language, texts
 from api.ui.rendering import render
 
@@ -51,7 +52,7 @@ def unknown(request: Request, message: str) -> HTMLResponse:
 def refused(request: Request) -> HTMLResponse:
     """The page that says that a form came from another site."""
     known = texts(language_of(request))
-    return _error(request, 403, known["problem.forbidden"], known["error.foreign"])
+    return _error(request, 403, known["problem.forbidden"], sentence(known["api.only_own_pages_may_change"]))
 
 
 def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:

@@ -88,12 +88,12 @@ def gib(value: float | None) -> str:
 
 
 def instant(value: str) -> str:
-    """An RFC 3339 time in UTC as `2026-11-20 12:00`."""
+    """An RFC 3339 time as `2026-11-20 12:00Z`, which is UTC."""
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
         return value
-    return (moment if moment.tzinfo is None else moment.astimezone(UTC)).strftime("%Y-%m-%d %H:%M")
+    return (moment if moment.tzinfo is None else moment.astimezone(UTC)).strftime("%Y-%m-%d %H:%MZ")
 
 
 def quantity(value: float | str | bool | None) -> str:

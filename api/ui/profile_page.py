@@ -1,21 +1,23 @@
-"""A hardware profile as a page shows it: every number, wherever it stands in the document."""
+"""A hardware profile as a page shows it: every number under the name by which a spec overrides it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING
 
-_QUANTITY = frozenset({"value", "unit", "kind", "source"})
-_KINDS = ("datasheet", "measured", "fitted", "assumed")
+from hardware_profiles import KINDS
+
+if TYPE_CHECKING:
+    from hardware_profiles import Profile, Quantity
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """One number: its dotted path below its group, value, unit, kind and source."""
+    """One number: its dotted name in the profile, value, unit, kind and source."""
 
-    path: str
+    name: str
     value: float
     unit: str
     kind: str
@@ -23,71 +25,39 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """The numbers of one section of the profile."""
-
-    title: str
-    note: str
-    numbers: tuple[Number, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ProfilePage:
-    """A profile and all its numbers."""
+    """A profile and all its numbers by the section of the profile that they stand in; loose ones are in that of ''."""
 
     name: str
     title: str
     by_kind: tuple[tuple[str, int], ...]
-    groups: tuple[Group, ...]
+    groups: tuple[tuple[str, tuple[Number, ...]], ...]
 
 
-def profile_page(document: Mapping[str, Any]) -> ProfilePage:
-    """The page of a profile document: devices and tiers are groups of their own, loose numbers come first."""
-    sources = document.get("sources") or {}
-    groups: list[Group] = []
-    loose = [n for key, value in document.items() if _is_quantity(value) for n in _numbers(value, (key,), sources)]
-    if loose:
-        groups.append(Group(str(document["title"]), "", tuple(loose)))
-    for title, section in _sections(document):
-        numbers = tuple(_numbers(section, (), sources))
-        if numbers:
-            groups.append(Group(title, _note(section), numbers))
-    kinds = Counter(number.kind for group in groups for number in group.numbers)
-    by_kind = tuple((kind, kinds[kind]) for kind in _KINDS if kinds[kind])
-    return ProfilePage(str(document["name"]), str(document["title"]), by_kind, tuple(groups))
+def profile_page(profile: Profile) -> ProfilePage:
+    """The page of a profile: each chip grade and each level of the interconnect is a section of its own."""
+    numbers = sorted((_number(profile, name, each) for name, each in profile.quantities.items()), key=_is_in_section)
+    kinds = Counter(number.kind for number in numbers)
+    return ProfilePage(
+        profile.name,
+        profile.title,
+        tuple((kind, kinds[kind]) for kind in KINDS if kinds[kind]),
+        tuple((section, tuple(members)) for section, members in groupby(numbers, key=_section)),
+    )
 
 
-def _sections(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in document.items():
-        if key == "sources" or _is_quantity(value):
-            continue
-        if key == "devices":
-            yield from ((str(name), device) for name, device in value.items())
-        elif key == "tiers":
-            yield from ((str(tier["name"]).replace("_", " "), tier) for tier in value)
-        elif isinstance(value, Mapping):
-            yield key.replace("_", " "), value
+def _section(number: Number) -> str:
+    """`devices.910C` of `devices.910C.peak_tflops.bf16`, `ub` of `ub.latency_us`."""
+    *sections, _ = number.name.split(".")
+    return ".".join(sections[: 2 if sections[:1] == ["devices"] else 1])
 
 
-def _note(section: Any) -> str:
-    kind, span = section.get("kind"), section.get("span")
-    return f"{str(kind).replace('_', ' ')} · {span}" if kind and span else ""
+def _is_in_section(number: Number) -> bool:
+    return bool(_section(number))
 
 
-def _is_quantity(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.keys() >= _QUANTITY
-
-
-def _numbers(value: Any, path: tuple[str, ...], sources: Mapping[str, Any]) -> Iterator[Number]:
-    if _is_quantity(value):
-        note = f" – {value['note']}" if value.get("note") else ""
-        source = _source(value["source"], sources) + note
-        yield Number(".".join(path), value["value"], str(value["unit"]), str(value["kind"]), source)
-    elif isinstance(value, Mapping):
-        for key, member in value.items():
-            yield from _numbers(member, (*path, str(key)), sources)
-
-
-def _source(keys: Any, sources: Mapping[str, Any]) -> str:
-    named = [keys] if isinstance(keys, str) else list(keys)
-    return "; ".join(str(sources[key]["title"]) if key in sources else str(key) for key in named)
+def _number(profile: Profile, name: str, quantity: Quantity) -> Number:
+    sources = profile.document.sources
+    named = "; ".join(sources[key].title if key in sources else key for key in quantity.source)
+    note = f" – {quantity.note}" if quantity.note else ""
+    return Number(name, quantity.value, quantity.unit, quantity.kind, named + note)

@@ -19,7 +19,6 @@ from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
 from autodeploy.figures.accuracy_svg import MEMORY_FILE, shipped_points
-from autodeploy.messages.catalogue import is_text
 from autodeploy.services.searches import NEWEST
 from autodeploy.store.searches import SearchFilter
 from autodeploy.store.sorted_searches import SORTS
@@ -190,18 +189,7 @@ def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
         found = views.profile(name)
     except NotFoundError as error:
         return not_found(request, error, error.hint)
-    words = texts(language_of(request))
-
-    def in_words(text: str) -> str:
-        """Titles and notes of groups: what the document calls by a key, in the reader's language."""
-        return " · ".join(of_part(part, part.replace(" ", "_")) for part in text.split(" · "))
-
-    def of_part(part: str, name: str) -> str:
-        return (
-            words[f"tier_{name}"] if is_text("en", f"label.tier_{name}") else words.get(f"profiles.part_{name}", part)
-        )
-
-    return render(request, "profile.html", profile=found, in_words=in_words)
+    return render(request, "profile.html", profile=found)
 
 
 @router.get("/accuracy")

@@ -323,7 +323,7 @@ class Views:
             raise NotFoundError(
                 Message("common.there_is_no", what=Message("label.profile"), name=repr(name[:100])), hint=hint
             )
-        return profile_page(load_profile(name).document.model_dump(mode="json"))
+        return profile_page(load_profile(name))
 
     def profile_title(self, name: str) -> str:
         """What a person calls the profile; an own profile has its name."""

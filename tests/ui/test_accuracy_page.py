@@ -57,7 +57,7 @@ def test_the_ledger_shows_prediction_measurement_and_what_the_overlay_mends(visi
 def test_a_stale_search_says_so_and_shows_the_new_order(visitor: Visitor, measured: Site) -> None:
     page = visitor.open(f"/searches/{measured.stored['good']}?lang=en")
     warning = page.locator("section", has=page.locator("#stale"))
-    expect(warning).to_contain_text("Search again for current figures")
+    expect(warning).to_contain_text("search again for current figures")
     expect(warning.locator("tbody tr")).to_have_count(5)
     expect(warning.locator("tbody tr").first).to_contain_text("2")
     page = visitor.open("/?lang=en")
