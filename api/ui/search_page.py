@@ -15,6 +15,7 @@ from autodeploy.figures.labels import is_reference, memory_names, part_names
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
 from autodeploy.reports.best_plan import axes_in_words, experts_line, lane_lines, measured_mfu, workload_in_words
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
+from autodeploy.reports.plan_report import menu_table
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
 from autodeploy.reports.rows import generation_cell
 from autodeploy.reports.spare_table import spare_table
@@ -220,6 +221,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "rule_texts": {rule.name: rule.text for rule in load_rules()},
         "parts": part_names(lang),
         "lane_lines": lambda plan: lane_lines(plan, lang),
+        "menu_of": lambda plan: menu_table(plan, lang),
         "measured_mfu": measured_mfu(best, lang) if best else None,
         "experts": experts_line(best, lang) if best else None,
         "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],

@@ -31,7 +31,7 @@ def phases_timeline(rl: RlPlan, lang: Language = "en") -> Figure:
         for phase in rl.phases
         if phase.end_s > phase.start_s
     ]
-    return quiet_figure(traces, x_title=words["seconds"], y_title="", height_px=220, barmode="overlay")
+    return quiet_figure(traces, x_title="s", y_title="", height_px=220, barmode="overlay")
 
 
 def batch_over_time(rl: RlPlan, lang: Language = "en") -> Figure:
@@ -47,4 +47,4 @@ def batch_over_time(rl: RlPlan, lang: Language = "en") -> Figure:
     ]
     tail = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "fillcolor": REST, "line": {"width": 0}}
     shapes = [{**tail, "x0": rl.generation.tail_starts_s, "x1": until[-1]}] if until else []
-    return quiet_figure(traces, x_title=words["seconds"], y_title=words["batch"], height_px=260, shapes=shapes)
+    return quiet_figure(traces, x_title="s", y_title=words["batch"], height_px=260, shapes=shapes)

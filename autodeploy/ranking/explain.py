@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message, joined
-from autodeploy.messages.catalogue import is_text
 from autodeploy.specs.planset import PARTS, Plan
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def explanation(plan: Plan, other: Plan | None) -> str:
         shares = [
             Message(
                 "common.text_and_numbers",
-                text=part_in_words(p),
+                text=Message(f"part.{p}"),
                 numbers=f"{getattr(plan.breakdown, p) / plan.step_time_s:.0%}",
             )
             for p in largest
@@ -51,12 +50,6 @@ def explanation(plan: Plan, other: Plan | None) -> str:
     return Message("ranking.and_saves", than=than, saved=saved) if worse else than
 
 
-def part_in_words(part: str) -> Message:
-    """A part of the step as a sentence names it."""
-    longer = f"part_in_words.{part}"
-    return Message(longer if is_text("en", longer) else f"part.{part}")
-
-
 def _than(longer_s: float, step_time_s: float, layout: str) -> Message:
     share = f"{100.0 * abs(longer_s) / step_time_s:.1f}"
     if share == "0.0":
@@ -65,7 +58,7 @@ def _than(longer_s: float, step_time_s: float, layout: str) -> Message:
 
 
 def _seconds_of(parts: Sequence[str], gains: Mapping[str, float]) -> Message:
-    seconds = (Message("ranking.seconds_of_part", gain=abs(gains[p]), part=part_in_words(p)) for p in parts)
+    seconds = (Message("ranking.seconds_of_part", gain=abs(gains[p]), part=Message(f"part.{p}")) for p in parts)
     return joined(seconds)
 
 

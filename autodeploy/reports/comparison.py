@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
 
 NOTHING = "none"  # what a document says of a strategy without any
-AT_EP = " at EP"
 Pair = tuple["PlanSet", "Plan"]
 # field, unit, whether more is better (None: neither)
 _FIGURES: tuple[tuple[str, str, bool | None], ...] = (
@@ -36,8 +35,6 @@ _FIGURES: tuple[tuple[str, str, bool | None], ...] = (
     ("oom_imbalance", "", True),
     ("num_npus_used", "", None),
     ("micro_batches", "", None),
-    ("days", "days", False),
-    ("npu_hours", "card-hours", False),
     ("rescaled", "", None),
     ("experts.time_factor", "", False),
     ("experts.memory_factor", "", False),
@@ -173,9 +170,6 @@ def _text(field: str, value: Cell, lang: Language, decimals: int) -> str:
 
 def _word(field: str, text: str, lang: Language) -> str:
     """A text of a strategy or a spec: what people know under another name than documents have, and repeats once."""
-    value, at_ep, ep = text.partition(AT_EP)
-    if at_ep:
-        return check_text(lang, "at_ep", value=value, ep=ep)
     if field == "layers_per_stage":
         return _repeats(text.split(" "))
     if field == "schedule":
@@ -193,7 +187,7 @@ def _at(document: Any, path: str) -> Cell:
     for step in path.split("."):
         document = document.get(step) if isinstance(document, dict) else None
     if isinstance(document, dict) and "at_ep" in document:
-        return f"{document['value']:g}{AT_EP}{document['at_ep']}"
+        return f"{document['value']:g} (EP{document['at_ep']})"
     return document if isinstance(document, str | int | float | bool) else None
 
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.specs.planset import Evidence, Plan
 
-_OF_POST_TRAINING = "rl."
-_DEGREES = frozenset({"tp", "ep"})
 _WORDS = frozenset({"schedule", "feature", "moe_dispatcher", "cp_algo"})
 
 
@@ -80,10 +78,7 @@ def _axis(axis: str, lang: Language) -> str:
         return report_text(lang, axis)
     if axis in _WORDS | {"micro_batch_size"}:
         return field_name(lang, axis)
-    if axis.startswith(_OF_POST_TRAINING):
-        own = axis.removeprefix(_OF_POST_TRAINING).removeprefix("generation.")
-        return report_text(lang, "axis_generation" if own in _DEGREES else f"axis_{own}", axis=own.upper())
-    return axis.upper()
+    return axis.removeprefix("rl.") if "." in axis else axis.upper()
 
 
 def _value(each: Evidence, lang: Language) -> str:

@@ -89,7 +89,7 @@ def operator_table(layer: LayerOperators, lang: Language = "en") -> Table:
 
 
 def tier_name(tier: str, lang: Language) -> str:
-    """A tier of the network in words; one of an own profile keeps its name."""
+    """A tier of the network in words; one without words keeps its name."""
     return report_text(lang, f"tier_{tier}") if f"tier_{tier}" in report_text else tier.replace("_", " ")
 
 

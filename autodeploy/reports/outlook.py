@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.texts import part_name, report_text
+from autodeploy.reports.texts import part_name, report_text, titled
 from autodeploy.reports.wording import degrees, percent, seconds
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def headroom_line(plan: Plan, lang: Language) -> str | None:
             lang,
             "loss",
             part=report_text(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part),
-            seconds=seconds(loss.seconds),
-            points=f"{loss.mfu_points:.1f}",
+            seconds=f"{seconds(loss.seconds)} s",
+            points=f"{loss.mfu_points:+.1f}",
         )
         for loss in losses
     ]
@@ -44,7 +44,7 @@ def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:
     shown = points if len(points) <= MOST_POINTS else (*points[: MOST_POINTS - 1], points[-1])
     told = [_point(point, lang, same_cards=same_cards) for point in shown]
     told += ["..."] if len(shown) < len(points) else []
-    return report_text(lang, "pareto", count=len(points), points=report_text(lang, "semicolon").join(told))
+    return titled(lang, report_text(lang, "pareto", count=len(points)), report_text(lang, "semicolon").join(told))
 
 
 def _point(point: ParetoPoint, lang: Language, *, same_cards: bool) -> str:

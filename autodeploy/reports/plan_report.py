@@ -43,7 +43,7 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
 def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate as text: one strategy as given, no ranking."""
     title, work = header(spec, plan, lang)
-    found = plan_block(spec, plan, lang, name=report_text(lang, "one_plan"))
+    found = plan_block(spec, plan, lang, name=report_text(lang, "plan").upper())
     told = filter(None, [rescaled_line(plan, lang), in_language(plan.explanation, lang)])
     return in_columns(Block(title, [work]), found._replace(lines=[*found.lines, *told]))
 
@@ -73,7 +73,9 @@ def report_blocks(
     if shown is None:
         return [*no_plan(plan_set, lang), last, steps]
     blocks = [
-        plan_block(spec, shown, lang, name=report_text(lang, "best" if shown is best else "one_plan")),
+        plan_block(
+            spec, shown, lang, name=report_text(lang, "best") if shown is best else report_text(lang, "plan").upper()
+        ),
         Block(table=plans_table(plan_set, lang, wide=wide), lines=recommendation_lines(plan_set, lang)),
         Block(report_text(lang, "spares"), table=spare_table(plan_set, lang)),
     ]
@@ -82,7 +84,7 @@ def report_blocks(
             Block(lines=lane_lines(shown, lang)),
             Block(report_text(lang, "evidence"), table=evidence_table(shown, lang)),
             Block(report_text(lang, "box"), table=box_table(plan_set.risk, lang)),
-            Block(report_text(lang, "menu"), table=_menu(shown, lang)),
+            Block(report_text(lang, "menu"), table=menu_table(shown, lang)),
         ]
     return [*(block for block in blocks if block.lines or (block.table and block.table.rows)), last, steps]
 
@@ -169,14 +171,12 @@ def next_steps(plan_set: PlanSet, spec: Spec) -> list[str]:
     ]
 
 
-def _menu(plan: Plan, lang: Language) -> Table:
+def menu_table(plan: Plan, lang: Language) -> Table:
     """What could be recomputed or swapped on each kind of layer, and what the plan takes."""
     rows = []
     for item in plan.memory_menu:
         ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"
         cells = [item.layers, f"{item.choice} ({report_text(lang, item.kind)})", f"{item.saved_gib:.3f}"]
         rows.append([*cells, f"{item.added_ms:.2f}", ratio, str(item.used_layers)])
-    layers, choice, saved, added, used = (
-        report_text(lang, f"menu_{key}") for key in ("layers", "choice", "saved", "added", "used")
-    )
-    return Table([layers, choice, saved, added, "GiB/ms", used], rows, {2, 3, 4, 5})
+    titles = [report_text(lang, key) for key in ("layers", "menu_choice", "menu_saved", "menu_added", "menu_used")]
+    return Table([*titles[:4], "GiB/ms", titles[4]], rows, {2, 3, 4, 5})

@@ -45,12 +45,6 @@ def rehearsal_lines(
             if max(there[part], now[part]) * 1e3 > SHOWN_MS
         ]
         lines.append(Message("reports.one_layer_and_micro_batch_from_plan_to", kind=kind, parts=", ".join(parts)))
-    if "num_experts_per_tok" in changed:
-        lines.append(
-            Message("reports.it_sends_token_to_fewer_experts_than_plan", count=changed["num_experts_per_tok"][0])
-        )
-    if "layers_of_a_chunk" in changed:
-        lines.append(Message("reports.its_chunks_have_fewer_layers_because_its_replicas"))
     lines.append(Message("reports.it_does_not_show"))
     return lines
 

@@ -57,7 +57,7 @@ def rl_lines(plan: Plan, lang: Language) -> list[str]:
 def _where(rl: RlPlan, layout: RlStrategy, lang: Language) -> str:
     found = generation_in_words(layout)
     if layout.placement == "colocated":
-        leaves = ", ".join(layout.offload) or report_text(lang, "rl_nothing")
+        leaves = ", ".join(layout.offload) or report_text(lang, "none")
         return report_text(lang, "rl_colocated", layout=found, offload=leaves)
     key = "rl_separate" if layout.placement == "separate" else "rl_async"
     return report_text(

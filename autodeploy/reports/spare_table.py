@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spares import SparePlan
 
-COLUMNS = ("nodes", "num_npus", "plan", "batch", "s_per_step", "spare_share", "checkpoint")
+COLUMNS = ("nodes", "num_npus", "plan", "batch", "s_per_step", "throughput", "checkpoint")
 NUMBERS = frozenset({0, 1, 3, 4, 5})
 
 
@@ -23,7 +23,7 @@ def spare_table(plan_set: PlanSet, lang: Language) -> Table:
     cells = []
     for row in plan_set.spares:
         if row.best is None:
-            cells.append([f"-{row.nodes}", f"{row.num_npus:,}", report_text(lang, "spare_none"), "", "", "", ""])
+            cells.append([f"-{row.nodes}", f"{row.num_npus:,}", report_text(lang, "none"), "", "", "", ""])
             continue
         plans = [row.best]
         if row.same_layout is not None and row.same_layout.strategy != row.best.strategy:

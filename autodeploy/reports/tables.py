@@ -46,7 +46,7 @@ def in_markdown(*blocks: Block) -> str:
     shown: list[str] = []
     for block in blocks:
         shown += [f"**{escape(block.title)}**", ""] if block.title else []
-        shown += [*markdown(escaped(block.table)), ""] if block.table is not None else []
+        shown += [*markdown(block.table), ""] if block.table is not None else []
         shown += [*(f"- {escape(line)}" for line in block.lines), ""] if block.lines else []
     return "".join(f"{line}\n" for line in shown)
 
@@ -67,15 +67,10 @@ def aligned(table: Table) -> list[str]:
 
 
 def markdown(table: Table) -> list[str]:
-    """A table of Markdown; its cells are Markdown already, where `escaped` has not made them so."""
+    """A table of Markdown."""
     rules = ["--:" if column in table.right else "---" for column in range(len(table.titles))]
-    rows = ["| " + " | ".join(row) + " |" for row in (table.titles, *table.rows)]
-    return [rows[0], "|" + "|".join(rules) + "|", *rows[1:]]
-
-
-def escaped(table: Table) -> Table:
-    """The table with its cells as plain text of Markdown."""
-    return table._replace(rows=[[escape(cell) for cell in row] for row in table.rows])
+    head, *rows = ["| " + " | ".join(map(escape, row)) + " |" for row in (table.titles, *table.rows)]
+    return [head, "|" + "|".join(rules) + "|", *rows]
 
 
 def escape(text: str) -> str:

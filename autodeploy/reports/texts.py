@@ -53,6 +53,7 @@ def field_name(lang: Language, field: str) -> str:
     """A field of a comparison in words; one without words keeps its name."""
     if field in _DEGREES:
         return field.upper()
+    field = field.removesuffix(".value")
     return _field(lang, field) if field in _field else field.replace("_", " ")
 
 

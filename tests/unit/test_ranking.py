@@ -15,8 +15,9 @@ from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.overlays import covariance_of
 from autodeploy.importers.spec_file import read_spec_document, read_spec_file
 from autodeploy.planner import plan
-from autodeploy.ranking.explain import degrees, explanation, part_in_words
+from autodeploy.ranking.explain import degrees, explanation
 from autodeploy.ranking.uncertainty import Z_ONE_IN_FIVE, ratio_log_sigma, tied
+from autodeploy.reports.texts import part_name
 from autodeploy.specs.planset import PARTS, Breakdown, Plan, PlanSet
 from hardware_profiles import load_profile
 from hardware_profiles.covariance import Covariance, FittedFactor
@@ -57,12 +58,12 @@ def plan_with(rank: int = 1, **parts: float) -> Plan:
 
 
 def test_every_part_of_a_step_has_a_name() -> None:
-    assert len({part_in_words(part) for part in PARTS}) == len(PARTS)
+    assert len({part_name("en", part) for part in PARTS}) == len(PARTS)
 
 
 def test_a_single_plan_says_where_its_time_goes() -> None:
     alone = plan_with(compute_s=70.0, pipeline_bubble_s=20.0, exposed_ep_s=8.0, optimizer_s=2.0)
-    expected = "its time goes to compute (70%), pipeline bubble (20%), exposed expert communication (8%)"
+    expected = "its time goes to compute (70%), bubble (20%), EP (8%)"
     assert explanation(alone, None) == expected
 
 
@@ -71,8 +72,8 @@ def test_an_explanation_names_what_is_saved_and_what_is_paid() -> None:
     other = plan_with(2, compute_s=90.0, pipeline_bubble_s=5.0, exposed_tp_s=15.0)
     text = explanation(best, other)
     assert text.startswith(f"{degrees(other)} takes 10.0 % longer: it adds ")
-    assert "15.00 s of exposed tensor-parallel communication, 10.00 s of compute" in text
-    assert text.endswith("; it saves 15.00 s of pipeline bubble")
+    assert "15.00 s of TP, 10.00 s of compute" in text
+    assert text.endswith("; it saves 15.00 s of bubble")
 
 
 def test_differences_too_small_to_matter_are_not_told() -> None:

@@ -50,7 +50,7 @@ def test_the_report_says_what_the_plan_says():
         "extrapolated in ranks, EP",
         "memory 55.5 of 61.0 GiB (stage 0); OOM if expert imbalance exceeds 2.4",
         f"14.8T tokens: {best.run.days:,.0f} days",
-        "step time: compute 62 | imbalance 6 | EP 6 (86 % hidden)",
+        "step time: compute 62 | TP 3 | EP 6 (86 % hidden) |", "| imbalance 6 |",
         "184,320 strategies in 5.0 s: 150,720 invalid, 30,111 exceed memory, 3,401 pruned by bound, 88 optimised",
         "gap 1.3 % (within the cost model)",
         "launch rules of MindSpeed-LLM cost 2.0 %",

@@ -92,7 +92,7 @@ def test_a_document_comes_back_and_says_nothing_where_nothing_was_asked() -> Non
     assert spec_hash(spec_of()) != spec_hash(spec_of(spare_nodes=[1]))
 
 
-@pytest.mark.parametrize(("lang", "title"), [("en", "with fewer nodes"), ("zh", "节点减少")])
+@pytest.mark.parametrize(("lang", "title"), [("en", "With fewer nodes"), ("zh", "节点减少")])
 def test_the_table_is_told(lang: Any, title: str) -> None:
     text = render_plan_set(planned(), lang)
     assert title in text
@@ -129,4 +129,4 @@ def test_one_flag_asks_for_it(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) ->
     )
     result = CliRunner().invoke(app, ["plan", str(path), "--spare-table"])
     assert result.exit_code == 0
-    assert "with fewer nodes" in result.stdout
+    assert "With fewer nodes" in result.stdout
