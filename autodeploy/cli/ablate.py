@@ -50,7 +50,7 @@ def ablate(
         from autodeploy.errors import SpecError
 
         if spec is None:
-            raise SpecError(Message("cli.give_spec_or_published"), hint="autodeploy ablate examples/llama2_70b_32.yaml")
+            raise SpecError(Message("common.give_either", one="SPEC", other="--published"))
         names = [name.strip() for name in order.split(",") if name.strip()]
         report = ablate_spec(read_spec(spec), order=names)
         text = ablation_text(report, language(lang))
@@ -106,7 +106,7 @@ def published_text(report: AblationReport, lang: Language = "en") -> str:
         ]
         for row in report.rows
     ]
-    columns = [command_text(lang, name) for name in ("effect", "published", "predicted", "tolerance", "verdict")]
+    columns = [command_text(lang, name) for name in ("feature", "published", "predicted", "tolerance", "verdict")]
     lines = [table_text(columns, rows, right=frozenset({1, 2}))]
     lines += [f"{row.case}: {row.feature}: {row.reason}\n" for row in report.rows if row.reason]
     within = sum(bool(row.within_tolerance) for row in report.rows)

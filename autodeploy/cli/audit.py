@@ -66,7 +66,7 @@ def list_all(
         ]
         for entry in found
     ]
-    names = ("when", "author", "team", "client", "action", "object", "answered")
+    names = ("time", "author", "team", "source", "action", "object", "answered")
     write_report(table_text([command_text(language(lang), name) for name in names], rows), None)
 
 
@@ -85,4 +85,4 @@ def prune(
     with current_database() as database:
         pruned = AuditLog(database).prune(before=utc_now() - age)
         note_here(database, "audit.prune", older_than, entries=pruned)
-    notify("pruned_rows", count=pruned)
+    notify("deleted", what=pruned)

@@ -54,19 +54,12 @@ def calibrate(
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
 
-    for file in files:
-        if not file.is_file() and not file.is_dir():
-            raise SpecError(Message("cli.is_not_file", file=file), hint=Message("cli.records_log_table_or_trace"))
     folders = [file for file in files if file.is_dir()]
     if len(folders) > 1 or (page is not None and not folders):
-        raise SpecError(
-            Message("cli.one_folder_of_profiler_is_compared"),
-            hint=Message("cli.ascend_profiler_output_of_slowest_rank"),
-        )
+        raise SpecError(Message("cli.one_folder"), path="FILE")
     records = [file for file in files if not file.is_dir() and _is_record_file(file)]
     if records and len(records) < len(files):
-        message = Message("cli.holds_records_other_files_cluster_s_own_runs", file=records[0].name)
-        raise SpecError(message, hint=Message("cli.calibrate_profile_and_cluster_one_after_another"))
+        raise SpecError(Message("cli.records_beside_own_runs", file=records[0].name), path="FILE")
     names = ", ".join(file.name for file in files)
     if len(files) == 1 and not folders and _is_probe(files[0]):
         document = _from_probe(files[0], profile)
@@ -126,7 +119,7 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
         [each.kind, str(each.points), *(f"{100 * value:.0f} %" for value in (each.before, each.after, each.bias))]
         for each in found.agreements
     ]
-    columns = titles("class", "measurements", "error_before", "error_now", "mean")
+    columns = titles("class", "measurements", "error_before", "error_now", "bias")
     talk(table_text(columns, rows, right=frozenset({1, 2, 3, 4})))
     for each in found.changes:
         if each.limited:
@@ -141,7 +134,7 @@ def _from_records(files: Sequence[Path], profile: str) -> dict[str, Any]:
     from autodeploy.specs.record import read_records
 
     result = fit([record for file in files for record in read_records(file)], profile)
-    notify("runs_on", count=len(result.records), profile=profile)
+    notify("measurements_on", count=len(result.records), where=profile)
     _tell_factors(result.fit.factors())
     return overlay_of(result)
 
@@ -180,7 +173,7 @@ def _from_runs(
         traced, plan = _traced(folder, profile, spec, plan, page)
         runs = runs + traced
     overlay, report = calibrate_runs(runs, profile, load_planner(), spec=spec, plan=plan)
-    notify("measurements_on", count=len(runs), profile=profile)
+    notify("measurements_on", count=len(runs), where=profile)
     _tell_factors(report.get("factors", {}))
     if "bias_before" in report:
         before, after = (f"{100 * report[name]:+.1f} %" for name in ("bias_before", "bias_after"))

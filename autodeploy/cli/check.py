@@ -130,7 +130,7 @@ def share(text: str, option: str, *, most: float) -> float:
         value = float(bare.removesuffix("%")) / (100.0 if bare.endswith("%") else 1.0)
     except ValueError:
         raise SpecError(
-            Message("cli.is_no_share", value=repr(text[:40])),
+            Message("field_fault.is_no_number", value=repr(text[:40])),
             path=option,
             hint=Message("common.such_as", example="95%"),
         ) from None
@@ -268,7 +268,7 @@ def baseline_document(baseline: str | None) -> str | dict[str, Any] | None:
     document = load_json(text) if text.lstrip().startswith("{") else load_yaml(text)
     if not isinstance(document, dict):
         raise SpecError(
-            Message("cli.is_no_plan", value=baseline[:100]),
+            Message("field_fault.is_no_mapping", value=baseline[:100]),
             path="--baseline",
             hint="autodeploy plan SPEC -f json -o best.json",
         )

@@ -38,16 +38,18 @@ def upgrade(
     from autodeploy.cli.output import notify
     from autodeploy.settings import load_settings
     from autodeploy.store.database import Database
+    from autodeploy.store.migrate import current_revision
     from autodeploy.store.migrate import upgrade as migrate
 
     database = Database(load_settings().database_url)
     try:
         copy = migrate(database, copy=not no_copy)
+        revision = current_revision(database)
     finally:
         database.close()
     if copy is not None:
         notify("database_copied", file=copy)
-    notify("database_current")
+    notify("database_at", revision=revision)
 
 
 @app.command(epilog="Example: autodeploy db downgrade 0005")
@@ -93,7 +95,7 @@ def prune(
     age = read_age(older_than)
     with current_database() as database:
         pruned = prune_searches(database, before=utc_now() - age, keep_tagged=keep_tagged)
-    notify("pruned_rows", count=pruned)
+    notify("deleted", what=pruned)
 
 
 @app.command("export", epilog="Example: autodeploy db export backup.jsonl")
@@ -105,12 +107,10 @@ def export_file(
     from autodeploy.cli.output import notify, replacing
     from autodeploy.store.dump import export_lines
 
-    rows = 0
     with current_database() as database, replacing(file) as stream:
         for line in export_lines(database):
-            rows += "table" in line
             stream.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n")
-    notify("rows_written", count=rows, file=file)
+    notify("written", file=file)
 
 
 @app.command("import", epilog="Example: autodeploy db import backup.jsonl")
@@ -123,10 +123,7 @@ def import_file(
 
     with current_database() as database:
         inserted = import_lines(database, _lines(file))
-    if inserted:
-        notify("rows_added", rows=", ".join(f"{count} {table}" for table, count in inserted.items()))
-    else:
-        notify("nothing_added")
+    notify("rows_added", rows=", ".join(f"{count} {table}" for table, count in inserted.items()) or 0)
 
 
 @app.callback()
@@ -144,7 +141,8 @@ def read_age(text: str) -> timedelta:
     """
     match = re.fullmatch(r"(\d{1,6})([hdw])", text.strip())
     if match is None:
-        raise SpecError(Message("cli.is_no_age", value=repr(text)), path="--older-than", hint="12h, 90d or 8w")
+        message = Message("common.is_not_of_form", value=repr(text), form="NUMBER{h|d|w}")
+        raise SpecError(message, path="--older-than", hint=Message("common.such_as", example="90d"))
     return timedelta(hours=int(match[1]) * _HOURS[match[2]])
 
 

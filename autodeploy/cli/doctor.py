@@ -46,12 +46,10 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
         raise typer.Exit(SERVICE_ERROR)
 
 
-def _python(lang: Language) -> str:
+def _python(_: Language) -> str:
     import platform
 
-    from autodeploy.reports.texts import command_text
-
-    return command_text(lang, "python_on", version=platform.python_version(), machine=platform.machine())
+    return f"{platform.python_version()}, {platform.machine()}"
 
 
 def _packages(_: Language) -> str:
@@ -66,15 +64,15 @@ def _profiles(_: Language) -> str:
     return ", ".join(f"{name} {load_profile(name).content_hash[:8]}" for name in list_profiles())
 
 
-def _models(lang: Language) -> str:
-    from autodeploy.reports.texts import command_text
+def _models(_: Language) -> str:
     from autodeploy.specs.presets import list_presets
 
-    return command_text(lang, "presets", count=len(list_presets()))
+    return str(len(list_presets()))
 
 
 def _database(lang: Language) -> str:
     """The address is left out: it may hold a password."""
+    from autodeploy.messages import text_of
     from autodeploy.reports.texts import command_text
     from autodeploy.settings import load_settings
     from autodeploy.store.database import Database
@@ -86,8 +84,9 @@ def _database(lang: Language) -> str:
     database = Database(settings.database_url)
     try:
         if not database.ping():
-            raise RuntimeError(command_text(lang, "unreachable"))
-        state = "database_up_to_date" if is_current(database) else "database_behind"
+            raise RuntimeError(text_of(lang, "problem.unavailable"))
+        current = is_current(database)
     finally:
         database.close()
-    return command_text(lang, state, kind="SQLite" if settings.is_sqlite else "PostgreSQL")
+    kind = "SQLite" if settings.is_sqlite else "PostgreSQL"
+    return kind if current else command_text(lang, "database_behind", kind=kind)

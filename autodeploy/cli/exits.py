@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message, in_language, text_of
+from autodeploy.messages.foreign_faults import os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +46,9 @@ def report_error(error: Exception, lang: Language = "en") -> int:
     if isinstance(error, SearchCancelled):
         _tell(report_text(lang, "unfinished", status=text_of(lang, "page.status.cancelled")), error.hint, lang)
         return SERVICE_ERROR
+    if isinstance(error, OSError) and error.filename is not None:
+        _tell_fields([("", Message("common.cannot_be_read", file=error.filename, reason=os_fault(error)), "")], lang)
+        return BAD_INPUT
     if isinstance(error, AutoDeployError):
         _tell(report_text(lang, "error") + in_language(str(error), lang), error.hint, lang)
         return BAD_INPUT if isinstance(error, NotFoundError | ConflictError) else SERVICE_ERROR

@@ -64,7 +64,7 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     if (rescaled := rescaled_line(plan, lang)) is not None:
         lines += wrap(rescaled, hanging="  ")
     columns = [command_text(lang, name) for name in ("change", "gain", "s_per_step")]
-    columns += ["GiB", *(command_text(lang, name) for name in ("checkpoint", "sets"))]
+    columns += ["GiB", *(command_text(lang, name) for name in ("checkpoint", "in_the_spec"))]
     shown = list(report.improvements)
     shown += [other for other in report.keeping_layout if other.name not in {i.name for i in shown}]
     if shown:
@@ -80,7 +80,7 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
 
 
 def _cells(improvement: Improvement, lang: Language) -> list[str]:
-    from autodeploy.reports.texts import change_name, command_text
+    from autodeploy.reports.texts import change_name, check_text, command_text
     from autodeploy.reports.wording import seconds
 
     return [
@@ -88,7 +88,7 @@ def _cells(improvement: Improvement, lang: Language) -> list[str]:
         f"{improvement.gain_pct:+.1f} %",
         seconds(improvement.step_time_s),
         f"{improvement.peak_memory_gib:.1f}",
-        command_text(lang, "loads" if improvement.keeps_checkpoint_layout else "convert"),
+        check_text(lang, "checkpoint_loaded") if improvement.keeps_checkpoint_layout else command_text(lang, "convert"),
         ", ".join(f"{name} {_value(value)}" for name, value in improvement.changes.items()),
     ]
 

@@ -37,7 +37,7 @@ def _choose(which: Loudness, *, wanted: bool) -> None:
     if loudness() not in {"normal", which}:
         from autodeploy.errors import SpecError
 
-        raise SpecError(Message("cli.quiet_and_verbose_exclude_each_another"))
+        raise SpecError(Message("common.excludes_it", what=f"--{loudness()}"), path=f"--{which}")
     _LOUDNESS.set(which)
 
 

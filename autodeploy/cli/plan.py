@@ -23,6 +23,7 @@ from autodeploy.cli.options import (
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
+    from autodeploy.errors import SpecError
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
 
@@ -81,7 +82,6 @@ def estimate(
 ) -> None:
     """Predict time and memory of the strategy in the spec. Exit code 3: it does not fit."""
     from autodeploy.cli.output import write_report, write_text_report
-    from autodeploy.errors import SpecError
     from autodeploy.reports.plan_report import render_plan
     from autodeploy.specs.spec import no_strategy
 
@@ -103,11 +103,7 @@ def estimate(
     elif output_format is ReportFormat.TABLE:
         write_text_report(render_plan(spec, predicted, language(lang)), output)
     else:
-        raise SpecError(
-            Message("cli.is_not_shown_as", format=output_format.value),
-            path="--format",
-            hint=Message("common.one_of", names="table, json"),
-        )
+        raise _no_such_form(output_format)
     raise typer.Exit(exit_code("optimal" if predicted.fits else "infeasible"))
 
 
@@ -121,20 +117,21 @@ def _show_operators(
     from autodeploy.reports.operator_table import render_operators
 
     if server is not None:
-        raise SpecError(
-            Message("cli.operators_are_worked_out_here"), path="--server", hint=Message("common.leave_it_out")
-        )
+        raise SpecError(Message("common.excludes_it", what="--detail operators"), path="--server")
     report = operators(spec, _estimate_here(spec))
     if output_format is ReportFormat.JSON:
         write_report(report.model_dump_json(indent=2), output)
     elif output_format is ReportFormat.TABLE:
         write_text_report(render_operators(report, language(lang)), output)
     else:
-        raise SpecError(
-            Message("cli.is_not_shown_as", format=output_format.value),
-            path="--format",
-            hint=Message("common.one_of", names="table, json"),
-        )
+        raise _no_such_form(output_format)
+
+
+def _no_such_form(output_format: ReportFormat) -> SpecError:
+    from autodeploy.errors import SpecError
+
+    message = Message("field_fault.is_invalid", value=repr(output_format.value))
+    return SpecError(message, path="--format", hint=Message("common.one_of", names="table, json"))
 
 
 def _estimate_here(spec: Spec) -> Plan:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - typer reads annotations while the program runs
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, SimpleFormat, language
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.messages import Language
+    from hardware_profiles import Profile
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -15,8 +21,7 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("ls")
 def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
     """List the hardware profiles that come with AutoDeploy."""
-    from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.texts import command_text
+    from autodeploy.cli.output import json_text, write_report
     from hardware_profiles import list_profiles, load_profile
 
     found = [load_profile(name) for name in list_profiles()]
@@ -35,13 +40,20 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
         ]
         write_report(json_text(documents), None)
         return
+    write_report(_systems(found, language(lang)), None)
+
+
+def _systems(profiles: Sequence[Profile], lang: Language) -> str:
+    """A row a profile: its chips and the size of its nodes."""
+    from autodeploy.cli.output import table_text
+    from autodeploy.reports.texts import command_text
+
     rows = [
         [p.name, p.title, ", ".join(p.devices), p.default_device, str(p.devices_per_npu), str(p.npus_per_node)]
-        for p in found
+        for p in profiles
     ]
     names = ("name", "system", "devices", "default", "dies_a_card", "cards_a_node")
-    columns = [command_text(language(lang), name) for name in names]
-    write_report(table_text(columns, rows, right=frozenset({4, 5})), None)
+    return table_text([command_text(lang, name) for name in names], rows, right=frozenset({4, 5}))
 
 
 @app.command("this-machine", epilog="Example: autodeploy profiles this-machine --processes 2 -o cpu.yaml")
@@ -78,17 +90,8 @@ def show(
     def titles(*names: str) -> list[str]:
         return [command_text(spoken, name) for name in names]
 
-    head = command_text(
-        spoken,
-        "profile_title",
-        title=profile.title,
-        name=profile.name,
-        devices=", ".join(profile.devices),
-        default=profile.default_device,
-    )
-    sizes = command_text(spoken, "profile_sizes", count=profile.devices_per_npu, cards=profile.npus_per_node)
-    head += f"\n{sizes}\n\n"
+    head = _systems([profile], spoken) + "\n"
     columns = titles("number", "value", "unit", "kind", "source")
     table = table_text(columns, rows, right=frozenset({1}), whole=frozenset({0}))
     sources = [[key, source.title] for key, source in profile.document.sources.items()]
-    write_report(head + table + ("\n" + table_text(titles("source", "what_it_is"), sources) if sources else ""), None)
+    write_report(head + table + ("\n" + table_text(titles("source", "meaning"), sources) if sources else ""), None)

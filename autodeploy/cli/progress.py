@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.cli.loudness import loudness
 from autodeploy.cli.options import current_language
 from autodeploy.cli.output import notify, talk
-from autodeploy.messages import label
+from autodeploy.messages import label, text_of
 from autodeploy.reports.texts import command_text, report_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def progress_text(progress: Progress, lang: Language = "en") -> str:
     fates = ("rejected", "too_big", "pruned", "solved")
     parts += [f"{label(lang, name)} {count:,}" for name in fates if (count := getattr(progress, name))]
     if progress.incumbent_s is not None:
-        parts.append(command_text(lang, "best_so_far", step=f"{progress.incumbent_s:.4g}"))
+        parts.append(text_of(lang, "progress.best_so_far", step=progress.incumbent_s))
     if progress.gap is not None:
         parts.append(f"{label(lang, 'gap')} {100 * progress.gap:.1f} %")
     return f"{progress.elapsed_s:5.1f} s  " + report_text(lang, "comma").join(parts)
@@ -51,7 +51,7 @@ class SearchTalk:
         if sys.stderr.isatty() and loudness() == "normal":
             from rich.console import Console
 
-            self._status = Console(stderr=True).status(command_text(self._lang, "planning"))
+            self._status = Console(stderr=True).status(label(self._lang, "search"))
             self._status.start()
         self._before = signal.signal(signal.SIGINT, self._on_interrupt)
         return self

@@ -62,9 +62,7 @@ def recommend(
     from autodeploy.errors import SpecError
 
     if not 0.0 < days <= 36_500.0:
-        raise SpecError(
-            Message("cli.days_are_no_deadline", days=days), path="--days", hint=Message("common.such_as", example=30)
-        )
+        raise SpecError(Message("common.is_outside", value=f"{days:g}", range="(0, 36500]"), path="--days")
     spec, amount = read_spec(spec_file), None if tokens is None else token_count(tokens)
     request = {"spec": spec.model_dump(mode="json"), "days": days, "tokens": amount, "max_npus": max_npus}
     asked = {name: value for name, value in request.items() if value is not None}

@@ -134,7 +134,7 @@ def remove(
 
         with connect(server) as client:
             client.delete_run(run_id)
-    notify("deleted", name=run_id)
+    notify("deleted", what=run_id)
 
 
 def _add_here(
@@ -203,10 +203,10 @@ def _cells(row: dict[str, Any], lang: Language) -> list[str]:
 def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
     """The run, what the overlay does to the errors of its cluster, and plans whose place changed."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.texts import command_text, titled
 
     run, cluster = outcome["run"], outcome["cluster"]
-    lines = [command_text(lang, "run_of", run=run["id"], model=run["model"], cluster=run["cluster"])]
+    lines = [titled(lang, run["id"], f"{run['model']} @ {run['cluster']}")]
     if run["measured_step_time_s"] is not None:
         measured, predicted = _seconds(run["measured_step_time_s"]), _seconds(run["predicted_step_time_s"])
         low, high = _seconds(run["predicted_low_s"]), _seconds(run["predicted_high_s"])
@@ -217,8 +217,8 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
         lines.append("  " + command_text(lang, "run_out_of_memory", predicted=f"{run['predicted_memory_gib']:.1f}"))
     if cluster is not None:
         report = cluster["report"]
-        count = cluster["num_runs"]
-        lines.append("  " + command_text(lang, "overlay_of", cluster=cluster["cluster"], count=count))
+        told = {"where": cluster["cluster"], "count": cluster["num_runs"]}
+        lines.append("  " + command_text(lang, "measurements_on", **told))
         if "bias_before" in report:
             before, after = _share(report["bias_before"]), _share(report["bias_after"])
             told = {"name": command_text(lang, "bias"), "before": before, "after": after}
@@ -230,15 +230,13 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
         rows = [
             [
                 p["plan_id"],
-                str(p["old_rank"]),
-                str(p["new_rank"]),
-                _seconds(p["old_step_time_s"]),
-                _seconds(p["new_step_time_s"]),
+                f"{p['old_rank']} -> {p['new_rank']}",
+                f"{_seconds(p['old_step_time_s'])} -> {_seconds(p['new_step_time_s'])}",
             ]
             for p in outcome["reranked"][:SHOWN_PLANS]
         ]
-        titles = [command_text(lang, n) for n in ("stored_plan", "rank", "new_rank", "s_per_step", "new_step_s")]
-        text += "\n" + table_text(titles, rows, right=frozenset({1, 2, 3, 4}))
+        titles = [command_text(lang, n) for n in ("plan", "rank", "s_per_step")]
+        text += "\n" + table_text(titles, rows, right=frozenset({1, 2}))
     return text
 
 
@@ -246,9 +244,10 @@ def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
     """The plan's prediction before and after, and the factors that moved it most."""
     from autodeploy.reports.texts import command_text
 
-    names = ("old_step_time_s", "old_low_s", "old_high_s", "step_time_s", "low_s", "high_s")
-    values = {name: _seconds(moved[name]) for name in names}
-    lines = [command_text(lang, "plan_moved", plan=moved["plan_id"], **values)]
+    names = ("step_time_s", "low_s", "high_s")
+    was, now = ([_seconds(moved[when + name]) for name in names] for when in ("old_", ""))
+    told = {"before": "{} s ({}-{})".format(*was), "after": "{} s ({}-{})".format(*now)}
+    lines = [command_text(lang, "before_now", name=moved["plan_id"], **told)]
     before, after = moved.get("old_p_fits"), moved.get("p_fits")
     if before is not None and after is not None and before != after:
         told = {"before": f"{100 * before:.0f} %", "after": f"{100 * after:.0f} %"}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption, Output, language
-from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,17 +42,13 @@ def validate(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Predict every measured run and report the errors."""
+    from autodeploy.calibration.validate import validate as compare
     from autodeploy.cli.output import write_report
-    from autodeploy.errors import SpecError
+    from autodeploy.post_training.validate import classes_of_rl, validate_rl
     from autodeploy.specs.generation import GenerationRecord
     from autodeploy.specs.measurement import read_measurements
     from autodeploy.specs.record import Record, Unread
     from autodeploy.specs.rl_record import RlRecord
-
-    if not records.is_file():
-        raise SpecError(Message("cli.is_not_file", file=records), hint=Message("cli.json_lines_file_of_measured_runs"))
-    from autodeploy.calibration.validate import validate as compare
-    from autodeploy.post_training.validate import classes_of_rl, validate_rl
 
     lines = list(read_measurements(records))
     measured = [line for line in lines if isinstance(line, Record)]
@@ -97,7 +92,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     lines.append("\n" + table_text(*statistics_table(report["summary"], lang), right=frozenset(range(1, 6))) + "\n")
     said = [(row["id"], text) for row in report["rows"] for text in row.get("diagnoses") or ()]
     if said:
-        lines.append(command_text(lang, "read_otherwise") + "\n")
+        lines.append(command_text(lang, "notes") + "\n")
         lines += [f"  {name}: {in_language(text, lang)}\n" for name, text in said]
     count = sum(1 for row in report["rows"] if row.get("skipped"))
     lines.append(command_text(lang, "runs_skipped", count=len(report["rows"]), skipped=count) + "\n")
@@ -117,7 +112,8 @@ def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str]
     """Titles and rows: errors of each set of records, then of time by class."""
     from autodeploy.reports.texts import command_text
 
-    sets = [(command_text(lang, name), summary.get(name)) for name in ("time", "memory", "tpot", "rl")]
+    sets = [(command_text(lang, name), summary.get(name)) for name in ("time", "memory")]
+    sets += [("TPOT", summary.get("tpot")), (command_text(lang, "rl"), summary.get("rl"))]
     sets += [(f"  {name}", values) for name, values in (summary.get("by_class") or {}).items()]
     shares = ("mape", "median_ape", "p90_ape")
     rows = [
@@ -125,7 +121,8 @@ def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str]
         for name, s in sets
         if s and s["n"]
     ]
-    return [command_text(lang, name) for name in ("set", "runs", "mean", "median", "percentile_90", "bias")], rows
+    runs, mean, bias = (command_text(lang, name) for name in ("runs", "mean", "bias"))
+    return ["", runs, mean, "P50", "P90", bias], rows
 
 
 def unmeasured_table(report: UnmeasuredReport, lang: Language) -> Table:
@@ -138,7 +135,7 @@ def unmeasured_table(report: UnmeasuredReport, lang: Language) -> Table:
         for c in report.classes
         if c.unmeasured
     ]
-    titles = ("number", "its_kind", "unmeasured_column", "class")
+    titles = ("number", "kind", "unmeasured_column", "shape")
     return Table([command_text(lang, name) for name in titles], rows, {2})
 
 

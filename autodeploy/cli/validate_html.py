@@ -50,7 +50,7 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
         f"<p>{escape(command_text(lang, 'what_errors_are'))}</p>",
         f'<div id="plot">{predicted_against_measured_svg(points, title)}</div>' if points else "",
         _table(
-            command_text(lang, "summary"), *statistics_table(report.summary.model_dump(), lang), frozenset(range(1, 6))
+            command_text(lang, "error"), *statistics_table(report.summary.model_dump(), lang), frozenset(range(1, 6))
         ),
         _runs_table(runs, lang) if runs or not (served or steps) else "",
         _served_table(served, lang) if served else "",
@@ -100,19 +100,19 @@ def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], n
 
 
 def _runs(lang: Language, names: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
-    """A table of runs; the titles are keys of section `command`, but for units."""
-    titles = [name if "/" in name else command_text(lang, name) for name in names]
-    return _table(command_text(lang, "runs_caption"), titles, rows, numbers)
+    """A table of runs; the titles are keys of section `command`, but for units and TPOT."""
+    titles = [name if name.isupper() or "/" in name else command_text(lang, name) for name in names]
+    return _table(command_text(lang, "run"), titles, rows, numbers)
 
 
 def _runs_table(rows: Sequence[Row], lang: Language) -> str:
-    titles = ["run", "model", "measured", "predicted", "error", "gib", "predicted", "error", "parts", "notes"]
+    titles = ["run", "model", "measured", "predicted", "error", "gib", "predicted", "error", "part", "notes"]
     return _runs(lang, titles, [_run(row, lang) for row in rows], frozenset(range(2, 8)))
 
 
 def _served_table(rows: Sequence[ServedRow], lang: Language) -> str:
     """Measured serving: time per output token [ms], tokens per second and die."""
-    titles = ["run", "model", "tpot", "predicted", "error", "tokens/s/die", "predicted", "error", "parts", "notes"]
+    titles = ["run", "model", "TPOT", "predicted", "error", "tokens/s/die", "predicted", "error", "part", "notes"]
     return _runs(lang, titles, [_served(row, lang) for row in rows], frozenset(range(2, 8)))
 
 
@@ -135,7 +135,7 @@ def _served(row: ServedRow, lang: Language) -> list[str]:
 
 def _steps_table(rows: Sequence[RlRow], lang: Language) -> str:
     """Measured steps of post-training: step time [s], tokens per second and card."""
-    titles = ["run", "model", "step", "predicted", "tokens_per_s_per_npu", "predicted", "error", "parts", "notes"]
+    titles = ["run", "model", "step", "predicted", "tokens_per_s_per_npu", "predicted", "error", "part", "notes"]
     return _runs(lang, titles, [_step(row, lang) for row in rows], frozenset(range(2, 7)))
 
 
@@ -177,7 +177,7 @@ def _unmeasured_tables(report: UnmeasuredReport, lang: Language) -> Iterator[str
     ]
     titles = [command_text(lang, name) for name in ("profile", "class", "shape", "number", "why", "runs")]
     shapes = _table("", titles, each, frozenset({5}))
-    yield f"<details>\n<summary>{command_text(lang, 'each_shape', count=len(each))}</summary>\n{shapes}\n</details>"
+    yield f"<details>\n<summary>{command_text(lang, 'shape')} ({len(each)})</summary>\n{shapes}\n</details>"
 
 
 def _run(row: Row, lang: Language) -> list[str]:

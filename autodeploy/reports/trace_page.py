@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autodeploy.services.trace_comparison import TraceComparison, TracedOperator
 
 GIGA, TERA, MILLI = 1e9, 1e12, 1e3
-_OPERATORS = ("class", "operator", "trace_shapes", "trace_count", "trace_ms_a_step", "trace_rate", "trace_ratio")
+_OPERATORS = ("class", "operator", "shape", "trace_count", "trace_ms_a_step", "trace_rate", "trace_ratio")
 _EXCHANGES = ("operator", "group", "MB", "trace_count", "trace_ms_a_step", "trace_waiting", "trace_gb_per_s")
 
 
@@ -41,7 +41,7 @@ def trace_page(found: TraceComparison, lang: Language = "en") -> str:
             for part in by_difference
         ]
         parts = table("part", "predicted", "measured", "difference", "trace_of_step", rows=rows)
-        blocks.append(Block(said("trace_parts"), table=parts))
+        blocks.append(Block(said("step"), table=parts))
     if found.memory is not None:
         planned = "" if found.planned_peak_gib is None else f"{found.planned_peak_gib:.1f}"
         rows = [
@@ -51,13 +51,13 @@ def trace_page(found: TraceComparison, lang: Language = "en") -> str:
         blocks.append(Block(said("peak_memory_gib"), table=table("", "predicted", "measured", rows=rows)))
     if found.classes:
         rows = [[said(f"kernel_{name}"), f"{MILLI * seconds:.4g}"] for name, seconds in found.classes]
-        blocks.append(Block(said("trace_classes"), table=table("class", "trace_ms_a_step", rows=rows)))
-        rows = [_operator(each, said(f"kernel_{each.operator_class}")) for each in found.operators]
         told = [said("trace_of_profile", profile=found.profile)]
-        blocks.append(Block(said("trace_operators"), told, table(*_OPERATORS, rows=rows)))
+        blocks.append(Block(said("operator"), told, table("class", "trace_ms_a_step", rows=rows)))
+        rows = [_operator(each, said(f"kernel_{each.operator_class}")) for each in found.operators]
+        blocks.append(Block(table=table(*_OPERATORS, rows=rows)))
     if found.exchanges:
         rows = [_exchange(each, found.exchange_steps) for each in found.exchanges]
-        blocks.append(Block(said("trace_exchanges"), table=table(*_EXCHANGES, "trace_links", rows=rows)))
+        blocks.append(Block(said("kernel_exchange"), table=table(*_EXCHANGES, "trace_links", rows=rows)))
     return f"# {said('trace_title')}\n\n{in_markdown(*blocks)}"
 
 

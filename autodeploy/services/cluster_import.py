@@ -175,7 +175,7 @@ def _leaf(
         if others > (found.nodes[-1] < usual):  # the last one may be partly filled
             said.append(Disagreement("leaves_differ", {"file": name, "usual": usual, "found": others}))
         if nodes is not None and nodes != usual:
-            said.append(Disagreement("leaf_nodes_differ", {"file": name, "found": usual, "given": nodes}))
+            said.append(_differs(name, "leaf.nodes", usual, nodes, "--leaf-nodes"))
         nodes = usual if nodes is None else nodes
         if oversubscription is None:
             said.append(Disagreement("leaf_rate_unknown", {"file": name, "nodes": usual}))
@@ -255,8 +255,7 @@ def _joined(profile: Profile, topology: NpuTopology, name: str, said: list[Disag
                 otherwise.setdefault((tier.name, expected, link), []).append(pair)
     for (tier_name, expected, link), pairs in otherwise.items():
         some = ", ".join(pairs[:4]) + (", ..." if len(pairs) > 4 else "")
-        values = {"file": name, "tier": tier_name, "expected": expected, "found": link, "pairs": some}
-        said.append(Disagreement("joined_otherwise", values | {"count": len(pairs)}))
+        said.append(_differs(name, f"{tier_name} {some}", link, expected))
 
 
 def _collectives(
@@ -276,9 +275,10 @@ def _collectives(
             said.append(_differs(names, f"{section}.efficiency", f"{found:.2f}", f"{known:.2f}"))
 
 
-def _differs(file: str, number: str, found: object, expected: object) -> Disagreement:
-    """A number of the profile, by its path, that the file says otherwise."""
-    return Disagreement("profile_differs", {"file": file, "number": number, "found": found, "expected": expected})
+def _differs(file: str, number: str, found: object, expected: object, other: str = "profile") -> Disagreement:
+    """A number of the profile, or of what else is given, that the file says otherwise."""
+    values = {"file": file, "number": number, "found": found, "expected": expected, "other": other}
+    return Disagreement("file_differs", values)
 
 
 def _measured(value: float, name: str) -> dict[str, Any]:

@@ -293,10 +293,10 @@ def test_database_upgrade_and_doctor(command, monkeypatch, tmp_path):
     assert (code, "created on first use" in out) == (0, True)
     code, out, err = command("db", "upgrade")
     assert (code, out) == (0, "")
-    assert "up to date" in err
+    assert "the database is at revision 0006" in err
     code, out, _ = command("doctor")
     assert code == 0
-    assert "PASS  database: SQLite, up to date" in out
+    assert "PASS  database: SQLite\n" in out
 
 
 def test_output_that_can_not_be_written(command, planned, spec_path):
@@ -419,7 +419,7 @@ def test_a_database_goes_through_a_file(command, own_database):
     code, out, err = command("db", "import", str(backup))
     assert (code, out) == (0, "")
     assert "1 searches" in err
-    assert "nothing, all rows are present" in command("db", "import", str(backup))[2]
+    assert "added: 0\n" in command("db", "import", str(backup))[2]
     assert "deleted: 0" in command("db", "prune", "--older-than", "1d")[2]
     assert "deleted: 1" in command("db", "prune", "--older-than", "0h")[2]
 
@@ -502,7 +502,7 @@ def test_verbose_tells_every_step_and_the_trace_of_an_error(command, planned, sp
 def test_quiet_and_verbose_exclude_each_other(command, spec_path):
     code, _, err = command("plan", spec_path, "-q", "-v")
     assert code == 2
-    assert "exclude each other" in err
+    assert "--verbose: not allowed with --quiet" in err
 
 
 @pytest.mark.parametrize(("option", "level"), [("--quiet", "warning"), ("--verbose", "debug")])

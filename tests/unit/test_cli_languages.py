@@ -58,7 +58,7 @@ def chinese(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     ("arguments", "said"),
     [
         (["profiles", "ls"], "卡/节点"),
-        (["profiles", "show", "cloudmatrix-384"], "每卡 2 个 die，每节点 8 卡"),
+        (["profiles", "show", "cloudmatrix-384"], "卡/节点"),
         (["models", "ls"], "参数 B"),
         (["models", "show", "deepseek-v3"], "# 来源："),
         (["doctor"], "通过  数据库：SQLite，首次使用时建立"),
@@ -77,15 +77,15 @@ def test_a_list_is_titled_in_chinese(chinese: Any, arguments: list[str], said: s
 
 def test_talk_is_in_the_language_of_the_command(chinese: Any, tmp_path: Path) -> None:
     backup = tmp_path / "backup.jsonl"
-    assert "数据库已是最新" in chinese("db", "upgrade")[2]
+    assert "数据库版本为 0006" in chinese("db", "upgrade")[2]
     assert f"写入 {backup}" in chinese("db", "export", str(backup))[2]
-    assert "没有新增" in chinese("db", "import", str(backup))[2]
+    assert "已加入：0" in chinese("db", "import", str(backup))[2]
     assert "already" not in chinese("db", "prune", "--older-than", "9d")[2]
     code, out, told = chinese("keys", "create", "ci")
     assert code == 0
     assert "请立即保存" in told
     assert "请立即保存" not in out
-    assert "the database is up to date" in chinese("db", "upgrade", "--lang", "en")[2]
+    assert "the database is at revision 0006" in chinese("db", "upgrade", "--lang", "en")[2]
     written = tmp_path / "spec.yaml"
     assert "已写入" in chinese("import", str(FILES / "megatron_dense.sh"), "-o", str(written))[2]
 
@@ -97,8 +97,8 @@ def test_talk_is_in_the_language_of_the_command(chinese: Any, tmp_path: Path) ->
         (["runs", "rm", "run_none"], "错误：没有运行 run_none"),
         (["keys", "revoke", "key_none"], "错误：没有API 密钥 key_none"),
         (["export", "p_aaaaaaaa", "--to", "html"], "提示：autodeploy plan SPEC"),
-        (["db", "prune", "--older-than", "soon"], "--older-than: 'soon' 不是时长"),
-        (["recommend", "x.yaml", "--days", "0"], "--days: 0 天不是期限"),
+        (["db", "prune", "--older-than", "soon"], "--older-than: 'soon' 不是 NUMBER{h|d|w} 形式"),
+        (["recommend", "x.yaml", "--days", "0"], "--days: 0 超出 (0, 36500]"),
         (["profiles", "show", "cloudmatrix"], "是否想写 cloudmatrix-384？"),
         (["check", str(FILES / "mindspeed_moe.sh")], "/cluster/profile: 缺少必填项 profile"),
     ],

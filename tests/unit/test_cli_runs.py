@@ -63,7 +63,7 @@ def test_a_run_is_added_listed_and_followed(command: Callable[..., str], spec_pa
     file = steps(tmp_path / "steps.csv", 1.25 * best["step_time_s"])
     text = command("runs", "add", best["plan_id"], file)
     assert "+25.0 %" in text
-    assert "overlay of ascend-800t-a2, measurements: 1" in text
+    assert "measurements on ascend-800t-a2: 1" in text
     assert best["plan_id"] in text
     (row,) = json.loads(command("runs", "ls", "-f", "json"))
     assert (row["plan_id"], row["error"]) == (best["plan_id"], pytest.approx(0.25))
@@ -116,7 +116,7 @@ def test_what_cannot_be_calibrated_to_is_refused(command: Callable[..., str], sp
     to = ("--profile", "ascend-800t-a2", "-o", str(tmp_path / "o.yaml"))
     assert "does not say what ran" in command("calibrate", file, *to, code=2)
     assert "no strategy given for the run" in command("calibrate", file, *to, "--spec", spec_path, code=2)
-    assert "is not a file" in command("calibrate", str(tmp_path / "none"), *to, code=2)
+    assert "No such file" in command("calibrate", str(tmp_path / "none"), *to, code=2)
     assert "there is no plan" in command("runs", "add", "p_nothere", file, code=2)
     (tmp_path / "steps.csv").write_text("step_time_s\n1\nx\n")
     assert "steps.csv: line 3" in command("runs", "add", "p_nothere", file, code=2)

@@ -158,11 +158,11 @@ def test_parts_that_disagree_with_the_profile_are_named() -> None:
     found = imported(json.dumps(broken), text, speeds(*[200000] * 7, 100000), HCCL.format(us=2500))
     assert found.document["num_npus"] == 24  # a broken node is not counted
     assert said(found)["node_left_out"] == {"file": "file0", "server": "node_3", "found": 7, "usual": 8}
-    assert said(found)["joined_otherwise"]["pairs"] == "0-1"
+    assert said(found)["hccs 0-1"]["found"] == "PHB"
     assert said(found)["slow_ports"]["devices"] == "7"
     assert said(found)["scale_out.gb_per_s_per_npu"]["found"] == "12.5"  # 100 Gbit/s are 12.5 GB/s
     assert said(found).keys() == {
-        *("node_left_out", "joined_otherwise", "slow_ports", "scale_out.gb_per_s_per_npu", "hccs.efficiency")
+        *("node_left_out", "hccs 0-1", "slow_ports", "scale_out.gb_per_s_per_npu", "hccs.efficiency")
     }
 
 
@@ -205,8 +205,8 @@ def test_a_map_of_switches_says_how_many_nodes_are_below_each() -> None:
     assert said(unknown) == {"leaf_rate_unknown": {"file": "tor.json", "nodes": 4}}
     uneven = [files[0], ("tor.json", read_cluster_text(json.dumps(leaves(2, 4, 4, 1))))]
     assert said(import_cluster(uneven, leaf_oversubscription=2.0))["leaves_differ"]["found"] == 2
-    told = said(import_cluster(files, leaf_nodes=8, leaf_oversubscription=2.0))["leaf_nodes_differ"]
-    assert told == {"file": "tor.json", "found": 4, "given": 8}
+    told = said(import_cluster(files, leaf_nodes=8, leaf_oversubscription=2.0))["leaf.nodes"]
+    assert (told["found"], told["expected"], told["other"]) == (4, 8, "--leaf-nodes")
     with pytest.raises(SpecError, match="number of nodes per leaf switch not given"):
         import_cluster(files[:1], leaf_oversubscription=2.0)
     with pytest.raises(SpecError, match="a second file of its kind"):
