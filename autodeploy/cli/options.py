@@ -84,7 +84,7 @@ def read_spec(name: str) -> Spec:
 
     text = sys.stdin.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
-        raise SpecError(Message("importers.more_than_characters", limit=MAX_BYTES))
+        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_BYTES:,}"))
     return read_spec_document(load_yaml(text), base_dir=Path(), doubt=_doubt)
 
 

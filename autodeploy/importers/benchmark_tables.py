@@ -91,14 +91,14 @@ def read_collective_table(text: str, *, op: str | None = None, ranks: int | None
     if not points:
         raise SpecError(
             Message("importers.no_measured_row"),
-            hint=Message("importers.table_that_hccl_test_prints_or_op_ranks"),
+            hint="op,ranks,bytes,time_us",
         )
     return MeasuredRun(source="collective_benchmark", collectives=tuple(points), original={"points": len(points)})
 
 
 def _bounded(text: str) -> list[str]:
     if len(text) > MAX_TEXT:
-        raise SpecError(Message("importers.more_than_characters", limit=MAX_TEXT))
+        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"))
     return lines_of(text)
 
 
@@ -117,14 +117,14 @@ def _printed(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterato
         if result.lower() == "failed":
             raise bad_line(
                 number,
-                Message("importers.hccl_test_says_that_result_is_wrong"),
+                Message("field_fault.is_invalid", value=repr(result)),
                 hint=Message("common.leave_it_out"),
             )
         seconds = positive(time_us, number, "time") * 1e-6
         yield _point(number, op, ranks, whole(size, number, "size"), seconds)
         count += 1
         if count > MAX_POINTS:
-            raise bad_line(number, Message("importers.more_than_entries", count=MAX_POINTS))
+            raise bad_line(number, Message("field_fault.at_most_entries", bound=f"{MAX_POINTS:,}"))
 
 
 def _row(line: str) -> tuple[str, str, str] | None:
@@ -156,7 +156,7 @@ def _tabulated(lines: Sequence[str], op: str | None, ranks: int | None) -> Itera
                 )
             seconds = size / (rate * 1e9)
         if count > MAX_POINTS:
-            raise bad_line(row.line, Message("importers.more_than_entries", count=MAX_POINTS))
+            raise bad_line(row.line, Message("field_fault.at_most_entries", bound=f"{MAX_POINTS:,}"))
         yield _point(row.line, named_op, group, size, seconds)
 
 
@@ -174,7 +174,7 @@ def _point(line: int, op: str | None, ranks: int | None, size: int, seconds: flo
         raise bad_line(
             line,
             Message("common.is_required", name="ranks"),
-            hint=Message("importers.write_op_all_reduce_ranks_8_above_table"),
+            hint=Message("common.such_as", example="# op=all_reduce ranks=8"),
         )
     if ranks < 2 or ranks > 200_000:
         raise bad_line(line, Message("common.is_outside", value=f"ranks={ranks}", range="[2, 200000]"))
@@ -199,4 +199,4 @@ def _seconds(row: TableRow) -> float | None:
 
 def _refuse_many(points: Sequence[object], line: int) -> None:
     if len(points) > MAX_POINTS:
-        raise bad_line(line, Message("importers.more_than_entries", count=MAX_POINTS))
+        raise bad_line(line, Message("field_fault.at_most_entries", bound=f"{MAX_POINTS:,}"))

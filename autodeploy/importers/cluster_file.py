@@ -59,6 +59,6 @@ def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = N
     if is_link_speeds(text):
         return read_link_speeds(text)
     raise SpecError(
-        Message("importers.no_cluster_file"),
+        Message("importers.not_importable"),
         hint=Message("importers.rank_table_hccl_json_or_map_of_switches"),
     )

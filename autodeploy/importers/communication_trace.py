@@ -65,7 +65,7 @@ def read_communication(text: str) -> ExchangeTimes:
     """
     if len(text) > MAX_TEXT:
         raise SpecError(
-            Message("importers.more_than_characters", limit=MAX_TEXT),
+            Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"),
             hint=Message("importers.profile_one_or_two_steps"),
         )
     try:
@@ -84,7 +84,9 @@ def _read(document: Any) -> ExchangeTimes:
                 if name != TOTAL:
                     _add(groups, name, _mapping(exchange, _below(path, name)), _below(path, name))
     if not groups:
-        raise SpecError(Message("importers.no_measured_row"), hint=Message("importers.file_as_profiler_writes_it"))
+        raise SpecError(
+            Message("importers.no_measured_row"), hint=Message("importers.output_of", command="torch_npu.profiler")
+        )
     ordered = sorted(groups.values(), key=lambda each: (-each.elapsed_s, each.operation, each.group))
     return ExchangeTimes(tuple(ordered), max(1, len(steps)))
 

@@ -99,8 +99,7 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
         if isinstance(event, DocumentStartEvent):
             documents += 1
             if documents > 1:
-                message = _at(event, Message("importers.several_yaml_documents"))
-                raise SpecError(message, hint=Message("importers.keep_one_without_in_between"))
+                raise SpecError(_at(event, Message("importers.several_yaml_documents")))
         elif isinstance(event, CollectionEndEvent):
             anchor, start = open_nodes.pop()
             if anchor is not None:
@@ -121,7 +120,7 @@ def _refuse_hostile(events: Iterable[Any]) -> None:
         if len(open_nodes) > MAX_DEPTH:
             raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         if total > MAX_YAML_VALUES:
-            raise SpecError(Message("importers.more_than_entries", count=MAX_YAML_VALUES))
+            raise SpecError(Message("field_fault.at_most_entries", bound=f"{MAX_YAML_VALUES:,}"))
 
 
 def _at(event: Any, message: str) -> str:
@@ -136,7 +135,7 @@ def _refuse_deep(value: Any, max_values: int) -> None:
             return
         seen += len(level)
         if seen > max_values:
-            raise SpecError(Message("importers.more_than_entries", count=max_values))
+            raise SpecError(Message("field_fault.at_most_entries", bound=f"{max_values:,}"))
         level = [
             child
             for parent in level

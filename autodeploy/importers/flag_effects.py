@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["read", "refused", "no_effect", "unmodelled"]
 KINDS: dict[str, Kind] = {"read": "read", "refused": "refused"}
-HARMLESS = Message("importers.at_this_value_it_changes_nothing")
-BELONGS = Message("importers.no_effect_without_what_it_belongs_to")
+NO_EFFECT = Message("importers.no_effect_on_time_or_memory_of_step")
 _STAR = "*"
 
 
@@ -25,7 +24,7 @@ class FlagEffect:
     """What a flag does, why, and the values with which one that is not modelled changes nothing."""
 
     kind: Kind
-    reason: str = BELONGS
+    reason: str = NO_EFFECT
     harmless: tuple[str, ...] = ()
 
     def of_value(self, value: str) -> str | None:
@@ -56,7 +55,7 @@ def flag_effects() -> Mapping[str, FlagEffect]:
 
 
 def _reason(section: str, name: str, group: Mapping[str, str]) -> str:
-    return Message.of_record(f"{section}.{name}", group["reason"]) if "reason" in group else BELONGS
+    return Message.of_record(f"{section}.{name}", group["reason"]) if "reason" in group else NO_EFFECT
 
 
 def _read(name: str) -> dict[str, dict[str, str]]:

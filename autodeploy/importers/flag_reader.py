@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.diagnostics import DiagnosticsLog, not_modelled
-from autodeploy.importers.flag_effects import HARMLESS, flag_effects
+from autodeploy.importers.flag_effects import NO_EFFECT, flag_effects
 from autodeploy.messages import Message, at_place
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from autodeploy.importers.launch_script import GivenFlag, LaunchScript
 
-UNKNOWN = Message("importers.not_in_table_kept")
+UNKNOWN = Message("importers.unknown_key")
 MAX_NUMBER = 10**12
 
 
@@ -141,7 +141,7 @@ class FlagReader:
                 kept.append(given)
                 self.log.ignore(given.place, _shown(given), UNKNOWN)
             else:
-                self.log.ignore(given.place, _shown(given), HARMLESS if effect.harmless else effect.reason)
+                self.log.ignore(given.place, _shown(given), NO_EFFECT if effect.harmless else effect.reason)
         for given in self.script.repeated:
             last = self.script.flags[given.name]
             if given.text != last.text:
@@ -149,7 +149,7 @@ class FlagReader:
                     given.place,
                     given.name,
                     _shown(given),
-                    Message("importers.line_says", line=last.line, value=_shown(last)),
+                    Message("common.line", line=last.line, message=_shown(last)),
                 )
         for variable in self.script.unset:
             self.log.doubt(

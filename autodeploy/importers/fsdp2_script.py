@@ -51,7 +51,7 @@ def import_fsdp2_script(
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
     if words is None:
         raise SpecError(
-            Message("importers.no_command_with", words=PROGRAM),
+            Message("importers.missing", word=PROGRAM),
             hint=Message("importers.give_script_with_command"),
         )
     at = next(index for index, word in enumerate(words) if _is_program(word))
@@ -80,8 +80,7 @@ def _file(named: str, stem: str, base_dir: Path | None) -> tuple[Mapping[str, An
             text = read_text(path)
             found = load_yaml(text)
             return (found if isinstance(found, dict) else {}), text + "\n"
-    hint = Message("importers.give_yaml_or_keep_both_in_one_folder")
-    raise SpecError(Message("importers.is_not_beside_script", file=named[:200]), path="/parallel", hint=hint)
+    raise SpecError(Message("importers.is_not_beside_script", file=named[:200]), path="/parallel")
 
 
 def _options(words: list[Value]) -> dict[str, list[Value]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.importers.fsdp2_model import read_model
 from autodeploy.importers.fsdp2_strategy import MUON, read_strategy
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
@@ -94,8 +95,8 @@ def import_fsdp2(
         search["target_release"] = release.name
     spec |= {"search": search, "strategy": strategy}
     reader.note_unmodelled(UNMODELLED)
-    reasons = dict.fromkeys(release.keys, Message("importers.no_effect_on_time_or_memory_of_step"))
-    kept = reader.note_rest(reasons, lambda _: None, Message("importers.not_in_table_kept"))
+    reasons = dict.fromkeys(release.keys, NO_EFFECT)
+    kept = reader.note_rest(reasons, lambda _: None, Message("importers.unknown_key"))
     return Imported(
         KIND,
         spec,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.messages import Message
 from autodeploy.specs.compressed_attention import COMPRESSED
 
@@ -359,7 +360,6 @@ LAYER_KINDS: dict[str, frozenset[Any]] = {
 TELLING = ("moe", "expert", "mamba", "ssm", "linear", "recurrent", "conv", "hybrid")
 HARMLESS = ("router", "loss", "bias", "dtype", "dropout", "jitter", "noise", "init", "fusion", "impl", "backend")
 
-NO_EFFECT = Message("importers.no_effect_on_time_or_memory_of_step")
 CHECK = Message("importers.unknown_key")
 
 _WITHOUT_EFFECT = (
@@ -425,9 +425,9 @@ _WITHOUT_EFFECT = (
 
 IGNORED: dict[str, str] = {
     **dict.fromkeys(_WITHOUT_EFFECT, NO_EFFECT),
-    **dict.fromkeys(("torch_dtype", "dtype"), Message("importers.training_precision_says_it")),
-    "expert_dtype": Message("importers.training_precision_says_it"),
-    "quantization_config": Message("importers.training_precision_says_it"),
+    **dict.fromkeys(("torch_dtype", "dtype"), Message("importers.follows_from", what="training.precision")),
+    "expert_dtype": Message("importers.follows_from", what="training.precision"),
+    "quantization_config": Message("importers.follows_from", what="training.precision"),
     "param_sink_number": Message("importers.not_predicted"),
     "param_sink_with_value": Message("importers.not_predicted"),
     **dict.fromkeys(("no_rope_layers", "no_rope_layer_interval"), NO_EFFECT),

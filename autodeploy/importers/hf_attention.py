@@ -165,7 +165,9 @@ def _chunks(reader: Reader, layers: int) -> dict[str, Any]:
         of = max(1, reader.checked_count(interval or 4, reader.at("no_rope_layer_interval"), MAX_COUNT))
         types = every(of, layers, CHUNKED)
         reader.log.default(
-            "layer_types", f"full attention every {of} layers", Message("importers.architecture_s_default")
+            "layer_types",
+            f"full attention every {of} layers",
+            Message("importers.default_of", framework="Hugging Face"),
         )
     return {"attention_chunk_size": size, "layer_types": types}
 
@@ -193,7 +195,7 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
     if not isinstance(types, list) or window is None:
         hint = "Step-3.5-Flash: sliding_window 512, layer_types"
         raise SpecError(
-            Message("importers.sliding_layers_need_sliding_window_and_layer_types"), path=reader.prefix, hint=hint
+            Message("common.is_required", name="sliding_window, layer_types"), path=reader.prefix, hint=hint
         )
     reader.log.take(reader.at("layer_types"), "layer_types", types[:layers])
     reader.took("sliding_window", "sliding_window", window)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
+from autodeploy.messages.field_faults import quoted
 from autodeploy.specs.compressed_attention import CSA, HCA, INDEXED
 
 if TYPE_CHECKING:
@@ -79,10 +80,12 @@ def _types(reader: Reader, layers: int) -> tuple[list[str], dict[str, int]]:
         return named[:layers], {"csa_rate": given[CSA], "hca_rate": given[HCA]}
     if ratios is None:
         ratios = [USUAL_RATES[HCA] if layer < 2 or layer % 2 else INDEXED for layer in range(layers)]
-        reader.log.default("layer_types", HCA, Message("importers.architecture_s_default"))
+        reader.log.default("layer_types", HCA, Message("importers.default_of", framework="Hugging Face"))
     path = reader.at("compress_ratios")
-    if not isinstance(ratios, list) or len(ratios) < layers:
-        raise SpecError(Message("importers.not_number_of_every_layer", layers=layers), path=path)
+    if not isinstance(ratios, list):
+        raise SpecError(Message("field_fault.is_no_list", value=quoted(ratios)), path=path)
+    if len(ratios) < layers:
+        raise SpecError(Message("common.entries_expected", count=layers, found=len(ratios)), path=path)
     numbers = [reader.checked_count(ratio, path, MAX_RATE) for ratio in ratios[:layers]]
     found = types_of(numbers)
     if found is None:

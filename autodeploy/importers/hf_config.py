@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from autodeploy.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.importers.diagnostics import Diagnostics, DiagnosticsLog, not_modelled, shown
+from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.importers.hf_architectures import (
     ARCHITECTURES,
     CHECK,
@@ -27,6 +28,7 @@ from autodeploy.importers.hf_architectures import (
 from autodeploy.importers.hf_attention import read_attention_types, window_pattern
 from autodeploy.importers.hf_recipe import read_recipe
 from autodeploy.messages import Message
+from autodeploy.messages.field_faults import quoted
 from autodeploy.specs.model import MAX_LAYERS, ModelSpec
 from autodeploy.specs.validation import field_errors, pointer
 
@@ -125,9 +127,7 @@ class Reader:
                 found = found[0]  # one value for every layer
             if isinstance(found, list | dict):
                 message = Message("common.is_not_modelled_yet", what=f"{key}: {type(found).__name__}")
-                raise UnsupportedError(
-                    message, path=self.at(key), hint=Message("importers.give_one_value_for_all_layers")
-                )
+                raise UnsupportedError(message, path=self.at(key), hint=Message("field_fault.a_number"))
             if value is None:
                 value = found
                 self._sources[field] = self.at(key)
@@ -141,7 +141,7 @@ class Reader:
                 )
         if value is None and (value := self.architecture.defaults.get(field)) is not None:
             self._sources[field] = self.at(self.architecture.names(field)[0])
-            self.log.default(field, value, Message("importers.architecture_s_default"))
+            self.log.default(field, value, Message("importers.default_of", framework="Hugging Face"))
         return value
 
     def count(self, field: str, limit: int = 1_000_000) -> int | None:
@@ -249,7 +249,7 @@ def _refuse_hostile(top: Mapping[str, Any]) -> None:
         value, location = stack.pop()
         nodes += 1
         if nodes > MAX_NODES:
-            raise SpecError(Message("importers.more_than_entries", count=MAX_NODES), path="")
+            raise SpecError(Message("field_fault.at_most_entries", bound=f"{MAX_NODES:,}"), path="")
         if len(location) > MAX_DEPTH:
             raise SpecError(
                 Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path=pointer(location[:3])
@@ -261,7 +261,7 @@ def _refuse_hostile(top: Mapping[str, Any]) -> None:
         elif isinstance(value, float) and not math.isfinite(value):
             raise SpecError(Message("field_fault.is_not_finite", value=value), path=pointer(location))
         elif isinstance(value, int) and value.bit_length() > 128:
-            raise SpecError(Message("importers.number_is_too_large"), path=pointer(location))
+            raise SpecError(Message("field_fault.is_too_big", value=quoted(value)), path=pointer(location))
 
 
 def _architecture_name(config: Mapping[str, Any]) -> str:
@@ -301,7 +301,7 @@ def _refuse_telling(reader: Reader) -> None:
         words = key.lower()
         if value and any(word in words for word in TELLING) and not any(word in words for word in HARMLESS):
             raise UnsupportedError(
-                Message("importers.architecture_is_unknown_and_its_key_is_not", key=shown(key)),
+                Message("common.unknown_key", name=shown(key)),
                 path=reader.prefix + pointer(key.split("/")),
                 hint=Message("importers.write_model_inline"),
             )
@@ -326,7 +326,9 @@ def _read_attention(reader: Reader) -> dict[str, Any]:
             Message("importers.follows_from", what="num_attention_heads"),
         )
     if head_dim is None and fields["qk_nope_head_dim"] is None:
-        reader.log.default("head_dim", "hidden_size / num_attention_heads", Message("importers.architecture_s_default"))
+        reader.log.default(
+            "head_dim", "hidden_size / num_attention_heads", Message("importers.default_of", framework="Hugging Face")
+        )
     fields |= {"num_key_value_heads": kv_heads, "head_dim": head_dim}
     nope, rope = fields.pop("qk_nope_head_dim"), fields.pop("qk_rope_head_dim")
     if nope is not None and rope is not None:  # Pangu Pro MoE V2: grouped queries, wider queries and keys than values
@@ -344,7 +346,7 @@ def _read_layers(reader: Reader) -> dict[str, Any]:
     tied = reader.take("tie_word_embeddings")
     if tied is None:
         tied = reader.architecture.tied_by_default
-        reader.log.default("tie_word_embeddings", tied, Message("importers.architecture_s_default"))
+        reader.log.default("tie_word_embeddings", tied, Message("importers.default_of", framework="Hugging Face"))
         if not reader.architecture.known:  # transformers ties where neither the file nor the architecture says
             reader.log.doubt("/model/tie_word_embeddings", tied, Message("importers.unknown_whether_ends_are_tied"))
     fields["tie_word_embeddings"] = tied
@@ -360,7 +362,7 @@ def _activation(reader: Reader) -> str:
     gated = reader.architecture.gated
     if value is None:
         value = "silu" if gated else "gelu"
-        reader.log.default("hidden_act", value, Message("importers.architecture_s_default"))
+        reader.log.default("hidden_act", value, Message("importers.default_of", framework="Hugging Face"))
     text = str(value).lower()
     if "gelu" in text or text == "geglu":
         return "geglu" if gated else "gelu"
@@ -427,7 +429,7 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
     shortcut = bool(reader.architecture.fixed.get("shortcut_moe"))
     if not experts:
         for name, value in (*found.items(), ("n_shared_experts", shared or None)):
-            reader.forget(name, value, Message("importers.there_are_no_routed_experts"))
+            reader.forget(name, value, NO_EFFECT)
         if width is None and not reader.architecture.gated and isinstance(fields["hidden_size"], int):
             width = 4 * fields["hidden_size"]
             reader.log.default("intermediate_size", width, Message("importers.follows_from", what="4 x hidden_size"))
@@ -436,7 +438,7 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
         found["moe_intermediate_size"] = width
         reader.log.take(reader.source("intermediate_size"), "moe_intermediate_size", width)
     elif not dense and not shortcut:
-        reader.forget("intermediate_size", width, Message("importers.no_layer_is_dense"))
+        reader.forget("intermediate_size", width, NO_EFFECT)
     lead = next((i for i, layer in enumerate(dense) if i != layer), len(dense))
     if not shared and shared_width:
         expert_width = found["moe_intermediate_size"]
@@ -466,7 +468,7 @@ def _beside_experts(reader: Reader) -> dict[str, Any]:
         raise UnsupportedError(message, path=path, hint=hint)
     reader.took("n_zero_experts", key, number)
     if (halves := reader.raw("num_hidden_layers")) is not None:
-        reader.log.ignore(reader.at("num_hidden_layers"), halves, Message("importers.it_counts_halves_of_layers"))
+        reader.log.ignore(reader.at("num_hidden_layers"), halves, Message("importers.follows_from", what="num_layers"))
     if (value := reader.raw(modules)) or (value := reader.raw("mtp_num_layers")):
         reason = Message("importers.not_predicted")
         reader.log.ignore(reader.at(modules), value, reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
+from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.messages import Message
 from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction, TopkMethod
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 CARRIED = Message("importers.carried_to_launch_script")
 NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
-NO_EXPERTS = Message("importers.there_are_no_routed_experts")
 
 PLAIN: dict[str, tuple[str, ...]] = {
     "max_position_embeddings": ("max_position_embeddings", "seq_length"),
@@ -55,7 +55,7 @@ def read_recipe(reader: Reader, *, has_experts: bool) -> dict[str, Any]:
         recipe |= experts
     else:
         for field, value in experts.items():
-            reader.forget(_name(field), value, NO_EXPERTS)
+            reader.forget(_name(field), value, NO_EFFECT)
         fixed = {field: value for field, value in fixed.items() if field not in {*OF_EXPERTS, *CHOICES}}
     if recipe.get("attention_bias") and reader.architecture.out_bias:
         recipe["attention_out_bias"] = True
@@ -64,7 +64,7 @@ def read_recipe(reader: Reader, *, has_experts: bool) -> dict[str, Any]:
         recipe["rope_theta"] = 10_000 * ratio
     for field, value in fixed.items():
         if field not in recipe:
-            reader.log.default(_name(field), value, Message("importers.architecture_s_default"))
+            reader.log.default(_name(field), value, Message("importers.default_of", framework="Hugging Face"))
     return fixed | recipe
 
 

@@ -64,13 +64,13 @@ def import_document(
         with line and column, or with every bad field.
     """
     if len(text) > MAX_BYTES:
-        raise SpecError(Message("importers.more_than_characters", limit=MAX_BYTES))
+        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_BYTES:,}"))
     suffix = Path(filename or "").suffix.lower()
     if is_toml(text, suffix):
         document = load_toml(text)
         if not is_torchtitan(document):
             raise SpecError(
-                Message("importers.file_is_no_configuration_of_torchtitan"),
+                Message("importers.not_importable"),
                 hint="[model], [parallelism]",
             )
         return import_torchtitan(document, text, name, _stem(filename), base_dir).with_doubts()
@@ -83,7 +83,7 @@ def import_document(
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
     if not isinstance(document, Mapping):
         raise SpecError(
-            Message("importers.file_is_neither_spec_nor_configuration_that_is"),
+            Message("importers.not_importable"),
             hint=Message("importers.spec_config_json_launch_script_sh_or_mindformers"),
         )
     return _of_mapping(document, text, filename, name, base_dir)

@@ -91,7 +91,7 @@ def read_kernel_details(text: str) -> KernelTimes:
     if not groups:
         raise SpecError(
             Message("importers.no_measured_row"),
-            hint=Message("importers.file_as_profiler_writes_it"),
+            hint=Message("importers.output_of", command="torch_npu.profiler"),
         )
     ordered = sorted(groups.values(), key=lambda each: (-each.seconds, each.operator, each.shapes))
     return KernelTimes(tuple(ordered), max(1, len(steps)))
@@ -152,7 +152,7 @@ def _sizes(row: TableRow, column: str) -> list[tuple[int, ...]]:
         return []
     parts = [part.strip().strip("[]").replace(" ", "") for part in text.split(";")]
     if len(parts) > MAX_SHAPES:
-        raise bad_line(row.line, Message("importers.more_than_entries", count=MAX_SHAPES))
+        raise bad_line(row.line, Message("field_fault.at_most_entries", bound=f"{MAX_SHAPES:,}"))
     found = []
     for part in parts:
         if part and not _SHAPE.fullmatch(part):

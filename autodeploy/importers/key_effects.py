@@ -6,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from autodeploy.importers.flag_effects import BELONGS, FlagEffect
+from autodeploy.importers.flag_effects import NO_EFFECT, FlagEffect
 from autodeploy.messages import Message
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
@@ -30,7 +30,7 @@ def key_effects() -> Mapping[str, FlagEffect]:
     for name, group in document["no_effect"].items():
         reason = Message.of_record(f"effect.{name}", group["reason"])
         found |= {key: FlagEffect("no_effect", reason) for key in group["keys"].split()}
-    found |= {key: FlagEffect("read", BELONGS) for key in document["read"]["all"]["keys"].split()}
+    found |= {key: FlagEffect("read", NO_EFFECT) for key in document["read"]["all"]["keys"].split()}
     for name, group in document["unmodelled"].items():
         reason = Message.of_record(f"unmodelled.{name}", group["reason"])
         for word in group["keys"].split():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import DiagnosticsLog, shown
-from autodeploy.importers.flag_effects import HARMLESS
+from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class KeyReader:
                 continue
             reason = reasons.get(path) or reasons.get(path.partition(".")[0])
             if reason is None and effect is not None:
-                reason = HARMLESS if effect.harmless else effect.reason
+                reason = NO_EFFECT if effect.harmless else effect.reason
             if reason is None:
                 kept.append((path, shown(value)))
             self.log.ignore(pointer_of(path), value, reason or otherwise)

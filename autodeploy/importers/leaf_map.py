@@ -40,7 +40,7 @@ def read_leaf_map(text: str) -> LeafMap:
         with the line, and the JSON pointer, of what can't be read.
     """
     if len(text) > MAX_TEXT:
-        raise SpecError(Message("importers.more_than_characters", limit=MAX_TEXT))
+        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"))
     try:
         document = load_json(text, max_values=MAX_VALUES)
         inner = _data_of(document)
@@ -55,7 +55,7 @@ def _data_of(document: Any) -> str | None:
     inner = data.get(KEY) if isinstance(data, dict) else None
     if inner is not None and (not isinstance(inner, str) or f'"{KEY}"' in inner or not is_leaf_map(inner)):
         raise SpecError(
-            Message("importers.tor_info_is_no_map_of_switches"),
+            Message("field_fault.is_invalid", value=KEY),
             path=f"/data/{KEY}",
             hint="basic-tor-node-cm",
         )

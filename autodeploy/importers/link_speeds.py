@@ -65,7 +65,7 @@ def read_link_speeds(text: str) -> LinkSpeeds:
                 hint=Message("importers.one_file_for_each_node"),
             )
         if len(found) >= MAX_DEVICES:
-            raise bad_line(line, Message("importers.more_than_entries", count=MAX_DEVICES))
+            raise bad_line(line, Message("field_fault.at_most_entries", bound=f"{MAX_DEVICES:,}"))
         found[number], named = int(rate[1]), None
     if not found:
         raise SpecError(

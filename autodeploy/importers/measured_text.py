@@ -60,22 +60,22 @@ def lines_of(text: str) -> list[str]:
         when there are too many, or one is too long or binary.
     """
     if len(text) > MAX_TEXT_BYTES:
-        raise SpecError(Message("importers.more_than_characters", limit=MAX_TEXT_BYTES))
+        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT_BYTES:,}"))
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
-        raise SpecError(Message("importers.more_than_lines", count=MAX_LINES))
+        raise SpecError(Message("field_fault.at_most_entries", bound=f"{MAX_LINES:,}"))
     for number, line in enumerate(lines, start=1):
         if len(line) > MAX_LINE_LENGTH:
-            raise bad_line(number, Message("importers.more_than_characters", limit=MAX_LINE_LENGTH))
+            raise bad_line(number, Message("field_fault.at_most_characters", bound=f"{MAX_LINE_LENGTH:,}"))
         if "\0" in line:
-            raise bad_line(number, Message("importers.not_text_it_has_nul_character"))
+            raise bad_line(number, Message("field_fault.is_invalid", value=repr("\0")))
     return lines
 
 
 def refuse_long_table(lines: Sequence[str], first_line: int = 1) -> None:
     """Refuses a table of more rows than anybody measures."""
     if len(lines) > MAX_ROWS:
-        raise bad_line(first_line + MAX_ROWS, Message("importers.more_than_entries", count=MAX_ROWS))
+        raise bad_line(first_line + MAX_ROWS, Message("field_fault.at_most_entries", bound=f"{MAX_ROWS:,}"))
 
 
 def positive(text: str, line: int, what: str) -> float:
@@ -143,7 +143,7 @@ def _cells(text: str, line: int) -> list[str]:
     except (csv.Error, StopIteration) as error:
         raise bad_line(line, Message("common.not_of_format", reason=error, format="CSV")) from None
     if len(cells) > MAX_COLUMNS:
-        raise bad_line(line, Message("importers.more_than_entries", count=MAX_COLUMNS))
+        raise bad_line(line, Message("field_fault.at_most_entries", bound=f"{MAX_COLUMNS:,}"))
     return cells
 
 

@@ -127,12 +127,12 @@ def read_positions(reader: FlagReader) -> dict[str, Any]:
 def _types(reader: FlagReader, layers: int) -> tuple[list[str], dict[str, int]]:
     """Types of layers: one number each, padding counted."""
     words = reader.words(RATIOS, "/model/layer_types")
-    if not all(word.isdigit() and len(word) <= 5 for word in words):
-        reader.fail(RATIOS, Message("importers.not_number_of_every_layer", layers=layers))
+    if bad := [word for word in words if not word.isdigit() or len(word) > 5]:
+        reader.fail(RATIOS, Message("field_fault.is_no_whole_number", value=repr(bad[0][:40])))
     noops = noop_numbers(reader)
     ratios = [int(word) for number, word in enumerate(words) if number not in noops][:layers]
     if len(ratios) < layers:
-        reader.fail(RATIOS, Message("importers.not_number_of_every_layer", layers=layers))
+        reader.fail(RATIOS, Message("common.entries_expected", count=layers, found=len(ratios)))
     found = types_of(ratios)
     if found is None:
         reader.refuse_mechanism(RATIOS, Message("importers.entries_of_several_sizes"))

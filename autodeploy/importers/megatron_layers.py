@@ -67,7 +67,7 @@ def layout_chunks(reader: FlagReader, text: str) -> Chunks:
     flag = "--pipeline-model-parallel-layout"
     plain = expanded_layout(text)
     if plain is None:
-        reader.fail(flag, Message("importers.more_than_entries", count=_MAX_LAYOUT))
+        reader.fail(flag, Message("field_fault.at_most_entries", bound=f"{_MAX_LAYOUT:,}"))
     unknown = set(plain) - _SYMBOLS
     if unknown:
         reader.fail(flag, Message("importers.unexpected", token=repr(min(unknown))), "E,t,m,L,|")
@@ -121,7 +121,7 @@ def _numbers(reader: FlagReader, flag: str, given: tuple[str, ...]) -> list[int]
         if not word.isdigit() or len(word) > 5:
             reader.fail(flag, Message("field_fault.is_no_whole_number", value=repr(word[:40])))
     if len(given) > MAX_LAYERS:
-        reader.fail(flag, Message("importers.more_than_entries", count=MAX_LAYERS))
+        reader.fail(flag, Message("field_fault.at_most_entries", bound=f"{MAX_LAYERS:,}"))
     return [int(word) for word in given]
 
 

@@ -82,7 +82,7 @@ def _beside_swap(
     counts = [min(number, stage) for stage in stages]
     if method == "block" and number < max(stages):
         given = reader.script.flags["--recompute-method"]
-        reason = Message("importers.attention_is_predicted_as_swapped_in_every_layer")
+        reason = Message("importers.attention_swapped_everywhere")
         reader.log.unmodelled(given.place, method, reason)
     return {"moe" if reader.has("--num-experts") else "mlp": counts}
 
@@ -107,7 +107,7 @@ def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
             found[name] = [stage if number is None else min(number, stage) for stage in stages]
     if reader.switch("--recompute-mla-up-proj", f"{FIELD}/modules"):
         found["mla_up_proj"] = list(stages)
-        reader.ignore(["--mla-up-proj-tp-overlap", "--mla-mm-split"], Message("importers.read_elsewhere"))
+        reader.ignore(["--mla-up-proj-tp-overlap", "--mla-mm-split"], Message("importers.no_field_of_spec"))
     number = reader.number("--moe-zero-memory-num-layers", f"{FIELD}/modules")
     if (level := reader.text("--moe-zero-memory", f"{FIELD}/modules")) in {"level0", "level1"}:
         found[f"moe_zero_memory_{level}"] = [stage if number is None else min(number, stage) for stage in stages]

@@ -60,7 +60,7 @@ def import_launch_script(
     document: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks, model)}
     take_marks(text, document, strategy, reader.log)
     if "sequence_length_histogram" in document["training"]:
-        reader.ignore(PACKED, Message("importers.packed_documents_are_modelled_by_their_lengths"))
+        reader.ignore(PACKED, Message("importers.predicted_as", what="sequence_length_histogram"))
     release = release_of_marks(text)
     patched = release is not None and FEATURES["async_permutation"].variant(release) is not None
     if patched and reader.has(ASYNC_PERMUTATION) and strategy.get("moe_dispatcher") == "allgather":

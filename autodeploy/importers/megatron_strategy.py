@@ -57,7 +57,7 @@ def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
     }
     sharded = [reader.switch(flag, "/strategy/fsdp") for flag in ("--use-custom-fsdp", "--use-megatron-fsdp")]
     strategy["fsdp"] = any(sharded)
-    reader.ignore(["--data-parallel-sharding-strategy"], Message("importers.read_elsewhere"))
+    reader.ignore(["--data-parallel-sharding-strategy"], Message("importers.no_field_of_spec"))
     _read_context(reader, strategy)
     features = _read_experts(reader, strategy) if reader.has("--num-experts") else set[str]()
     layers = _read_schedule(reader, strategy)
@@ -87,7 +87,7 @@ def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
     found = comm_types.get(comm[0]) if comm else algorithms.get(algorithm or "megatron_cp_algo")
     ulysses = reader.number("--ulysses-degree-in-cp", "/strategy/ulysses_degree")
     sizes = reader.words("--hierarchical-context-parallel-sizes", "/strategy/ulysses_degree")
-    reader.ignore(["--use-cp-send-recv-overlap"], Message("importers.read_elsewhere"))
+    reader.ignore(["--use-cp-send-recv-overlap"], Message("importers.no_field_of_spec"))
     if strategy["cp"] == 1:
         return
     if found is None:
@@ -131,7 +131,7 @@ def _read_experts(reader: FlagReader, strategy: dict[str, Any]) -> set[str]:
     if etp < 1:
         reader.fail("--expert-tensor-parallel-size", Message("field_fault.is_too_small", value=etp))
     strategy["etp"] = etp
-    reader.ignore([ASYNC_PERMUTATION], Message("importers.read_elsewhere"))
+    reader.ignore([ASYNC_PERMUTATION], Message("importers.no_field_of_spec"))
     if reader.switch("--moe-grouped-gemm", "/strategy/features"):
         features.add("grouped_gemm")
     fused = reader.switch("--moe-permute-fusion", "/strategy/features")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import UnsupportedError
-from autodeploy.importers.flag_effects import BELONGS
+from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.messages import Message, at_place
 from autodeploy.specs.dpo import unmodelled_with_reference
 from autodeploy.specs.lora import TARGETS, unmodelled_with_adapters
@@ -40,7 +40,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     if not targets:
         reader.ignore(
             ("--lora-r", "--lora-alpha", "--lora-fusion"),
-            BELONGS,
+            NO_EFFECT,
         )
         return found
     unknown = [name for name in targets if name not in TARGETS]

@@ -121,7 +121,7 @@ def _schedule(reader: KeyReader, strategy: dict[str, Any], layers: int) -> list[
     if dual and turns != 2:
         reader.fail(
             f"{CONFIG}.pp_interleave_num",
-            Message("importers.zero_bubble_v_needs_two_virtual_stages"),
+            Message("common.needs_it", what="zero_bubble_v"),
             "pp_interleave_num: 2",
         )
     if scheduler not in {None, "1f1b", "zero_bubble_v"}:

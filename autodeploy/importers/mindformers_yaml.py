@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autodeploy.errors import SpecError
+from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.key_effects import key_effect
 from autodeploy.importers.key_reader import KeyReader, pointer_of
@@ -19,7 +20,6 @@ from autodeploy.importers.mindformers_strategy import read_strategy
 from autodeploy.importers.other_trainings import DPO, refused
 from autodeploy.messages import Message
 
-NO_EFFECT = Message("importers.no_effect_on_time_or_memory_of_step")
 REASONS = {
     **dict.fromkeys(("optimizer", "lr_schedule", "runner_wrapper", "seed", "processor", "metric", "infer"), NO_EFFECT),
     **dict.fromkeys(("train_dataset", "train_dataset_task", "eval_dataset", "eval_dataset_task"), NO_EFFECT),
@@ -76,7 +76,7 @@ def import_mindformers(
     reader.log.take(
         "/parallel_config", "/cluster/num_npus", ranks, Message("importers.follows_from", what="tp x pp x cp x dp")
     )
-    kept = reader.note_rest(REASONS, key_effect, Message("importers.not_in_table_kept"))
+    kept = reader.note_rest(REASONS, key_effect, Message("importers.unknown_key"))
     return Imported(
         "mindformers-yaml",
         spec,

@@ -106,16 +106,15 @@ def import_mindspeed_rl(
         raise SpecError(Message("common.is_required", name="global_batch_size"), path=f"/{MEGATRON}/global_batch_size")
     rl = _rl(reader, STAGES[stage], prompts)
     strategy["rl"] = _layout(reader, is_moe=bool(model.get("n_routed_experts")))
-    flags.ignore(("--stage", "--seq-length", "--bf16", "--train-iters"), Message("importers.read_elsewhere"))
-    flags.ignore(OF_PACKS, Message("importers.packed_documents_are_modelled_by_their_lengths"))
+    flags.ignore(("--stage", "--seq-length", "--bf16", "--train-iters"), Message("importers.no_field_of_spec"))
+    flags.ignore(OF_PACKS, Message("importers.predicted_as", what="sequence_length_histogram"))
     spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
     take_marks(text, spec, strategy, flags.log)
     take_rl_marks(text, rl, reader.log)
     spec |= {"search": _search(text), "strategy": strategy}
     kept = [KeptFlag(flag.name, flag.text, flag.line) for flag in flags.note_rest()]
     kept += [
-        KeptFlag(path, value, 0)
-        for path, value in reader.note_rest(REASONS, _effect, Message("importers.not_in_table_kept"))
+        KeptFlag(path, value, 0) for path, value in reader.note_rest(REASONS, _effect, Message("importers.unknown_key"))
     ]
     return Imported(
         "mindspeed-rl-yaml",

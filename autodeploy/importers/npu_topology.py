@@ -46,13 +46,15 @@ def read_npu_topology(text: str) -> NpuTopology:
         if _is_head(cells):
             if columns:
                 raise bad_line(
-                    line, Message("importers.more_than_one_matrix"), hint=Message("importers.one_file_for_each_node")
+                    line,
+                    Message("common.given_twice", name=columns[0]),
+                    hint=Message("importers.one_file_for_each_node"),
                 )
             columns = [cell for cell in cells if _NAME.fullmatch(cell)]
             if repeated := [name for name in columns if columns.count(name) > 1]:
                 raise bad_line(line, Message("common.given_twice", name=repeated[0]))
             if len(columns) > MAX_DEVICES:
-                raise bad_line(line, Message("importers.more_than_entries", count=MAX_DEVICES))
+                raise bad_line(line, Message("field_fault.at_most_entries", bound=f"{MAX_DEVICES:,}"))
         elif columns and cells and _NAME.fullmatch(cells[0]):
             if cells[0] in rows:
                 raise bad_line(line, Message("common.given_twice", name=cells[0]))
@@ -63,12 +65,12 @@ def read_npu_topology(text: str) -> NpuTopology:
         )
     if missing := [name for name in columns if name not in rows]:
         raise SpecError(
-            Message("importers.no_row_for", name=missing[0]),
+            Message("importers.missing", word=missing[0]),
             hint=Message("importers.output_of", command="npu-smi info -t topo"),
         )
     for name, (line, links) in rows.items():
         if name not in columns:
-            raise bad_line(line, Message("importers.no_column", name=name))
+            raise bad_line(line, Message("importers.missing", word=name))
         for other, link in zip(columns, links, strict=True):
             if (link == SELF) != (name == other) or rows[other][1][columns.index(name)] != link:
                 raise bad_line(line, Message("importers.links_differ_by_direction", one=name, other=other))

@@ -43,8 +43,8 @@ def read_operator_memory(text: str) -> MemoryTrace:
         if unit is None or RESERVED + unit not in row.cells:
             raise bad_line(
                 1,
-                Message("importers.no_column", name=repr(ALLOCATED + "(mb)")),
-                hint=Message("importers.file_as_profiler_writes_it"),
+                Message("importers.missing", word=repr(ALLOCATED + "(mb)")),
+                hint=Message("importers.output_of", command="torch_npu.profiler"),
             )
         totals = []
         for column in (ALLOCATED + unit, RESERVED + unit):

@@ -54,10 +54,7 @@ def read_out_of_memory(text: str) -> OutOfMemory:
     """
     found = list(_reports(text))
     if not found:
-        raise SpecError(
-            Message("importers.no_line_with", mark=repr(MARK)),
-            hint=Message("importers.log_of_rank_that_ran_out_of_memory"),
-        )
+        raise SpecError(Message("importers.missing", word=repr(MARK)))
     return max(found, key=lambda each: (each.asked_gib or 0.0) + (each.allocated_gib or 0.0))
 
 
@@ -69,8 +66,7 @@ def _reports(text: str) -> Iterator[OutOfMemory]:
         if asked is None:
             raise bad_line(
                 line,
-                Message("importers.no_size_after", mark=repr(MARK)),
-                hint=Message("common.such_as", example="260.00 MiB"),
+                Message("importers.missing", word=repr(f"{MARK} 260.00 MiB")),
             )
         values: dict[str, float | int] = {"asked_gib": positive(asked[1], line, "asked") * _GIB[asked[2]]}
         for name, pattern in _FIELDS.items():
@@ -82,6 +78,4 @@ def _reports(text: str) -> Iterator[OutOfMemory]:
         try:
             yield OutOfMemory.model_validate(values)
         except ValueError:
-            raise bad_line(
-                line, Message("importers.sizes_that_no_card_has"), hint=Message("importers.whole_line_of_framework")
-            ) from None
+            raise bad_line(line, Message("importers.sizes_that_no_card_has")) from None

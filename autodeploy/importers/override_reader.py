@@ -139,7 +139,7 @@ class OverrideReader:
                 there = _is_known(key, known)
                 if not there:
                     kept.append(KeptFlag(key, value, given.line))
-                self.log.ignore(given.place, value, NO_FIELD if there else Message("importers.not_in_table_kept"))
+                self.log.ignore(given.place, value, NO_FIELD if there else Message("importers.unknown_key"))
         return tuple(kept)
 
 

@@ -66,7 +66,7 @@ def read_profiler_output(folder: Path) -> ProfilerOutput:
             "common.at_least_one_of",
             names="step_trace_time.csv, kernel_details.csv, communication.json, operator_memory.csv",
         )
-        raise SpecError(Message("importers.has_none_of_profiler_s_tables", folder=folder.name), hint=hint)
+        raise SpecError(Message("importers.no_measured_row"), path=folder.name, hint=hint)
     if step is not None and memory is not None:
         step = step.model_copy(update={"peak_memory_gib": memory.allocated_gib})
     return ProfilerOutput(step, kernels, exchanges, memory)

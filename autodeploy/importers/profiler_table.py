@@ -29,9 +29,9 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
         if not content.strip():
             continue
         if len(content) > MAX_LINE_LENGTH:
-            raise bad_line(line, Message("importers.more_than_characters", limit=MAX_LINE_LENGTH))
+            raise bad_line(line, Message("field_fault.at_most_characters", bound=f"{MAX_LINE_LENGTH:,}"))
         if "\0" in content:
-            raise bad_line(line, Message("importers.not_text_it_has_nul_character"))
+            raise bad_line(line, Message("field_fault.is_invalid", value=repr("\0")))
         try:
             cells = [cell.strip() for cell in next(csv.reader([content], strict=True))]
         except csv.Error as error:
@@ -39,15 +39,15 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
         if titles is None:
             titles = [cell.lower() for cell in cells]
             if len(titles) > MAX_COLUMNS:
-                raise bad_line(line, Message("importers.more_than_entries", count=MAX_COLUMNS))
+                raise bad_line(line, Message("field_fault.at_most_entries", bound=f"{MAX_COLUMNS:,}"))
             if repeated := [title for title in titles if titles.count(title) > 1]:
                 raise bad_line(line, Message("common.given_twice", name=repr(repeated[0][:40])))
             for name in required:
                 if name not in titles:
                     raise bad_line(
                         line,
-                        Message("importers.no_column", name=repr(name)),
-                        hint=Message("importers.file_as_profiler_writes_it"),
+                        Message("importers.missing", word=repr(name)),
+                        hint=Message("importers.output_of", command="torch_npu.profiler"),
                     )
             continue
         if len(cells) != len(titles):
@@ -55,7 +55,7 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
         if line > MAX_KERNELS:
             raise bad_line(
                 line,
-                Message("importers.more_than_entries", count=MAX_KERNELS),
+                Message("field_fault.at_most_entries", bound=f"{MAX_KERNELS:,}"),
                 hint=Message("importers.profile_one_or_two_steps"),
             )
         yield TableRow(line, dict(zip(titles, cells, strict=True)))

@@ -56,7 +56,7 @@ def read_rank_table(text: str) -> RankTable:
         with the line, and the JSON pointer, of what can't be read.
     """
     if len(text) > MAX_TEXT:
-        raise SpecError(Message("importers.more_than_characters", limit=MAX_TEXT))
+        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_TEXT:,}"))
     try:
         return _table(load_json(text, max_values=MAX_VALUES))
     except SpecError as error:
@@ -94,17 +94,14 @@ def _table(document: Any) -> RankTable:
         json_once(name, seen["server_id"], f"{path}/server_id", "server_id")
         if supernode_of and name not in supernode_of:
             raise SpecError(
-                Message("importers.server_is_in_no_supernode", name=repr(name)),
+                Message("importers.missing", word=f"{name!r} (super_pod_list)"),
                 path=f"{path}/server_id",
-                hint="super_pod_list",
             )
         devices = _devices(json_objects(server.get("device"), f"{path}/device"), f"{path}/device", seen)
         servers.append(Server(name, devices, supernode_of.get(name)))
     strangers = supernode_of.keys() - {server.name for server in servers}
     if strangers:
-        raise SpecError(
-            Message("importers.server_is_not_in_server_list", name=repr(min(strangers))), path="/super_pod_list"
-        )
+        raise SpecError(Message("importers.missing", word=f"{min(strangers)!r} (server_list)"), path="/super_pod_list")
     ranks = seen["rank_id"]
     if ranks and ranks != set(range(sum(len(server.devices) for server in servers))):
         raise SpecError(Message("importers.rank_id_does_not_count_from_0_without"), path="/server_list")
@@ -122,7 +119,7 @@ def _devices(listed: list[dict[str, Any]], path: str, seen: dict[str, set[object
         if "rank_id" in device:
             json_once(json_whole(device["rank_id"], f"{place}/rank_id"), seen["rank_id"], f"{place}/rank_id", "rank_id")
         if len(seen["rank_id"]) > MAX_RANKS:
-            raise SpecError(Message("importers.more_than_entries", count=MAX_RANKS), path=place)
+            raise SpecError(Message("field_fault.at_most_entries", bound=f"{MAX_RANKS:,}"), path=place)
         if address := device.get("device_ip"):
             json_once(json_name(address, f"{place}/device_ip"), seen["device_ip"], f"{place}/device_ip", "device_ip")
     return tuple(devices)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.importers.documents import MAX_DEPTH
 from autodeploy.messages import Message
+from autodeploy.messages.field_faults import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ def evaluate(expression: str, value_of: Callable[[str], int | None]) -> int:
         when it is not an expression, divides by zero or leaves 64 bits.
     """
     if len(expression) > MAX_LENGTH:
-        raise ExpressionError(Message("importers.more_than_characters", limit=MAX_LENGTH))
+        raise ExpressionError(Message("field_fault.at_most_characters", bound=f"{MAX_LENGTH:,}"))
     parser = _Parser(_tokens(expression), value_of)
     found = parser.level(0)
     if parser.tokens:
@@ -96,13 +97,13 @@ class _Parser:
         while powers:
             base = powers.pop()
             if value < 0:
-                raise ExpressionError(Message("importers.negative_exponent"))
+                raise ExpressionError(Message("field_fault.is_no_whole_number", value=f"{base} ** {value}"))
             value = _bounded(base ** min(value, _WORD_BITS)) if abs(base) > 1 else base ** (value % 2 + 2 * (value > 1))
         return value
 
     def operand(self) -> int:
         if not self.tokens:
-            raise ExpressionError(Message("importers.it_ends_where_number_is_expected"))
+            raise ExpressionError(Message("importers.missing", word=Message("field_fault.a_number")))
         token = self.tokens.pop(0)
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -131,7 +132,7 @@ class _Parser:
 def _apply(operator: str, left: int, right: int) -> int:
     if operator in {"/", "%"}:
         if right == 0:
-            raise ExpressionError(Message("importers.division_by_zero"))
+            raise ExpressionError(Message("field_fault.is_no_whole_number", value=f"{left} {operator} 0"))
         quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
         return quotient if operator == "/" else left - quotient * right
     results = {
@@ -152,5 +153,5 @@ def _apply(operator: str, left: int, right: int) -> int:
 
 def _bounded(value: int) -> int:
     if abs(value) >= 2 ** (_WORD_BITS - 1):
-        raise ExpressionError(Message("importers.number_is_too_large"))
+        raise ExpressionError(Message("field_fault.is_too_big", value=quoted(value)))
     return value

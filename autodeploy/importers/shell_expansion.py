@@ -154,7 +154,7 @@ class Variables:
     def _count(self, values: list[Value]) -> list[Value]:
         self._spent += sum(value.size for value in values)
         if self._spent > MAX_EXPANDED:
-            raise SpecError(Message("importers.more_than_characters", limit=MAX_EXPANDED))
+            raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_EXPANDED:,}"))
         return values
 
 

@@ -203,7 +203,7 @@ class _Follower:
         if self._depth > MAX_DEPTH:
             raise self.followed.source.error(offset, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         if len(arguments) > MAX_ARGUMENTS:
-            raise self.followed.source.error(offset, Message("importers.more_than_entries", count=MAX_ARGUMENTS))
+            raise self.followed.source.error(offset, Message("field_fault.at_most_entries", bound=f"{MAX_ARGUMENTS:,}"))
         scalars = {key: value for key, value in self.variables.scalars.items() if key.isdigit() or key == "#"}
         arrays = {key: value for key, value in self.variables.arrays.items() if key in ARGUMENTS}
         self._set_arguments(arguments, offset)

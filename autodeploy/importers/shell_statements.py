@@ -263,7 +263,7 @@ class StatementReader(WordReader):
             self.balanced("(", ")")
             return
         if self.peek() in {"", "\n", ";"}:
-            raise self.error(redirection.start(), Message("importers.nothing_after_redirection"))
+            raise self.error(self.position, Message("importers.unexpected", token=repr(self.peek())))
         target = self.word()
         if (redirection[1] or "").startswith("<<") and redirection[1] != "<<<":
             self._here_documents.append("".join(part.text for part in target.parts if isinstance(part, Text)))

@@ -32,7 +32,7 @@ class WordReader:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARACTERS:
-            raise SpecError(Message("importers.more_than_characters", limit=MAX_CHARACTERS))
+            raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_CHARACTERS:,}"))
         self.text = text
         self.position = 0
         self._depth = 0
@@ -68,7 +68,7 @@ class WordReader:
         start, parts = self.position, list[Part]()
         self._words += 1
         if self._words > MAX_WORDS:
-            raise self.error(start, Message("importers.more_than_entries", count=MAX_WORDS))
+            raise self.error(start, Message("field_fault.at_most_entries", bound=f"{MAX_WORDS:,}"))
         while self.position < len(self.text):
             character = self.text[self.position]
             if character in _ENDS:

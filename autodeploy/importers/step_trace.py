@@ -42,13 +42,15 @@ def read_step_trace(text: str) -> MeasuredRun:
     lines = [line if index == 0 or not is_step_trace(line) else "" for index, line in enumerate(lines_of(text))]
     rows = [row for row in table_rows(lines) if row.cells.get("type", "rank").strip() in {"rank", ""}]
     if not rows:
-        raise SpecError(Message("importers.no_measured_row"), hint=Message("importers.file_as_profiler_writes_it"))
+        raise SpecError(
+            Message("importers.no_measured_row"), hint=Message("importers.output_of", command="torch_npu.profiler")
+        )
     missing = [name for name in REQUIRED if name not in rows[0].cells]
     if missing:
         raise bad_line(
             1,
-            Message("importers.no_column", name=repr(missing[0])),
-            hint=Message("importers.file_as_profiler_writes_it"),
+            Message("importers.missing", word=repr(missing[0])),
+            hint=Message("importers.output_of", command="torch_npu.profiler"),
         )
     devices: dict[str, list[dict[str, float]]] = {}
     for row in rows:
@@ -67,7 +69,7 @@ def read_step_trace(text: str) -> MeasuredRun:
         devices=len(devices),
     )
     if times.step_time_s <= 0.0:
-        raise bad_line(rows[0].line, Message("importers.steps_take_no_time"))
+        raise bad_line(rows[0].line, Message("field_fault.is_too_small", value=f"{times.step_time_s:g} s"))
     original = {name: _median(steps, name) for name in SHOWN if name in rows[0].cells}
     return MeasuredRun(
         source="profiler",

@@ -35,7 +35,7 @@ def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
         return {"pp": 1}
     model = str(reader.raw("model.name") or "")
     if model in WITHOUT:
-        message = Message("importers.torchtitan_has_no_pipeline_for", model=model)
+        message = Message("exporters.cannot_launch_axis", target=f"torchtitan {model}", axis="pp", value=stages)
         raise UnsupportedError(message, path=_pointer("degree"), hint="pipeline_parallel_degree=1")
     name = str(reader.take("/strategy/schedule", f"{P}schedule") or "1F1B")
     if name not in SCHEDULES:

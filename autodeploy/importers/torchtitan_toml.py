@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.diagnostics import not_modelled
+from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
@@ -31,7 +32,6 @@ SIGNS: Final = frozenset({"tensor_parallel_degree", "data_parallel_shard_degree"
 DTYPES: Final = {"bfloat16": "bf16", "float32": "fp32"}
 # Of the data classes.
 DEFAULTS: Final = {"seq_len": 2048, "local_batch_size": 8}
-NO_EFFECT: Final = Message("importers.no_effect_on_time_or_memory_of_step")
 REASONS: Final = {
     **dict.fromkeys(
         ("job", "profiling", "metrics", "checkpoint", "comm", "validation", "model", "training"), NO_EFFECT
@@ -122,7 +122,7 @@ def import_torchtitan(
     spec |= {"search": search, "strategy": strategy}
     reader.note_unmodelled(UNMODELLED, but=frozenset({MODULES} if "sparse_attention" in model else ()))
     reasons = {key: REASONS[key.partition(".")[0]] for key in release.keys}
-    kept = reader.note_rest(reasons, lambda _: None, Message("importers.not_in_table_kept"))
+    kept = reader.note_rest(reasons, lambda _: None, Message("importers.unknown_key"))
     return Imported(
         KIND,
         spec,
@@ -156,9 +156,7 @@ def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[s
     if found is None:
         known = ", ".join(f"{each.name} {each.flavor}" for each in torchtitan_models())
         message = Message("importers.no_preset_for", names=f"{kind[:40]} {flavor[:40]}")
-        raise UnsupportedError(
-            message, path="/model/flavor", hint=Message("importers.name_preset_or_one_of", known=known)
-        )
+        raise UnsupportedError(message, path="/model/flavor", hint=Message("common.one_of", names=known))
     reader.log.take("/model/flavor", "/model", found.preset)
     model = load_preset(found.preset).model_dump(mode="json", exclude_unset=True)
     modules = reader.number("/model/num_nextn_predict_layers", MODULES) if found.predicts else 0

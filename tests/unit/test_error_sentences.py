@@ -146,7 +146,7 @@ def test_every_fault_of_a_yaml_text_has_its_chinese(key: str) -> None:
         ("a: x\nb: \x01", "line 2, column 4: unexpected control character"),
         ("a: !python/x 1", "line 1, column 4: tags (!) are not supported"),
         ("a: *b", "line 1, column 4: the alias *b is undefined or refers to itself"),
-        ("a: 1\n---\nb: 2", "line 2, column 1: several YAML documents in one file"),
+        ("a: 1\n---\nb: 2", "line 2, column 1: several YAML documents in one file: keep one, without '---'"),
     ],
 )
 def test_a_broken_yaml_text_is_refused_in_plain_words_with_its_place(text: str, told: str) -> None:

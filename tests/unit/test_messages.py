@@ -264,7 +264,7 @@ def test_a_records_text_keeps_its_english() -> None:
 
 
 def test_a_document_for_writers_of_plain_text_says_messages_in_english() -> None:
-    message = Message("importers.architecture_s_default")
+    message = Message("importers.number_of_ranks_is_open")
     found = in_plain_text({"doubts": [message], "nested": {"said": (message, 1)}})
     assert found == {"doubts": [str(message)], "nested": {"said": [str(message), 1]}}
     assert type(found["doubts"][0]) is str
