@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autodeploy import figures
-from autodeploy.reports.rl_lines import phase_name, rl_lines
+from autodeploy.figures.labels import phase_name
+from autodeploy.reports.rl_lines import rl_lines
 
 if TYPE_CHECKING:
     from autodeploy.figures.layout import Figure

@@ -17,8 +17,7 @@ from autodeploy.reports.best_plan import axes_in_words, experts_line, lane_lines
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.plan_report import menu_table
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
-from autodeploy.reports.rows import generation_cell
-from autodeploy.reports.spare_table import spare_table
+from autodeploy.reports.rows import generation_cell, spare_table
 from autodeploy.reports.texts import reference_name
 from autodeploy.reports.wording import degrees, swap_names
 from autodeploy.specs.spec import Spec
@@ -292,7 +291,7 @@ def recommendation(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "unproven_names": lambda plan: unproven_names(plan, lang),
         "expected": expected(best) if best else None,
         "expected_of": expected,
-        "reference": reference_name(reference.label, lang, in_sentence=True) if reference else "",
+        "reference": reference_name(reference.label, lang) if reference else "",
         "reference_slower": apart or None,
     }
 

@@ -22,10 +22,9 @@ def picture_words(lang: Language) -> dict[str, str]:
     return section_texts(lang, "label") | section_texts(lang, "figure.word")
 
 
-def rl_phases(lang: Language) -> dict[str, str]:
-    """Phases of a step of reinforcement learning; two of them are parts of the step as well."""
-    parts = {name.removesuffix("_s"): text for name, text in part_names(lang).items()}
-    return parts | section_texts(lang, "figure.rl_phase")
+def phase_name(name: str, lang: Language) -> str:
+    """A phase of a step of reinforcement learning; two of them are parts of the step as well."""
+    return section_texts(lang, "figure.rl_phase").get(name) or part_names(lang).get(f"{name}_s", name)
 
 
 def plan_label(plan: Plan, lang: Language) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import rl_phases, rl_words
+from autodeploy.figures.labels import phase_name, rl_words
 from autodeploy.figures.layout import bar_trace, point_trace, quiet_figure
 from autodeploy.figures.palette import BEST, OTHER, REST, RL_COLOURS
 
@@ -19,7 +19,7 @@ def phases_timeline(rl: RlPlan, lang: Language = "en") -> Figure:
     words = rl_words(lang)
     traces = [
         bar_trace(
-            name=rl_phases(lang).get(phase.name, phase.name),
+            name=phase_name(phase.name, lang),
             meta=phase.name,
             orientation="h",
             x=[phase.end_s - phase.start_s],

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language, joined
-from autodeploy.reports.breakdown import breakdown_line
+from autodeploy.reports.breakdown import breakdown_line, headroom_line
 from autodeploy.reports.evidence import evidence_line
-from autodeploy.reports.outlook import headroom_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.tables import Block
@@ -120,9 +119,10 @@ def speed_line(plan: Plan, lang: Language) -> str:
 
 def step_in_words(plan: Plan, lang: Language) -> str:
     """The step time, and what to expect where unproven gains and the risk not to fit make it another."""
-    step = seconds(plan.step_time_s)
-    expected = step if plan.expected_step_time_s is None else seconds(plan.expected_step_time_s)
-    return report_text(lang, "step" if expected == step else "expected", step=step, expected=expected)
+    step = f"{seconds(plan.step_time_s)} s"
+    expected = step if plan.expected_step_time_s is None else f"{seconds(plan.expected_step_time_s)} s"
+    told = [valued(lang, "step", step)] + [report_text(lang, "expected", step=expected)] * (expected != step)
+    return report_text(lang, "comma").join(told)
 
 
 def measured_mfu(plan: Plan, lang: Language) -> str | None:

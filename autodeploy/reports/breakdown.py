@@ -1,10 +1,11 @@
-"""Where a step's time goes, in whole percents that add up to 100."""
+"""Where a step's time goes, in whole percents that add up to 100, and what MFU gains without its losses."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.texts import part_name, report_text, titled
+from autodeploy.reports.wording import percent, seconds
 from autodeploy.specs.planset import PARTS
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.specs.planset import Breakdown, Plan
 
+MOST_LOSSES = 3
 LEAST = 0.01
 """Smaller parts of a step are folded into "other"."""
 
@@ -44,3 +46,23 @@ def breakdown_line(plan: Plan, lang: Language) -> str:
         hidden = report_text(lang, "hidden", share=round(100 * plan.hidden.ep_share_step))
         parts.append(f"{part_name(lang, part)} {share}" + (f" ({hidden})" if part in experts else ""))
     return titled(lang, report_text(lang, "step_time"), " | ".join(parts) + " %")
+
+
+def headroom_line(plan: Plan, lang: Language) -> str | None:
+    """The largest losses of a step with what MFU gains without each, and MFU without them all."""
+    losses = plan.headroom[:MOST_LOSSES]
+    if not losses:
+        return None
+    parts = [
+        report_text(
+            lang,
+            "loss",
+            part=report_text(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part),
+            seconds=f"{seconds(loss.seconds)} s",
+            points=f"{loss.mfu_points:+.1f}",
+        )
+        for loss in losses
+    ]
+    without = report_text(lang, "mfu_without", mfu=percent(losses[-1].mfu_up_to_here))
+    told = report_text(lang, "semicolon").join((report_text(lang, "comma").join(parts), without))
+    return titled(lang, report_text(lang, "headroom"), told)

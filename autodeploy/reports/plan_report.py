@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from autodeploy.messages import in_language, text_of
 from autodeploy.reports.best_plan import header, lane_lines, plan_block
 from autodeploy.reports.evidence import evidence_table
-from autodeploy.reports.outlook import pareto_line
-from autodeploy.reports.recommendation import box_table, recommendation_lines, rescaled_line
-from autodeploy.reports.rows import plans_table
-from autodeploy.reports.spare_table import spare_table
+from autodeploy.reports.recommendation import box_table, pareto_line, recommendation_lines, rescaled_line
+from autodeploy.reports.rows import plans_table, spare_table
 from autodeploy.reports.tables import Block, Table, escape, in_columns, in_markdown
 from autodeploy.reports.texts import report_text
 from autodeploy.reports.wording import percent, seconds

@@ -1,4 +1,4 @@
-"""What plans are ranked by, what is faster on paper and bets on, and how flat the ground is, in words."""
+"""What plans are ranked by, what is faster on paper and bets on, how flat the ground is, and what no plan beats."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from autodeploy.reports.wording import chance, degrees, percent, schedule_title,
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.planset import Bet, BoxNumber, Fastest, Plan, PlanSet, RiskRanking
+    from autodeploy.specs.planset import Bet, BoxNumber, Fastest, ParetoPoint, Plan, PlanSet, RiskRanking
 
 MOST_BETS = 3
+MOST_POINTS = 4
 
 
 def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
@@ -137,6 +138,24 @@ def risk_line(plan_set: PlanSet, lang: Language) -> str | None:
             share += f" ± {percent(found.proven_share_sigma, 0)}"
         text += report_text(lang, "semicolon") + report_text(lang, "proven_share", share=share)
     return text
+
+
+def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:
+    """The fastest plan and what takes less memory or fewer cards than all faster ones; None where nothing does."""
+    points = plan_set.pareto
+    if len(points) < 2:
+        return None
+    same_cards = len({point.num_npus for point in points}) == 1
+    shown = points if len(points) <= MOST_POINTS else (*points[: MOST_POINTS - 1], points[-1])
+    told = [_point(point, lang, same_cards=same_cards) for point in shown]
+    told += ["..."] if len(shown) < len(points) else []
+    return titled(lang, report_text(lang, "pareto", count=len(points)), report_text(lang, "semicolon").join(told))
+
+
+def _point(point: ParetoPoint, lang: Language, *, same_cards: bool) -> str:
+    name = degrees(point.strategy, with_dp=False) if point.rank is None else f"#{point.rank}"
+    text = f"{name} {seconds(point.step_time_s)} s {point.peak_memory_gib:.1f} GiB"
+    return text if same_cards else f"{text} {report_text(lang, 'cards', count=f'{point.num_npus:,}')}"
 
 
 def box_table(risk: RiskRanking | None, lang: Language) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import rl_phases
+from autodeploy.figures.labels import phase_name
 from autodeploy.reports.texts import report_text
 from autodeploy.reports.wording import percent, quantity, seconds
 
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.rl import RlStrategy
     from autodeploy.specs.rl_plan import RlPlan
     from autodeploy.specs.spec import Spec
-
-
-def phase_name(name: str, lang: Language) -> str:
-    """A phase in the reader's language."""
-    return rl_phases(lang).get(name, name)
 
 
 def rl_workload(spec: Spec, lang: Language) -> str:

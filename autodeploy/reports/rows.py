@@ -1,17 +1,19 @@
-"""The ranked plans as a table, shared by the text, Markdown and HTML reports."""
+"""Tables of plans: the ranked ones, and those with fewer nodes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.rl_lines import generation_in_words
+from autodeploy.reports.run_facts import duration
 from autodeploy.reports.tables import Table
-from autodeploy.reports.texts import part_name, reference_name, report_text, valued
+from autodeploy.reports.texts import check_text, part_name, reference_name, report_text, valued
 from autodeploy.reports.wording import chance, degrees, recompute_names, schedule_cell, seconds, swap_names
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spares import SparePlan
     from autodeploy.specs.strategy import Strategy
 
 UNKNOWN = "-"
@@ -22,6 +24,7 @@ _COLUMNS = (
 _WIDE = frozenset({"plan", "tokens_per_s_per_npu"})  # step times tell throughput too
 _OF_SOME = frozenset({"generation_s", "p_fits", "regret"})
 _TEXTS = frozenset({"#", "plan", "layout", "generation_s", "schedule", ""})
+_SPARE_COLUMNS = ("nodes", "num_npus", "plan", "batch", "s_per_step", "throughput", "checkpoint")
 
 
 def plans_table(plan_set: PlanSet, lang: Language = "en", *, wide: bool = False) -> Table:
@@ -104,3 +107,32 @@ def what_differs(strategy: Strategy, other: Strategy, lang: Language) -> str:
     if strategy.rl is not None and other.rl is not None and strategy.rl.generation != other.rl.generation:
         return generation_in_words(strategy.rl)
     return report_text(lang, "other_layers")
+
+
+def spare_table(plan_set: PlanSet, lang: Language) -> Table:
+    """For each number of nodes the best plan, and that of today's layout."""
+    cells = []
+    for row in plan_set.spares:
+        if row.best is None:
+            cells.append([f"-{row.nodes}", f"{row.num_npus:,}", report_text(lang, "none"), "", "", "", ""])
+            continue
+        plans = [row.best]
+        if row.same_layout is not None and row.same_layout.strategy != row.best.strategy:
+            plans.append(row.same_layout)
+        cells += [[f"-{row.nodes}", *_spare_cells(plan, lang)] for plan in plans]
+    return Table([report_text(lang, name) for name in _SPARE_COLUMNS], cells, {0, 1, 3, 4, 5})
+
+
+def _spare_cells(plan: SparePlan, lang: Language) -> list[str]:
+    change = plan.checkpoint
+    how = check_text(lang, f"checkpoint_{change.how}")
+    if change.seconds is not None:
+        how += f" ({duration(change.seconds)})"
+    return [
+        f"{plan.num_npus:,}",
+        degrees(plan.strategy),
+        f"{plan.global_batch_size:,}",
+        f"{plan.step_time_s:.4g}",
+        f"{plan.throughput_pct:.0f} %",
+        how,
+    ]

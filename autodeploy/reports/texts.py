@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from autodeploy.messages import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from autodeploy.messages import Language
 
 report_text = Section("report")
@@ -21,22 +19,11 @@ _reference = Section("reference")
 _DEGREES = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "fsdp"})
 _WITH_DETAIL = frozenset({"recompute", "micro_batch_size", "moe_dispatcher", "schedule"})
 
-# Plans for comparison by their label.
-_REFERENCES: Mapping[str | None, str] = {
-    "public recipe": "public_recipe",
-    "your script": "your_script",
-    "the usual starting point": "usual",
-    None: "usual",
-}
 
-
-def reference_name(label: str | None, lang: Language, *, in_sentence: bool = False) -> str:
+def reference_name(label: str | None, lang: Language) -> str:
     """A plan for comparison by its label; a label that is no known one stays."""
-    key = _REFERENCES.get(label)
-    if key is None:
-        return str(label)
-    other = f"{key}_in_sentence"
-    return _reference(lang, other if in_sentence and other in _reference else key)
+    key = (label or "the usual starting point").replace(" ", "_")
+    return _reference(lang, key) if key in _reference else str(label)
 
 
 def titled(lang: Language, name: str, text: str) -> str:

@@ -35,7 +35,7 @@ RECOMMENDED = {
     "en": (
         (
             "Recommended plan",
-            "1.1 times as fast as the public recipe",
+            "1.1 times as fast as the reference (public recipe)",
             "P(fits) 97 %",
             "Not covered by any run: EP 32; nearest record: pangu-ultra-moe-718b-6144, predicted 8.2 % too long.",
             "All times are scaled by 1.03",
@@ -51,7 +51,7 @@ RECOMMENDED = {
     "zh": (
         (
             "推荐方案",
-            "速度是公开配方的 1.1 倍",
+            "速度是对照方案（公开配方）的 1.1 倍",
             "放得下的概率 97 %",
             "没有实测依据：EP 32",
             "所有时间均乘以 1.03",

@@ -47,7 +47,7 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Sections whose keys are names of rules, parts, fields and types of errors.
 BY_NAME = frozenset(
     {
-        *("broken_rule", "part", "field_fault", "list", "shape_reason", "problem"),
+        *("broken_rule", "part", "reference", "field_fault", "list", "shape_reason", "problem"),
     }
 )
 # Sections of records' texts: their English stands with the records.

@@ -10,8 +10,9 @@ from autodeploy.exporters.html_report import render_html
 from autodeploy.messages import Message
 from autodeploy.ranking.headroom import headroom
 from autodeploy.ranking.pareto import pareto_set
-from autodeploy.reports.outlook import headroom_line, pareto_line
+from autodeploy.reports.breakdown import headroom_line
 from autodeploy.reports.plan_report import off_lines, render_markdown, render_plan_set
+from autodeploy.reports.recommendation import pareto_line
 from autodeploy.reports.wording import width
 from autodeploy.specs.planset import Breakdown, PlanSet
 from tests import factories

@@ -201,11 +201,10 @@ def test_chances(probability: float, text: str) -> None:
 
 def test_references_by_their_labels() -> None:
     assert reference_name("public recipe", "en") == "public recipe"
-    assert reference_name("public recipe", "en", in_sentence=True) == "the public recipe"
     assert reference_name("1F1B", "zh") == "1F1B"
     assert reference_name("your script", "zh") == "您的脚本"
     assert reference_name(None, "en") == reference_name("the usual starting point", "en") == "the usual starting point"
-    assert reference_name("of a cousin", "zh", in_sentence=True) == "of a cousin"
+    assert reference_name("of a cousin", "zh") == "of a cousin"
 
 
 def test_csv_has_a_column_for_each() -> None:
