@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.fit import fit
+from autodeploy.calibration.fit import differences, fit
 from autodeploy.calibration.overlays import overlay_numbers
 from autodeploy.calibration.parameters import as_assumed, link_parameters
 from cost_models.all_to_all import flat_s
@@ -19,9 +19,9 @@ from cost_models.compute import ComputeRates, gemm_s
 from hardware_profiles.topology import cluster_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from autodeploy.calibration.fit import FitParameter, Residuals
+    from autodeploy.calibration.fit import FitParameter
     from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.specs.measured_run import CollectivePoint, GemmPoint
     from cost_models.arrays import Floats
@@ -101,11 +101,15 @@ def collective_s(op: str, message_bytes: float, group: Group, machine: Machine) 
 
 
 def _through(
-    profile: Profile, parameters: Sequence[FitParameter], residuals: Residuals, source: str, over: Mapping[str, Any]
+    profile: Profile,
+    parameters: Sequence[FitParameter],
+    residuals: Callable[[Floats], Floats],
+    source: str,
+    over: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The overlay of a fit to points; `over`: each point on each axis of their shapes."""
     count = len(next(iter(over.values())))
-    found = fit(parameters, residuals, np.full(count, NOISE))
+    found = fit(parameters, differences(residuals), np.full(count, NOISE))
     told = f"{source}; median residual {100 * float(np.median(np.abs(found.residuals))):.1f} %"
     ends = {axis: [float(min(values)), float(max(values))] for axis, values in over.items()}
     numbers = overlay_numbers(profile, found.moved(), kind="measured", source=told, measured_over=ends)

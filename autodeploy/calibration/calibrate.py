@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from hardware_profiles.loader import load_profile, shipped_profiles
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.predict import Prediction
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
@@ -115,29 +113,19 @@ def calibrate(
     measured = np.array([measured_step_s(r) for r in used], dtype=np.float64)
     factors = tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in parameters)
 
-    @lru_cache(maxsize=1)  # residuals and slopes are asked for at the same place
-    def predicted_at(place: bytes) -> list[Prediction]:
-        log_factors = np.frombuffer(place)
+    def linear(log_factors: Floats) -> tuple[Floats, Floats]:
         values = {name: values_of(parameters, log_factors, each.efficiency) for name, each in group.items()}
-        return [
+        predicted = [
             predict_record(r, efficiency=values[r.cluster.profile], calibrated=False, factors_of=lambda _: factors)
             for r in used
         ]
-
-    def residuals(log_factors: Floats) -> Floats:
-        return np.log(
-            np.array([p.step_time_s for p in predicted_at(log_factors.tobytes())], dtype=np.float64) / measured
-        )
-
-    def slopes(log_factors: Floats) -> Floats:
-        rows = [p.slopes for p in predicted_at(log_factors.tobytes())]
-        return np.array(rows, dtype=np.float64).reshape(len(used), len(parameters))
+        residuals = np.log(np.array([p.step_time_s for p in predicted], dtype=np.float64) / measured)
+        slopes = np.array([p.slopes for p in predicted], dtype=np.float64)
+        return residuals, slopes.reshape(len(used), len(parameters))
 
     noise = np.array([noise_of(r) for r in used])
     limits, share = limits_of(parameters, profile.efficiency), shares_of(used)
-    result = fit(
-        *(parameters, residuals, noise), upper=limits, share=share, slopes=slopes, start=start, iterations=iterations
-    )
+    result = fit(parameters, linear, noise, upper=limits, share=share, start=start, iterations=iterations)
     return Calibration(profile, used, result, left_out_residuals(result, [family_of(r) for r in used]))
 
 

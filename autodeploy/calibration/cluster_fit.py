@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from autodeploy.calibration.fit import (
     prior_sigmas,
 )
 from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers, unfitted_beside
-from autodeploy.calibration.parameters import PARAMETERS, links_of, nuisances_of, portable_parameters
+from autodeploy.calibration.parameters import PARAMETERS, link_parameters, nuisances_of, portable_parameters
 from autodeploy.calibration.spreads import REPEAT_NOISE
 
 if TYPE_CHECKING:
@@ -103,9 +102,8 @@ def cluster_parameters(profile: Profile, pinned: Mapping[str, Any]) -> tuple[Fit
         own = tuple(replace(p, prior_sigma=FITTED_WIDTH * p.prior_sigma) for p in own)
     measured = {f"link_{name}" for name in pinned if name not in {"profile", "efficiency", "release_factors"}}
     measured |= set(pinned.get("efficiency", {}))
-    return tuple(
-        p for p in (*own, *nuisances_of(profile), *links_of(profile), SOFTWARE) if not measured & set(p.multiplies)
-    )
+    links = link_parameters(tier.name for tier in profile.tiers)
+    return tuple(p for p in (*own, *nuisances_of(profile), *links, SOFTWARE) if not measured & set(p.multiplies))
 
 
 def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, source: str) -> ClusterFit:
@@ -129,23 +127,15 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
         found = found.reshape(len(rows), len(worlds))
         return found[:, 0].copy(), np.asarray((found[:, 1:] - found[:, :1]) / STEP)
 
-    @lru_cache(maxsize=1)  # residuals and slopes are asked for at the same place
-    def linear(place: bytes) -> tuple[Floats, Floats]:
-        moved = ((p, value, 0.0) for p, value in zip(parameters, np.frombuffer(place), strict=True))
+    def linear(log_factors: Floats) -> tuple[Floats, Floats]:
+        moved = ((p, value, 0.0) for p, value in zip(parameters, log_factors, strict=True))
         return linear_at(overlay_with(profile, pinned, moved, source), parameters)
 
     noise = np.array([row.noise() for row in rows], dtype=np.float64)
     share = np.array([row.share for row in rows], dtype=np.float64)
     degrees = DEGREES if len(configurations) >= TELLS_OUTLIERS else np.inf
     upper = limits_of(parameters, profile.efficiency)
-    found = fit(
-        *(parameters, lambda log_factors: linear(log_factors.tobytes())[0], noise),
-        upper=upper,
-        share=share,
-        slopes=lambda log_factors: linear(log_factors.tobytes())[1],
-        iterations=ITERATIONS,
-        degrees=degrees,
-    )
+    found = fit(parameters, linear, noise, upper=upper, share=share, iterations=ITERATIONS, degrees=degrees)
     overlay = overlay_with(profile, pinned, found.moved(), source)
     shared = SOFTWARE.prior_sigma**2
     covariance = covariance_of_matrix(parameters, found.covariance, source, in_residuals=shared)

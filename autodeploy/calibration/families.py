@@ -22,23 +22,10 @@ _SIZE = re.compile(
 )
 OF_SOURCES = "Ampere"  # all runs on these chips are of GPT, so a family is a source and a model's name
 # Architecture lines, as names begin; of two that begin alike the longer one comes first.
-LINES = (
-    *(
-        "codeqwen15",
-        "qwen15",
-        "qwen25",
-        "qwen2",
-        "qwen3",
-        "qwen",
-        "codellama",
-        "llama2",
-        "llama31",
-        "llama32",
-        "llama3",
-    ),
-    *("llama", "chatglm3", "glm3", "glm4", "glm52", "baichuan2", "baichuan", "internlm2", "internlm3", "internlm"),
-    *("mixtral", "mistral", "deepseekv2", "deepseekv3", "deepseek2", "deepseekr1", "deepseek", "telechat", "aquila2"),
-    *("aquila", "gemma2", "gemma", "gpt3", "grok1", "minicpm", "bloom", "yi"),
+LINES = re.compile(
+    "codeqwen15|qwen15|qwen25|qwen2|qwen3|qwen|codellama|llama2|llama31|llama32|llama3|llama|chatglm3|glm3|glm4|glm52|"
+    "baichuan2|baichuan|internlm2|internlm3|internlm|mixtral|mistral|deepseekv2|deepseekv3|deepseek2|deepseekr1|"
+    "deepseek|telechat|aquila2|aquila|gemma2|gemma|gpt3|grok1|minicpm|bloom|yi"
 )
 ALIASES = {
     **{"chatglm3": "glm3", "llama31": "llama3", "llama32": "llama3", "deepseek2": "deepseekv2"},
@@ -67,13 +54,11 @@ def family_of_name(name: str, *, is_moe: bool) -> str:
     text = name.lower()
     for noise in ("pretrain_", "tune_"):
         text = text.removeprefix(noise)
-    text = _SIZE.sub("", text)
-    text = text.replace("-", "").replace("_", "").replace(".", "").replace(" ", "")
-    for prefix in LINES:
-        if text.startswith(prefix):
-            moe = "moe" if is_moe and prefix.startswith("qwen") else ""
-            return ALIASES.get(prefix, prefix) + moe
-    return text
+    text = re.sub("[-_. ]", "", _SIZE.sub("", text))
+    if (line := LINES.match(text)) is None:
+        return text
+    moe = "moe" if is_moe and line[0].startswith("qwen") else ""
+    return ALIASES.get(line[0], line[0]) + moe
 
 
 def family_digest(model: ModelSpec) -> str:

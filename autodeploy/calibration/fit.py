@@ -73,7 +73,8 @@ class Fit:
         return {p.name: float(np.exp(v)) for p, v in zip(self.parameters, self.log_factors, strict=True)}
 
 
-Residuals = Callable[[Floats], Floats]
+# Residuals at given log factors [records] and their slopes there [records, parameters].
+Linear = Callable[[Floats], tuple[Floats, Floats]]
 
 
 def values_of(parameters: Sequence[FitParameter], log_factors: Floats, base: Mapping[str, float]) -> dict[str, float]:
@@ -87,12 +88,11 @@ def values_of(parameters: Sequence[FitParameter], log_factors: Floats, base: Map
 
 def fit(
     parameters: Sequence[FitParameter],
-    residuals: Residuals,
+    linear: Linear,
     sigma: Floats,
     *,
     upper: Floats | None = None,
     share: Floats | None = None,
-    slopes: Residuals | None = None,
     start: Floats | None = None,
     iterations: int = 8,
     degrees: float = DEGREES,
@@ -101,11 +101,10 @@ def fit(
 
     Parameters
     ----------
-    residuals : log(predicted / measured) of every record at given log factors [records].
+    linear : log(predicted / measured) of every record and its slopes; `differences` makes it of residuals alone.
     sigma : noise of each record, log standard deviation [records].
     upper : limits of the log factors [parameters], none without it.
     share : weight of each record [records], one without it.
-    slopes : of the residuals at given log factors [records, parameters]; forward differences without it.
     start : log factors to start from; the priors' without it.
     degrees : of freedom of the Student distribution of residuals; infinite for a normal one, which knows no outliers.
     """
@@ -113,12 +112,7 @@ def fit(
     upper = np.full(count, np.inf) if upper is None else upper
     share = np.ones(len(sigma)) if share is None else share
     theta = np.zeros(count) if start is None else np.minimum(start, upper)
-    current = residuals(theta)
-
-    def jacobian_at(place: Floats, there: Floats) -> Floats:
-        return slopes(place) if slopes is not None else jacobian_of(residuals, place, there)
-
-    jacobian = jacobian_at(theta, current)
+    current, jacobian = linear(theta)
     for _ in range(iterations):
         weights = share * _weights(current, sigma, degrees)
         change = _solve(jacobian, current, weights, theta, prior_sigmas(parameters, theta), upper)
@@ -126,15 +120,14 @@ def fit(
         before = _loss(current, sigma, share, degrees, theta, parameters)
         while scale > 0.05:
             trial = theta + scale * change
-            after = residuals(trial)
+            after, slopes = linear(trial)
             if _loss(after, sigma, share, degrees, trial, parameters) < before:
                 break
             scale /= 2.0
         else:
             break
         theta, moved = trial, float(np.max(np.abs(scale * change)))
-        current = after
-        jacobian = jacobian_at(theta, current)
+        current, jacobian = after, slopes
         if moved < 1e-4:
             break
     weights = share * _weights(current, sigma, degrees)
@@ -219,15 +212,19 @@ def limits_of(parameters: Sequence[FitParameter], base: Mapping[str, float]) -> 
     return np.array([min(each, default=np.inf) for each in limits], dtype=np.float64)
 
 
-def jacobian_of(residuals: Residuals, theta: Floats, current: Floats) -> Floats:
-    """Slopes of the residuals by forward differences [records, parameters]; `current`: the residuals at theta."""
-    columns = []
-    for number in range(len(theta)):
-        for size in (STEP, -STEP):
-            moved = theta.copy()
-            moved[number] += size
-            column = (residuals(moved) - current) / size
-            if column.any():  # a fraction at its limit of one moves downwards only
-                break
-        columns.append(column)
-    return np.stack(columns, axis=1)
+def differences(residuals: Callable[[Floats], Floats]) -> Linear:
+    """Residuals with their slopes by forward differences."""
+
+    def linear(theta: Floats) -> tuple[Floats, Floats]:
+        current, columns = residuals(theta), []
+        for number in range(len(theta)):
+            for size in (STEP, -STEP):
+                moved = theta.copy()
+                moved[number] += size
+                column = (residuals(moved) - current) / size
+                if column.any():  # a fraction at its limit of one moves downwards only
+                    break
+            columns.append(column)
+        return current, np.stack(columns, axis=1)
+
+    return linear

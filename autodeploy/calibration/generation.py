@@ -140,13 +140,8 @@ def _parts(batch: Batch, record: GenerationRecord, predicted: ServedPredicted) -
 
 
 def _warnings(batch: Batch, record: GenerationRecord, predicted: ServedPredicted) -> tuple[str, ...]:
-    generator, model, layout, profile = (
-        batch.generator,
-        batch.generator.model,
-        record.generation,
-        record.cluster.profile,
-    )
-    said = []
+    generator, layout, profile, said = batch.generator, record.generation, record.cluster.profile, []
+    model = generator.model
     if generator.mode_is_assumed:
         said.append(Message("calibration.mode_assumed", mode=generator.mode))
     if generator.numbers_of != profile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.release_defaults import logs_memory_once, stack_of
+from autodeploy.calibration.release_defaults import NVIDIA, stack_of, vendor_of
 from autodeploy.calibration.spreads import FEW_ITERATIONS, STEADY
 from autodeploy.workload.flops import forward_flops_per_token
 from hardware_profiles.errors import ProfileError
@@ -34,7 +34,8 @@ def memory_regime(record: Record) -> str:
     Megatron-LM logs it after the first step and never again (training.py, report_memory_flag); NeMo and Megatron-Bridge
     log it again and again.
     """
-    return FEW_ITERATIONS if logs_memory_once(record) and record.memory_regime == "first_step" else STEADY
+    logs_once = vendor_of(record.cluster.profile) != NVIDIA
+    return FEW_ITERATIONS if logs_once and record.memory_regime == "first_step" else STEADY
 
 
 def memory_counts(record: Record) -> MemoryCounts:

@@ -9,7 +9,7 @@ import numpy as np
 from autodeploy.calibration.parameters import (
     ELSEWHERE,
     UNFITTED,
-    links_of,
+    link_parameters,
     measured_elsewhere,
     portable_parameters,
 )
@@ -116,7 +116,7 @@ def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:
 
 
 def _of_priors(profile: Profile) -> Covariance:
-    parameters = (*portable_parameters(profile.family), *links_of(profile))
+    parameters = (*portable_parameters(profile.family), *link_parameters(tier.name for tier in profile.tiers))
     variances = np.diag([p.prior_sigma**2 for p in parameters])
     return covariance_of_matrix(parameters, variances, "prior: parameters.yaml, no run was fitted")
 

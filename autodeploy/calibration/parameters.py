@@ -4,7 +4,6 @@ the numbers that a fit has beside them because nobody knows them well, though it
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +25,14 @@ ELSEWHERE = {
 }
 
 
-@cache
 def _table(file: str) -> dict[str, Any]:
     text = files("autodeploy.calibration").joinpath(file).read_text(encoding="utf-8")
     found: dict[str, Any] = load_shipped_yaml(text)
     return found
 
 
-def prior_widths() -> list[dict[str, Any]]:
-    """The rows of `prior_widths.yaml`."""
-    found: list[dict[str, Any]] = _table("prior_widths.yaml")["numbers"]
-    return found
+# Numbers that no run tells, with the width of each.
+PRIOR_WIDTHS: list[dict[str, Any]] = _table("prior_widths.yaml")["numbers"]
 
 
 def _rows(rows: list[dict[str, Any]]) -> tuple[FitParameter, ...]:
@@ -51,7 +47,7 @@ def meaning_of(row: Mapping[str, Any]) -> Message:
 
 
 _PARAMETERS = _table("parameters.yaml")
-_COMMON = _rows(_PARAMETERS["common"])
+COMMON = _rows(_PARAMETERS["common"])
 PARAMETERS: dict[str, tuple[FitParameter, ...]] = {name: _rows(rows) for name, rows in _PARAMETERS["families"].items()}
 
 
@@ -75,11 +71,6 @@ UNFITTED = (
 LINK_SIGMA = 0.30
 
 
-def known_parameters(family: str) -> tuple[FitParameter, ...]:
-    """Free parameters of a family; of one that was never fitted, those that all devices have."""
-    return PARAMETERS.get(family, _COMMON)
-
-
 def nuisances_of(profile: Profile) -> tuple[FitParameter, ...]:
     """The nuisances whose number nobody measured on the device."""
     return tuple(p for p in NUISANCES if not measured_elsewhere(profile).intersection(p.multiplies))
@@ -91,16 +82,12 @@ def measured_elsewhere(profile: Profile) -> frozenset[str]:
 
 
 def portable_parameters(family: str) -> tuple[FitParameter, ...]:
-    """`known_parameters` that say something of another device: neither links nor releases."""
-    return tuple(p for p in known_parameters(family) if not any(map(p.multiplies_any, ("link_", "release_"))))
-
-
-def links_of(profile: Profile) -> tuple[FitParameter, ...]:
-    """One factor for each tier of a profile, as uncertain as where nothing measured it."""
-    return link_parameters(tier.name for tier in profile.tiers)
+    """Parameters of a family that say something of another device: neither links nor releases."""
+    known = PARAMETERS.get(family, COMMON)
+    return tuple(p for p in known if not any(map(p.multiplies_any, ("link_", "release_"))))
 
 
 def link_parameters(tiers: Iterable[str], sigma: float = LINK_SIGMA) -> tuple[FitParameter, ...]:
-    """One factor for each of these tiers."""
+    """One factor for each of these tiers, as uncertain as where nothing measured it."""
     meaning = Message("calibration.rate_of_collectives_on_this_tier")
     return tuple(FitParameter(f"link_{tier}", (f"link_{tier}",), sigma, meaning) for tier in tiers)

@@ -11,7 +11,7 @@ from autodeploy.calibration.coverage import run_in_context
 from autodeploy.calibration.measured import memory_counts, memory_regime, tokens_of
 from autodeploy.calibration.overlays import covariance_of
 from autodeploy.calibration.record_run import runnable
-from autodeploy.calibration.release_defaults import features_of, memory_facts, release_of
+from autodeploy.calibration.release_defaults import features_of, release_of
 from autodeploy.calibration.spreads import STEADY, memory_spread, spread_of
 from autodeploy.evaluation.inputs.build_context import device_of, profile_of, spec_context
 from autodeploy.evaluation.stages.stage_memory import communication_bytes, on_card_bytes
@@ -79,12 +79,13 @@ def predict_record(
     profile = profile_of(record.cluster, overlay=str(overlay) if overlay else None, calibrated=calibrated)
     device_of(profile, record.cluster)
     record = runnable(record, profile)
+    release = release_of(record)
     context = spec_context(
         Spec(model=record.model, cluster=record.cluster, training=record.training, search=ANY_FRAMEWORK),
         profile,
-        features_of(record) | memory_facts(record) | ({"fsdp"} if record.strategy.fsdp else frozenset()),
+        features_of(record) | release.memory | ({"fsdp"} if record.strategy.fsdp else frozenset()),
         distributed_optimizer=record.strategy.distributed_optimizer,
-        release=release_of(record).band,
+        release=release.band,
         efficiency=efficiency,
     )
     candidate = record_candidate(record, context.world, context.machine.vendor)

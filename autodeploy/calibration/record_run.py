@@ -12,7 +12,7 @@ from autodeploy.calibration.release_defaults import release_of, stack_of
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.steps.one_strategy import layout_of
 from autodeploy.messages import Message
-from autodeploy.specs.record_reading import Diagnosis
+from autodeploy.specs.record_reading import Diagnoses
 from cost_models.schedule import chunks_in_words, kinds, schedule_problem
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def runnable(record: Record, profile: Profile) -> Record:
-    """The record without contradictions, each a diagnosis more; the record itself where there is none.
+    """The record without contradictions, each a diagnosis more.
 
     Raises
     ------
@@ -30,11 +30,11 @@ def runnable(record: Record, profile: Profile) -> Record:
         if most of its stages would hold nothing: such a run has not been.
     """
     _refuse_empty_stages(record)
-    found: list[Diagnosis] = []
+    found = Diagnoses()
     update: dict[str, Any] = {}
     peaks, precision = profile.device(record.cluster.device).peak_flops, record.training.precision
     if precision not in peaks and "bf16" in peaks:
-        found.append(_note("/training/precision", f"the chip has no {precision} peak; read as bf16"))
+        found.say("/training/precision", f"the chip has no {precision} peak; read as bf16")
         update["training"] = record.training.model_copy(update={"precision": "bf16"})
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
     strategy = record.strategy
@@ -42,18 +42,16 @@ def runnable(record: Record, profile: Profile) -> Record:
     if record.cluster.num_npus is not None and ranks < needed:
         cards = -(-needed // profile.devices_per_npu)
         update["cluster"] = record.cluster.model_copy(update={"num_npus": cards})
-        found.append(_note("/cluster/num_npus", f"tp x pp x cp is {needed} on {ranks} ranks; read as {cards} cards"))
+        found.say("/cluster/num_npus", f"tp x pp x cp is {needed} on {ranks} ranks; read as {cards} cards")
         ranks = cards * profile.devices_per_npu
     unsaid = {name: value for name, value in release_of(record).fields if name not in strategy.model_fields_set}
     changes = unsaid | _strategy(record, ranks, found) | _every_second_product(record, found)
     if changes:
         update["strategy"] = strategy.model_copy(update=changes)
-    if not update and not found:
-        return record
-    return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *found)})
+    return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *found.found)})
 
 
-def _every_second_product(record: Record, found: list[Diagnosis]) -> dict[str, Any]:
+def _every_second_product(record: Record, found: Diagnoses) -> dict[str, Any]:
     """Selective recomputation of torchtitan, by operator (`autodeploy.workload.by_operator`).
 
     Layers of other models than dense ones with grouped-query attention call other products: what is no product is taken
@@ -65,11 +63,9 @@ def _every_second_product(record: Record, found: list[Diagnosis]) -> dict[str, A
     if "by_operator" in recompute.modules:
         return {}
     if record.model.is_moe or record.model.is_mla or not record.strategy.fsdp:
-        found.append(_note("/strategy/recompute/modules", "by operator; read as norms and activations"))
+        found.say("/strategy/recompute/modules", "by operator; read as norms and activations")
         return {"recompute": recompute.model_copy(update={"modules": ("norm", "activation")})}
-    found.append(
-        _note("/strategy/recompute/modules", "read as by operator, which is what torchtitan has", widens=False)
-    )
+    found.say("/strategy/recompute/modules", "read as by operator, which is what torchtitan has", widens=False)
     return {"recompute": recompute.model_copy(update={"modules": ("by_operator",)})}
 
 
@@ -85,37 +81,33 @@ def _refuse_empty_stages(record: Record) -> None:
             )
 
 
-def _note(path: str, text: str, *, widens: bool = True) -> Diagnosis:
-    return Diagnosis(path=path, text=text, widens=widens)
-
-
-def _strategy(record: Record, ranks: int, found: list[Diagnosis]) -> dict[str, Any]:
+def _strategy(record: Record, ranks: int, found: Diagnoses) -> dict[str, Any]:
     """Fields of the strategy that give way."""
     strategy = record.strategy
     changes: dict[str, Any] = {}
     cut = strategy.tp * strategy.pp * strategy.cp
     replicas = max(1, ranks // cut)
     if strategy.dp is not None and strategy.dp != replicas:
-        found.append(_note("/strategy/dp", f"{strategy.dp} is not {ranks} ranks over tp x pp x cp; {replicas} follows"))
+        found.say("/strategy/dp", f"{strategy.dp} is not {ranks} ranks over tp x pp x cp; {replicas} follows")
         changes["dp"] = None
     if ranks % cut:
-        found.append(_note("/cluster/num_npus", f"{ranks % cut} of {ranks} ranks are left over by tp x pp x cp {cut}"))
+        found.say("/cluster/num_npus", f"{ranks % cut} of {ranks} ranks are left over by tp x pp x cp {cut}")
     share = strategy.micro_batch_size * replicas
     batch = record.training.global_batch_size.value
     if batch % share:
         text = f"{batch} sequences are no multiple of micro batch x dp {share}; the fullest replica sets the time"
-        found.append(_note("/training/global_batch_size", text))
+        found.say("/training/global_batch_size", text)
     changes |= _schedule(strategy, -(-batch // share), found)
     if strategy.layers_per_stage is not None:
         try:
             layout_of(strategy.model_copy(update=changes), (record.model.num_hidden_layers,))
         except SpecError as error:
-            found.append(_note("/strategy/layers_per_stage", f"{error}; spread evenly"))
+            found.say("/strategy/layers_per_stage", f"{error}; spread evenly")
             changes["layers_per_stage"] = None
     return changes
 
 
-def _schedule(strategy: Strategy, micro_batches: int, found: list[Diagnosis]) -> dict[str, Any]:
+def _schedule(strategy: Strategy, micro_batches: int, found: Diagnoses) -> dict[str, Any]:
     """The interleaved schedule, of as many chunks, where the named one can't have this shape."""
     kind = kinds.schedule(strategy.schedule)
     if kind.chunks is None:
@@ -125,5 +117,5 @@ def _schedule(strategy: Strategy, micro_batches: int, found: list[Diagnosis]) ->
         return {}
     other = kinds.plain(kind.chunks).name
     said = problem or f"{kind.name} has {chunks_in_words(kind)} a stage"
-    found.append(_note("/strategy/schedule", f"{said}; read as {other}"))
+    found.say("/strategy/schedule", f"{said}; read as {other}")
     return {"schedule": other, "vpp": max(strategy.vpp, kind.chunks) if strategy.pp > 1 else 1}

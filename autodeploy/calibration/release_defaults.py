@@ -52,12 +52,16 @@ STACKS = {
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDefaults:
-    """Features that were on without being named, and the band of the software factor."""
+    """Features that were on without being named, and the band of the software factor.
+
+    fields : of a strategy that does not say them. memory : facts that change memory alone.
+    """
 
     features: frozenset[str]
-    band: str
+    band: str = "current"
     dispatcher: str = "alltoall"
-    fields: tuple[tuple[str, bool], ...] = ()  # of a strategy that does not say them
+    fields: tuple[tuple[str, bool], ...] = ()
+    memory: frozenset[str] = frozenset()
 
 
 _MODERN_NVIDIA = frozenset(
@@ -99,37 +103,38 @@ _TORCH_COMPILED = frozenset({"fused_swiglu", "fused_rmsnorm", "fused_cross_entro
 
 def release_of(record: Record) -> ReleaseDefaults:
     """Defaults and band of the release that a record ran on."""
-    if _vendor(record.cluster.profile) == NVIDIA:
-        if _before_flash_attention(record):
-            return ReleaseDefaults(_MEGATRON_2021, "current", fields=_FIELDS_2021)
-        if stack_of(record) == "torchtitan":
-            kernels = _TORCH_COMPILED if "torch_compile" in record.strategy.features else _TORCH_EAGER
-            return ReleaseDefaults(_TORCH_NATIVE | _TORCH_ON_GPU | kernels, "current")
-        return ReleaseDefaults(_MODERN_NVIDIA, "current")
+    nvidia = vendor_of(record.cluster.profile) == NVIDIA
+    if nvidia and _before_flash_attention(record):
+        return ReleaseDefaults(_MEGATRON_2021, fields=_FIELDS_2021)
+    if stack_of(record) == "torchtitan":
+        kernels = _TORCH_COMPILED if "torch_compile" in record.strategy.features else _TORCH_EAGER
+        features = _TORCH_NATIVE | _TORCH_ON_GPU | kernels if nvidia else _TORCH_NATIVE
+        return ReleaseDefaults(features, memory=frozenset({"torch_loss"}))
+    if nvidia:
+        return ReleaseDefaults(_MODERN_NVIDIA, memory=_nvidia_formats(record))
     if in_graph_mode(record):
         return _mindformers(record)
-    if stack_of(record) == "torchtitan":
-        return ReleaseDefaults(_TORCH_NATIVE, "current")
+    return _mindspeed(record)
+
+
+def _mindspeed(record: Record) -> ReleaseDefaults:
     released = _released(record)
     fused = {"unfused_gradient_accumulation": FUSED_ACCUMULATION, "unfused_rotary": FUSED_ROTARY}
     unfused = frozenset(name for name, first in fused.items() if released < first)
+    in_place = {"copied_logits": LOSS_IN_PLACE, "copied_update": UPDATE_IN_PLACE}
+    copied = frozenset(name for name, first in in_place.items() if _older(record, *first))
     band = "current"
     if released < RELEASE_1_0_0:
         band = "early_2024" if released < (2024, 6) else "mid_2024"
     elif released[0] < OF_TODAY and re.match(r"20\d\d", record.date or ""):
         band = "2025"
     # Megatron-LM dispatches by all-gather unless a script says otherwise.
-    return ReleaseDefaults(unfused, band, "allgather")
+    return ReleaseDefaults(unfused, band, "allgather", memory=copied)
 
 
 def stack_of(record: Record) -> str:
     """The stack of a record's framework, whatever the spelling; an unknown framework on Ascend is MindSpeed-LLM's."""
     return STACKS.get(re.sub("[^a-z0-9]", "", record.framework.lower()), record.framework)
-
-
-def logs_memory_once(record: Record) -> bool:
-    """Whether the log of a record's stack shows the memory of its first step alone."""
-    return _vendor(record.cluster.profile) != NVIDIA
 
 
 def in_graph_mode(record: Record) -> bool:
@@ -166,18 +171,6 @@ def _mindformers(record: Record) -> ReleaseDefaults:
     return ReleaseDefaults(features, "current" if late else stack_of(record))
 
 
-def memory_facts(record: Record) -> frozenset[str]:
-    """Facts of a record's stack that change its memory alone."""
-    if stack_of(record) == "torchtitan":
-        return frozenset({"torch_loss"})
-    if _vendor(record.cluster.profile) == NVIDIA:
-        return _nvidia_formats(record)
-    if in_graph_mode(record):
-        return frozenset()
-    facts = {"copied_logits": LOSS_IN_PLACE, "copied_update": UPDATE_IN_PLACE}
-    return frozenset(name for name, first in facts.items() if _older(record, *first))
-
-
 def _nvidia_formats(record: Record) -> frozenset[str]:
     """Number formats of states that NVIDIA's recipes have without a word in a published table.
 
@@ -185,8 +178,6 @@ def _nvidia_formats(record: Record) -> frozenset[str]:
     and keep weights in 8 bits where they train in 8 (mixed_precision.py, `fp8_param_gather = True`); those of
     DeepSeek's family keep Adam's moments in BF16 (moonlight_16b.py: `exp_avg_dtype = torch.bfloat16`).
     """
-    if _before_flash_attention(record):
-        return frozenset()
     found = {"bf16_gradients"}
     if record.training.precision == "fp8":
         found.add("fp8_weights")
@@ -224,7 +215,7 @@ def features_of(record: Record) -> frozenset[str]:
         named -= {"async_permutation"}
     off = {CANCELS[name] for name in named & CANCELS.keys()}
     found = (named | release_of(record).features) - off
-    if _vendor(record.cluster.profile) != NVIDIA and not in_graph_mode(record):
+    if vendor_of(record.cluster.profile) != NVIDIA and not in_graph_mode(record):
         found = found - {EXPERTS_FUSED} | in_mindspeed(
             "grouped_gemm" in named,
             plain_apart=PLAIN_APART in found,
@@ -235,10 +226,10 @@ def features_of(record: Record) -> frozenset[str]:
 
 def unnamed_features(profile: str) -> frozenset[str]:
     """What a launch of today's software has on without naming it."""
-    return _MODERN_NVIDIA if _vendor(profile) == NVIDIA else frozenset()
+    return _MODERN_NVIDIA if vendor_of(profile) == NVIDIA else frozenset()
 
 
-def _vendor(profile: str) -> str:
+def vendor_of(profile: str) -> str:
     """Who makes the chips of a profile; empty where there is no such profile, which another check says."""
     try:
         return load_profile(profile, calibrated=False).vendor

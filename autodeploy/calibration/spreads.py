@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from autodeploy.calibration.memory_belief import Belief
 
 Z80 = 1.2816  # half-width of a normal 80 % interval in standard deviations
-Z90 = 1.6449  # of a normal 90 % interval
 REPEAT_NOISE = 0.035  # of one configuration measured twice
 LEAST_UNCALIBRATED = 0.15  # log standard deviation where the class has no record
 ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and runtime known to about a third
@@ -207,16 +206,6 @@ def widened(
             extrapolated.append(axis)
     unseen = sorted(set(run["features"]) - {name for r in records for name in r["features"]})
     return sum((per_unseen**2 for _ in unseen), start=variance), extrapolated + unseen
-
-
-def memory_interval() -> float:
-    """Factor between a predicted peak on the card and the ends of its 90 % interval.
-
-    Residual spread of the records' allocator peaks, and in quadrature what is assumed beside the allocator:
-    fragmentation, communication buffers and runtime. Running out of memory costs a launch, hence 90 % and not 80 %.
-    """
-    sigma = math.hypot(float(coverage()["memory_log_sigma"]), ASSUMED_BESIDE_ALLOCATOR)
-    return math.exp(Z90 * sigma)
 
 
 def names_of(maker: str, regime: str) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ import numpy as np
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.overlays import covariance_of_fitted
 from autodeploy.calibration.parameters import (
+    COMMON,
+    PARAMETERS,
+    PRIOR_WIDTHS,
     UNFITTED,
-    known_parameters,
-    links_of,
+    link_parameters,
     meaning_of,
     measured_elsewhere,
-    prior_widths,
 )
 from autodeploy.evaluation.inputs.expert_balance import persistent_shares
 from autodeploy.evaluation.steps.worlds import PERSISTENT, SHIFTED, base_value, reads
@@ -61,8 +62,10 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
     places = [place for place, factor in enumerate(covariance.factors) if _moves(context, factor.multiplies)]
     matrix = covariance.matrix()[np.ix_(places, places)]
     own = np.sqrt(np.diag(matrix))
-    known = {p.name: p for p in (*known_parameters(_origin(profile).family), *UNFITTED, *links_of(profile))}
-    rows = {row["name"]: row for row in prior_widths()}
+    of_family = PARAMETERS.get(_origin(profile).family, COMMON)
+    links = link_parameters(tier.name for tier in profile.tiers)
+    known = {p.name: p for p in (*of_family, *UNFITTED, *links)}
+    rows = {row["name"]: row for row in PRIOR_WIDTHS}
     numbers = []
     for place, sigma in zip(places, own.tolist(), strict=True):
         factor = covariance.factors[place]
@@ -104,16 +107,16 @@ def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     """Numbers with priors of their own that the spec reads and no fit knows, and links that none knows."""
     known = measured_elsewhere(profile)
     known |= {name for number in fitted_numbers(profile, context)[0] for name in number.multiplies}
-    rows = [each for row in prior_widths() if row["of"] == "time" for each in _of_tiers(row, context)]
+    rows = [each for row in PRIOR_WIDTHS if row["of"] == "time" for each in _of_tiers(row, context)]
     found = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
-    links = (p for p in links_of(profile) if _moves(context, p.multiplies))
+    links = (p for p in link_parameters(tier.name for tier in profile.tiers) if _moves(context, p.multiplies))
     found += [Uncertain(p.name, p.meaning, p.multiplies, p.prior_sigma, _NO_RUN) for p in links]
     return tuple(number for number in found if not known.intersection(number.multiplies))
 
 
 def numbers_of_memory(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     """What moves the peak of memory alone."""
-    return tuple(_of_row(row, profile, context) for row in prior_widths() if row["of"] == "memory")
+    return tuple(_of_row(row, profile, context) for row in PRIOR_WIDTHS if row["of"] == "memory")
 
 
 def _unused(profile: Profile, names: tuple[str, ...]) -> bool:

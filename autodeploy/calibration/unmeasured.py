@@ -19,7 +19,7 @@ from autodeploy.specs.base import Document
 from autodeploy.workload.layers import tables_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
@@ -29,43 +29,43 @@ if TYPE_CHECKING:
 
 Reason = Literal["not measured", "beyond the measured range"]
 
-_NUMBERS: dict[str, tuple[str, ...]] = {
-    "gemm": ("efficiency.gemm_peak_fraction", "efficiency.gemm_k_half", "efficiency.gemm_mn_half"),
-    "grouped_gemm": ("efficiency.grouped_gemm",),
-    "attention": ("efficiency.attention_forward", "efficiency.attention_backward"),
-    "vector": ("efficiency.hbm",),
-    "movement": ("efficiency.permute",),
+_NUMBERS = {
+    "gemm": "efficiency.gemm_peak_fraction",  # the curve's other numbers are measured with it
+    "grouped_gemm": "efficiency.grouped_gemm",
+    "vector": "efficiency.hbm",
+    "movement": "efficiency.permute",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One operator or exchange as a run uses it: its class, its shape and the numbers that price it."""
+    """One operator or exchange as a run uses it: its class, its shape and the number that prices it."""
 
     kind: str
     shape: tuple[tuple[str, int], ...]
-    numbers: tuple[str, ...]
+    number: str
 
 
-class UnmeasuredShape(Document):
-    """A shape or size without a measured efficiency: the number that stands in, its kind, and in how many runs."""
+class _OfNumber(Document):
+    """What a number of a profile prices."""
 
     profile: str
     kind: str
-    shape: dict[str, int]
     number: str
     number_kind: str
+
+
+class UnmeasuredShape(_OfNumber):
+    """A shape or size without a measured efficiency: the number that stands in, its kind, and in how many runs."""
+
+    shape: dict[str, int]
     reason: Reason
     runs: int
 
 
-class UnmeasuredClass(Document):
-    """All shapes of one class on one profile: how many are used, how many unmeasured, and how far they reach."""
+class UnmeasuredClass(_OfNumber):
+    """All shapes of one class on one profile: how many are used, how many unmeasured, and how far these reach."""
 
-    profile: str
-    kind: str
-    number: str
-    number_kind: str
     shapes: int
     unmeasured: int
     extent: dict[str, tuple[int, int]]
@@ -106,26 +106,19 @@ def unmeasured(runs: Iterable[tuple[Profile, Profile, frozenset[Use]]]) -> Unmea
     for profile, prior, uses in runs:
         profiles.setdefault(profile.name, (profile, prior))
         counts.update((profile.name, use) for use in uses)
-    shapes = []
-    used: dict[tuple[str, str, str], list[dict[str, int] | None]] = {}  # by class
-    for (name, use), number in sorted(
-        counts.items(), key=lambda item: (item[0][0], item[0][1].kind, -item[1], item[0][1].shape)
-    ):
-        profile, prior = profiles[name]
-        missing, shape = _missing(use, profile, prior), dict(use.shape)
-        used.setdefault((name, use.kind, use.numbers[0]), []).append(shape if missing else None)
-        if missing is not None:
-            path, reason = missing
-            kinds = {"kind": use.kind, "number": path, "number_kind": profile.quantity(path).kind}
-            shapes.append(UnmeasuredShape(profile=name, shape=shape, reason=reason, runs=number, **kinds))
-    classes = []
-    for (name, kind, path), every in sorted(used.items()):
-        lacking = [shape for shape in every if shape is not None]
-        kinds = {"kind": kind, "number": path, "number_kind": profiles[name][0].quantity(path).kind}
-        counted = UnmeasuredClass(
-            profile=name, shapes=len(every), unmeasured=len(lacking), extent=_extent(lacking), **kinds
-        )
-        classes.append(counted)
+    alike: dict[tuple[str, str, str], dict[Use, int]] = {}
+    for (name, use), number in sorted(counts.items(), key=lambda item: (-item[1], item[0][1].shape)):
+        alike.setdefault((name, use.kind, use.number), {})[use] = number
+    classes, shapes = [], []
+    for (name, kind, path), used in sorted(alike.items()):
+        priced = {"profile": name, "kind": kind, "number": path, "number_kind": profiles[name][0].quantity(path).kind}
+        covered = measured_range(path, *profiles[name])
+        reason: Reason = "not measured" if covered is None else "beyond the measured range"
+        lacking = {use: number for use, number in used.items() if not _covers(covered, use)}
+        ends = [(min(sizes), max(sizes)) for sizes in zip(*(use.shape for use in lacking), strict=True)]
+        extent = {axis: (low, high) for (axis, low), (_, high) in ends}
+        classes.append(UnmeasuredClass(shapes=len(used), unmeasured=len(lacking), extent=extent, **priced))
+        shapes += [UnmeasuredShape(shape=dict(u.shape), reason=reason, runs=n, **priced) for u, n in lacking.items()]
     return UnmeasuredReport(classes=tuple(classes), shapes=tuple(shapes))
 
 
@@ -143,20 +136,21 @@ def measured_range(number: str, profile: Profile, prior: Profile) -> dict[str, t
 
 
 def _operator_uses(operator: Operator) -> Iterator[Use]:
-    numbers = _NUMBERS[operator.kind]
+    if operator.kind == "attention":
+        shape = (("head_dim", round(operator.head_dim)), ("seq", round(scalar_at(operator.seq, 0))))
+        for part in ("forward", "backward"):
+            yield Use(f"attention {part}", shape, f"efficiency.attention_{part}")
+        return
+    number = _NUMBERS[operator.kind]
     if operator.kind in {"gemm", "grouped_gemm"}:
         m, n, k = (round(scalar_at(value, 0)) for value in (operator.rows, operator.columns, operator.depth))
         groups = (("groups", round(scalar_at(operator.groups, 0))),) if operator.kind == "grouped_gemm" else ()
         for rows, columns, depth in ((m, n, k), (m, k, n), (k, n, m)):
             if min(rows, columns, depth) > 0:
-                yield Use(operator.kind, (*groups, ("m", rows), ("n", columns), ("k", depth)), numbers)
-    elif operator.kind == "attention":
-        shape = (("head_dim", round(operator.head_dim)), ("seq", round(scalar_at(operator.seq, 0))))
-        for number in numbers:
-            yield Use(f"attention {number.rpartition('_')[2]}", shape, (number,))
+                yield Use(operator.kind, (*groups, ("m", rows), ("n", columns), ("k", depth)), number)
     else:
         for moved in {round(scalar_at(operator.forward_bytes, 0)), round(scalar_at(operator.backward_bytes, 0))} - {0}:
-            yield Use(operator.kind, (("bytes", moved),), numbers)
+            yield Use(operator.kind, (("bytes", moved),), number)
 
 
 def _gradient_uses(table: LayerTable, groups: ParameterGroups, context: Context) -> Iterator[Use]:
@@ -175,7 +169,7 @@ def _pipeline_uses(candidate: Candidates, context: Context) -> Iterator[Use]:
     if candidate.pp[0] > 1:
         name = context.machine.tier_of(int(stage_stride(candidate, context.world)[0])).name
         size = (("ranks", 2), ("bytes", round(float(p2p_bytes(candidate, context)[0]))))
-        yield Use(f"send_receive on {name}", size, (f"{name}.efficiency",))
+        yield Use(f"send_receive on {name}", size, f"{name}.efficiency")
 
 
 def _message(collective: str, group: Group, size: float, context: Context) -> Iterator[Use]:
@@ -186,23 +180,10 @@ def _message(collective: str, group: Group, size: float, context: Context) -> It
     for number, (tier, fan_out) in enumerate(zip(context.machine.tiers, group.fan_out, strict=True)):
         if scalar_at(fan_out, 0) > 1:
             shape = (("ranks", round(scalar_at(group.members_inside(number), 0))), ("bytes", message))
-            yield Use(f"{collective} on {tier.name}", shape, (f"{tier.name}.efficiency",))
+            yield Use(f"{collective} on {tier.name}", shape, f"{tier.name}.efficiency")
 
 
-def _missing(use: Use, profile: Profile, prior: Profile) -> tuple[str, Reason] | None:
-    """The first number of a use that is not measured for its shape, and why; None where all are."""
+def _covers(measured: Mapping[str, tuple[float, float]] | None, use: Use) -> bool:
+    """Whether a use lies where its number was measured."""
     shape = dict(use.shape)
-    for number in use.numbers:
-        covered = measured_range(number, profile, prior)
-        if covered is None:
-            return number, "not measured"
-        if not all(low <= shape[axis] <= high for axis, (low, high) in covered.items() if axis in shape):
-            return number, "beyond the measured range"
-    return None
-
-
-def _extent(shapes: Sequence[Mapping[str, int]]) -> dict[str, tuple[int, int]]:
-    """Least and most of each axis."""
-    axes = dict.fromkeys(axis for shape in shapes for axis in shape)
-    values = {axis: [shape[axis] for shape in shapes if axis in shape] for axis in axes}
-    return {axis: (min(reached), max(reached)) for axis, reached in values.items()}
+    return measured is not None and all(low <= shape.get(axis, low) <= high for axis, (low, high) in measured.items())

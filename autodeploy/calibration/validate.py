@@ -12,7 +12,6 @@ from autodeploy.calibration.measured import counts_for_time, is_update_phase, me
 from autodeploy.calibration.predict import Prediction, factors_of, predict_record, record_memory_spread, record_spread
 from autodeploy.calibration.release_defaults import release_of, stack_of
 from autodeploy.calibration.rows import Errors, Predicted, RlRow, Row, ServedRow
-from autodeploy.calibration.spreads import memory_interval
 from autodeploy.calibration.unmeasured import UnmeasuredReport, unmeasured, uses_of
 from autodeploy.errors import SpecError
 from autodeploy.specs.base import Document
@@ -173,8 +172,7 @@ def _warnings(predicted: Prediction) -> list[str]:
     if not _fits(predicted):
         need = float(np.max(predicted.estimate.card_bytes)) / GIB
         limit = predicted.context.limit_bytes / GIB
-        verdict = "within" if need <= limit * memory_interval() else "beyond"
-        found.append(f"memory: {need:.1f} GiB predicted of {limit:.1f} GiB, {verdict} the interval of the prediction")
+        found.append(f"memory: {need:.1f} GiB predicted of {limit:.1f} GiB")
     return found
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.fit import FitParameter, fit
+from autodeploy.calibration.fit import FitParameter, differences, fit
 from autodeploy.calibration.overlays import rounded
 from autodeploy.probe.prices import LOOP, OPERATORS, predictions_s, probed_machine
 from hardware_profiles import apply_overlay
@@ -94,7 +94,8 @@ def fit_probe(profile: Profile, probe: ProbeFile) -> ProbeFit:
     upper = np.array([_upper(profile, path) for path in paths])
     old = np.array([profile.quantity(path).value for path in paths])
 
-    def residuals(log_factors: Floats) -> Floats:
+    @differences
+    def linear(log_factors: Floats) -> Floats:
         values = dict(zip(paths, old * np.exp(np.minimum(log_factors, upper)), strict=True))
         return _residuals(points, apply_overlay(profile, _nested(profile, values)), probe)
 
@@ -102,9 +103,9 @@ def fit_probe(profile: Profile, probe: ProbeFile) -> ProbeFit:
     changes: list[Change] = []
     after = before
     if points and paths:
-        found = fit(parameters, residuals, noise / np.sqrt(weights), upper=upper, iterations=ITERATIONS)
+        found = fit(parameters, linear, noise / np.sqrt(weights), upper=upper, iterations=ITERATIONS)
         scatter = np.maximum(noise, _scatter(kinds, weights, found.residuals))
-        found = fit(parameters, residuals, scatter / np.sqrt(weights), upper=upper, iterations=ITERATIONS)
+        found = fit(parameters, linear, scatter / np.sqrt(weights), upper=upper, iterations=ITERATIONS)
         after = found.residuals
         changes = [
             _change(profile, found, number, path, old[number], upper[number], points)

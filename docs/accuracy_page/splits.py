@@ -11,7 +11,7 @@ import numpy as np
 
 from autodeploy.calibration.calibrate import calibrate
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import jacobian_of, values_of
+from autodeploy.calibration.fit import differences, values_of
 from autodeploy.calibration.measured import fits_time
 from autodeploy.calibration.spreads import PER_CARRIED_DEVICE, PER_DOUBLING, PER_UNSEEN, Z80, is_carried, widened
 from docs.accuracy_page.errors import Errors, errors_of, residuals_at
@@ -71,12 +71,13 @@ def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     sized = [(r, cards) for r, cards in sized if fits_time(r)]
     fitted = calibrate([r for r, cards in sized if cards <= split.at_most], split.profile)
     large = [r for r, cards in sized if cards >= split.at_least]
-    values = values_of(fitted.fit.parameters, fitted.fit.log_factors, fitted.profile.efficiency)
-    found = residuals_at(large, values)
+    parameters, base = fitted.fit.parameters, fitted.profile.efficiency
+    linear = differences(lambda log_factors: residuals_at(large, values_of(parameters, log_factors, base)))
+    found, slopes = linear(fitted.fit.log_factors)
     rows = rows_by_id()
     basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, variances_of(fitted))
     slope = ranks_per_doubling(rehearsals(fitted, rows))
-    variances = projected(_slopes(large, fitted, found), fitted.fit.covariance)
+    variances = projected(slopes, fitted.fit.covariance)
     held = tuple(
         Held(r, float(residual), Z80 * log_sigma(rows[r.id], basis, slope, float(variance)))
         for r, residual, variance in zip(large, found, variances, strict=True)
@@ -85,16 +86,6 @@ def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     rows_of_fit = zip(fitted.fit.parameters, sigma, strict=True)
     loose = tuple(p.name for p, spread in rows_of_fit if spread > UNIDENTIFIED * p.prior_sigma)
     return SplitErrors(split, len(fitted.records), errors_of(found), held, loose)
-
-
-def _slopes(records: Sequence[Record], fitted: Calibration, at_fit: Floats) -> Floats:
-    """d log(step time) / d log(factor) of records at a fit [records, parameters]; `at_fit`: their residuals there."""
-    fit = fitted.fit
-
-    def residuals(log_factors: Floats) -> Floats:
-        return residuals_at(records, values_of(fit.parameters, log_factors, fitted.profile.efficiency))
-
-    return jacobian_of(residuals, fit.log_factors, at_fit)
 
 
 def share_inside(held: Sequence[Held]) -> float:

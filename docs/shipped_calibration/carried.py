@@ -8,7 +8,7 @@ import numpy as np
 
 from autodeploy.calibration.calibrate import source_of
 from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers
-from autodeploy.calibration.parameters import links_of
+from autodeploy.calibration.parameters import link_parameters
 
 if TYPE_CHECKING:
     from autodeploy.calibration.calibrate import Calibration
@@ -25,7 +25,7 @@ def carried_overlay(calibration: Calibration, target: Profile) -> dict[str, Any]
     if not any(record.cluster.profile == target.name for record in calibration.records):
         source, kind = f"carried over from {calibration.profile.name}: {source}", "assumed"
     kept = [n for n, p in enumerate(fit.parameters) if not p.multiplies_any("link_")]
-    links = links_of(target)
+    links = link_parameters(tier.name for tier in target.tiers)
     matrix = np.diag([0.0] * len(kept) + [p.prior_sigma**2 for p in links])
     matrix[: len(kept), : len(kept)] = fit.covariance[np.ix_(kept, kept)]
     covariance = covariance_of_matrix((*(fit.parameters[n] for n in kept), *links), matrix, source)

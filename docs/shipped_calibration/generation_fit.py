@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.fit import FitParameter, fit
+from autodeploy.calibration.fit import FitParameter, differences, fit
 from autodeploy.calibration.generation import alike_records, batch_of, service_of
 from autodeploy.calibration.spreads import Z80
 from autodeploy.evaluation.generation import with_numbers
@@ -116,10 +116,11 @@ def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: 
             deviations={},
         )
 
-    def residuals(log_factors: Floats) -> Floats:
+    @differences
+    def linear(log_factors: Floats) -> Floats:
         return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors), known) / measured))
 
-    found = fit(parameters, residuals, np.full(len(records), noise), upper=upper, iterations=20)
+    found = fit(parameters, linear, np.full(len(records), noise), upper=upper, iterations=20)
     best = values(found.log_factors)
     return GenerationFit(best.numbers, best.layers, best.engines, _deviations(found))
 
@@ -169,10 +170,11 @@ def refit_constants(
         found = {key: start[key] * float(np.exp(log_factors[place])) for place, key in enumerate(own)}
         return GenerationFit(numbers.numbers, numbers.layers, {**numbers.engines, **found}, numbers.deviations)
 
-    def residuals(log_factors: Floats) -> Floats:
+    @differences
+    def linear(log_factors: Floats) -> Floats:
         return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors), known) / measured))
 
-    return values(fit(parameters, residuals, np.full(len(records), noise), iterations=20).log_factors)
+    return values(fit(parameters, linear, np.full(len(records), noise), iterations=20).log_factors)
 
 
 def sigma_of(number: Number) -> float:

@@ -18,7 +18,7 @@ from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, REPEAT_NOISE
 from autodeploy.specs.record import Record, read_records
 from autodeploy.yaml_text import profile_text
 from docs.shipped_calibration.carried import carried_overlay
-from docs.shipped_calibration.class_spreads import class_spreads, log_sigma_of, memory_table
+from docs.shipped_calibration.class_spreads import class_spreads, memory_table
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
 from docs.shipped_calibration.realised import gains, realised_of
 from docs.shipped_calibration.refits import projected, variances_of
@@ -35,7 +35,6 @@ from autodeploy.calibration.predict import predict_record
 from docs.shipped_calibration.left_out_widths import width_table
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal
-UNMEASURED_MEMORY = 0.15  # log standard deviation of a peak where fewer than three were measured
 RECORD_FILES = ("ascend.jsonl", "nvidia.jsonl")
 HEADING = (
     "Made by `make calibrate`: efficiencies fitted to the shipped records. Edit the profile or the records, not this."
@@ -108,7 +107,6 @@ def coverage_table(calibrations: Sequence[Calibration], records: Sequence[Record
         "alike_log_sigma": alike_log_sigma(calibrations),
         "classes": classes,
         "memory": memory_table([run_row(r) for r in of_memory], [memory_regime(r) for r in of_memory], memory),
-        "memory_log_sigma": float(f"{log_sigma_of(memory):.6g}") if len(memory) >= 3 else UNMEASURED_MEMORY,
         "pair_log_sigma": _ratio_sigma(np.array(pairs)) if pairs else 0.05,
         "ranks_per_doubling": {c.profile.family: ranks_per_doubling(rehearsals(c, rows)) for c in calibrations},
         "realised": realised_of(gains(records, calibrations)),

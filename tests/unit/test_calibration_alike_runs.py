@@ -10,7 +10,7 @@ from autodeploy import planner
 from autodeploy.calibration.cluster_fit import alike_runs
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.families import work_digest
-from autodeploy.calibration.fit import FitParameter, fit
+from autodeploy.calibration.fit import FitParameter, differences, fit
 from autodeploy.calibration.spreads import REPEAT_NOISE, TimedRuns, spread_of
 from autodeploy.rehearsal import rehearse
 from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
@@ -27,7 +27,7 @@ WORK, REPEAT, OTHER = 0.05, 0.035, 0.06
 
 
 def entry() -> AlikeRuns:
-    found = fit(FACTORS, lambda t: SLOPES @ t, np.full(3, 0.06), degrees=np.inf)
+    found = fit(FACTORS, differences(lambda t: SLOPES @ t), np.full(3, 0.06), degrees=np.inf)
     noise = np.where(SAME > 0.0, REPEAT, OTHER)
     return AlikeRuns.model_validate(alike_runs("0" * 16, found, noise, SAME, "three runs", (), np.zeros((3, 0))))
 
@@ -50,7 +50,7 @@ def test_numbers_that_no_fit_has_count_as_far_as_no_run_exercised_them() -> None
     """Of drawn clusters whose large networks are not as assumed: the fit takes their part of its runs for its own."""
     unfitted = (FitParameter("nodes", ("node_growth",), 0.9, "growth"),)
     exercised = np.array([[0.01], [0.01], [0.03]])
-    found = fit(FACTORS, lambda t: SLOPES @ t, np.full(3, 0.06), degrees=np.inf)
+    found = fit(FACTORS, differences(lambda t: SLOPES @ t), np.full(3, 0.06), degrees=np.inf)
     noise = np.where(SAME > 0.0, REPEAT, OTHER)
     given = alike_runs("0" * 16, found, noise, SAME, "three runs", unfitted, exercised)
     entry = AlikeRuns.model_validate(given)

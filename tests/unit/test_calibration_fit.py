@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy.calibration.fit import FitParameter, fit, left_out_residuals, limits_of, values_of
+from autodeploy.calibration.fit import FitParameter, differences, fit, left_out_residuals, limits_of, values_of
 
 if TYPE_CHECKING:
     from cost_models.arrays import Floats
@@ -44,7 +44,7 @@ SIGMA = np.full(RUNS, 0.02)
 
 
 def test_known_factors_come_back() -> None:
-    found = fit(PARAMETERS, residuals_against(measured_s()), SIGMA)
+    found = fit(PARAMETERS, differences(residuals_against(measured_s())), SIGMA)
     assert found.factors() == pytest.approx(TRUTH, rel=0.01)
     assert np.abs(found.residuals).max() < 0.005
     assert (np.sqrt(np.diag(found.covariance)) < [p.prior_sigma for p in PARAMETERS]).all()
@@ -53,7 +53,7 @@ def test_known_factors_come_back() -> None:
 def test_the_prior_holds_what_the_runs_do_not_say() -> None:
     # Without communication in any run the links' factor stays where the prior has it, with the prior's spread.
     compute, _ = parts()
-    found = fit(PARAMETERS, lambda t: np.log(compute / np.exp(t[0]) / (compute / 0.8)), SIGMA)
+    found = fit(PARAMETERS, differences(lambda t: np.log(compute / np.exp(t[0]) / (compute / 0.8))), SIGMA)
     assert found.factors() == pytest.approx({"compute": 0.8, "links": 1.0}, rel=0.01)
     assert np.sqrt(found.covariance[1, 1]) == pytest.approx(0.3)
 
@@ -61,7 +61,7 @@ def test_the_prior_holds_what_the_runs_do_not_say() -> None:
 def test_one_mislabelled_run_does_not_move_the_fit() -> None:
     measured = measured_s()
     measured[5] *= 3.0
-    found = fit(PARAMETERS, residuals_against(measured), SIGMA)
+    found = fit(PARAMETERS, differences(residuals_against(measured)), SIGMA)
     assert found.factors() == pytest.approx(TRUTH, rel=0.02)
     assert found.weights[5] < 0.01 * np.median(found.weights)
     least_squares = np.exp(np.mean(residuals_against(measured)(np.log(list(TRUTH.values())))))
@@ -69,13 +69,13 @@ def test_one_mislabelled_run_does_not_move_the_fit() -> None:
 
 
 def test_without_runs_the_priors_stand() -> None:
-    found = fit(PARAMETERS, lambda _: np.zeros(0), np.zeros(0))
+    found = fit(PARAMETERS, differences(lambda _: np.zeros(0)), np.zeros(0))
     assert found.factors() == {"compute": 1.0, "links": 1.0}
     assert np.diag(found.covariance) == pytest.approx([0.09, 0.09])
 
 
 def test_equal_fits_are_equal() -> None:
-    first, second = (fit(PARAMETERS, residuals_against(measured_s()), SIGMA) for _ in range(2))
+    first, second = (fit(PARAMETERS, differences(residuals_against(measured_s())), SIGMA) for _ in range(2))
     assert np.array_equal(first.log_factors, second.log_factors)
     assert np.array_equal(first.covariance, second.covariance)
 
@@ -86,11 +86,12 @@ def test_left_out_runs_are_predicted_by_the_others() -> None:
     groups = ["other" if run % 4 == 0 else "most" for run in range(RUNS)]
     odd = np.array([group == "other" for group in groups])
     measured[odd] *= 1.1
-    found = fit(PARAMETERS, residuals_against(measured), np.full(RUNS, 0.1))
+    found = fit(PARAMETERS, differences(residuals_against(measured)), np.full(RUNS, 0.1))
     left_out = left_out_residuals(found, groups)
     assert (np.abs(left_out[odd]) > np.abs(found.residuals[odd])).all()
     assert left_out[odd].mean() == pytest.approx(np.log(1 / 1.1), abs=0.01)
-    rest = fit(PARAMETERS, lambda t: residuals_against(measured)(t)[~odd], np.full(int((~odd).sum()), 0.1))
+    others = differences(lambda t: residuals_against(measured)(t)[~odd])
+    rest = fit(PARAMETERS, others, np.full(int((~odd).sum()), 0.1))
     assert left_out[odd] == pytest.approx(residuals_against(measured)(rest.log_factors)[odd], abs=0.005)
 
 
@@ -110,11 +111,12 @@ def test_a_fraction_of_a_peak_stays_below_one() -> None:
 
 def test_a_fit_and_its_refits_stop_at_a_limit() -> None:
     measured = measured_s()
-    free = fit(PARAMETERS, residuals_against(measured), np.full(RUNS, 0.1))
+    free = fit(PARAMETERS, differences(residuals_against(measured)), np.full(RUNS, 0.1))
     limit = np.array([free.log_factors[0] - 0.05, np.inf])
-    held = fit(PARAMETERS, residuals_against(measured), np.full(RUNS, 0.1), upper=limit)
+    held = fit(PARAMETERS, differences(residuals_against(measured)), np.full(RUNS, 0.1), upper=limit)
     assert held.log_factors[0] == pytest.approx(limit[0])
-    fixed = fit(PARAMETERS[1:], lambda t: residuals_against(measured)(np.array([limit[0], *t])), np.full(RUNS, 0.1))
+    second = differences(lambda t: residuals_against(measured)(np.array([limit[0], *t])))
+    fixed = fit(PARAMETERS[1:], second, np.full(RUNS, 0.1))
     assert held.log_factors[1] == pytest.approx(fixed.log_factors[0], abs=1e-3)
     groups = [str(run % 3) for run in range(RUNS)]
     assert not np.allclose(left_out_residuals(held, groups), left_out_residuals(free, groups), atol=1e-3)
@@ -132,7 +134,8 @@ def test_limits_are_those_of_fractions() -> None:
 def test_a_prior_with_heavy_tails_lets_go_of_what_lies_far_off(gap: float) -> None:
     def left(degrees: float) -> float:
         parameter = FitParameter("software", ("release_current",), 0.1, "all of it", degrees=degrees)
-        return float(fit((parameter,), lambda t: t[:1] - gap, np.array([0.06]), degrees=np.inf).residuals[0])
+        found = fit((parameter,), differences(lambda t: t[:1] - gap), np.array([0.06]), degrees=np.inf)
+        return float(found.residuals[0])
 
     assert left(np.inf) == pytest.approx(-gap * 0.06**2 / (0.06**2 + 0.1**2), rel=1e-6)
     assert abs(left(4.0)) < 0.5 * abs(left(np.inf)) if gap > 0.1 else abs(left(4.0)) > abs(left(np.inf))

@@ -11,8 +11,8 @@ import pytest
 
 from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.measured import measured_step_s
-from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, TimedRuns, conditioned, memory_interval, spread_of
+from autodeploy.calibration.predict import predict_record, record_memory_spread
+from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, TimedRuns, conditioned, spread_of
 from autodeploy.calibration.validate import Statistics, ValidationReport, classes_of, validate
 from autodeploy.specs.record import Measured, Record
 from docs import readme
@@ -20,8 +20,6 @@ from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
     from autodeploy.calibration.rows import Row
-
-BEYOND_THE_CARD = memory_interval()  # over its usable memory
 
 
 @cache
@@ -236,16 +234,17 @@ def test_the_median_error_of_time_is_below_15_percent() -> None:
 
 
 def test_published_runs_are_called_out_of_memory_beyond_the_interval_as_seldom_as_it_says() -> None:
-    """Of an interval of 90 % one end is passed by one in twenty, and none is off by more than a sixth."""
+    """Of an interval of 80 % one end is passed by one in ten, and none is off by more than a sixth."""
     # Recipes of these frameworks reduce gradients in BF16 or keep FP8 weights, which no record says.
     said = {"nemo", "megatron", "torchtitan"}
     full = [r for r, row in zip(shipped(), rows(), strict=True) if not row.fits and r.framework not in said]
-    shares = {}
+    shares, beyond = {}, []
     for record in full:
         predicted = predict_record(record)
-        shares[record.id] = float(np.max(predicted.estimate.card_bytes)) / predicted.context.limit_bytes
+        shares[record.id] = share = float(np.max(predicted.estimate.card_bytes)) / predicted.context.limit_bytes
+        beyond.append(record_memory_spread(predicted).interval(share).low_gib > 1.0)
     others = [r for r in shipped() if r.framework not in said]
-    assert sum(share > BEYOND_THE_CARD for share in shares.values()) <= len(others) / 20
+    assert sum(beyond) <= len(others) / 10
     assert {name: round(share, 3) for name, share in shares.items() if share > 1.0 + 1.0 / 6.0} == {}
 
 

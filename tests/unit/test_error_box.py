@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.overlays import covariance_of
-from autodeploy.calibration.parameters import prior_widths
+from autodeploy.calibration.parameters import PRIOR_WIDTHS
 from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.ranking.error_box import ErrorBox, error_box
@@ -105,7 +105,7 @@ MINIMAL: dict[str, Any] = {
 
 
 def test_every_prior_has_a_kind_and_a_source_and_one_width() -> None:
-    for row in prior_widths():
+    for row in PRIOR_WIDTHS:
         assert row["kind"] in {"assumed", "measured"}
         assert len(row["source"]) > 10
         assert row["of"] in {"time", "memory"}

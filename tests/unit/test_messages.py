@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from autodeploy.calibration.parameters import _COMMON, PARAMETERS, meaning_of, prior_widths
+from autodeploy.calibration.parameters import COMMON, PARAMETERS, PRIOR_WIDTHS, meaning_of
 from autodeploy.checks.flag_rules import flag_rules
 from autodeploy.importers.flag_effects import flag_effects
 from autodeploy.importers.key_effects import key_effects
@@ -219,8 +219,8 @@ def record_texts() -> dict[str, str]:
     for feature in FEATURES.values():
         said += [*feature.model.values(), feature.only_asked, feature.unreleased, *(v.reason for v in feature.launch)]
     said += [e.reason for effects in (flag_effects(), key_effects(), override_effects()) for e in effects.values()]
-    said += [parameter.meaning for group in (_COMMON, *PARAMETERS.values()) for parameter in group]
-    said += [meaning_of(row) for row in prior_widths()]
+    said += [parameter.meaning for group in (COMMON, *PARAMETERS.values()) for parameter in group]
+    said += [meaning_of(row) for row in PRIOR_WIDTHS]
     lacks = {f"lacks.{p}.{name}": text for p in list_profiles() for name, text in load_profile(p).lacks.items()}
     told = {text.key: str(text) for text in said if isinstance(text, Message) and section(text.key) in RECORDS}
     return rules | lacks | told
