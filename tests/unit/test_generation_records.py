@@ -134,7 +134,7 @@ def test_one_file_holds_runs_and_serving(tmp_path: Path) -> None:
     assert report["summary"]["skipped"] == 2
     table = CliRunner().invoke(app, ["validate", str(path)]).stdout
     assert "TPOT ms" in table
-    assert "time per output token" in table
+    assert "\nTPOT  " in table
     page = CliRunner().invoke(app, ["validate", str(path), "-f", "html", "--lang", "zh"]).stdout
     assert "未公布执行模式；假定为 graph" in page
 
