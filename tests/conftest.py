@@ -20,7 +20,8 @@ from hypothesis.internal import charmap
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.intervalsets import IntervalSet
 
-from tests.support import cold_start, postgresql
+from tests.support import cold_start, postgresql, short_reports
+from tests.support.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -55,6 +56,12 @@ charmap.intervals_from_codec = lambda codec: _of_utf_8 if codec == "utf-8" else 
 def require_all() -> bool:
     """Whether a skipped test is a failure."""
     return os.environ.get("AUTODEPLOY_REQUIRE_ALL", "") not in {"", "0"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Adds what watches the tests and tells of them."""
+    config.pluginmanager.register(Watchdog())
+    short_reports.shorten(config)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
