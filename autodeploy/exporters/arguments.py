@@ -54,7 +54,7 @@ class LaunchArguments:
         """
         known = self.release.flags.get(flag)
         fault = (
-            Message("exporters.it_has_no", flag=flag)
+            Message("common.unknown_key", name=flag)
             if known is None
             else known.fault([_plain(value) for value in values])
         )

@@ -40,9 +40,9 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     if profile is None or profile.document.ascendjob is None:
         known = ", ".join(name for name in list_profiles() if load_profile(name).document.ascendjob is not None)
         raise UnsupportedError(
-            Message("exporters.ascendjob_needs_one_of", names=known),
+            Message("exporters.cannot_launch_axis", target="AscendJob", axis="profile", value=spec.cluster.profile),
             path="/cluster/profile",
-            hint=Message("exporters.export_to", names="mindspeed-llm"),
+            hint=Message("common.one_of", names=known),
         )
     ranks = plan.num_npus_used * profile.devices_per_npu
     per_node = min(ranks, profile.ranks_per_node)
@@ -69,8 +69,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     if block is not None:
         job["metadata"]["annotations"]["sp-block"] = str(block)
     notes = (
-        Message("exporters.container_image_storage_and_variables_that_launch_script"),
-        Message("exporters.labels_and_node_selectors_differ_between_clusters_compare"),
+        Message("exporters.fill_in_and_compare"),
         *script.notes,
     )
     comments = [provenance_line(plan_set, plan), *(f"Note: {note}" for note in notes)]

@@ -92,7 +92,7 @@ def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
         if begins < model.num_hidden_layers and model.shares_index(begins):
             message = Message("exporters.stage_begins_with_layer_which_takes_keys_that", layer=begins + 1)
             nearest = ",".join(map(str, sizes_from(model.index_starts, placed.in_order)))
-            hint = Message("exporters.let_stages_begin_with_layers_that_have_indexer", layers=nearest)
+            hint = Message("common.such_as", example=f"layers_per_stage {nearest}")
             raise UnsupportedError(message, path="/strategy/layers_per_stage", hint=hint)
         begins += layers
 

@@ -48,7 +48,8 @@ def add_checkpoints(arguments: LaunchArguments, spec: Spec) -> None:
     if saved.sharded:
         arguments.add(OUTPUT, "--ckpt-format", saved.name)  # Megatron-LM takes no other
         if beside:
-            arguments.note(Message("exporters.megatron_lm_saves_fsdp_s_checkpoints_before_it"))
+            key = "stack.saves_no_format_checkpoints_beside_training"
+            arguments.note(Message(key, release=arguments.release.title, format=saved.name))
         return
     if arguments.knows("--ckpt-format"):
         arguments.add(OUTPUT, "--ckpt-format", saved.name)

@@ -28,7 +28,7 @@ def refuse_unknown_keys(document: Mapping[str, Mapping[str, Any]], release: Rele
     """
     for path, values in _values(document):
         known = release.keys.get(path)
-        fault = Message("exporters.it_has_no", flag=path) if known is None else known.fault(values)
+        fault = Message("common.unknown_key", name=path) if known is None else known.fault(values)
         if fault is not None:
             raise UnsupportedError(
                 Message("common.cannot_launch_this_plan", release=release.title, reason=fault), path="/to"

@@ -11,7 +11,7 @@ from autodeploy.exporters.feature_arguments import add_feature, add_features
 from autodeploy.exporters.layer_placement import placement
 from autodeploy.exporters.memory_arguments import add_recompute, add_swap
 from autodeploy.exporters.model_arguments import add_experts, add_model, add_training
-from autodeploy.exporters.parallel_arguments import add_dispatch, add_parallel, expert_parallel_flag, extends_ep
+from autodeploy.exporters.parallel_arguments import add_dispatch, add_parallel, expert_parallel_flag
 from autodeploy.exporters.target_release import release_of_spec
 from autodeploy.exporters.tuning_arguments import add_tuning, refuse_tuning
 from autodeploy.messages import Message
@@ -86,8 +86,6 @@ def filled_launch(arguments: LaunchArguments, spec: Spec, plan: Plan) -> Launch:
     batch = spec.training.global_batch_size.value
     batch = plan.micro_batches * strategy.micro_batch_size * strategy.dp if strategy.dp is not None else batch
     variables |= {"MBS": strategy.micro_batch_size, "GBS": batch, "SEQ_LENGTH": spec.training.seq_length}
-    if mindspeed and extends_ep(strategy):
-        arguments.note(Message("exporters.ep_with_moe_tp_extend_ep_spreads_experts", flag=flag_ep, ep=strategy.ep))
     if spec.model.norm_layout == "sandwich" and arguments.knows("--post-norm"):
         arguments.add("GPT_ARGS", "--post-norm")
     elif spec.model.norm_layout == "sandwich":

@@ -92,7 +92,7 @@ def add_recompute(arguments: LaunchArguments, strategy: Strategy, placed: Placem
     full = chosen.get("full", [0] * stages)
     held = {name: held_layers(name, placed, model) for name in chosen}
     if not all(treats_as_planned(name, given, held[name], full) for name, given in chosen.items()):
-        arguments.note(Message("exporters.plan_recomputes_different_number_of_layers_on_each"))
+        arguments.note(Message("exporters.applied_to_more_layers", what="recompute"))
     if "full" in chosen:
         _add_full(arguments, strategy, max(full), most)
     some = {name for name, given in chosen.items() if any(n < all_ for n, all_ in zip(given, held[name], strict=True))}
@@ -135,16 +135,16 @@ def _add_megatron_modules(
     known = [MEGATRON_MODULES[name] for name in modules if name in MEGATRON_MODULES]
     for name in modules:
         if name not in MEGATRON_MODULES:
-            arguments.note(Message("exporters.cannot_recompute_alone", name=name, framework="Megatron-LM"))
+            arguments.note(Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="Megatron-LM"))
     if not known:
         return
     if with_full:
-        arguments.note(Message("exporters.full_recompute_leaves_no_room_for_on_another", names="+".join(known)))
+        arguments.note(Message("exporters.not_recomputed_together", one="full", other="+".join(known)))
         return
     arguments.add(BLOCK, "--recompute-granularity", "selective")
     arguments.add(BLOCK, "--recompute-modules", *known)
     if some & modules.keys():
-        arguments.note(Message("exporters.megatron_lm_recomputes_module_on_all_layers_plan"))
+        arguments.note(Message("exporters.applied_to_more_layers", what="--recompute-modules"))
 
 
 def _add_mindspeed_modules(
@@ -173,16 +173,14 @@ def _add_mindspeed_modules(
             if name in some and counts and layers <= even:
                 arguments.add("MOE_ARGS", "--moe-zero-memory-num-layers", layers)
         elif name not in same:
-            arguments.note(Message("exporters.cannot_recompute_alone", name=name, framework="MindSpeed"))
+            arguments.note(Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="MindSpeed"))
     if same and arguments.has("--recompute-granularity"):
-        arguments.note(Message("exporters.full_recompute_leaves_no_room_for_on_another", names="+".join(same)))
+        arguments.note(Message("exporters.not_recomputed_together", one="full", other="+".join(same)))
     elif same:
         arguments.add(BLOCK, "--recompute-granularity", "selective")
         arguments.add(BLOCK, "--recompute-modules", *same)
     if same and any(name in modules for name in ("activation", "norm")):
-        arguments.note(
-            Message("exporters.selective_recompute_of_excludes_activation_and_norm_recompute", names="+".join(same))
-        )
+        arguments.note(Message("exporters.not_recomputed_together", one="activation, norm", other="+".join(same)))
 
 
 def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, model: ModelSpec) -> None:
@@ -194,7 +192,7 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
     optimizer = "OPTIMIZE_ARGS"
     if not arguments.release.has("mindspeed"):
         if swapped or strategy.reuse_fp32_param:
-            arguments.note(Message("exporters.swap_and_reuse_fp32_param_are_mindspeed_s"))
+            arguments.note(Message("exporters.has_no_flag_in", name="swap, reuse_fp32_param", framework="Megatron-LM"))
         if strategy.swap_optimizer:
             arguments.add(optimizer, "--optimizer-cpu-offload")
         return
@@ -206,9 +204,9 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
         elif name in SWAP_FLAGS and arguments.knows(SWAP_FLAGS[name]):
             arguments.add("SWAP_ARGS", SWAP_FLAGS[name])
         else:
-            arguments.note(Message("exporters.cannot_swap", name=name, framework="MindSpeed"))
+            arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindSpeed"))
     if any(found != held_layers(name, placed, model) for name, found in counts.items() if any(found)):
-        arguments.note(Message("exporters.plan_swaps_different_number_of_layers_on_each"))
+        arguments.note(Message("exporters.applied_to_more_layers", what="swap"))
     if strategy.swap_optimizer:
         arguments.add(optimizer, "--swap-optimizer")
     if strategy.reuse_fp32_param:

@@ -38,7 +38,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     document = configuration(launch)
     unknown = sorted(set(_paths(document)) - launch.arguments.release.keys.keys() - platform_keys().keys())
     if unknown:
-        raise UnsupportedError(Message("exporters.it_has_no", flag=unknown[0]), path="/to")
+        raise UnsupportedError(Message("common.unknown_key", name=unknown[0]), path="/to")
     comments = [provenance_line(plan_set, plan), *(line.removeprefix("# ") for line in mark(launch))]
     comments += release_lines(launch.arguments.release)
     comments += [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks."]
@@ -94,7 +94,9 @@ def _parallel_config(launch: Launch) -> dict[str, Any]:
     if launch.spec.model.is_moe:
         found["expert_parallel"] = strategy.ep
         if strategy.etp not in {None, 1}:
-            launch.arguments.note(Message("exporters.mcore_models_of_mindformers_keep_every_expert_whole"))
+            launch.arguments.note(
+                Message("exporters.has_no_flag_in", name=f"etp: {strategy.etp}", framework="MindFormers")
+            )
     return found
 
 
@@ -129,7 +131,9 @@ def _recompute(launch: Launch, placed: Placement) -> dict[str, Any]:
     counts = _counts(launch.plan.strategy, placed)
     for name in counts:
         if name not in {"full", "activation"}:
-            launch.arguments.note(Message("exporters.cannot_recompute_alone", framework="MindFormers", name=name))
+            launch.arguments.note(
+                Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="MindFormers")
+            )
     return {
         "recompute": _layers_list(counts.get("full"), placed),
         "select_recompute": _layers_list(counts.get("activation"), placed),
@@ -178,7 +182,7 @@ def _swap(launch: Launch) -> dict[str, Any]:
     ]
     for name in names:
         if name not in SWAPPED_OPERATORS:
-            launch.arguments.note(Message("exporters.cannot_swap", name=name, framework="MindFormers"))
+            launch.arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindFormers"))
     return {"swap": True, "default_prefetch": 1, "op_swap": operators} if operators else {}
 
 
@@ -189,9 +193,8 @@ def _note_rest(launch: Launch) -> None:
             launch.arguments.note(Message("exporters.has_no_flag_in", name=flag, framework="MindFormers"))
     if strategy.moe_dispatcher == "alltoall_seq":
         launch.arguments.note(
-            Message("exporters.has_no_dispatcher_alltoall_is_written", framework="MindFormers", name="alltoall_seq")
+            Message("exporters.has_no_flag_in", name="moe_dispatcher: alltoall_seq", framework="MindFormers")
         )
-    launch.arguments.note(Message("exporters.optimizer_learning_rate_and_data_set_come_from"))
 
 
 def _paths(document: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

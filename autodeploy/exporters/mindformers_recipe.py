@@ -58,7 +58,7 @@ def recipe_keys(launch: Launch) -> dict[str, Any]:
         note(Message("exporters.model_s_code_has_to_say", what=", ".join(lost)))
     silent = untold(model) + ([] if told.rope_theta or model.learned_position_embeddings else ["rope_theta"])
     if silent:
-        note(Message("exporters.nobody_told_model_recipe", names=", ".join(silent)))
+        note(Message("exporters.not_given", field="model.recipe", names=", ".join(silent)))
     return found
 
 

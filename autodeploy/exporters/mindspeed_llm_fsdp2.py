@@ -160,7 +160,9 @@ def _recomputed(launch: Launch) -> list[str]:
     layers = model.num_hidden_layers
     counts = recomputed_layers(strategy, 1, layers)
     for name in counts.keys() - {"full"}:
-        launch.arguments.note(Message("exporters.cannot_recompute_alone", name=name, framework="MindSpeed-LLM FSDP2"))
+        launch.arguments.note(
+            Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="MindSpeed-LLM FSDP2")
+        )
     whole = counts.get("full", [0])[0]
     if whole in {0, layers}:
         return [LAYERS] if whole else []

@@ -72,14 +72,14 @@ def _refuse(launch: RlLaunch) -> None:
     elif layout.generation.engine not in {"vllm", "vllm-ascend"}:
         fault, path = f"generation.engine: {layout.generation.engine}", "/strategy/rl/generation/engine"
     elif rl.algorithm not in STAGES:
-        fault, path = Message("exporters.its_critic_has_cards_of_its_own_plan"), "/training/rl/algorithm"
+        fault, path = f"algorithm: {rl.algorithm}", "/training/rl/algorithm"
     elif rl.reward != "rule":
-        fault, path = Message("exporters.reward_model_cannot_share_actor_s_cards"), "/training/rl/reward"
+        fault, path = f"reward: {rl.reward.name}", "/training/rl/reward"
     elif launch.launch.spec.training.precision != "bf16":
         fault, path = f"precision: {launch.launch.spec.training.precision}", "/training/precision"
     elif launch.has_experts and launch.facts.generation_ep == 1 and launch.facts.generation_dp > 1:
         fault, path = (
-            Message("exporters.without_expert_parallelism_replica_is_its_tensor_parallel"),
+            f"generation.dp: {launch.facts.generation_dp} (ep: 1)",
             "/strategy/rl/generation",
         )
     if fault:
@@ -175,7 +175,9 @@ def _rl_config(launch: RlLaunch) -> dict[str, Any]:
         found |= {"filter_groups_train_batch_size": facts.prompts}
         launch.arguments.note(DAPO_DROPS)
         if rl.reference_model:
-            launch.arguments.note(Message("exporters.mindspeed_rl_s_dapo_has_no_reference_model"))
+            launch.arguments.note(
+                Message("exporters.has_no_flag_in", name="reference_model: true", framework="MindSpeed-RL (DAPO)")
+            )
     elif not rl.reference_model:
         launch.arguments.note(Message("exporters.mindspeed_rl_computes_reference_s_log_probabilities_in"))
     return found

@@ -57,7 +57,7 @@ def add_model(arguments: LaunchArguments, spec: Spec, num_layers: int) -> None:
     _add_windows(arguments, model)
     add_attention_types(arguments, model)
     if names := untold(model):
-        arguments.note(Message("exporters.nobody_told_model_recipe", names=", ".join(names)))
+        arguments.note(Message("exporters.not_given", field="model.recipe", names=", ".join(names)))
 
 
 def feed_forward_width(model: ModelSpec) -> int:

@@ -251,12 +251,14 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
     if not arguments.release.has("mindspeed"):
         if dispatcher in {"alltoall_seq", "hierarchical"}:
             arguments.note(
-                Message("exporters.has_no_dispatcher_alltoall_is_written", name=dispatcher, framework="Megatron-LM")
+                Message("exporters.has_no_flag_in", name=f"moe_dispatcher: {dispatcher}", framework="Megatron-LM")
             )
         arguments.add(block, "--moe-token-dispatcher-type", "allgather" if dispatcher == "allgather" else "alltoall")
         return
     if dispatcher == "hierarchical" and not arguments.knows("--moe-hierarchical-alltoallv"):
-        arguments.note(Message("exporters.moe_hierarchical_alltoallv_exists_in_mindspeed_2_0"))
+        arguments.note(
+            Message("exporters.has_no_flag_in", name="moe_dispatcher: hierarchical", framework=arguments.release.title)
+        )
     elif dispatcher == "hierarchical":
         arguments.add(block, "--moe-hierarchical-alltoallv")
         arguments.add(block, "--moe-alltoall-overlap-comm")

@@ -98,7 +98,7 @@ def _add_positions(arguments: LaunchArguments, model: ModelSpec, told: Recipe) -
     else:
         arguments.add(GPT, "--rotary-base", round(told.rope_theta))
         if not told.rope_theta.is_integer():
-            arguments.note(Message("exporters.rotary_base_takes_whole_numbers_rope_theta_is", value=told.rope_theta))
+            arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_theta {told.rope_theta}"))
     partial = told.partial_rotary_factor not in {None, 1.0} and not model.is_mla
     if partial:
         _add_number(arguments, GPT, "--rotary-percent", told.partial_rotary_factor)
@@ -178,14 +178,7 @@ def _note_fixed(arguments: LaunchArguments, scaling: RopeScaling, fixed: dict[st
     for name, value in fixed.items():
         told = getattr(scaling, name)
         if told is not None and told != value:
-            arguments.note(
-                Message(
-                    "exporters.megatron_lm_has_in_its_code_model_s",
-                    name=name,
-                    value=as_number(value),
-                    told=as_number(told),
-                )
-            )
+            arguments.note(Message("exporters.model_s_code_has_to_say", what=f"{name} {as_number(told)}"))
 
 
 # -- biases --------------------------------------------------------------------------------------------------
@@ -196,7 +189,7 @@ def _add_biases(arguments: LaunchArguments, model: ModelSpec, told: Recipe) -> N
     everywhere = bool(model.learned_position_embeddings) if told.mlp_bias is None else told.mlp_bias
     if everywhere:
         if told.attention_bias is False:
-            arguments.note(Message("exporters.no_flag_of_release_has_biases_in_mlp"))
+            arguments.note(Message("exporters.model_s_code_has_to_say", what="attention_bias: false"))
         return
     arguments.add(GPT, "--disable-bias-linear")
     if told.attention_bias:
@@ -245,7 +238,7 @@ def add_forced_routing(arguments: LaunchArguments, ep: int) -> None:
         arguments.add(EXPERTS, known[0])
         arguments.note(Message("exporters.deals_tokens_evenly_for_measuring_speed_not_for", flag=known[0]))
     elif ep > 1:
-        arguments.note(Message("exporters.no_flag_of_release_forces_even_routing_step"))
+        arguments.note(Message("exporters.has_no_flag_in", name="router: forced", framework=arguments.release.title))
 
 
 def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str | None:
@@ -282,19 +275,21 @@ def _add_normalisation(arguments: LaunchArguments, model: ModelSpec, balancing: 
         if arguments.knows("--norm-topk-prob") and not undone:
             arguments.add(EXPERTS, "--norm-topk-prob")
     elif told.norm_topk_prob is False and not softmax and (model.num_experts_per_tok or 1) > 1:
-        arguments.note(Message("exporters.release_normalises_scores_model_does_not", scores=told.scoring_func))
+        arguments.note(
+            Message("exporters.model_s_code_has_to_say", what=f"norm_topk_prob: false ({told.scoring_func})")
+        )
     if softmax and not before and (told.norm_topk_prob is False or model.num_experts_per_tok == 1):
         arguments.add(EXPERTS, "--moe-router-pre-softmax")
 
 
 def _note_groups(arguments: LaunchArguments, model: ModelSpec, balancing: str | None) -> None:
-    groups, reach, topk = model.n_group, model.topk_group, model.num_experts_per_tok
+    groups, reach = model.n_group, model.topk_group
     if groups is None or reach is None or groups == 1:
         return
     if reach == groups:
         arguments.note(Message("exporters.model_s_code_has_to_say", what=f"n_group {groups}"))
     elif model.told.topk_method == "group_limited_greedy" and balancing != "group_limited_greedy":
-        arguments.note(Message("exporters.groups_are_chosen_by_sum_of_their_best", count=max(1, (topk or 1) // reach)))
+        arguments.note(Message("exporters.model_s_code_has_to_say", what="topk_method: group_limited_greedy"))
 
 
 # -- the training --------------------------------------------------------------------------------------------
@@ -324,9 +319,7 @@ def add_training_recipe(arguments: LaunchArguments, told: TrainingRecipe) -> Non
     if told.seed is not None:
         add(block, "--seed", told.seed)
     if usual:
-        arguments.note(
-            Message("exporters.nobody_told_training_recipe_usual_values_are_written", names=", ".join(usual))
-        )
+        arguments.note(Message("exporters.not_given", field="training.recipe", names=", ".join(usual)))
 
 
 def told_variables(told: TrainingRecipe) -> dict[str, str]:

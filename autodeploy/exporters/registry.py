@@ -125,9 +125,5 @@ def export(
     if not chosen.of_timeline:
         return cast("Callable[[PlanSet, Plan], Artefact]", function)(plan_set, plan)
     if timeline is None:
-        raise UnsupportedError(
-            Message("exporters.needs_simulated_pipeline", format=to),
-            path="/to",
-            hint=Message("exporters.export_through_service"),
-        )
+        raise UnsupportedError(Message("exporters.needs_simulated_pipeline", format=to), path="/to")
     return cast("Callable[[PlanSet, Plan, PipelineTimeline], Artefact]", function)(plan_set, plan, timeline())

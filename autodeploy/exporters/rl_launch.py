@@ -113,7 +113,7 @@ def key_fault(keys: dict[str, RegisteredFlag], name: str, value: Any) -> str | N
     """
     known = keys.get(name)
     if known is None:
-        return Message("exporters.it_has_no", flag=name)
+        return Message("common.unknown_key", name=name)
     if value == MISSING or (isinstance(value, str) and "$" in value):
         return None
     values = value if isinstance(value, list) else [value]

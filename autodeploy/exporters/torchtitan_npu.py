@@ -161,7 +161,9 @@ def _recomputed(launch: Launch) -> dict[str, Any]:
             )
         return {"mode": "selective", "selective_ac_option": "op"}
     for name in counts.keys() - {"full"}:
-        launch.arguments.note(Message("exporters.cannot_recompute_alone", framework="torchtitan-npu", name=name))
+        launch.arguments.note(
+            Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="torchtitan-npu")
+        )
     whole = sum(counts.get("full", [0]))
     if not whole:
         return {"mode": "none"}

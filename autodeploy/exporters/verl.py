@@ -74,11 +74,11 @@ def _refuse(launch: RlLaunch) -> None:
     if layout.partial_rollout and (layout.placement == "colocated" or not layout.staleness):
         fault, path = Message("specs.it_needs_field", name="placement: async, staleness: 1"), "partial_rollout"
     elif strategy.fsdp and max(strategy.tp, strategy.pp, strategy.ep) > 1:
-        fault, path = Message("exporters.fsdp2_cuts_neither_layers_nor_experts_tp_pp"), "../fsdp"
+        fault, path = Message("specs.it_needs_field", name="tp: 1, pp: 1, ep: 1"), "../fsdp"
     elif strategy.fsdp and strategy.cp > 1 and strategy.cp_algo != "ulysses":
         fault, path = Message("specs.it_needs_field", name="cp_algo: ulysses"), "../cp_algo"
     elif launch.layout.generation.engine == "vllm-ascend" and launch.vendor != "huawei":
-        fault, path = Message("exporters.vllm_ascend_runs_on_ascend_alone"), "generation/engine"
+        fault, path = f"generation.engine: vllm-ascend ({launch.vendor})", "generation/engine"
     if fault:
         where = f"/strategy/{path.removeprefix('../')}" if path.startswith("../") else f"/strategy/rl/{path}"
         raise UnsupportedError(Message("common.cannot_launch_this_plan", release="verl", reason=fault), path=where)
@@ -158,7 +158,7 @@ def _add_sharded(overrides: Overrides, launch: RlLaunch) -> None:
         ulysses_sequence_parallel_size=launch.facts.cp,
     )
     if "gradients" in offload:
-        launch.arguments.note(Message("exporters.fsdp2_of_verl_has_no_key_that_moves"))
+        launch.arguments.note(Message("exporters.has_no_flag_in", name="offload: gradients", framework="verl (FSDP2)"))
 
 
 def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
@@ -204,7 +204,7 @@ def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if dispatcher not in {"alltoall", "allgather"}:
         arguments.note(
-            Message("exporters.has_no_dispatcher_alltoall_is_written", name=dispatcher, framework="Megatron-LM")
+            Message("exporters.has_no_flag_in", name=f"moe_dispatcher: {dispatcher}", framework="Megatron-LM")
         )
         dispatcher = "alltoall"
     arguments.add("MOE_ARGS", "--moe-token-dispatcher-type", dispatcher)

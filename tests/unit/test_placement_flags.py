@@ -159,7 +159,7 @@ def test_layers_of_a_folded_model():
     assert Placement(((3, 3), (2, 3)), 1).stages() == [[0, 1, 2, 6, 7], [3, 4, 5, 8, 9, 10]]
 
 
-NOTE = "recomputes different numbers of layers"
+NOTE = "the plan has recompute in some layers only"
 
 
 @pytest.mark.parametrize(
