@@ -14,6 +14,7 @@ from autodeploy import figures
 from autodeploy.figures.labels import is_reference, memory_names, part_names
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
 from autodeploy.reports.best_plan import axes_in_words, experts_line, lane_lines, measured_mfu, workload_in_words
+from autodeploy.reports.breakdown import losses
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.plan_report import menu_table
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
@@ -219,6 +220,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "fate_kinds": fate_kinds(became, lang),
         "rule_texts": {rule.name: rule.text for rule in load_rules()},
         "parts": part_names(lang),
+        "losses_of": lambda plan: losses(plan, lang),
         "lane_lines": lambda plan: lane_lines(plan, lang),
         "menu_of": lambda plan: menu_table(plan, lang),
         "measured_mfu": measured_mfu(best, lang) if best else None,

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
 
 memory_names = partial(section_texts, section="figure.memory")
-rl_words = partial(section_texts, section="figure.rl")
 part_names = partial(section_texts, section="part")
 
 
@@ -24,7 +23,8 @@ def picture_words(lang: Language) -> dict[str, str]:
 
 def phase_name(name: str, lang: Language) -> str:
     """A phase of a step of reinforcement learning; two of them are parts of the step as well."""
-    return section_texts(lang, "figure.rl_phase").get(name) or part_names(lang).get(f"{name}_s", name)
+    parts = part_names(lang)
+    return parts.get(name) or parts.get(f"{name}_s", name)
 
 
 def plan_label(plan: Plan, lang: Language) -> str:

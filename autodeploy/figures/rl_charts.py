@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.labels import phase_name, rl_words
+from autodeploy.figures.labels import phase_name, picture_words
 from autodeploy.figures.layout import bar_trace, point_trace, quiet_figure
 from autodeploy.figures.palette import BEST, OTHER, REST, RL_COLOURS
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def phases_timeline(rl: RlPlan, lang: Language = "en") -> Figure:
     """Each phase as a bar from its start to its end, on the cards that it runs on; one trace a phase."""
-    words = rl_words(lang)
+    words = picture_words(lang)
     traces = [
         bar_trace(
             name=phase_name(phase.name, lang),
@@ -36,7 +36,7 @@ def phases_timeline(rl: RlPlan, lang: Language = "en") -> Figure:
 
 def batch_over_time(rl: RlPlan, lang: Language = "en") -> Figure:
     """Sequences that decode at once, on the fullest rank and on a mean one; the tail is shaded."""
-    words, points = rl_words(lang), rl.generation.batch_over_time
+    words, points = picture_words(lang), rl.generation.batch_over_time
     until = [point.until_s for point in points]
     traces = [
         point_trace(name=words[name], meta=name, mode="lines", x=until, y=values, line={"color": colour, "shape": "vh"})
@@ -47,4 +47,4 @@ def batch_over_time(rl: RlPlan, lang: Language = "en") -> Figure:
     ]
     tail = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "fillcolor": REST, "line": {"width": 0}}
     shapes = [{**tail, "x0": rl.generation.tail_starts_s, "x1": until[-1]}] if until else []
-    return quiet_figure(traces, x_title="s", y_title=words["batch"], height_px=260, shapes=shapes)
+    return quiet_figure(traces, x_title="s", y_title=words["sequences"], height_px=260, shapes=shapes)

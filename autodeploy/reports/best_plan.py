@@ -10,7 +10,7 @@ from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.tables import Block
-from autodeploy.reports.texts import field_name, report_text, titled, valued
+from autodeploy.reports.texts import ACRONYMS, bracketed, field_name, report_text, titled, valued
 from autodeploy.reports.wording import (
     chance,
     choices,
@@ -112,7 +112,7 @@ def speed_line(plan: Plan, lang: Language) -> str:
         step_in_words(plan, lang),
         f"{plan.tokens_per_s_per_npu:,.0f} {report_text(lang, 'tokens_per_s_per_npu')}",
         f"{quantity(plan.tokens_per_s)} tokens/s",
-        report_text(lang, "mfu", value=percent(plan.mfu), convention=plan.mfu_convention),
+        bracketed(lang, f"MFU {percent(plan.mfu)} %", plan.mfu_convention),
     ]
     return "   ".join(parts)
 
@@ -146,11 +146,8 @@ def interval_line(plan: Plan, lang: Language) -> str:
 def axes_in_words(axes: Iterable[str], lang: Language) -> str:
     """Axes and features in which no measured run is near: `device family, EP, adaptive pipe`."""
     known = [in_language(axis, lang) for axis in axes]
-    named = [axis.upper() if axis in _ACRONYMS else axis.replace("_", " ") for axis in known]
+    named = [axis.upper() if axis in ACRONYMS else axis.replace("_", " ") for axis in known]
     return in_language(joined(named), lang)
-
-
-_ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mtp", "mla"})
 
 
 def memory_line(plan: Plan, lang: Language) -> str:

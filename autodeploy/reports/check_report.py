@@ -55,6 +55,7 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
     suites = ElementTree.Element("testsuites", {"name": "autodeploy check", **counts})
     del counts["skipped"]
     suite = ElementTree.SubElement(suites, "testsuite", {"name": _printable(name), "skipped": "0", **counts})
+    found = _printable(in_columns(Block(lines=unmodelled(report, lang)), *_found(report, lang)))
     for gate in report.gates:
         title, value, limit, _ = gate_cells(gate, lang)
         case = ElementTree.SubElement(
@@ -62,10 +63,9 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
         )
         if not gate.passed:
             message = f"{title} {value}, {check_text(lang, 'limit')} {limit}"
-            failure = ElementTree.SubElement(case, "failure", {"message": message, "type": gate.name})
-            failure.text = _printable(in_columns(*_details(gate, report, lang)))
-    output = ElementTree.SubElement(suite, "system-out")
-    output.text = _printable(in_columns(Block(lines=unmodelled(report, lang)), *_found(report, lang)))
+            ElementTree.SubElement(case, "failure", {"message": message, "type": gate.name}).text = found
+    if not failed:
+        ElementTree.SubElement(suite, "system-out").text = found
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
 
@@ -75,15 +75,6 @@ def _found(report: CheckReport, lang: Language) -> list[Block]:
     gates = Table(titles, [gate_cells(gate, lang) for gate in report.gates], {1, 2})
     found = Block(table=gates, lines=[*rules(report, lang), *facts(report, lang)])
     return [found, *changes(report, lang), Block(lines=advice(report, lang))]
-
-
-def _details(gate: Gate, report: CheckReport, lang: Language) -> list[Block]:
-    """What a failed gate is explained with."""
-    if gate.name == "legality":
-        return [Block(lines=rules(report, lang))]
-    if gate.name == "memory":
-        return [Block(lines=advice(report, lang))]
-    return [Block(lines=facts(report, lang)), *changes(report, lang)]
 
 
 def gate_cells(gate: Gate, lang: Language) -> list[str]:

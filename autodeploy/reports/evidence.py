@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.tables import Table
-from autodeploy.reports.texts import field_name, report_text
+from autodeploy.reports.texts import field_name, report_text, titled
 from autodeploy.reports.wording import percent, schedule_title
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def evidence_line(plan: Plan, lang: Language) -> str | None:
         weakest = min(plan.evidence, key=lambda each: each.runs)
         text = report_text(lang, "all_proven", name=in_words(weakest, lang), runs=weakest.runs)
         return text + _nearest(weakest, lang)
-    text = report_text(lang, "unproven", names=unproven_names(plan, lang))
+    text = titled(lang, report_text(lang, "unproven"), unproven_names(plan, lang))
     # One record stands for all: the one that was missed most, of those that have an error.
     told = [each for each in missing if each.nearest_record is not None]
     return text + (_nearest(max(told, key=lambda each: abs(each.error or 0.0)), lang) if told else "")

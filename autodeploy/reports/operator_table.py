@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.tables import Block, Table, in_columns
-from autodeploy.reports.texts import report_text
+from autodeploy.reports.texts import bracketed, report_text
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -48,13 +48,7 @@ def beyond_line(layer: LayerOperators, lang: Language) -> str:
     """The operators with the most time beyond the roofline, and what would change it; empty where none has any."""
     rows = sorted(layer.operators, key=lambda row: (-row.beyond_s, row.name))[:MOST_BEYOND]
     each = [
-        report_text(
-            lang,
-            "op_beyond_each",
-            name=row.name,
-            seconds=f"{row.beyond_s:.3g}",
-            change=report_text(lang, _change_of(row)),
-        )
+        bracketed(lang, f"{row.name} {row.beyond_s:.3g} s", report_text(lang, _change_of(row)))
         for row in rows
         if row.beyond_s > 0.0
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.messages import in_language
 from autodeploy.reports.rows import looks_like, what_differs
 from autodeploy.reports.tables import Table
-from autodeploy.reports.texts import reference_name, report_text, titled, valued
+from autodeploy.reports.texts import bracketed, reference_name, report_text, titled, valued
 from autodeploy.reports.wording import chance, degrees, percent, schedule_title, seconds
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ def faster_by(found: Fastest, best: Plan, lang: Language) -> str:
     """`TP4 PP8 VPP2 EP64 DP24 (#3) is 3.1 % faster on paper (59.3 s, P(fits) 71 %)`."""
     layout = degrees(found.strategy) + (f" (#{found.rank})" if found.rank is not None else "")
     if looks_like(found.strategy, best.strategy):
-        layout += f" ({what_differs(found.strategy, best.strategy, lang)})"
+        layout = bracketed(lang, layout, what_differs(found.strategy, best.strategy, lang))
     gain = best.step_time_s / found.step_time_s - 1.0
     key = "faster_on_paper" if gain > 0.0 else "first_on_paper"  # another objective than the step time
-    values = {"pct": percent(gain)} if gain > 0.0 else {}
-    return report_text(lang, key, layout=layout, step=seconds(found.step_time_s), chance=chance(found.p_fits), **values)
+    times = {"step": seconds(found.step_time_s), "pct": percent(gain)}
+    return report_text(lang, key, layout=layout, chance=chance(found.p_fits), **times)
 
 
 def bet_in_words(bet: Bet, lang: Language) -> str:

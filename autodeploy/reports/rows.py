@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.reports.rl_lines import generation_in_words
 from autodeploy.reports.run_facts import duration
 from autodeploy.reports.tables import Table
-from autodeploy.reports.texts import check_text, part_name, reference_name, report_text, valued
+from autodeploy.reports.texts import bracketed, check_text, part_name, reference_name, report_text, valued
 from autodeploy.reports.wording import chance, degrees, recompute_names, schedule_cell, seconds, swap_names
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _spare_cells(plan: SparePlan, lang: Language) -> list[str]:
     change = plan.checkpoint
     how = check_text(lang, f"checkpoint_{change.how}")
     if change.seconds is not None:
-        how += f" ({duration(change.seconds)})"
+        how = bracketed(lang, how, duration(change.seconds))
     return [
         f"{plan.num_npus:,}",
         degrees(plan.strategy),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import in_language
-from autodeploy.reports.texts import report_text
+from autodeploy.reports.texts import report_text, titled
 from autodeploy.reports.wording import degrees, percent, quantity, seconds
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
     facts += [costs] if (costs := cost_words(run, lang)) else []
     if run.priors:
         known = report_text(lang, "semicolon").join(prior_in_words(each, lang) for each in run.priors)
-        facts.append(report_text(lang, "run_priors", priors=known))
+        facts.append(titled(lang, report_text(lang, "assumptions"), known))
     return facts
 
 

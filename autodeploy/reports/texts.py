@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import Section
+from autodeploy.messages import Section, text_of
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
@@ -16,7 +16,7 @@ part_name = Section("part")
 memory_name = Section("figure.memory")
 _field = Section("field")
 _reference = Section("reference")
-_DEGREES = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "fsdp"})
+ACRONYMS = frozenset({"tp", "pp", "vpp", "dp", "cp", "ep", "etp", "fsdp", "mtp", "mla"})
 _WITH_DETAIL = frozenset({"recompute", "micro_batch_size", "moe_dispatcher", "schedule"})
 
 
@@ -28,7 +28,12 @@ def reference_name(label: str | None, lang: Language) -> str:
 
 def titled(lang: Language, name: str, text: str) -> str:
     """`name: text`."""
-    return f"{name}{report_text(lang, 'colon')}{text}"
+    return text_of(lang, "common.place", place=name, message=text)
+
+
+def bracketed(lang: Language, text: str, remark: str) -> str:
+    """`text (remark)`."""
+    return text_of(lang, "common.text_and_numbers", text=text, numbers=remark)
 
 
 def valued(lang: Language, name: str, value: object) -> str:
@@ -38,10 +43,10 @@ def valued(lang: Language, name: str, value: object) -> str:
 
 def field_name(lang: Language, field: str) -> str:
     """A field of a comparison in words; one without words keeps its name."""
-    if field in _DEGREES:
+    if field in ACRONYMS:
         return field.upper()
-    field = field.removesuffix(".value")
-    return _field(lang, field) if field in _field else field.replace("_", " ")
+    field = field.removesuffix(".value").removesuffix(".name")
+    return _field(lang, field) if field in _field else field.replace("_per_", "/").replace("_", " ")
 
 
 def change_name(lang: Language, name: str) -> str:
@@ -49,13 +54,13 @@ def change_name(lang: Language, name: str) -> str:
     kind, _, detail = name.partition(":")
     if detail == "off":
         return check_text(lang, "switched_off", name=remedy_name(lang, kind))
-    return remedy_name(lang, name.replace("vpp:", "VPP ")) if kind in check_text or kind in _DEGREES else name
+    return remedy_name(lang, name.replace("vpp:", "VPP ")) if kind in check_text or kind in ACRONYMS else name
 
 
 def remedy_name(lang: Language, name: str) -> str:
     """A remedy such as `recompute:norm` or `micro_batch_size:1` in words."""
     kind, _, detail = name.partition(":")
-    if kind in _DEGREES:
+    if kind in ACRONYMS:
         return f"{kind.upper()} {detail}"
     if name == "recompute:none":
         return report_text(lang, "nothing_recomputed")

@@ -54,7 +54,7 @@ def test_a_search_shows_its_best_plan_first_and_charts_that_answer_the_pointer(v
         "38.0 %",
         "55.5 GiB",
         "377 days",
-        "as fast as 1F1B",
+        "as fast as the reference (1F1B)",
     ):
         expect(best).to_contain_text(text)
     assert page.locator("section", has=page.locator("#ranked")).locator("tbody tr").count() == 6
