@@ -1,6 +1,6 @@
 """YAML and JSON files of people: read without surprises, refused early when they are hostile or broken.
 
-YAML is read as version 1.2 (`1e-6` is a number, `on` and `no` are words). A file is at most 1 MB; nesting and the
+YAML is read as version 1.2 (`1e-6` is a number, `on` and `no` are words unless a framework reads them). A file is at most 1 MB; nesting and the
 number of values after aliases are expanded are bounded before anything is built, so that a "billion laughs" file costs
 no more than any other.
 """
@@ -71,16 +71,24 @@ def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
     return value
 
 
-def load_yaml(text: str) -> Any:
-    """The one document of a YAML 1.2 text, standard tags only."""
+def load_yaml(text: str, *, boolean_words: bool = False) -> Any:
+    """The one document of a YAML 1.2 text, standard tags only.
+
+    boolean_words : whether `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1, with which frameworks read.
+    """
     from ruamel.yaml import YAML  # here: reading JSON or a preset needs no YAML
     from ruamel.yaml.error import YAMLError
 
     from hardware_profiles.yaml_faults import fault_of
 
+    reader = YAML(typ="safe", pure=True)
+    if boolean_words:
+        from autodeploy.importers.boolean_words import BooleanWords
+
+        reader.Constructor = BooleanWords
     try:
         _refuse_hostile(YAML(typ="safe", pure=True).parse(text))
-        return YAML(typ="safe", pure=True).load(text)
+        return reader.load(text)
     except YAMLError as error:
         raise SpecError(str(fault_of(error, text))) from error
     except (ValueError, TypeError) as error:  # such as a date of month 13, or a list as a key

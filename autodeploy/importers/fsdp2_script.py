@@ -78,7 +78,7 @@ def _file(named: str, stem: str, base_dir: Path | None) -> tuple[Mapping[str, An
         path = base_dir / name if base_dir is not None else None
         if path is not None and path.is_file():
             text = read_text(path)
-            found = load_yaml(text)
+            found = load_yaml(text, boolean_words=True)
             return (found if isinstance(found, dict) else {}), text + "\n"
     raise SpecError(Message("importers.is_not_beside_script", file=named[:200]), path="/parallel")
 

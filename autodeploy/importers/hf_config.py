@@ -480,8 +480,8 @@ def _outside_experts(reader: Reader, layers: int) -> set[int]:
     """Layers before the first and after the last with experts, as ERNIE-4.5 says it; -1 is the model's last."""
     start, end = reader.raw("moe_layer_start_index"), reader.raw("moe_layer_end_index")
     first = reader.checked_count(start or 0, reader.at("moe_layer_start_index"), MAX_LAYERS)
-    end = layers - 1 if end in (None, -1) else end
-    last = reader.checked_count(end, reader.at("moe_layer_end_index"), MAX_LAYERS)
+    to_the_end = end in (None, -1)
+    last = layers - 1 if to_the_end else reader.checked_count(end, reader.at("moe_layer_end_index"), MAX_LAYERS)
     return {layer for layer in range(layers) if not first <= layer <= last}
 
 

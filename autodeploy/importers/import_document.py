@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SCRIPT_SUFFIXES = (".sh", ".bash")
 SCRIPT_SIGNS = ("#!/", "torchrun", "actor_rollout_ref.", "--tensor-model-parallel-size", "--num-layers ")
+
+_BOOLEAN_WORD = re.compile(r"\b(?:yes|no|on|off)\b", re.IGNORECASE)
 
 
 def import_file(path: Path, *, variables: Mapping[str, str] | None = None, name: str | None = None) -> Imported:
@@ -106,6 +109,8 @@ def _of_mapping(
 ) -> Imported:
     if "search" in document and "plans" in document:
         return _of_plan_set(document)
+    if _is_of_framework(document) and _BOOLEAN_WORD.search(text):
+        document = load_yaml(text, boolean_words=True)
     if is_mindspeed_rl(document):
         return import_mindspeed_rl(document, text, name, _stem(filename), base_dir).with_doubts()
     if is_fsdp2(document):
@@ -118,6 +123,10 @@ def _of_mapping(
         found = {"model": model.model_dump(mode="json", exclude_unset=True)}
         return Imported("hf-config", found, diagnostics).with_doubts()
     return Imported("spec", document, _all_taken(document), base_dir=base_dir)
+
+
+def _is_of_framework(document: Mapping[str, Any]) -> bool:
+    return is_mindspeed_rl(document) or is_fsdp2(document) or is_mindformers(document)
 
 
 def _of_plan_set(document: Mapping[str, Any]) -> Imported:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from ruamel.yaml import YAML
 
 from autodeploy.checks import launch_of
@@ -46,6 +47,20 @@ def test_a_mindformers_configuration_is_a_spec():
     kept = {flag.name for flag in imported.kept}
     assert "model.model_config.a_key_of_ours" in kept
     assert "parallel_config.model_parallel" not in kept
+
+
+def test_a_framework_reads_words_as_booleans():
+    """PyYAML, with which MindFormers reads, keeps to YAML 1.1."""
+    text = (FILES / "mindformers_moe.yaml").read_text()
+    in_words = text.replace(": true", ": yes").replace(": True", ": On").replace(": false", ": off")
+    assert in_words != text
+    assert yaml.safe_load(in_words) == yaml.safe_load(text)
+    assert import_document(in_words, "a.yaml").document == import_document(text, "a.yaml").document
+
+
+def test_a_spec_keeps_words():
+    document = import_document("model: llama2-70b\nname: 'on'\ncluster: {profile: no}\n", "a.yaml").document
+    assert (document["name"], document["cluster"]["profile"]) == ("on", "no")
 
 
 def test_zero_bubble_v_is_the_v_that_is_modelled():
