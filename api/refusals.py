@@ -21,7 +21,7 @@ SECTIONS = {
     "body": ("api", "json"),
     "spec": (
         *("specs", "common", "profiles", "evaluation", "planner", "post_training", "ranking", "rl_planning", "solver"),
-        *("stack", "strategies", "broken_rule", "rule", "what_if", "training_run", "ablation", "calibration"),
+        *("stack", "strategies", "rule", "what_if", "training_run", "ablation", "calibration"),
     ),
     "strategy": ("checks", "exporters", "flag_rule", "rehearsal"),
     "file": ("importers", "json", "os", "profiles"),
@@ -42,8 +42,8 @@ KEYS_SAID_BY_SCHEMA = frozenset({"common.is_required", "common.unknown_key"})
 @cache
 def groups() -> dict[str, dict[str, str]]:
     """Every group: its keys with their sentences."""
-    texts = catalogue("en") | {f"rule.{rule.name}": rule.text for rule in load_rules()}
-    texts |= {rule.key: rule.text for rule in flag_rules()}
+    said = [rule.text for rule in load_rules()] + [rule.text for rule in flag_rules()]
+    texts = {text.key: str(text) for text in said} | catalogue("en")
     by_schema = {key for key in texts if key.partition(".")[0] in SAID_BY_SCHEMA} | KEYS_SAID_BY_SCHEMA
     found = {
         group: {key: text for key, text in sorted(texts.items()) if _section(key) in names and key not in by_schema}

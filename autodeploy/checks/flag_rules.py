@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,9 +10,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.importers.megatron_layers import expanded_layout, layers_of_entries
-from autodeploy.messages import Message, section_texts
+from autodeploy.messages import Message
 from autodeploy.specs.check import BrokenRule
 from autodeploy.stack.expression import evaluate, names
+from autodeploy.stack.record_texts import blanks, record_text, with_numbers
 from autodeploy.strategies.rules import load_rules
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
@@ -32,15 +32,14 @@ class FlagRule:
     """One condition over flags: what must hold where `when` does, and the sentence that says that it does not.
 
     `component` states it; `without` is a component that replaces the code which does, where a release has it. Each
-    may be names of releases instead, with blanks between. `key`: of the sentence in the catalogues.
+    may be names of releases instead, with blanks between.
     """
 
     name: str
     component: str
     require: str
-    text: str
+    text: Message
     source: str
-    key: str
     when: str = "True"
     without: str = ""
 
@@ -50,7 +49,20 @@ class FlagRule:
 
     def blanks(self) -> tuple[str, ...]:
         """Values that the sentence tells, in its order."""
-        return tuple(name for _, name, *_ in string.Formatter().parse(self.text) if name and name != GIVEN)
+        return tuple(name for name in blanks(self.text) if name != GIVEN)
+
+    def numbers(self) -> tuple[str, ...]:
+        """Values that are told behind a sentence which has no blanks for any."""
+        return tuple(sorted(names(self.require) & {*flag_values(), "world"}))
+
+    def sentence(self, told: Mapping[str, Any], given: str) -> str:
+        """What a launch breaks that has these values and flags."""
+        filled, text = {**told, GIVEN: given}, self.text
+        if text.values:
+            text = Message(text.key, **{name: term.format_map(filled) for name, term in text.values.items()})
+        else:
+            text = Message.of_record(text.key, str(text), **filled)
+        return text if self.blanks() else with_numbers(text, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +99,13 @@ def _document() -> dict[str, Any]:
 @cache
 def flag_rules() -> tuple[FlagRule, ...]:
     """Every rule, in file order; one without a text says what the rule of strategies of its name says."""
-    of_strategies = {rule.name: (f"rule.{rule.name}", rule.text) for rule in load_rules()}
-    of_strategies |= {name: (f"broken_rule.{name}", text) for name, text in section_texts("en", "broken_rule").items()}
-    keys: dict[str, str] = {}
+    of_strategies = {rule.name: rule.text for rule in load_rules()}
     found = []
     for row in _document()["rules"]:
-        key, text = (f"flag_rule.{row['name']}", row["text"]) if "text" in row else of_strategies[row["name"]]
-        rest = {("component" if name == "from" else name): value for name, value in row.items() if name != "text"}
-        found.append(FlagRule(**rest, text=text, key=keys.setdefault(text, key)))
+        name = row["name"]
+        text = record_text(f"flag_rule.{name}", row["text"]) if "text" in row else of_strategies[name]
+        rest = {("component" if key == "from" else key): value for key, value in row.items() if key != "text"}
+        found.append(FlagRule(**rest, text=text))
     return tuple(found)
 
 
@@ -224,13 +235,13 @@ def broken_flag_rules(
             continue
         try:
             broken = bool(evaluate(rule.when, values)) and not bool(evaluate(rule.require, values))
-            told = {name: plain(values[name]) for name in rule.blanks()} if broken else {}
+            told = {name: plain(values[name]) for name in rule.blanks() or rule.numbers()} if broken else {}
         except NotKnown:
             continue
         if broken:
             on = [name for name in sorted(rule.names()) if values.get(name) is True]
             given = ", ".join(_flag(name) for name in on if name in names(rule.require))
-            text = Message.of_record(rule.key, rule.text, **told, **{GIVEN: given})
+            text = rule.sentence(told, given)
             if not told and not on:
                 told = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
             found.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))

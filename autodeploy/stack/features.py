@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from autodeploy.messages import Message
+from autodeploy.stack.record_texts import record_text
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class AskedFor:
 
     name: str
     require: str
-    text: str
+    text: Message
     source: str = "search.features"
 
 
@@ -236,7 +237,7 @@ def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:
     if "model" in row:
         row["model"] = {kind: _said(f"feature.{name}.{kind}", why) for kind, why in row["model"].items()}
     if asked:
-        asked["text"] = Message.of_record(f"feature_rule.{asked['name']}", asked["text"])
+        asked["text"] = record_text(f"feature_rule.{asked['name']}", asked["text"])
     lists: dict[str, Any] = {key: tuple(row.pop(key)) for key in ("vendors", "needs", "gives_way_to") if key in row}
     launch = tuple(_variant(name, dict(each)) for each in row.pop("launch", ()))
     row.setdefault("mechanism", name)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ruamel.yaml import YAML
 
-from autodeploy.messages import Message
 from autodeploy.stack.expression import evaluate, names
+from autodeploy.stack.record_texts import record_texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from autodeploy.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class LaunchRule:
 
     name: str
     require: str
-    text: str
+    text: Message
     source: str
     when: str = ""
     engines: tuple[str, ...] = ()
@@ -52,14 +54,12 @@ def launch_rules(framework: str) -> tuple[LaunchRule, ...]:
 
 @cache
 def _all_rules() -> dict[str, tuple[LaunchRule, ...]]:
-    """By framework; rules that say the same share the key of the first."""
     text = (files("autodeploy.stack") / "launch_rules.yaml").read_text(encoding="utf-8")
-    keys: dict[str, str] = {}
-    found = {}
+    found: dict[str, tuple[LaunchRule, ...]] = {}
     for framework, rows in YAML(typ="safe", pure=True).load(text).items():
-        for row in rows:
-            key = keys.setdefault(row["text"], f"launch_rule.{framework}.{row['name']}")
-            row |= {"engines": tuple(row.get("engines", ())), "text": Message.of_record(key, row["text"])}
+        said = record_texts({f"launch_rule.{framework}.{row['name']}": row["text"] for row in rows})
+        for row, each in zip(rows, said, strict=True):
+            row |= {"engines": tuple(row.get("engines", ())), "text": each}
         found[framework] = tuple(LaunchRule(**row) for row in rows)
     return found
 

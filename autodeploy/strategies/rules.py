@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from autodeploy.messages import Message
 from autodeploy.stack.expression import conjuncts, evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
+from autodeploy.stack.record_texts import record_texts
 from autodeploy.strategies.candidates import AXES, CP_ALGOS, DISPATCHERS, Candidates
 from autodeploy.strategies.schedule_columns import COLUMNS, Words, axes_behind, with_columns
 from hardware_profiles.shipped_yaml import load_shipped_yaml
@@ -20,6 +20,7 @@ from hardware_profiles.shipped_yaml import load_shipped_yaml
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from autodeploy.messages import Message
     from autodeploy.stack.features import AskedFor
     from cost_models.arrays import Bools
 
@@ -53,7 +54,7 @@ class Rule:
     name: str
     targets: tuple[str, ...]
     require: str
-    text: str
+    text: Message
     source: str
     when: str = ""
     kind: str = "refused"
@@ -102,9 +103,8 @@ def load_rules() -> tuple[Rule, ...]:
 
 @lru_cache(maxsize=8)
 def _all_rules(asked: tuple[tuple[str, AskedFor], ...]) -> tuple[Rule, ...]:
-    keys: dict[str, str] = {}  # rules that say the same share the key of the first
     rows = read_rules()["rules"]
-    said = [Message.of_record(keys.setdefault(row["text"], f"rule.{row['name']}"), row["text"]) for row in rows]
+    said = record_texts({f"rule.{row['name']}": row["text"] for row in rows})
     own = (Rule(**row | {"targets": tuple(row["targets"]), "text": text}) for row, text in zip(rows, said, strict=True))
     return (*own, *_asked_rules(asked))
 

@@ -47,13 +47,13 @@ CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Sections whose keys are names of rules, parts, fields and types of errors.
 BY_NAME = frozenset(
     {
-        *("broken_rule", "part", "reference", "field_fault", "list", "shape_reason", "problem"),
+        *("part", "reference", "field_fault", "list", "shape_reason", "problem"),
     }
 )
 # Sections of records' texts: their English stands with the records.
 RECORDS = frozenset(
     {
-        *("rule", "flag_rule", "launch_rule", "feature", "feature_rule", "lacks", "uncertain_number"),
+        *("rule", "flag_rule", "launch_rule", "feature", "lacks", "uncertain_number"),
         *("effect", "unmodelled", "verl_effect"),
     }
 )
@@ -213,8 +213,7 @@ def test_blanks_of_a_records_text_are_those_of_its_english() -> None:
 
 def record_texts() -> dict[str, str]:
     """The English of every record by its key."""
-    rules = {rule.key: rule.text for rule in flag_rules() if section(rule.key) == "flag_rule"}
-    said: list[str] = [rule.text for rule in load_rules()]
+    said: list[str] = [rule.text for rule in (*flag_rules(), *load_rules())]
     said += [rule.text for name in FRAMEWORKS for rule in launch_rules(name)]
     for feature in FEATURES.values():
         said += [*feature.model.values(), feature.only_asked, feature.unreleased, *(v.reason for v in feature.launch)]
@@ -223,7 +222,7 @@ def record_texts() -> dict[str, str]:
     said += [meaning_of(row) for row in PRIOR_WIDTHS]
     lacks = {f"lacks.{p}.{name}": text for p in list_profiles() for name, text in load_profile(p).lacks.items()}
     told = {text.key: str(text) for text in said if isinstance(text, Message) and section(text.key) in RECORDS}
-    return rules | lacks | told
+    return lacks | told
 
 
 def test_a_message_is_said_in_both_languages_and_read_back() -> None:

@@ -189,7 +189,7 @@ def whole(**changes: Any) -> Strategy:
 def test_why_not_judges_a_whole_strategy_as_it_stands() -> None:
     illegal = why_not(spec_of(), whole(tp=8, vpp=2))
     assert illegal.rule == "chunks_need_stages"
-    assert "virtual stages need pp" in illegal.message
+    assert "vpp > 1 needs pp > 1" in illegal.message
     too_big = why_not(spec_of(), whole(micro_batch_size=8), best=planned()[0])
     assert too_big.rule == "memory"
     assert "GiB" in too_big.message
@@ -223,7 +223,7 @@ def test_an_estimate_refuses_a_fraction_of_an_expert_replica() -> None:
             "strategy": {"tp": 2, "pp": 1, "ep": 16, "etp": 1, "micro_batch_size": 1},
         }
     )
-    with pytest.raises(SpecError, match="etp x ep = 16 does not divide the 24 ranks of a stage"):
+    with pytest.raises(SpecError, match="etp x ep = 16 does not divide tp x cp x dp = 24"):
         estimate(spec)
     told = why_not(spec, spec.strategy)
     assert "expert_world_divides" in told.broken_rules
@@ -232,15 +232,15 @@ def test_an_estimate_refuses_a_fraction_of_an_expert_replica() -> None:
 @pytest.mark.parametrize(
     ("degrees", "path", "message"),
     [
-        ({"tp": 2, "pp": 5}, "/strategy/pp", "tp x pp x cp = 10 does not divide the 32 ranks"),
-        ({"tp": 3, "pp": 2}, "/strategy/tp", "tp x pp x cp = 6 does not divide the 32 ranks"),
+        ({"tp": 2, "pp": 5}, "/strategy/pp", "tp x pp x cp = 10 does not divide world 32"),
+        ({"tp": 3, "pp": 2}, "/strategy/tp", "tp x pp x cp = 6 does not divide world 32"),
         (
             {"tp": 2, "cp": 4, "cp_algo": "hybrid", "ulysses_degree": 3},
             "/strategy/ulysses_degree",
             "does not divide cp 4",
         ),
-        ({"tp": 2, "ep": 6, "etp": 1}, "/strategy/ep", "128 routed experts are not divisible by ep 6"),
-        ({"tp": 2, "pp": 2, "ep": 16, "etp": 2}, "/strategy/ep", "etp x ep = 32 does not divide the 16 ranks"),
+        ({"tp": 2, "ep": 6, "etp": 1}, "/strategy/ep", "ep 6 does not divide n_routed_experts 128"),
+        ({"tp": 2, "pp": 2, "ep": 16, "etp": 2}, "/strategy/ep", "etp x ep = 32 does not divide tp x cp x dp = 16"),
     ],
 )
 def test_fractions_of_a_group_are_refused_wherever_a_strategy_is_predicted(

@@ -141,7 +141,7 @@ def test_packs_exclude_virtual_stages_in_mindspeed_rl() -> None:
     how = {"placement": "colocated", "generation": {"tp": 2, "engine": "vllm-ascend"}, "pack_tokens": 4096}
     spec = spec_of(target="mindspeed-rl", strategy={**given, "rl": how})
     found = estimate(spec)
-    with pytest.raises(SpecError, match="groups of pp"):
+    with pytest.raises(SpecError, match="pack_tokens excludes vpp > 1"):
         export(launched("mindspeed-rl").model_copy(update={"plans": (found,)}), found, "mindspeed-rl")
 
 
@@ -150,7 +150,9 @@ def test_a_step_that_no_launch_can_deal_is_refused_by_the_rule() -> None:
     assert result.status == "infeasible"
     assert result.infeasible is not None
     assert list(result.counts.rejected) == ["prompts_divide_over_nodes"]
-    assert any("MindSpeed-RL cannot launch this plan: the prompts" in rule for rule in result.infeasible.binding_rules)
+    assert any(
+        "MindSpeed-RL cannot launch this plan: prompts_per_step" in rule for rule in result.infeasible.binding_rules
+    )
     assert [change.change for change in result.infeasible.nearest] == ["prompts_per_step 48 or 50"]
     assert "或" in in_language(result.infeasible.nearest[0].change, "zh")
     assert launched("mindspeed-rl", prompts_per_step=48).plans

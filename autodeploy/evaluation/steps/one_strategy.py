@@ -123,35 +123,36 @@ def refuse_fractions(candidate: Candidates, context: Context) -> None:
         ranks *= degree
         if world % ranks:
             raise SpecError(
-                Message("evaluation.tp_x_pp_x_cp_does_not_divide", degrees=tp * pp * cp, ranks=world),
+                Message("common.does_not_divide", part=f"tp x pp x cp = {tp * pp * cp}", whole=f"world {world}"),
                 path=f"/strategy/{axis}",
                 hint=Message("evaluation.degrees_whose_product_divides_or_cards_that_it", ranks=world),
             )
     ulysses = int(candidate.ulysses[0])
     if cp % ulysses:
         raise SpecError(
-            Message("evaluation.ulysses_degree_of_does_not_divide_cp", ulysses=ulysses, cp=cp),
+            Message("common.does_not_divide", part=f"ulysses_degree {ulysses}", whole=f"cp {cp}"),
             path="/strategy/ulysses_degree",
             hint=Message("common.divisor_of", whole="cp"),
         )
     if experts and experts % ep:
         raise SpecError(
-            Message("broken_rule.experts_divide_by_ep", ep=ep, experts=experts),
+            Message("common.does_not_divide", part=f"ep {ep}", whole=f"n_routed_experts {experts}"),
             path="/strategy/ep",
             hint=Message("common.divisor_of", whole="n_routed_experts"),
         )
     stage, copies = tp * cp * dp, int(candidate.dp_replicate[0])
     if cp * dp % copies or (experts and stage // (etp * ep) % copies):
+        shared = f"dp x cp = {cp * dp}" if cp * dp % copies else f"tp x cp x dp / (etp x ep) = {stage // (etp * ep)}"
         raise SpecError(
-            Message("evaluation.dp_replicate_does_not_divide_ranks_that_share", copies=copies),
+            Message("common.does_not_divide", part=f"dp_replicate {copies}", whole=shared),
             path="/strategy/dp_replicate",
-            hint=Message("evaluation.divisor_of_dp_x_cp_and_of_ranks"),
+            hint=Message("common.divisor_of", whole="dp x cp, tp x cp x dp / (etp x ep)"),
         )
     if experts and stage % (etp * ep):
         raise SpecError(
-            Message("evaluation.etp_x_ep_does_not_divide_ranks_of", experts=etp * ep, ranks=stage),
+            Message("common.does_not_divide", part=f"etp x ep = {etp * ep}", whole=f"tp x cp x dp = {stage}"),
             path="/strategy/ep",
-            hint=Message("evaluation.ep_and_etp_of_which_whole_number_is"),
+            hint=Message("common.divisor_of", whole="tp x cp x dp"),
         )
 
 

@@ -1,0 +1,51 @@
+"""What records of data say: a sentence of their own, or a form of sentence that many records fill."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from autodeploy.messages import Message
+from autodeploy.messages.catalogue import catalogue
+
+RecordText: TypeAlias = str | Mapping[str, list[str]]
+# Forms, texts of the catalogues under `common`. Their terms belong to no language: fields, flags, degrees, formulas.
+FORMS = frozenset(
+    {"needs", "excludes", "must_divide", "exceeds", "is_required", "is_on", "has_no_flag_for", "excludes_pairs"}
+)
+
+
+def record_text(key: str, text: RecordText) -> Message:
+    """A sentence in English, whose key is the record's; or a form with its terms in order, as `{needs: [ONE, OTHER]}`.
+
+    Raises
+    ------
+    ValueError
+        where there is no such form, or it has other terms.
+    """
+    if isinstance(text, str):
+        return Message.of_record(key, text)
+    [(form, terms)] = text.items()
+    if form not in FORMS:
+        raise ValueError(f"{key}: no form {form}")
+    return Message(f"common.{form}", **dict(zip(blanks(catalogue("en")[f"common.{form}"]), terms, strict=True)))
+
+
+def record_texts(texts: Mapping[str, RecordText]) -> tuple[Message, ...]:
+    """Each by its record's key; records with one sentence share the key of the first."""
+    keys: dict[str, str] = {}
+    return tuple(
+        record_text(keys.setdefault(text, key) if isinstance(text, str) else key, text) for key, text in texts.items()
+    )
+
+
+def blanks(text: str) -> tuple[str, ...]:
+    """Names of the blanks of a text, in order."""
+    return tuple(name for _, name, *_ in string.Formatter().parse(text) if name)
+
+
+def with_numbers(text: str, numbers: Mapping[str, object]) -> str:
+    """The sentence with what is known by name behind it, but for what is merely on or off."""
+    told = ", ".join(f"{name} {value}" for name, value in numbers.items() if not isinstance(value, bool))
+    return Message("common.text_and_numbers", text=text, numbers=told) if told else text
