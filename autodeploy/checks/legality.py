@@ -50,11 +50,7 @@ def refuse_unknown_rules(allowed: Iterable[str], path: str = "/limits/allow_rule
     for name in allowed:
         if name not in known:
             close = get_close_matches(name, known, n=3, cutoff=0.4)
-            hint = (
-                Message("common.did_you_mean", names=" or ".join(close))
-                if close
-                else Message("checks.report_names_rules_that_launch_breaks")
-            )
+            hint = Message("common.did_you_mean", names=" or ".join(close)) if close else "autodeploy check FILE"
             raise SpecError(Message("field_fault.is_invalid", value=repr(name[:100])), path=path, hint=hint)
 
 
@@ -101,14 +97,13 @@ def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str
         elsewhere = next((other for other in releases() if name in other.flags), None)
         said = {"release": release.title, "flag": name, "line": given.line}
         values: dict[str, bool | int | float | str] = {"flag": name, "line": given.line}
+        text = Message("checks.registers_no_flag_line", **said)
         if elsewhere is not None:
             text = Message("checks.registers_no_flag_but", **said, other=elsewhere.title)
             values["registered_by"] = elsewhere.name
         elif close:
-            text = Message("checks.registers_no_flag_did_you_mean", **said, close=close[0])
+            text = Message("common.place", place=text, message=Message("common.did_you_mean", names=close[0]))
             values["did_you_mean"] = close[0]
-        else:
-            text = Message("checks.registers_no_flag_line", **said)
         found.append(BrokenRule(rule=UNREGISTERED, text=text, values=values))
     return found
 

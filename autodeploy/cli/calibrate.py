@@ -116,11 +116,16 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
     columns = titles("number", "before", "after", "unit", "prior_sigmas", "measurements")
     talk(table_text(columns, rows, right=frozenset({1, 2, 4, 5}), whole=frozenset({0})))
     rows = [
-        [each.kind, str(each.points), *(f"{100 * value:.0f} %" for value in (each.before, each.after, each.bias))]
+        [
+            each.kind,
+            str(each.points),
+            f"{100 * each.before:.0f} % -> {100 * each.after:.0f} %",
+            f"{100 * each.bias:.0f} %",
+        ]
         for each in found.agreements
     ]
-    columns = titles("class", "measurements", "error_before", "error_now", "bias")
-    talk(table_text(columns, rows, right=frozenset({1, 2, 3, 4})))
+    columns = titles("class", "measurements", "error", "bias")
+    talk(table_text(columns, rows, right=frozenset({1, 2, 3})))
     for each in found.changes:
         if each.limited:
             notify("at_its_limit", path=each.path)

@@ -28,8 +28,8 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
     checks: list[tuple[str, Callable[[Language], str]]] = [
         ("python", _python),
         ("packages", _packages),
-        ("profiles", _profiles),
-        ("models", _models),
+        ("profile", _profiles),
+        ("model", _models),
         ("database", _database),
     ]
     lines, healthy = [], True

@@ -102,10 +102,11 @@ def revoke(
     """Revoke a key immediately and permanently; its searches are kept."""
     from autodeploy.cli.audit import note_here
     from autodeploy.cli.database import current_database
-    from autodeploy.cli.output import notify
+    from autodeploy.cli.output import talk
+    from autodeploy.reports.texts import command_text, titled
     from autodeploy.services.access import AccessService
 
     with current_database() as database:
         AccessService(database).revoke(key_id)
         note_here(database, "key.revoke", key_id)
-    notify("key_revoked", key_id=key_id)
+    talk(titled(language(lang), command_text(language(lang), "revoked"), key_id))

@@ -42,26 +42,24 @@ def replay(
         figures = {"mean_before": found.mean_before, "mean_after": found.mean_after, "passes": passes}
         write_report(json_text({**figures, "runs": runs}), output)
     else:
-        names = ("run", "cluster", "measured", "error_before", "error_now", "memory")
+        names = ("run", "cluster", "measured", "error", "memory")
         titles = [command_text(language(lang), name) for name in names]
         rows = [
             [
                 run.id,
                 run.cluster,
                 "" if run.measured_s is None else f"{run.measured_s:.4g} s",
-                _share(run.error_before),
-                run.refused or _share(run.error_after),
+                " -> ".join(filter(None, (_share(run.error_before), run.refused or _share(run.error_after)))),
                 " -> ".join(filter(None, (_share(run.memory_error_before), _share(run.memory_error_after)))),
             ]
             for run in found.runs
         ]
-        write_report(table_text(titles, rows, right=frozenset({2, 3, 4})), output)
+        write_report(table_text(titles, rows, right=frozenset({2, 3})), output)
     if not found.runs:
         notify("replay_nothing")
     if found.mean_before is not None and found.mean_after is not None:
         before, after = (f"{100 * mean:.1f} %" for mean in (found.mean_before, found.mean_after))
-        mean = command_text(language(lang), "mean_error")
-        notify("before_now", name=mean, before=before, after=after)
+        notify("before_now", name="MAPE", before=before, after=after)
     if not passes:
         notify("replay_fails", runs=", ".join(run.id for run in found.worse(allowed_run / 100.0)[:20]) or "-")
         raise typer.Exit(GATE_FAILED)

@@ -57,11 +57,11 @@ def refuse_unlaunched(arguments: LaunchArguments, model: ModelSpec) -> None:
     if release.framework != "mindspeed-llm" or not all(map(arguments.knows, NEEDED)):
         what = Message("mechanism.compressed_attention")
     elif compressed is None:
-        what = Message("exporters.part_streams_of_other_attention")
+        what = Message("mechanism.hyper_connections")
     elif compressed.csa_rate != INDEXED or (HCA in (model.layer_types or ()) and compressed.hca_rate == INDEXED):
-        what = Message("exporters.part_entries_of_other_sizes", rate=INDEXED)
+        what = f"csa_rate {compressed.csa_rate}, hca_rate {compressed.hca_rate}"
     elif streams is not None and (streams.hc_mult, streams.hc_sinkhorn_iters) != FUSED_STREAMS:
-        what = Message("exporters.part_streams_without_kernels", streams=FUSED_STREAMS[0], times=FUSED_STREAMS[1])
+        what = f"hc_mult {streams.hc_mult}, hc_sinkhorn_iters {streams.hc_sinkhorn_iters}"
     if what is not None:
         raise UnsupportedError(
             Message("exporters.has_no_flags_for", release=release.title, what=what),
@@ -83,7 +83,7 @@ def refuse_pairs(arguments: LaunchArguments, training: TrainingSpec) -> None:
             Message(
                 "exporters.has_no_flags_for",
                 release=arguments.release.title,
-                what=Message("exporters.part_pairs_of_compressed"),
+                what="training.kind dpo",
             ),
             path="/to",
             hint=Message("exporters.export_to", names="json"),

@@ -73,7 +73,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
     if spec.training.tokens is not None:
         batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
         training["max_steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
-    launch.arguments.note(Message("exporters.learning_rate_is_default", flag="--training.lr"))
+    launch.arguments.note(Message("exporters.not_given", names="lr", field="--training.lr"))
     return {
         "model": _model(launch),
         "data": {"cutoff_len": spec.training.seq_length, "data_manager_type": "mg"},

@@ -155,22 +155,17 @@ def _add_placement(arguments: LaunchArguments, spec: Spec, plan: Plan, placed: P
         layout = layout_string(placed, spec.model.num_nextn_predict_layers)
         arguments.add(BLOCK, "--pipeline-model-parallel-layout", layout)
         if moves_dense_layers(placed, _counted_dense(arguments, spec)):
-            arguments.note(Message("exporters.with_this_layout_mindspeed_llm_makes_other_layers"))
+            _note_dense(arguments, spec)
         if _divides_by_a_chunk(arguments, strategy, placed):
             arguments.note(Message("exporters.mindspeed_cannot_recompute_norms_and_activations_where_layout"))
     if _dense_fill_a_stage(arguments, spec, strategy):
-        _note_dense(arguments, spec, layers // strategy.pp)
+        _note_dense(arguments, spec)
     return layers
 
 
-def _note_dense(arguments: LaunchArguments, spec: Spec, layers: int) -> None:
-    arguments.note(
-        Message(
-            "exporters.mindspeed_llm_refuses_first_k_dense_replace_with",
-            dense=spec.model.first_k_dense_replace,
-            layers=layers,
-        )
-    )
+def _note_dense(arguments: LaunchArguments, spec: Spec) -> None:
+    """MindSpeed-LLM refuses such dense layers, or makes others dense than the model's first."""
+    arguments.note(Message("exporters.dense_layers_elsewhere", dense=spec.model.first_k_dense_replace))
 
 
 def _pad(arguments: LaunchArguments, spec: Spec, strategy: Strategy, chunks: Sequence[int]) -> int:
@@ -187,7 +182,7 @@ def _pad(arguments: LaunchArguments, spec: Spec, strategy: Strategy, chunks: Seq
             break
     else:
         total, noops = noop_padding(chunks)
-        _note_dense(arguments, spec, total // strategy.pp)
+        _note_dense(arguments, spec)
     if noops:
         arguments.add(BLOCK, "--noop-layers", ",".join(map(str, noops)))
     return total

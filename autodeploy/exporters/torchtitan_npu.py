@@ -68,7 +68,7 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
         launch.arguments.note(Message("exporters.published_runs_of_this_model_take_several_times"))
     if model.predicts:
         training["num_mtp_modules"] = spec.model.num_nextn_predict_layers
-    launch.arguments.note(Message("exporters.learning_rate_is_default", flag="--optimizer.lr"))
+    launch.arguments.note(Message("exporters.not_given", names="lr", field="--optimizer.lr"))
     return {
         "job": {"custom_config_module": "torchtitan_npu.config.custom_config"},
         "model": {"name": model.name, "flavor": model.flavor, "converters": _converters(strategy, model)},

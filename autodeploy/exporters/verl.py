@@ -190,11 +190,6 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
     own = tuple(name for name in strategy.features if name != "tp_extend_ep")
     add_features(arguments, spec, strategy.model_copy(update={"features": own}))
     overrides.arrays[array].update(handed_on(arguments))
-    theirs = [flag for flag in arguments.flags() if launch.release.flags[flag].registered_in == "mindspeed"]
-    if theirs:
-        arguments.note(
-            Message("exporters.mindspeed_reads_from_override_transformer_config_its_log", flags="+".join(theirs))
-        )
     if spec.model.num_nextn_predict_layers:
         arguments.note(Message("exporters.verl_trains_without_multi_token_prediction_unless_actor"))
 

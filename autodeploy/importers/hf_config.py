@@ -163,10 +163,10 @@ class Reader:
         self._sources[field] = self.at(key)
         self.log.take(self.at(key), field, value, note)
 
-    def contradicts(self, field: str, key: str, value: Any) -> None:
+    def contradicts(self, field: str, key: str, value: Any, taken: Any) -> None:
         """Notes a key that says otherwise than the one that the field was taken from."""
         self.log.contradict(
-            self.at(key), field, value, Message("importers.says_another_value", source=self._sources[field])
+            self.at(key), field, value, Message("importers.says", source=self._sources[field], value=shown(taken))
         )
 
     def source(self, field: str) -> str:
@@ -348,7 +348,9 @@ def _read_layers(reader: Reader) -> dict[str, Any]:
         tied = reader.architecture.tied_by_default
         reader.log.default("tie_word_embeddings", tied, Message("importers.default_of", framework="Hugging Face"))
         if not reader.architecture.known:  # transformers ties where neither the file nor the architecture says
-            reader.log.doubt("/model/tie_word_embeddings", tied, Message("importers.unknown_whether_ends_are_tied"))
+            reader.log.doubt(
+                "/model/tie_word_embeddings", tied, Message("importers.missing", word="tie_word_embeddings")
+            )
     fields["tie_word_embeddings"] = tied
     fields["hidden_act"] = _activation(reader)
     types = read_attention_types(reader, layers or 0)

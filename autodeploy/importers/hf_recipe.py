@@ -12,7 +12,6 @@ from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction, Topk
 if TYPE_CHECKING:
     from autodeploy.importers.hf_config import Reader
 
-CARRIED = Message("importers.carried_to_launch_script")
 NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
 
 PLAIN: dict[str, tuple[str, ...]] = {
@@ -83,9 +82,9 @@ def _first(reader: Reader, field: str, names: tuple[str, ...]) -> Any:
             reader.log.unmodelled(reader.at(key), found, NOT_CARRIED)
         elif value is None:
             value = found
-            reader.took(_name(field), key, found, CARRIED)
+            reader.took(_name(field), key, found)
         elif found != value:
-            reader.contradicts(_name(field), key, found)
+            reader.contradicts(_name(field), key, found, value)
     return value
 
 
@@ -95,16 +94,16 @@ def _router(reader: Reader) -> dict[str, Any]:
         value = reader.raw(field)
         if value in choices:
             found[field] = value
-            reader.took(_name(field), field, value, CARRIED)
+            reader.took(_name(field), field, value)
         elif value is not None:
             reader.log.unmodelled(reader.at(field), value, NOT_CARRIED)
     if reader.raw("router_enable_expert_bias") is True:
         found["topk_method"] = "noaux_tc"
-        reader.took(_name("topk_method"), "router_enable_expert_bias", True, CARRIED)
+        reader.took(_name("topk_method"), "router_enable_expert_bias", True)
     dtype = reader.raw("moe_router_dtype")
     if dtype in DTYPES:
         found["router_dtype"] = DTYPES[str(dtype)]
-        reader.took(_name("router_dtype"), "moe_router_dtype", dtype, CARRIED)
+        reader.took(_name("router_dtype"), "moe_router_dtype", dtype)
     elif dtype is not None:
         reader.log.unmodelled(reader.at("moe_router_dtype"), dtype, NOT_CARRIED)
     return found
@@ -116,7 +115,7 @@ def _rope(reader: Reader, recipe: Mapping[str, Any]) -> dict[str, Any]:
     ratio = reader.raw("rope_ratio")
     if ratio is not None and "rope_theta" not in recipe:
         found["rope_ratio"] = ratio
-        reader.took(_name("rope_theta"), "rope_ratio", ratio, CARRIED)
+        reader.took(_name("rope_theta"), "rope_ratio", ratio)
     for key in ("rope_parameters", "rope_scaling"):
         given = reader.raw(key)
         if not given:
@@ -131,7 +130,7 @@ def _rope(reader: Reader, recipe: Mapping[str, Any]) -> dict[str, Any]:
         if scaling is None:
             reader.log.unmodelled(reader.at(key), given, NOT_CARRIED)
         else:
-            reader.took(_name("rope_scaling"), key, given, CARRIED)
+            reader.took(_name("rope_scaling"), key, given)
             found |= {"rope_scaling": scaling} if scaling else {}
     return found
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from autodeploy.errors import SpecError
 from autodeploy.importers.measured_text import bad_line, lines_of, number, positive
 from autodeploy.messages import Message
+from autodeploy.messages.field_faults import quoted
 from autodeploy.specs.measured_run import MeasuredRun, OutOfMemory
 
 if TYPE_CHECKING:
@@ -78,4 +79,4 @@ def _reports(text: str) -> Iterator[OutOfMemory]:
         try:
             yield OutOfMemory.model_validate(values)
         except ValueError:
-            raise bad_line(line, Message("importers.sizes_that_no_card_has")) from None
+            raise bad_line(line, Message("field_fault.is_invalid", value=quoted(content.strip()))) from None

@@ -65,15 +65,13 @@ def read_rank_table(text: str) -> RankTable:
 
 def _table(document: Any) -> RankTable:
     if not isinstance(document, dict):
-        raise SpecError(
-            Message("importers.not_json_object"), hint=Message("importers.table_with_server_list_and_its_devices")
-        )
+        raise SpecError(Message("importers.not_json_object"), hint="/server_list")
     for key in _OTHERS:
         if key in document:
             raise SpecError(
                 Message("common.unknown_key", name=repr(key)),
                 path=f"/{key}",
-                hint=Message("importers.table_with_server_list_and_its_devices"),
+                hint="/server_list",
             )
     version = str(document.get("version", VERSIONS[0]))[:40]
     if version not in VERSIONS:

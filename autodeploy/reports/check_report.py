@@ -85,7 +85,7 @@ def gate_cells(gate: Gate, lang: Language) -> list[str]:
     sign = "+" if gate.name in _SIGNED else ""
     value = f"{round(100 * gate.value, 1) + 0.0:{sign}.1f} %"
     if gate.limit is None:
-        return [title, value, "", check_text(lang, "told") if gate.passed else _verdict(gate.passed, lang)]
+        return [title, value, "", ABSENT if gate.passed else _verdict(gate.passed, lang)]
     bound = ">=" if gate.name == "mfu" else "<="
     return [title, value, f"{bound} {100 * gate.limit:{sign}.1f} %", _verdict(gate.passed, lang)]
 
@@ -138,7 +138,7 @@ def changes(report: CheckReport, lang: Language) -> list[Block]:
         moved = Block(lines=cause)
     else:
         moved = Block(table=_numbers(report.baseline.plan, report.plan, found, lang), lines=cause)
-    nothing = [] if rows else [check_text(lang, "nothing_changed")]
+    nothing = [] if rows else [check_text(lang, "all_equal")]
     return [Block(title, nothing, flags if rows else None), moved]
 
 
@@ -188,13 +188,15 @@ def advice(report: CheckReport, lang: Language) -> list[str]:
                 largest=f"{short.largest_part_bytes / GIB:.1f}",
             )
         )
-        lines += [check_text(lang, "fix", fix=_remedy(remedy, lang)) for remedy in report.remedies]
+        lines += [_remedy(remedy, lang) for remedy in report.remedies]
         if not report.remedies:
             best = report.best
             better = best is not None and best.plan.peak_memory_gib * GIB <= short.limit_bytes
             lines += [check_text(lang, "no_fix"), *([check_text(lang, "take_best")] if better else [])]
     lines += [command_text(lang, "assumed", text=in_language(text, lang)) for text in report.assumptions]
-    lines += [check_text(lang, "contradiction", text=in_language(text, lang)) for text in report.contradictions]
+    lines += [
+        titled(lang, command_text(lang, "contradicted"), in_language(text, lang)) for text in report.contradictions
+    ]
     if report.unknown_flags:
         flags = report_text(lang, "comma").join(in_language(flag, lang) for flag in report.unknown_flags)
         lines.append(check_text(lang, "unknown_flags", flags=flags))
@@ -233,7 +235,7 @@ def _remedy(remedy: Remedy, lang: Language) -> str:
     told = [command_text(lang, key, flags=" ".join(flags)) for key, flags in changed.items() if flags]
     cost = check_text(
         lang,
-        "fix_cost",
+        "fix",
         names=names,
         peak=f"{remedy.peak_memory_gib:.1f}",
         step=seconds(remedy.step_time_s),

@@ -65,16 +65,16 @@ def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str
     except SpecError as error:
         return "impossible", error.errors[0].message, "", ()
     if release is None or old is None or saved is None:
-        return "unknown", Message("training_run.nothing_is_known_of_checkpoints_between_these_frameworks"), "", ()
+        return "unknown", Message("training_run.not_known"), "", ()
     if release.framework != old.framework:
         return (
             "unknown",
-            Message("training_run.nothing_is_known_of_checkpoints_between_these_frameworks"),
+            Message("training_run.not_known"),
             saved.name,
             (),
         )
     if fsdp != (saved.sharded, saved.sharded):
-        return "unknown", Message("training_run.nothing_is_known_of_checkpoints_of_sharded_parameters"), saved.name, ()
+        return "unknown", Message("training_run.not_known"), saved.name, ()
     strategy = after.plan.strategy
     commands = conversion_commands(release, tp=strategy.tp, pp=strategy.pp, ep=strategy.ep, etp=strategy.etp or 1)
     there = next((each for each in checkpoint_formats(release) if each.name == saved.name), None)

@@ -188,7 +188,7 @@ def test_every_note_of_an_exported_post_training_has_its_chinese(target: str) ->
                 plan_set, plan = rl_plan_set(changed(case, rl=rl), target)
                 with contextlib.suppress(UnsupportedError):
                     said |= set(export(plan_set, plan, target).notes)
-    assert len(said) > 4
+    assert len(said) > 3
     assert [text for text in sorted(said) if not CHINESE.search(in_language(text, "zh"))] == []
 
 

@@ -445,7 +445,7 @@ def test_an_unknown_architecture_that_does_not_say_whether_its_ends_are_tied_is_
 ) -> None:
     config = {key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"}
     _, notes = read_hf_config(config | {"architectures": ["CohereForCausalLM"], "model_type": "cohere"} | said)
-    assert any("has no tie_word_embeddings" in each for each in notes.assumptions) is told
+    assert any("missing tie_word_embeddings" in each for each in notes.assumptions) is told
 
 
 def test_an_empty_configuration_is_refused_for_what_it_lacks():

@@ -8,7 +8,7 @@ import pytest
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.hf_config import read_hf_config
-from autodeploy.importers.hf_recipe import CARRIED, NOT_CARRIED
+from autodeploy.importers.hf_recipe import NOT_CARRIED
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.recipe import Recipe, RopeScaling
 
@@ -35,7 +35,7 @@ def test_qwen3_moe_as_its_file_says() -> None:
     model, diagnostics = read_hf_config(config | {"rope_scaling": None, "attention_dropout": 0.0})
     told, preset = model.told, load_preset("qwen3-30b-a3b").told
     assert told == preset.model_copy(update={"scoring_func": None, "attention_dropout": 0.0})
-    carried = {note.source for note in diagnostics.taken if note.reason == CARRIED}
+    carried = {note.source for note in diagnostics.taken if note.field.startswith("recipe/")}
     assert carried >= {"/rope_theta", "/rms_norm_eps", "/norm_topk_prob", "/router_aux_loss_coef"}
     assert [note.source for note in diagnostics.ignored] == ["/intermediate_size"]
 

@@ -206,7 +206,7 @@ def test_a_layout_that_would_make_other_layers_dense_is_padded():
     assert given["--noop-layers"] == "1,62,63"
     assert given["--first-k-dense-replace"] == "4"
     _, found = flags_of([[1, 2, 2, 2], *[[2, 2, 2, 2]] * 6, [2, 2, 2, 0]], "adaptive_pipe", vpp=4)
-    assert any("MindSpeed-LLM makes layers dense" in note for note in found.notes)
+    assert any("MindSpeed-LLM cannot run this layout" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("module", ["norm", "activation"])

