@@ -1,8 +1,8 @@
 """YAML and JSON files of people: read without surprises, refused early when they are hostile or broken.
 
-YAML is read as version 1.2 (`1e-6` is a number, `on` and `no` are words unless a framework reads them). A file is at most 1 MB; nesting and the
-number of values after aliases are expanded are bounded before anything is built, so that a "billion laughs" file costs
-no more than any other.
+YAML is read as version 1.2 (`1e-6` is a number, `on` and `no` are words, but for frameworks). A file is at most 1 MB;
+nesting and the number of values after aliases are expanded are bounded before anything is built, so that a "billion
+laughs" file costs no more than any other.
 """
 
 from __future__ import annotations

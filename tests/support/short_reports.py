@@ -6,9 +6,10 @@ sent, unpacked and handed to all plugins.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 
 class ShortReports:
