@@ -367,7 +367,7 @@ def test_why_not_parses_axes_and_answers():
     assert why_not.answer_text(answer).splitlines() == [
         "rejected by heads_divide_by_tp: 128 heads are not a multiple of tp 3",
         "  step time would be 70 s, +14.2 % against the best plan",
-        "  nearest changes:",
+        "  Nearest feasible changes",
         "    - tp=4: legal",
     ]
 
