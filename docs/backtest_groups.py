@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.coverage import coverage, covering
+from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.evidence import evidence_of
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.predict import predict_record
@@ -26,6 +26,7 @@ from autodeploy.ranking.unproven import share_draws, unproven_in
 from docs.accuracy_page.aims import Line
 from docs.accuracy_page.errors import kendall_tau
 from docs.accuracy_page.refits import overlays_of, without
+from docs.shipped_calibration.covering import covering
 from docs.shipped_calibration.realised import realised_of
 from docs.shipped_calibration.run_rows import run_row
 from docs.shipped_calibration.strategy_groups import calibration_of, strategy_groups, told_apart

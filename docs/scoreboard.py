@@ -18,7 +18,6 @@ from autodeploy.ablation.cases import CASES, read_cases
 from autodeploy.ablation.comparison_sides import Runs
 from autodeploy.ablation.metrics import METRICS
 from autodeploy.ablation.published import ablate_published
-from autodeploy.calibration.coverage import covering
 from autodeploy.checks import launch_of
 from autodeploy.importers.import_document import import_file
 from docs.accuracy_page.aims import Line, fits, record_lines
@@ -27,6 +26,7 @@ from docs.accuracy_page.sets import ASCEND
 from docs.backtest_groups import backtests
 from docs.backtest_groups import lines as chosen_lines
 from docs.ladder import LADDER, PUBLISHED
+from docs.shipped_calibration.covering import covering
 from docs.shipped_calibration.realised import gains
 from docs.shipped_calibration.shipped import coverage_table, fitted_profiles, shipped_records
 from hardware_profiles.loader import recalibrated

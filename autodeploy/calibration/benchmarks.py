@@ -14,7 +14,7 @@ from autodeploy.calibration.fit import differences, fit
 from autodeploy.calibration.overlays import overlay_numbers
 from autodeploy.calibration.parameters import as_assumed, link_parameters
 from cost_models.all_to_all import flat_s
-from cost_models.collectives import Group, all_gather_s, all_reduce_s, ring_pass_s
+from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
 from cost_models.compute import ComputeRates, gemm_s
 from hardware_profiles.topology import cluster_topology
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.specs.measured_run import CollectivePoint, GemmPoint
     from cost_models.arrays import Floats
+    from cost_models.collectives import Group
     from hardware_profiles.profile import Profile
 
 NOISE = 0.05  # log standard deviation of one point: repeats, clocks, and what three numbers can't follow
@@ -60,7 +61,9 @@ def collective_overlay(
     ----------
     machine : of `profile`, whose tiers and fixed costs the formulas read.
     """
-    groups = [adjacent_group(profile, point.ranks) for point in points]
+    nodes = -(-max(point.ranks for point in points) // profile.ranks_per_node)
+    whole = replace(machine, topology=cluster_topology(profile, num_npus=nodes * profile.npus_per_node))
+    groups = [whole.group(1, point.ranks) for point in points]
     crossed = [t for t in range(len(machine.tiers)) if any(float(g.fan_out[t]) > 1.0 for g in groups)]
     parameters = link_parameters((machine.tiers[t].name for t in crossed), LINK_SIGMA)
     seconds = np.array([p.seconds for p in points], dtype=np.float64)
@@ -74,15 +77,6 @@ def collective_overlay(
 
     over = {"ranks": [p.ranks for p in points], "bytes": [p.message_bytes for p in points]}
     return _through(profile, parameters, residuals, f"{source}: {len(points)} messages", over)
-
-
-def adjacent_group(profile: Profile, ranks: int) -> Group:
-    """The group of the first `ranks` ranks of a cluster of whole nodes."""
-    nodes = -(-ranks // profile.ranks_per_node)
-    topology = cluster_topology(profile, num_npus=nodes * profile.npus_per_node)
-    placed = topology.place(np.array([1]), np.array([ranks]))
-    fan_out = placed.fan_out.astype(np.float64)
-    return Group(placed.size.astype(np.float64)[0], tuple(fan_out[0, t] for t in range(fan_out.shape[-1])))
 
 
 def collective_s(op: str, message_bytes: float, group: Group, machine: Machine) -> float:

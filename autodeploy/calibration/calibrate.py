@@ -22,7 +22,6 @@ from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.release_defaults import in_graph_mode, release_of, stack_of
 from autodeploy.errors import SpecError
 from autodeploy.messages import Message
-from hardware_profiles.covariance import FittedFactor
 from hardware_profiles.loader import load_profile, shipped_profiles
 
 if TYPE_CHECKING:
@@ -111,12 +110,11 @@ def calibrate(
     group = fitted_together(profile_name)
     used = tuple(r for r in records if r.cluster.profile in group and fits_time(r))
     measured = np.array([measured_step_s(r) for r in used], dtype=np.float64)
-    factors = tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in parameters)
 
     def linear(log_factors: Floats) -> tuple[Floats, Floats]:
         values = {name: values_of(parameters, log_factors, each.efficiency) for name, each in group.items()}
         predicted = [
-            predict_record(r, efficiency=values[r.cluster.profile], calibrated=False, factors_of=lambda _: factors)
+            predict_record(r, efficiency=values[r.cluster.profile], calibrated=False, factors_of=lambda _: parameters)
             for r in used
         ]
         residuals = np.log(np.array([p.step_time_s for p in predicted], dtype=np.float64) / measured)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +11,7 @@ import numpy as np
 from hardware_profiles.loader import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.strategies.candidates import Candidates
@@ -26,7 +25,7 @@ _COMPARED = ("ranks", "ep", "cp", "pp", "seq_length", "tp")  # to find the recor
 
 
 # The shipped table, then those in place of it, each with what was looked up in it; the last one is in use.
-_TABLES: list[tuple[Mapping[str, Any], dict[Hashable, Any]]] = []
+TABLES: list[tuple[Mapping[str, Any], dict[Hashable, Any]]] = []
 
 
 def coverage() -> Mapping[str, Any]:
@@ -44,20 +43,10 @@ def looked_up(key: Hashable, find: Callable[[Mapping[str, Any]], Found]) -> Foun
 
 
 def _in_use() -> tuple[Mapping[str, Any], dict[Hashable, Any]]:
-    if not _TABLES:
+    if not TABLES:
         text = files("autodeploy.calibration").joinpath("coverage.json").read_text(encoding="utf-8")
-        _TABLES.append((json.loads(text), {}))
-    return _TABLES[-1]
-
-
-@contextmanager
-def covering(table: Mapping[str, Any]) -> Iterator[None]:
-    """Another table in place of the shipped one while the context lasts."""
-    _TABLES.append((table, {}))
-    try:
-        yield
-    finally:
-        _TABLES.pop()
+        TABLES.append((json.loads(text), {}))
+    return TABLES[-1]
 
 
 def carried_from(family: str) -> str | None:

@@ -140,14 +140,7 @@ def _parts(batch: Batch, record: GenerationRecord, predicted: ServedPredicted) -
 
 
 def _warnings(batch: Batch, record: GenerationRecord, predicted: ServedPredicted) -> tuple[str, ...]:
-    generator, layout, profile, said = batch.generator, record.generation, record.cluster.profile, []
-    model = generator.model
-    if generator.mode_is_assumed:
-        said.append(Message("calibration.mode_assumed", mode=generator.mode))
-    if generator.numbers_of != profile:
-        said.append(Message("calibration.generation_numbers_borrowed", profile=profile, other=generator.numbers_of))
-    if record.model.is_moe:
-        said.append(Message("calibration.experts_not_fitted", share=100 * generator.half_width))
+    model, layout, said = batch.generator.model, record.generation, [*batch.generator.assumed().values()]
     if model.cache_space_bytes <= 0.0:
         needed, room = model.weights_bytes / GIB, (model.cache_space_bytes + model.weights_bytes) / GIB
         said.append(Message("calibration.weights_do_not_fit", needed=needed, room=room))

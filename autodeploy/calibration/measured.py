@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from autodeploy.calibration.release_defaults import NVIDIA, stack_of, vendor_of
+from autodeploy.calibration.release_defaults import stack_of
 from autodeploy.calibration.spreads import FEW_ITERATIONS, STEADY
 from autodeploy.workload.flops import forward_flops_per_token
 from hardware_profiles.errors import ProfileError
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import MemoryCounts, Record
 
 FORWARD_AND_BACKWARD = 3.0
-_IN_DOCUMENTS = re.compile(r"MindSpeed-LLM\b.*\bdocs/.*\.md", re.IGNORECASE)
 # Frameworks that train from rollouts: their records are of the update phase of a step.
 UPDATES = frozenset({"verl", "nemorl", "openrlhf", "areal", "slime", "mindspeedrl"})
 
@@ -34,23 +32,21 @@ def memory_regime(record: Record) -> str:
     Megatron-LM logs it after the first step and never again (training.py, report_memory_flag); NeMo and Megatron-Bridge
     log it again and again.
     """
-    logs_once = vendor_of(record.cluster.profile) != NVIDIA
-    return FEW_ITERATIONS if logs_once and record.memory_regime == "first_step" else STEADY
+    return FEW_ITERATIONS if record.memory_regime == "first_step" else STEADY
 
 
 def memory_counts(record: Record) -> MemoryCounts:
-    """What a record's memory counts, from what it says, else from where it was published.
+    """What a record's memory counts, from what it says, else from what its stack logs.
 
     Megatron-LM logs what is allocated (training.py, report_memory). torchtitan and NeMo log what the allocator has
     reserved (torchtitan/components/metrics.py, max_reserved_gib; nemo/lightning/pytorch/strategies, log_memory_usage:
-    peak_memory_usage is torch.cuda.max_memory_reserved). Feature documents of MindSpeed-LLM print whole MB of a card,
-    which npu-smi shows.
+    peak_memory_usage is torch.cuda.max_memory_reserved).
     """
     if record.measured.memory_counts is not None:
         return record.measured.memory_counts
     if stack_of(record).lower() in {"torchtitan", "nemo"}:
         return "reserved"
-    return "card" if _IN_DOCUMENTS.search(record.source) else "allocated"
+    return "allocated"
 
 
 def tokens_of(record: Record) -> int:

@@ -94,8 +94,20 @@ def covariance_of(profile: Profile) -> Covariance:
 
 
 def covariance_of_fitted(profile: Profile) -> Covariance:
-    """Of what a fit had; where there was none, of what it would have."""
-    return _without(profile.covariance or _of_priors(profile), measured_elsewhere(profile))
+    """Of what a fit had; where there was none, of what it would have. Factors of numbers that somebody has measured on
+    the device since are left out.
+    """
+    covariance = profile.covariance
+    if covariance is None:
+        parameters = (*portable_parameters(profile.family), *link_parameters(tier.name for tier in profile.tiers))
+        variances = np.diag([p.prior_sigma**2 for p in parameters])
+        covariance = covariance_of_matrix(parameters, variances, "prior: parameters.yaml, no run was fitted")
+    measured = measured_elsewhere(profile)
+    kept = [n for n, factor in enumerate(covariance.factors) if not measured.issuperset(factor.multiplies)]
+    if len(kept) == len(covariance.factors):
+        return covariance
+    rows = tuple(tuple(covariance.log_covariance[i][j] for j in kept[: n + 1]) for n, i in enumerate(kept))
+    return covariance.model_copy(update={"factors": tuple(covariance.factors[n] for n in kept), "log_covariance": rows})
 
 
 def unfitted_beside(profile: Profile, factors: Iterable[FittedFactor | FitParameter]) -> tuple[FitParameter, ...]:
@@ -103,22 +115,6 @@ def unfitted_beside(profile: Profile, factors: Iterable[FittedFactor | FitParame
     named = measured_elsewhere(profile) | {name for factor in factors for name in factor.multiplies}
     named |= {name for name in OF_LINKS if profile.quantity(f"efficiency.{name}").kind in {"measured", "fitted"}}
     return tuple(parameter for parameter in UNFITTED if not named.intersection(parameter.multiplies))
-
-
-def _without(covariance: Covariance, names: frozenset[str]) -> Covariance:
-    """Without the factors of these numbers alone."""
-    kept = [n for n, factor in enumerate(covariance.factors) if not names.issuperset(factor.multiplies)]
-    if len(kept) == len(covariance.factors):
-        return covariance
-    rows = tuple(tuple(covariance.log_covariance[i][j] for j in kept[: n + 1]) for n, i in enumerate(kept))
-    factors = tuple(covariance.factors[n] for n in kept)
-    return covariance.model_copy(update={"factors": factors, "log_covariance": rows})
-
-
-def _of_priors(profile: Profile) -> Covariance:
-    parameters = (*portable_parameters(profile.family), *link_parameters(tier.name for tier in profile.tiers))
-    variances = np.diag([p.prior_sigma**2 for p in parameters])
-    return covariance_of_matrix(parameters, variances, "prior: parameters.yaml, no run was fitted")
 
 
 def covariance_of_matrix(

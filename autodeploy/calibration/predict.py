@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.evaluation.stages.step_classes import StepClasses
     from autodeploy.evaluation.steps.estimate import Estimate, Layout
+    from autodeploy.evaluation.steps.worlds import Moved
     from autodeploy.specs.record import MemoryCounts, Record
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats
@@ -66,7 +67,7 @@ def predict_record(
     overlay: Path | None = None,
     efficiency: Mapping[str, float] | None = None,
     calibrated: bool = True,
-    factors_of: Callable[[Profile], Sequence[FittedFactor]] | None = None,
+    factors_of: Callable[[Profile], Sequence[Moved]] | None = None,
 ) -> Prediction:
     """Predict the run of a record, whatever legality rules say of it: it ran.
 

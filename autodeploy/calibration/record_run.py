@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.release_defaults import release_of, stack_of
+from autodeploy.calibration.release_defaults import stack_of
 from autodeploy.errors import SpecError
 from autodeploy.evaluation.steps.one_strategy import layout_of
 from autodeploy.messages import Message
@@ -44,8 +44,7 @@ def runnable(record: Record, profile: Profile) -> Record:
         update["cluster"] = record.cluster.model_copy(update={"num_npus": cards})
         found.say("/cluster/num_npus", f"tp x pp x cp is {needed} on {ranks} ranks; read as {cards} cards")
         ranks = cards * profile.devices_per_npu
-    unsaid = {name: value for name, value in release_of(record).fields if name not in strategy.model_fields_set}
-    changes = unsaid | _strategy(record, ranks, found) | _every_second_product(record, found)
+    changes = _strategy(record, ranks, found) | _every_second_product(record, found)
     if changes:
         update["strategy"] = strategy.model_copy(update=changes)
     return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *found.found)})

@@ -54,13 +54,12 @@ STACKS = {
 class ReleaseDefaults:
     """Features that were on without being named, and the band of the software factor.
 
-    fields : of a strategy that does not say them. memory : facts that change memory alone.
+    memory : facts that change memory alone.
     """
 
     features: frozenset[str]
     band: str = "current"
     dispatcher: str = "alltoall"
-    fields: tuple[tuple[str, bool], ...] = ()
     memory: frozenset[str] = frozenset()
 
 
@@ -78,8 +77,6 @@ _MODERN_NVIDIA = frozenset(
     }
 )
 _MEGATRON_2021 = frozenset({"fused_rmsnorm", "fused_swiglu", "dropout", "scatter_gather_sends"})
-# Sequence parallelism and the distributed optimizer came in 2022 and were asked for by a flag.
-_FIELDS_2021 = (("sequence_parallel", False), ("distributed_optimizer", False))
 # Graph mode: norms are one operator and collectives are issued as soon as their inputs exist; the gate's activation and
 # its product are two operators (LlamaSiLU in mindformers/models/llama/llama_layer.py), and Adam is a chain of them.
 _GRAPH_MODE = frozenset(
@@ -103,9 +100,9 @@ _TORCH_COMPILED = frozenset({"fused_swiglu", "fused_rmsnorm", "fused_cross_entro
 
 def release_of(record: Record) -> ReleaseDefaults:
     """Defaults and band of the release that a record ran on."""
-    nvidia = vendor_of(record.cluster.profile) == NVIDIA
+    nvidia = _vendor(record.cluster.profile) == NVIDIA
     if nvidia and _before_flash_attention(record):
-        return ReleaseDefaults(_MEGATRON_2021, fields=_FIELDS_2021)
+        return ReleaseDefaults(_MEGATRON_2021)
     if stack_of(record) == "torchtitan":
         kernels = _TORCH_COMPILED if "torch_compile" in record.strategy.features else _TORCH_EAGER
         features = _TORCH_NATIVE | _TORCH_ON_GPU | kernels if nvidia else _TORCH_NATIVE
@@ -215,7 +212,7 @@ def features_of(record: Record) -> frozenset[str]:
         named -= {"async_permutation"}
     off = {CANCELS[name] for name in named & CANCELS.keys()}
     found = (named | release_of(record).features) - off
-    if vendor_of(record.cluster.profile) != NVIDIA and not in_graph_mode(record):
+    if _vendor(record.cluster.profile) != NVIDIA and not in_graph_mode(record):
         found = found - {EXPERTS_FUSED} | in_mindspeed(
             "grouped_gemm" in named,
             plain_apart=PLAIN_APART in found,
@@ -226,10 +223,10 @@ def features_of(record: Record) -> frozenset[str]:
 
 def unnamed_features(profile: str) -> frozenset[str]:
     """What a launch of today's software has on without naming it."""
-    return _MODERN_NVIDIA if vendor_of(profile) == NVIDIA else frozenset()
+    return _MODERN_NVIDIA if _vendor(profile) == NVIDIA else frozenset()
 
 
-def vendor_of(profile: str) -> str:
+def _vendor(profile: str) -> str:
     """Who makes the chips of a profile; empty where there is no such profile, which another check says."""
     try:
         return load_profile(profile, calibrated=False).vendor

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 Z80 = 1.2816  # half-width of a normal 80 % interval in standard deviations
 REPEAT_NOISE = 0.035  # of one configuration measured twice
-LEAST_UNCALIBRATED = 0.15  # log standard deviation where the class has no record
 ASSUMED_BESIDE_ALLOCATOR = 0.03  # of the card: fragmentation 2-5 %, buffers and runtime known to about a third
 
 # Standard deviation of log step time that each doubling beyond the covered range of an axis adds, and each feature or

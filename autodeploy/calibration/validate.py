@@ -172,7 +172,7 @@ def _warnings(predicted: Prediction) -> list[str]:
     if not _fits(predicted):
         need = float(np.max(predicted.estimate.card_bytes)) / GIB
         limit = predicted.context.limit_bytes / GIB
-        found.append(f"memory: {need:.1f} GiB predicted of {limit:.1f} GiB")
+        found.append(f"memory: {need:.1f} GiB predicted, {limit:.1f} GiB available")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hardware_profiles.generation import GenerationNumbers, Mode
     from hardware_profiles.profile import Device, Profile
 
+Assumed = Literal["mode_assumed", "numbers_of_another", "experts"]
 MICRO = 1e-6
 # Peak by which products run, by precision; weights of 8 bits meet operands of 8 bits.
 PEAKS = {"bf16": "bf16", "fp8": "fp8", "int8": "int8", "w8a8": "int8"}
@@ -44,6 +45,17 @@ class Generator:
     own_numbers: bool
     numbers_of: str
     half_width: float
+
+    def assumed(self) -> dict[Assumed, Message]:
+        """What a reader of a prediction should know of it, by what it is about."""
+        found: dict[Assumed, Message] = {}
+        if self.mode_is_assumed:
+            found["mode_assumed"] = Message("evaluation.engine_mode_assumed", mode=self.mode)
+        if not self.own_numbers:
+            found["numbers_of_another"] = Message("evaluation.generation_numbers_of", profile=self.numbers_of)
+        if self.model.expert_layers:
+            found["experts"] = Message("evaluation.experts_barely_measured", share=100.0 * self.half_width)
+        return found
 
 
 def generator_of(

@@ -300,20 +300,7 @@ def counted(rl: RlTraining, step_time_s: float) -> dict[str, float]:
 
 
 def _notes(generation: GenerationPart, rl: RlTraining) -> tuple[Note, ...]:
-    generator, found = generation.generator, []
-    if generator.mode_is_assumed:
-        found.append(
-            Note("mode_assumed", Message("post_training.engine_s_mode_is_not_given_is_assumed", mode=generator.mode))
-        )
-    if not generator.own_numbers:
-        found.append(
-            Note("numbers_of_another", Message("post_training.generation_has_numbers_of", profile=generator.numbers_of))
-        )
+    found = [Note(kind, text) for kind, text in generation.generator.assumed().items()]
     if rl.response_length.mean_is_assumed:
         found.append(Note("mean_absent", Message("post_training.no_mean_response_length_is_given_all_responses")))
-    if generation.weights.experts:
-        wide = f"{100.0 * generator.half_width:.0f}"
-        found.append(
-            Note("experts", Message("post_training.decoding_with_experts_is_hardly_measured_on_this", share=wide))
-        )
     return tuple(found)

@@ -10,7 +10,6 @@ import numpy as np
 
 from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.spreads import (
-    LEAST_UNCALIBRATED,
     MEMORY_PER_DOUBLING,
     Z80,
     class_variance,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from cost_models.arrays import Floats
 
+LEAST_UNCALIBRATED = 0.15  # log standard deviation where the class has no record
 LEAST_IN_CLASS = 4  # weight that a spread rests on: the farthest of four residuals holds four of five further ones
 LEAST_IN_SUBCLASS = 8  # below, the spread of the whole class stands
 INTERVAL_COVERAGE = 0.8

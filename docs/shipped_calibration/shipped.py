@@ -14,11 +14,11 @@ import numpy as np
 from autodeploy.calibration.calibrate import Calibration, calibrate, configuration_of, overlay_of
 from autodeploy.calibration.overlays import rounded
 from autodeploy.calibration.release_defaults import release_of
-from autodeploy.calibration.spreads import LEAST_UNCALIBRATED, REPEAT_NOISE
+from autodeploy.calibration.spreads import REPEAT_NOISE
 from autodeploy.specs.record import Record, read_records
 from autodeploy.yaml_text import profile_text
 from docs.shipped_calibration.carried import carried_overlay
-from docs.shipped_calibration.class_spreads import class_spreads, memory_table
+from docs.shipped_calibration.class_spreads import LEAST_UNCALIBRATED, class_spreads, memory_table
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
 from docs.shipped_calibration.realised import gains, realised_of
 from docs.shipped_calibration.refits import projected, variances_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy.calibration.benchmarks import adjacent_group, collective_overlay, collective_s, gemm_overlay
+from autodeploy.calibration.benchmarks import collective_overlay, collective_s, gemm_overlay
 from autodeploy.calibration.cluster_fit import (
     ClusterFit,
     ClusterRun,
@@ -263,12 +263,12 @@ def test_a_hidden_link_rate_is_found_on_each_tier_that_was_crossed(op: str) -> N
     profile = load_profile(NAME)
     hidden = {"profile": NAME, "hccs": {"efficiency": 0.40}, "scale_out": {"efficiency": 0.55}}
     truth = apply_overlay(profile, hidden)
-    true = machine_of(truth, truth.device(), cluster_topology(truth, num_npus=8), precision="bf16")
+    true = machine_of(truth, truth.device(), cluster_topology(truth, num_npus=32), precision="bf16")
     points = []
     for ranks in (8, 32):
         for size in (2**20, 2**26, 2**30):
             point = CollectivePoint(op=op, ranks=ranks, message_bytes=size, seconds=1.0)
-            seconds = collective_s(op, size, adjacent_group(profile, ranks), true)
+            seconds = collective_s(op, size, true.group(1, ranks), true)
             points.append(point.model_copy(update={"seconds": seconds}))
     measured = apply_overlay(profile, collective_overlay(profile, machine(), points, "hccl_test"))
     assert measured.tier("hccs").efficiency == pytest.approx(0.40, rel=0.05)

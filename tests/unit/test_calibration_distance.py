@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.calibration.coverage import covering, shares_node
+from autodeploy.calibration.coverage import shares_node
 from autodeploy.calibration.evidence import highest_mfu
 from autodeploy.calibration.spreads import RANKS_PER_DOUBLING, Z80, classes_of_run, is_carried
 from autodeploy.specs.planset import MeasuredMfu
 from docs.shipped_calibration.class_spreads import ClassSpread, class_spread, class_spreads, log_sigma_of, weights_of
+from docs.shipped_calibration.covering import covering
 from docs.shipped_calibration.distance import MAX_PER_DOUBLING, Rehearsal, ranks_per_doubling, rehearsed_slope
 
 

@@ -71,7 +71,7 @@ def test_errors_are_of_speeds() -> None:
     low, high = row.predicted.tpot_interval_ms
     assert low < row.predicted.tpot_ms < high
     assert sum(row.parts.values()) == pytest.approx(1.0, abs=0.05)
-    assert "mode not published; graph assumed" in row.warnings
+    assert "engine mode not given; graph assumed" in row.warnings
 
 
 def test_what_was_assumed_is_said() -> None:
@@ -79,7 +79,7 @@ def test_what_was_assumed_is_said() -> None:
         [row] = validate_generation([record(**changes)])
         return "; ".join(row.warnings)
 
-    assert "those of nvidia-h100 are used" in warnings(cluster={"profile": "nvidia-a100-80g"})
+    assert "generation uses the numbers of nvidia-h100" in warnings(cluster={"profile": "nvidia-a100-80g"})
     assert "assumed" not in warnings(mode="graph")
     assert "of 5000 concurrent requests" in warnings(concurrency=5000.0)
     assert "concurrent requests" not in warnings(concurrency=5000.0, max_num_seqs=8)
@@ -136,7 +136,7 @@ def test_one_file_holds_runs_and_serving(tmp_path: Path) -> None:
     assert "TPOT ms" in table
     assert "\nTPOT  " in table
     page = CliRunner().invoke(app, ["validate", str(path), "-f", "html", "--lang", "zh"]).stdout
-    assert "未公布执行模式；假定为 graph" in page
+    assert "未给出引擎执行模式；假定为 graph" in page
 
 
 def test_one_that_cannot_be_predicted_is_skipped_with_its_reason() -> None:

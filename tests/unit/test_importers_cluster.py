@@ -167,7 +167,7 @@ def test_parts_that_disagree_with_the_profile_are_named() -> None:
 
 
 def test_a_measured_collective_is_predicted_as_it_was_measured() -> None:
-    from autodeploy.calibration.benchmarks import adjacent_group, collective_s
+    from autodeploy.calibration.benchmarks import collective_s
     from autodeploy.evaluation.inputs.machine import machine_of
     from hardware_profiles import cluster_topology
 
@@ -175,7 +175,7 @@ def test_a_measured_collective_is_predicted_as_it_was_measured() -> None:
     assert not {"num_npus", "blocks"} & found.document.keys()
     profile = load_profile(found.profile, overlay=found.document["overlay"])
     machine = machine_of(profile, profile.device(None), cluster_topology(profile, num_npus=8), precision="bf16")
-    assert collective_s("all_reduce", 67108864, adjacent_group(profile, 8), machine) == pytest.approx(2.5e-3, rel=0.03)
+    assert collective_s("all_reduce", 67108864, machine.group(1, 8), machine) == pytest.approx(2.5e-3, rel=0.03)
 
 
 def leaves(*nodes: int) -> dict[str, Any]:

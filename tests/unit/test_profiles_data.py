@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy.calibration.benchmarks import adjacent_group, collective_s
+from autodeploy.calibration.benchmarks import collective_s
 from autodeploy.evaluation.inputs.machine import machine_of
 from cost_models.gemm_waves import tiled_efficiency
 from hardware_profiles import EFFICIENCY_TERMS, KINDS, Profile, ProfileError, list_profiles, load_profile
@@ -181,7 +181,7 @@ def _seconds(profile: Profile, ranks: int, op: Collective, size: int) -> float:
     machine = machine_of(
         profile, profile.device(), cluster_topology(profile, num_npus=nodes * profile.npus_per_node), "bf16"
     )
-    return collective_s(op, size, adjacent_group(profile, ranks), machine)
+    return collective_s(op, size, machine.group(1, ranks), machine)
 
 
 @pytest.mark.parametrize(

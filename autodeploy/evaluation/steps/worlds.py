@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from autodeploy.evaluation.steps.estimate import Estimate, Layout
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats, Ints, Number
-    from hardware_profiles.covariance import FittedFactor
 
     World = Mapping[str, float]
     Batches = list[tuple["_Batch", list[int]]]  # each with the places of its worlds
@@ -312,7 +311,7 @@ def sensitivities(
     candidates: Candidates,
     context: Context,
     layouts: Sequence[Layout],
-    factors: Sequence[FittedFactor],
+    factors: Sequence[Moved],
     at: Mapping[str, float] | None = None,
 ) -> Floats:
     """Slopes of the log step time of each candidate under its layout [n, factors]: d log(step time) / d log(factor).
@@ -346,7 +345,7 @@ def estimate_and_slopes(
     candidate: Candidates,
     context: Context,
     layout_among: Callable[[StepClasses], Layout],
-    factors: Sequence[FittedFactor],
+    factors: Sequence[Moved],
     at: Mapping[str, float] | None = None,
 ) -> Sloped:
     """`estimate_layout` of one candidate and its `sensitivities`, whose worlds begin with the estimate's own.
@@ -374,7 +373,7 @@ def estimate_and_slopes(
     return Sloped(first.classes, layout, estimate_placed(placed, layout), slopes)
 
 
-def _steps(context: Context, factors: Sequence[FittedFactor]) -> tuple[list[int], list[World]]:
+def _steps(context: Context, factors: Sequence[Moved]) -> tuple[list[int], list[World]]:
     """Numbers of the factors that a strategy of the context reads; worlds: as it is, then each of them a step on."""
     moved = [number for number, f in enumerate(factors) if any(reads(context, name) for name in f.multiplies)]
     return moved, [{}, *({factors[number].name: STEP} for number in moved)]
