@@ -66,8 +66,8 @@ def list_all(
         ]
         for entry in found
     ]
-    names = ("time", "author", "team", "source", "action", "object", "answered")
-    write_report(table_text([command_text(language(lang), name) for name in names], rows), None)
+    names = ("time", "author", "team", "source", "action")
+    write_report(table_text([*(command_text(language(lang), name) for name in names), "ID", "HTTP"], rows), None)
 
 
 @app.command(epilog="Example: autodeploy audit prune --older-than 52w")

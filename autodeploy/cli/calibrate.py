@@ -98,13 +98,8 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
 
     probe = read_probe_file(file)
     found = fit_probe(load_profile(profile_name), probe)
-    notify(
-        "probe_read",
-        count=len(probe.measurements),
-        device=probe.device.name,
-        ranks=probe.ranks,
-        skipped=len(probe.skipped),
-    )
+    read, skipped = len(probe.measurements), len(probe.skipped)
+    notify("measurements_on", where=f"{probe.device.name} x {probe.ranks}", count=f"{read}/{read + skipped}")
 
     def titles(*names: str) -> list[str]:
         return [command_text(current_language(), name) for name in names]
@@ -124,7 +119,7 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
         ]
         for each in found.agreements
     ]
-    columns = titles("class", "measurements", "error", "bias")
+    columns = titles("kind", "measurements", "error", "bias")
     talk(table_text(columns, rows, right=frozenset({1, 2, 3})))
     for each in found.changes:
         if each.limited:
@@ -209,7 +204,7 @@ def _traced(
 
 
 def _tell_factors(factors: dict[str, float]) -> None:
-    from autodeploy.cli.output import notify
+    from autodeploy.cli.output import talk
 
     for name, factor in factors.items():
-        notify("factor", name=f"  {name:<14}", factor=f"{factor:6.3f}")
+        talk(f"  {name:<14} x {factor:6.3f}")

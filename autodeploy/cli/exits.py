@@ -22,7 +22,7 @@ BAD_INPUT = 2
 INFEASIBLE = 3
 SERVICE_ERROR = 4
 
-_DATABASE_HINT = Message("cli.autodeploy_database_url_says_where_it_is")
+_DATABASE_HINT = "AUTODEPLOY_DATABASE_URL"
 
 
 def exit_code(status: Status) -> int:

@@ -42,7 +42,7 @@ def replay(
         figures = {"mean_before": found.mean_before, "mean_after": found.mean_after, "passes": passes}
         write_report(json_text({**figures, "runs": runs}), output)
     else:
-        names = ("run", "cluster", "measured", "error", "memory")
+        names = ("run", "cluster", "measured", "error", "peak_memory")
         titles = [command_text(language(lang), name) for name in names]
         rows = [
             [

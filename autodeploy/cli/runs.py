@@ -242,7 +242,7 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
 
 def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
     """The plan's prediction before and after, and the factors that moved it most."""
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.texts import command_text, titled
 
     names = ("step_time_s", "low_s", "high_s")
     was, now = ([_seconds(moved[when + name]) for name in names] for when in ("old_", ""))
@@ -255,7 +255,7 @@ def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
     if moved["moved_by"]:
         most = list(moved["moved_by"].items())[:SHOWN_FACTORS]
         by = ", ".join(f"{name} {_share(math.expm1(change))}" for name, change in most)
-        lines.append(command_text(lang, "moved_by", factors=by))
+        lines.append(titled(lang, command_text(lang, "moved"), by))
     return lines
 
 

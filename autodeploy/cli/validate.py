@@ -75,9 +75,9 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     """One line a run, then the summary: all errors are predicted / measured - 1 of speeds and of memory."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.texts import command_text, titled
 
-    names = ("run", "tokens_per_s_per_npu", "predicted", "error", "skipped")
+    names = ("run", "tokens_per_s_per_npu", "predicted", "error", "why")
     run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
     columns = [run, tokens, predicted, error, "GiB", predicted, error, skipped]
     trained = [row for row in report["rows"] if row.get("kind") != SERVED]
@@ -94,8 +94,8 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     if said:
         lines.append(command_text(lang, "notes") + "\n")
         lines += [f"  {name}: {in_language(text, lang)}\n" for name, text in said]
-    count = sum(1 for row in report["rows"] if row.get("skipped"))
-    lines.append(command_text(lang, "runs_skipped", count=len(report["rows"]), skipped=count) + "\n")
+    count = sum(1 for row in report["rows"] if not row.get("skipped"))
+    lines.append(titled(lang, command_text(lang, "runs"), f"{count}/{len(report['rows'])}") + "\n")
     return "".join(lines)
 
 
@@ -112,7 +112,7 @@ def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str]
     """Titles and rows: errors of each set of records, then of time by class."""
     from autodeploy.reports.texts import command_text
 
-    sets = [(command_text(lang, name), summary.get(name)) for name in ("time", "memory")]
+    sets = [(command_text(lang, name), summary.get(name)) for name in ("time", "peak_memory")]
     sets += [("TPOT", summary.get("tpot")), (command_text(lang, "rl"), summary.get("rl"))]
     sets += [(f"  {name}", values) for name, values in (summary.get("by_class") or {}).items()]
     shares = ("mape", "median_ape", "p90_ape")

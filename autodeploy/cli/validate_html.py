@@ -175,7 +175,7 @@ def _unmeasured_tables(report: UnmeasuredReport, lang: Language) -> Iterator[str
         ]
         for s in report.shapes
     ]
-    titles = [command_text(lang, name) for name in ("profile", "class", "shape", "number", "why", "runs")]
+    titles = [command_text(lang, name) for name in ("profile", "kind", "shape", "number", "why", "runs")]
     shapes = _table("", titles, each, frozenset({5}))
     yield f"<details>\n<summary>{command_text(lang, 'shape')} ({len(each)})</summary>\n{shapes}\n</details>"
 

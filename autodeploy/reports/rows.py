@@ -106,7 +106,7 @@ def what_differs(strategy: Strategy, other: Strategy, lang: Language) -> str:
         return ("+" if changed[0] in strategy.features else "-") + changed[0]
     if strategy.rl is not None and other.rl is not None and strategy.rl.generation != other.rl.generation:
         return generation_in_words(strategy.rl)
-    return report_text(lang, "other_layers")
+    return check_text(lang, "placement")
 
 
 def spare_table(plan_set: PlanSet, lang: Language) -> Table:

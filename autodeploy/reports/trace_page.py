@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from autodeploy.services.trace_comparison import TraceComparison, TracedOperator
 
 GIGA, TERA, MILLI = 1e9, 1e12, 1e3
-_OPERATORS = ("class", "operator", "shape", "trace_count", "trace_ms_a_step", "trace_rate", "trace_ratio")
-_EXCHANGES = ("operator", "group", "MB", "trace_count", "trace_ms_a_step", "trace_waiting", "trace_gb_per_s")
+_OPERATORS = ("kind", "operator", "shape", "trace_count", "ms/step", "throughput", "trace_ratio")
+_EXCHANGES = ("operator", "group", "MB", "trace_count", "ms/step", "trace_waiting", "GB/s")
 
 
 def trace_page(found: TraceComparison, lang: Language = "en") -> str:
@@ -45,20 +45,20 @@ def trace_page(found: TraceComparison, lang: Language = "en") -> str:
     if found.memory is not None:
         planned = "" if found.planned_peak_gib is None else f"{found.planned_peak_gib:.1f}"
         rows = [
-            [said("trace_allocated"), planned, f"{found.memory.allocated_gib:.1f}"],
-            [said("trace_reserved"), "", f"{found.memory.reserved_gib:.1f}"],
+            ["max_memory_allocated", planned, f"{found.memory.allocated_gib:.1f}"],
+            ["max_memory_reserved", "", f"{found.memory.reserved_gib:.1f}"],
         ]
         blocks.append(Block(said("peak_memory_gib"), table=table("", "predicted", "measured", rows=rows)))
     if found.classes:
         rows = [[said(f"kernel_{name}"), f"{MILLI * seconds:.4g}"] for name, seconds in found.classes]
         told = [said("trace_of_profile", profile=found.profile)]
-        blocks.append(Block(said("operator"), told, table("class", "trace_ms_a_step", rows=rows)))
+        blocks.append(Block(said("operator"), told, table("kind", "ms/step", rows=rows)))
         rows = [_operator(each, said(f"kernel_{each.operator_class}")) for each in found.operators]
         blocks.append(Block(table=table(*_OPERATORS, rows=rows)))
     if found.exchanges:
         rows = [_exchange(each, found.exchange_steps) for each in found.exchanges]
         blocks.append(Block(said("kernel_exchange"), table=table(*_EXCHANGES, "trace_links", rows=rows)))
-    return f"# {said('trace_title')}\n\n{in_markdown(*blocks)}"
+    return f"# {said('predicted_against_measured')}\n\n{in_markdown(*blocks)}"
 
 
 def _operator(each: TracedOperator, class_name: str) -> list[str]:

@@ -212,6 +212,6 @@ async def test_a_pasted_configuration_of_an_unknown_architecture_is_doubted(clie
     assert read.json()["errors"] == []
     assert read.json()["doubts"] == [
         "未知架构 NewForCausalLM，按 Llama 的键读取：请检查结果",
-        "/model/tie_word_embeddings = False：架构未知，且文件没有 tie_word_embeddings",
+        "/model/tie_word_embeddings = False：缺少 tie_word_embeddings",
         "未知，请确认其不影响预测：some_new_key",
     ]

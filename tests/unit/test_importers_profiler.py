@@ -220,7 +220,7 @@ def test_the_page_says_where_the_run_differs(folder: Path) -> None:
     assert page.count("computing") == 1
     assert "差值" in trace_page(found, "zh")
     alone = trace_page(compare_trace(read_profiler_output(folder), "ascend-800t-a2"))
-    assert "Parts of the step" not in alone
+    assert "share of the step" not in alone
 
 
 def test_calibrate_takes_a_folder_and_writes_the_page(
@@ -238,7 +238,7 @@ def test_calibrate_takes_a_folder_and_writes_the_page(
         seconds.append(float(gemm_s(4096.0, 2048.0, 8192.0, machine.rates)))
     # 229 TFLOPS are below what the profile says of such a product, and the fit follows as far as one shape can tell.
     assert 1.05 * seconds[0] < seconds[1] < 0.6e-3
-    assert page.read_text().startswith("# Where the run differs from the plan")
+    assert page.read_text().startswith("# Predicted against measured")
 
 
 def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
