@@ -96,9 +96,7 @@ class SearchReporter:
         better = incumbent is not None and incumbent != self._incumbent
         self._incumbent = incumbent
         message = (
-            Message("progress.best_so_far", step=incumbent)
-            if incumbent is not None
-            else Message("planner.no_plan_fits_yet")
+            Message("progress.best_so_far", step=incumbent) if incumbent is not None else Message("common.no_plan_fits")
         )
         self._send(
             "incumbent" if better else "solved",

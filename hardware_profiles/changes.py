@@ -43,7 +43,7 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
                 FieldProblem(
                     json_pointer([path]),
                     Message("field_fault.is_not_finite", value=repr(value)),
-                    Message("profiles.give_it_in", unit=known.unit),
+                    known.unit,
                 )
             )
         else:

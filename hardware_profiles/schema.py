@@ -423,7 +423,7 @@ class ProfileDocument(Document):
         if last:
             return "" if span == "cluster" else Message("field_fault.is_invalid", value=repr(span))
         if span == "supernode" and self.supernode_nodes is None:
-            return Message("specs.it_needs_field", name="supernode_nodes")
+            return Message("common.it_needs_field", name="supernode_nodes")
         if ranks is None or ranks <= inner:
             return Message("field_fault.is_invalid", value=repr(span))
         return ""

@@ -120,7 +120,7 @@ def cluster_topology(
         supernodes = _even_lengths(total, profile.ranks_per_node * (profile.supernode_nodes or 0))
     used = total if num_ranks is None else num_ranks
     if not 1 <= used <= total:
-        raise ProfileError(Message("profiles.ranks_asked_for_but_cluster_has", used=used, total=total))
+        raise ProfileError(Message("common.exceeds", one=f"num_ranks {used}", other=f"{total}"))
     lengths = [
         supernodes if document.span == "supernode" else _even_lengths(total, tier.ranks or 0)
         for document, tier in zip(profile.document.tiers, profile.tiers, strict=True)
@@ -193,10 +193,9 @@ def _check_blocks(profile: Profile, blocks: Sequence[tuple[int, int]]) -> None:
         if limit is not None and nodes_of[supernode] > limit:
             raise ProfileError(
                 Message(
-                    "profiles.supernode_is_given_nodes_but_one_holds",
-                    number=supernode,
-                    nodes=nodes_of[supernode],
-                    limit=limit,
+                    "common.exceeds",
+                    one=f"supernode {supernode}: nodes {nodes_of[supernode]}",
+                    other=f"supernode_nodes {limit}",
                 ),
                 path=f"/blocks/{index}/nodes",
                 hint=Message("field_fault.at_most", bound=limit),

@@ -85,7 +85,7 @@ def _strategy_of(spec: Spec, should_cancel: Callable[[], bool] | None) -> tuple[
     found = plan(spec, should_cancel=should_cancel)
     if not found.plans:
         raise SpecError(
-            Message("ablation.no_plan_fits_so_there_is_nothing_to"),
+            Message("common.no_plan_fits"),
             path="",
             hint=Message("ablation.give_strategy_or_see_autodeploy_plan"),
         )

@@ -89,7 +89,7 @@ def _run(
     spec = read_spec_document(laid_over(base, {"search": laid_over({"features": switches, "top_k": 1}, search)}))
     found = plan(spec)
     if not found.plans:
-        raise SpecError(Message("ablation.search_of_published_case_finds_no_plan_that"), path="/search")
+        raise SpecError(Message("common.no_plan_fits"), path="/search")
     if spec.training.rl is not None:
         return Run(spec, features, found.plans[0])
     return _made(spec, features, predict(prepare(spec), found.plans[0].strategy))

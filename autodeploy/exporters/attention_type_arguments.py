@@ -24,25 +24,25 @@ QWEN3_NEXT_SPEC = "mindspeed_llm.tasks.models.spec.qwen3_next_spec"
 # LongCat-Flash's.
 SHORTCUT_SPEC = "mindspeed_llm.tasks.models.spec.longcat_spec"
 
-NOWHERE = frozenset({"mechanism.chunked_attention", "specs.part_head_gates", "specs.part_sliding_heads"})
+NOWHERE = frozenset({"chunked_attention", "attention_head_gate", "sliding_attention_heads"})
 
 
-def special_attention(model: ModelSpec) -> tuple[Message, ...]:
-    """What the model's layers have that no Megatron-LM has flags for, in words."""
+def special_attention(model: ModelSpec) -> tuple[str, ...]:
+    """What the model's layers have that no Megatron-LM has flags for: fields, and a type of layers."""
     types, linear = model.layer_types or (), model.linear_attention
     found = {
-        "mechanism.chunked_attention": "chunked_attention" in types,
-        "mechanism.linear_attention": linear is not None,
-        "mechanism.sparse_attention": model.sparse_attention is not None,
-        "mechanism.output_gate": model.attention_output_gate,
-        "specs.part_head_gates": model.attention_head_gate,
-        "mechanism.compressed_attention": model.compressed_attention is not None,
-        "mechanism.hyper_connections": model.hyper_connections is not None,
-        "specs.part_sliding_heads": model.sliding_attention_heads is not None,
-        "specs.part_shortcut": model.shortcut_moe,
-        "specs.part_zero_experts": model.n_zero_experts > 0,
+        "chunked_attention": "chunked_attention" in types,
+        "linear_attention": linear is not None,
+        "sparse_attention": model.sparse_attention is not None,
+        "attention_output_gate": model.attention_output_gate,
+        "attention_head_gate": model.attention_head_gate,
+        "compressed_attention": model.compressed_attention is not None,
+        "hyper_connections": model.hyper_connections is not None,
+        "sliding_attention_heads": model.sliding_attention_heads is not None,
+        "shortcut_moe": model.shortcut_moe,
+        "n_zero_experts": model.n_zero_experts > 0,
     }
-    return tuple(Message(key) for key, present in found.items() if present)
+    return tuple(name for name, present in found.items() if present)
 
 
 def full_interval(model: ModelSpec) -> int | None:
@@ -129,7 +129,7 @@ def add_attention_types(arguments: LaunchArguments, model: ModelSpec) -> None:
     if not named:
         return
     interval, block, add = full_interval(model), "ATTENTION_ARGS", arguments.add
-    if any(name.key in NOWHERE for name in named) or release.framework != "mindspeed-llm":
+    if any(name in NOWHERE for name in named) or release.framework != "mindspeed-llm":
         refuse_special_attention(model, release)
     if model.compressed_attention is not None or model.hyper_connections is not None:
         add_compressed(arguments, model)

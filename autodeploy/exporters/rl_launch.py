@@ -68,7 +68,7 @@ def rl_launch(
     rl, layout, title = spec.training.rl, plan.strategy.rl, title_of(target)
     if rl is None or layout is None:
         raise UnsupportedError(
-            Message("specs.it_needs_field", name="training.kind: rl_post_training"),
+            Message("common.it_needs_field", name="training.kind: rl_post_training"),
             path="/to",
             hint="training.kind: rl_post_training",
         )

@@ -72,11 +72,11 @@ def _refuse(launch: RlLaunch) -> None:
     strategy, layout = launch.launch.plan.strategy, launch.layout
     fault = path = ""
     if layout.partial_rollout and (layout.placement == "colocated" or not layout.staleness):
-        fault, path = Message("specs.it_needs_field", name="placement: async, staleness: 1"), "partial_rollout"
+        fault, path = Message("common.it_needs_field", name="placement: async, staleness: 1"), "partial_rollout"
     elif strategy.fsdp and max(strategy.tp, strategy.pp, strategy.ep) > 1:
-        fault, path = Message("specs.it_needs_field", name="tp: 1, pp: 1, ep: 1"), "../fsdp"
+        fault, path = Message("common.it_needs_field", name="tp: 1, pp: 1, ep: 1"), "../fsdp"
     elif strategy.fsdp and strategy.cp > 1 and strategy.cp_algo != "ulysses":
-        fault, path = Message("specs.it_needs_field", name="cp_algo: ulysses"), "../cp_algo"
+        fault, path = Message("common.it_needs_field", name="cp_algo: ulysses"), "../cp_algo"
     elif launch.layout.generation.engine == "vllm-ascend" and launch.vendor != "huawei":
         fault, path = f"generation.engine: vllm-ascend ({launch.vendor})", "generation/engine"
     if fault:

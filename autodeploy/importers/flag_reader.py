@@ -89,7 +89,7 @@ class FlagReader:
                 Message("importers.set_it", option=f"--set {name[:40]}=VALUE"),
             )
         if not given.values:
-            self.fail(flag, Message("stack.takes_value", flag=flag))
+            self.fail(flag, Message("stack.takes_values", flag=flag, expected="1", found=0))
         self.log.take(given.place, field, given.text)
         return given.text.strip()
 

@@ -334,7 +334,7 @@ NOT_MODELLED: dict[str, str] = {
     "is_encoder_decoder": Message("mechanism.encoder"),
     "compress_ratios": Message("mechanism.compressed_attention"),
     "hc_mult": Message("mechanism.hyper_connections"),
-    "zero_expert_num": Message("specs.part_zero_experts"),
+    "zero_expert_num": "n_zero_experts",
     "attn_res_block_size": Message("mechanism.attention_residuals"),
     "routed_expert_hidden_size": Message("mechanism.latent_experts"),
     "moe_latent_size": Message("mechanism.latent_experts"),

@@ -111,7 +111,7 @@ def _planned(spec: Spec, plan: Callable[[Spec], PlanSet]) -> tuple[Plan | None, 
         found = plan(spec)
     except SpecError as error:
         return None, error.errors[0].message
-    return (found.plans[0], None) if found.plans else (None, Message("planner.nothing_fits_on_cards_that_are_left"))
+    return (found.plans[0], None) if found.plans else (None, Message("common.no_plan_fits"))
 
 
 def _spare(spec: Spec, today: Plan, plan: Plan, vendor: str) -> SparePlan:

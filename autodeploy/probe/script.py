@@ -38,7 +38,7 @@ def request_of(spec: Spec, plans: Sequence[Plan], *, nodes: int = 1, ranks: int 
         where there is no plan to take shapes from.
     """
     if not plans:
-        raise SpecError(Message("probe.no_plan_fits"))
+        raise SpecError(Message("common.no_plan_fits"))
     profile = profile_of(spec.cluster)
     wanted = Wanted(ranks or nodes * profile.ranks_per_node)
     for plan in plans[:MOST_PLANS]:

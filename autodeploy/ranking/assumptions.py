@@ -80,10 +80,9 @@ def _expert_notes(candidate: Candidates, context: Context) -> list[str]:
         )
     elif levels and "expert_migration" in context.mechanisms:
         moved = migrated_balance(context.loads, groups)
-        measured = context.loads.series is not None and not context.loads.of_ranks
         notes.append(
             Message(
-                "ranking.experts_move_where_it_pays" + ("" if measured else "_lognormal"),
+                "ranking.experts_move_where_it_pays",
                 steps=context.loads.levelling.interval_steps,
                 before=placed,
                 after=float(moved.compute[0]),

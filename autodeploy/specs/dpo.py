@@ -29,16 +29,11 @@ class DpoSpec(Document):
     loss: Annotated[DpoLoss, Field(description="of the difference of log ratios")] = "sigmoid"
 
 
-# Fields of a model, and what of it no reference is modelled for where they say something.
-_UNMODELLED: Final = {
-    "n_routed_experts": Message("specs.part_experts"),
-    "linear_attention": Message("mechanism.linear_attention"),
-    "num_nextn_predict_layers": Message("specs.part_mtp"),
-    "tie_word_embeddings": Message("specs.part_tied_embeddings"),
-}
+# Fields of a model that no reference is modelled for where they say something.
+_UNMODELLED: Final = ("n_routed_experts", "linear_attention", "num_nextn_predict_layers", "tie_word_embeddings")
 
 
 def unmodelled_with_reference(value_of: Callable[[str], object]) -> str | None:
     """Why preference tuning of a model is not modelled yet; None where it is. value_of : a field of the model."""
-    found = next((what for field, what in _UNMODELLED.items() if value_of(field)), None)
+    found = next((field for field in _UNMODELLED if value_of(field)), None)
     return found and Message("specs.not_modelled_with", one="kind: dpo", other=found)

@@ -37,6 +37,4 @@ def fresh_overlay_warning(spec: Spec, now: datetime) -> str | None:
         "cluster": spec.cluster.ledger_name,
         "when": f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
     }
-    if not by:
-        return Message("specs.measured_runs_changed_predictions", **said)
-    return Message("specs.measured_runs_changed_predictions_by_key", **said, key=by)
+    return Message("specs.measured_runs_changed_predictions", **said, key=by or "-")

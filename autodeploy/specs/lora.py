@@ -74,18 +74,11 @@ def _layer_widths(model: ModelSpec, names: tuple[str, ...], *, moe: bool, active
     return sum(sizes[name] for name in names)
 
 
-# Fields of a model, and what of it no adapters are modelled for where they say something.
-_UNMODELLED: Final = {
-    "sparse_attention": Message("specs.part_indexer"),
-    "linear_attention": Message("mechanism.linear_attention"),
-    "compressed_attention": Message("mechanism.compressed_attention"),
-    "hyper_connections": Message("mechanism.hyper_connections"),
-    "shortcut_moe": Message("specs.part_shortcut"),
-    "n_zero_experts": Message("specs.part_zero_experts"),
-    "sliding_attention_heads": Message("specs.part_sliding_heads"),
-    "attention_head_gate": Message("specs.part_head_gates"),
-    "num_nextn_predict_layers": Message("specs.part_mtp"),
-}
+# Fields of a model that no adapters are modelled for where they say something.
+_UNMODELLED: Final = (
+    *("sparse_attention", "linear_attention", "compressed_attention", "hyper_connections", "shortcut_moe"),
+    *("n_zero_experts", "sliding_attention_heads", "attention_head_gate", "num_nextn_predict_layers"),
+)
 EXPERT_TARGETS: Final = frozenset({"linear_fc1", "linear_fc2"})
 
 
@@ -95,9 +88,9 @@ def unmodelled_with_adapters(value_of: Callable[[str], object], targets: Iterabl
     Experts have adapters beside both of their matrices, whatever the targets are (MindSpeed-LLM @c77308a1,
     tasks/posttrain/lora/moe/experts.py): targets have to say so.
     """
-    found = next((what for field, what in _UNMODELLED.items() if value_of(field)), None)
+    found = next((field for field in _UNMODELLED if value_of(field)), None)
     if found is None and value_of("kv_lora_rank") and not value_of("q_lora_rank"):
-        found = Message("specs.part_uncompressed_queries")
+        found = "kv_lora_rank, q_lora_rank: null"
     if found is None and value_of("n_routed_experts") and not set(targets) >= EXPERT_TARGETS:
         found = Message("specs.part_experts_of_one_matrix")
     return found and Message("specs.not_modelled_with", one="lora", other=found)

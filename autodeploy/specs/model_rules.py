@@ -73,7 +73,7 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
             found.append(
                 (
                     name,
-                    Message("specs.it_needs_field", name="kv_lora_rank"),
+                    Message("common.it_needs_field", name="kv_lora_rank"),
                     Message("common.leave_it_out_or", instead="kv_lora_rank"),
                 )
             )
@@ -127,7 +127,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         found.append(
             (
                 "linear_attention",
-                Message("specs.it_needs_field", name="layer_types: linear_attention"),
+                Message("common.it_needs_field", name="layer_types: linear_attention"),
                 Message("common.leave_it_out"),
             )
         )
@@ -151,7 +151,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         found.append(
             (
                 "sliding_attention_heads",
-                Message("specs.it_needs_field", name="layer_types: sliding_attention"),
+                Message("common.it_needs_field", name="layer_types: sliding_attention"),
                 Message("common.leave_it_out"),
             )
         )
@@ -169,7 +169,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         found.append(
             (
                 "sparse_attention",
-                Message("specs.it_needs_field", name="kv_lora_rank"),
+                Message("common.it_needs_field", name="kv_lora_rank"),
                 Message("common.leave_it_out_or", instead="kv_lora_rank"),
             )
         )
@@ -228,7 +228,7 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
     if experts is None:
         hint = Message("common.leave_it_out_or", instead="n_routed_experts")
         return [
-            (name, Message("specs.it_needs_field", name="n_routed_experts"), hint)
+            (name, Message("common.it_needs_field", name="n_routed_experts"), hint)
             for name in _EXPERT_FIELDS
             if getattr(model, name)
         ]
@@ -261,7 +261,7 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
         message = Message("specs.every_layer_is_dense_but_there_are_routed")
         found.append(("n_routed_experts", message, ""))
     if model.shared_expert_intermediate_size is not None and model.n_shared_experts == 0:
-        message = Message("specs.it_needs_field", name="n_shared_experts")
+        message = Message("common.it_needs_field", name="n_shared_experts")
         found.append(("shared_expert_intermediate_size", message, "n_shared_experts: 1"))
     return found + _shortcut_faults(model) + _group_faults(model, experts, top_k)
 
@@ -300,7 +300,7 @@ def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fau
             [
                 (
                     "topk_group",
-                    Message("specs.it_needs_field", name="n_group"),
+                    Message("common.it_needs_field", name="n_group"),
                     Message("common.leave_it_out_or", instead="n_group"),
                 )
             ]

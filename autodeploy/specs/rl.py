@@ -111,7 +111,7 @@ class ResponseLength(Document):
     def _spread_around_a_mean(cls, value: float | None, info: ValidationInfo) -> float | None:
         if value is not None and "mean" in info.data and info.data["mean"] is None:
             raise FieldFault(
-                Message("specs.it_needs_field", name="mean"), Message("common.leave_it_out_or", instead="mean")
+                Message("common.it_needs_field", name="mean"), Message("common.leave_it_out_or", instead="mean")
             )
         return value
 
@@ -229,7 +229,7 @@ class RlTraining(Document):
         algorithm = info.data.get("algorithm")
         if value is not None and algorithm is not None and algorithm != "ppo":
             raise FieldFault(
-                Message("specs.it_needs_field", name="algorithm: ppo"),
+                Message("common.it_needs_field", name="algorithm: ppo"),
                 Message("common.leave_it_out_or", instead="algorithm: ppo"),
             )
         return value
@@ -283,7 +283,7 @@ class RlStrategy(Document):
         placement = info.data.get("placement")
         if value and placement is not None and placement != "async":
             raise FieldFault(
-                Message("specs.it_needs_field", name="placement: async"),
+                Message("common.it_needs_field", name="placement: async"),
                 Message("common.leave_it_out_or", instead="placement: async"),
             )
         return value
@@ -297,7 +297,7 @@ class RlStrategy(Document):
         placement = info.data.get("placement")
         if value and placement is not None and placement != "colocated":
             raise FieldFault(
-                Message("specs.it_needs_field", name="placement: colocated"),
+                Message("common.it_needs_field", name="placement: colocated"),
                 Message("common.leave_it_out_or", instead="placement: colocated"),
             )
         return value

@@ -27,7 +27,7 @@ def _of_pre_training(spec: Spec) -> Iterator[FieldError]:
     target = spec.search.target
     if FRAMEWORKS[target].post_trains:
         others = [name for name, each in FRAMEWORKS.items() if not each.post_trains]
-        message = Message("specs.it_needs_field", name="training.kind: rl_post_training")
+        message = Message("common.it_needs_field", name="training.kind: rl_post_training")
         yield FieldError("/search/target", message, Message("common.one_of", names=", ".join(others)))
     hint = Message("common.leave_it_out_or", instead="training.kind: rl_post_training")
     for field in AXES_OF:
@@ -35,11 +35,11 @@ def _of_pre_training(spec: Spec) -> Iterator[FieldError]:
             if axis.startswith("rl."):
                 yield FieldError(
                     f"/search/{field}/{axis}",
-                    Message("specs.it_needs_field", name="training.kind: rl_post_training"),
+                    Message("common.it_needs_field", name="training.kind: rl_post_training"),
                     hint,
                 )
     if spec.strategy is not None and spec.strategy.rl is not None:
-        yield FieldError("/strategy/rl", Message("specs.it_needs_field", name="training.kind: rl_post_training"), hint)
+        yield FieldError("/strategy/rl", Message("common.it_needs_field", name="training.kind: rl_post_training"), hint)
 
 
 def _of_reinforcement(spec: Spec) -> Iterator[FieldError]:
@@ -69,7 +69,7 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
     fixed: dict[str, Any] = {str(axis): value for axis, value in search.fix.items()}
     placement, generating = fixed.get("rl.placement"), fixed.get("rl.generation_npus")
     if fixed.get("rl.staleness") and placement not in (None, "async"):
-        message = Message("specs.it_needs_field", name="rl.placement: async")
+        message = Message("common.it_needs_field", name="rl.placement: async")
         yield FieldError(
             "/search/fix/rl.staleness", message, Message("common.leave_it_out_or", instead="rl.placement: async")
         )
@@ -83,7 +83,7 @@ def _pinned(search: SearchSpec, cards: int | None) -> Iterator[FieldError]:
     if generating is not None and cards is not None and generating >= cards:
         yield _none_trains("/search/fix/rl.generation_npus", generating, cards)
     if fixed.get("rl.offload", "none") != "none" and placement in ("separate", "async"):
-        message = Message("specs.it_needs_field", name="rl.placement: colocated")
+        message = Message("common.it_needs_field", name="rl.placement: colocated")
         yield FieldError(
             "/search/fix/rl.offload",
             message,

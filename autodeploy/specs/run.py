@@ -115,7 +115,7 @@ class RunSpec(Document):
                 Message(
                     "common.place",
                     place="checkpoint: asynchronous",
-                    message=Message("specs.it_needs_field", name="checkpoint_format: torch_dist"),
+                    message=Message("common.it_needs_field", name="checkpoint_format: torch_dist"),
                 )
             )
         if self.price_per_kwh is not None and self.npu_power_w is None:

@@ -175,7 +175,7 @@ class TrainingSpec(Document):
             raise FieldFault(Message("common.is_required", name="rl"), "rl: {prompts_per_step: 512, ...}")
         if value is not None and kind in {"pretrain", "sft", "dpo"}:
             raise FieldFault(
-                Message("specs.it_needs_field", name="kind: rl_post_training"),
+                Message("common.it_needs_field", name="kind: rl_post_training"),
                 Message("common.leave_it_out_or", instead="kind: rl_post_training"),
             )
         return value
@@ -197,7 +197,7 @@ class TrainingSpec(Document):
         kind = info.data.get("kind")
         if value is not None and kind not in {"dpo", None}:
             raise FieldFault(
-                Message("specs.it_needs_field", name="kind: dpo"),
+                Message("common.it_needs_field", name="kind: dpo"),
                 Message("common.leave_it_out_or", instead="kind: dpo"),
             )
         return value

@@ -15,12 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from autodeploy.messages import Message
-from autodeploy.stack.record_texts import record_text
+from autodeploy.stack.record_texts import RecordText, record_text
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from autodeploy.messages import Message
 
 Numerics = Literal["exact", "reordered", "lossy"]
 FlagValue = str | int | float
@@ -225,9 +226,9 @@ def _read(text: str) -> tuple[Feature, ...]:
     return tuple(_feature(name, document["area"], dict(row)) for name, row in document["features"].items())
 
 
-def _said(key: str, english: str) -> Message:
-    """A reason of a record; records that give the same one share the key of the first."""
-    return Message.of_record(_KEYS.setdefault(english, key), english)
+def _said(key: str, text: RecordText) -> Message:
+    """A reason of a record; records that give the same sentence share the key of the first."""
+    return record_text(_KEYS.setdefault(text, key) if isinstance(text, str) else key, text)
 
 
 def _feature(name: str, area: str, row: dict[str, Any]) -> Feature:

@@ -67,13 +67,17 @@ class RegisteredFlag:
 
     def _count_fault(self, count: int) -> str | None:
         if self.type == FLAG:
-            return Message("stack.takes_no_value", flag=self.name) if count else None
-        if self.nargs == "?":
-            return Message("stack.takes_one_value_at_most_not", flag=self.name, count=count) if count > 1 else None
-        if self.nargs in _MANY:
-            return Message("stack.takes_value", flag=self.name) if count < _MANY[self.nargs] else None
-        wanted = int(self.nargs or 1)
-        return None if count == wanted else f"{self.name} takes {wanted} value{'s' * (wanted > 1)}, not {count}"
+            least, most = 0, 0
+        elif self.nargs == "?":
+            least, most = 0, 1
+        elif self.nargs in _MANY:
+            least, most = _MANY[self.nargs], count
+        else:
+            least = most = int(self.nargs or 1)
+        if least <= count <= most:
+            return None
+        expected = f">= {least}" if self.nargs in _MANY else f"{least}" if least == most else f"{least}-{most}"
+        return Message("stack.takes_values", flag=self.name, expected=expected, found=count)
 
 
 def _is_number(text: str, kind: str) -> bool:

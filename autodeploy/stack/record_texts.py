@@ -12,7 +12,10 @@ from autodeploy.messages.catalogue import catalogue
 RecordText: TypeAlias = str | Mapping[str, list[str]]
 # Forms, texts of the catalogues under `common`. Their terms belong to no language: fields, flags, degrees, formulas.
 FORMS = frozenset(
-    {"needs", "excludes", "must_divide", "exceeds", "is_required", "is_on", "has_no_flag_for", "excludes_pairs"}
+    {
+        *("needs", "excludes", "must_divide", "exceeds", "is_required", "is_on", "has_no_flag_for", "excludes_pairs"),
+        *("it_needs_field", "excludes_it", "comes_with"),
+    }
 )
 
 

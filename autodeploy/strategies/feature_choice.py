@@ -127,7 +127,7 @@ class _Chooser:
             needed = next((each for each in self._needs(feature) if name in on and each not in on), None)
             if needed is None:
                 continue
-            reasons[name] = Message("specs.it_needs_field", name=needed)
+            reasons[name] = Message("common.it_needs_field", name=needed)
             if asked.get(name) == "on":
                 refuse(name, reasons[name], Message("strategies.switch_on_or_leave_it_at_auto", feature=needed))
             on.discard(name)

@@ -374,7 +374,7 @@ async def test_a_calibrate_key_moves_them_and_says_so(site: Site) -> None:
         after = await site.search(name)
         assert after["search"]["profile_hash"] != before["search"]["profile_hash"]
         (warning,) = [text for text in after["warnings"] if "measured runs changed" in text]
-        assert "by key vision-fitter" in warning
+        assert "API key vision-fitter" in warning
         # The numbers are everybody's, the run is its team's.
         report = after["search"]["spec"]["cluster"]["overlay"]["report"]
         assert (report["runs"], [found["run"] for found in report["measured"]]) == (runs, runs)

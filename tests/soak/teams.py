@@ -115,7 +115,7 @@ def _moved(clients: dict[str, httpx.Client]) -> tuple[float, int]:
     counted = clients["fitter"].post(f"/v1/plans/{plan['plan_id']}/runs", json=body)
     assert counted.status_code in {200, 201}, counted.text
     warnings = _planned(clients["other"])["warnings"]
-    return moved, sum("by key fitter" in warning for warning in warnings)
+    return moved, sum("API key fitter" in warning for warning in warnings)
 
 
 def _unnamed(clients: dict[str, httpx.Client]) -> int:

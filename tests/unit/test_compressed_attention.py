@@ -358,5 +358,5 @@ def test_preference_tuning_is_not_written() -> None:
 
 def test_a_release_without_its_flags_refuses_it_by_name() -> None:
     planned_once = planned(spec(tp=1, pp=2, ep=8, dp=8, moe_dispatcher="alltoall"))
-    with pytest.raises(UnsupportedError, match="compressed attention"):
+    with pytest.raises(UnsupportedError, match="compressed_attention"):
         export(*planned_once, "megatron")

@@ -170,7 +170,7 @@ def test_every_setting_has_its_source():
     [
         ("--make-it-fast", (), "unknown key --make-it-fast"),
         ("--balanced-moe-experts", (), "unknown key --balanced-moe-experts"),
-        ("--swiglu", (1,), "--swiglu takes no value"),
+        ("--swiglu", (1,), "number of values of --swiglu must be 0, not 1"),
         ("--num-layers", ("many",), "--num-layers takes a whole number, not 'many'"),
         ("--moe-token-dispatcher-type", ("hierarchical",), "--moe-token-dispatcher-type takes one of"),
     ],

@@ -20,7 +20,7 @@ def warning(overlay: Any, age: timedelta = timedelta(hours=1)) -> str | None:
     return fresh_overlay_warning(spec.model_copy(update={"cluster": cluster}), THEN + age)
 
 
-@pytest.mark.parametrize(("by", "said"), [("fitter", "by key fitter"), ("", "without an API key")])
+@pytest.mark.parametrize(("by", "said"), [("fitter", "(API key fitter)"), ("", "(API key -)")])
 def test_who_and_when_is_said_in_both_languages(by: str, said: str) -> None:
     found = warning(changed({"profile": "cloudmatrix-384"}, by, THEN))
     assert found is not None

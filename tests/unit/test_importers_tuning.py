@@ -85,7 +85,7 @@ def test_preference_tuning_with_its_loss_and_adapters() -> None:
 
 
 def test_models_beside_which_no_reference_is_modelled() -> None:
-    with pytest.raises(UnsupportedError, match="kind: dpo is not modelled with experts"):
+    with pytest.raises(UnsupportedError, match="kind: dpo is not modelled with n_routed_experts"):
         pairs("--is-pairwise-dataset --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128")
 
 
@@ -93,8 +93,8 @@ def test_models_beside_which_no_reference_is_modelled() -> None:
     ("flags", "what"),
     [
         ("--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 128", "experts with adapters on one matrix"),
-        (f"{LATENT} --kv-lora-rank 64", "latent attention without query compression"),
-        (f"{LATENT} --kv-lora-rank 64 --q-lora-rank 64 --enable-dsa-indexer", "an indexer"),
+        (f"{LATENT} --kv-lora-rank 64", "kv_lora_rank, q_lora_rank: null"),
+        (f"{LATENT} --kv-lora-rank 64 --q-lora-rank 64 --enable-dsa-indexer", "sparse_attention"),
     ],
 )
 def test_models_whose_adapters_are_not_modelled(flags: str, what: str) -> None:

@@ -174,9 +174,9 @@ def test_fine_tuning_of_all_parameters_is_a_step_of_pre_training() -> None:
 @pytest.mark.parametrize(
     ("changes", "path", "message"),
     [
-        ({"model": "deepseek-v3"}, "/training/lora", "multi-token prediction"),
-        ({"model": "step-3.5-flash"}, "/training/lora", "sliding layers"),
-        ({"model": "glm-5"}, "/training/lora", "an indexer"),
+        ({"model": "deepseek-v3"}, "/training/lora", "num_nextn_predict_layers"),
+        ({"model": "step-3.5-flash"}, "/training/lora", "sliding_attention_heads"),
+        ({"model": "glm-5"}, "/training/lora", "sparse_attention"),
     ],
 )
 def test_models_whose_adapters_are_not_modelled_are_refused_by_name(

@@ -80,13 +80,13 @@ def test_reports_hold_all_of_it(lang: Any) -> None:
 @pytest.mark.parametrize(
     ("lang", "said"),
     [
-        ("en", ["off (the model has no experts): coc, mc2", "off (switched off): ring"]),
-        ("zh", ["未使用（模型没有专家）：coc, mc2", "未使用（已关闭）：ring"]),
+        ("en", ["off (requires n_routed_experts): coc, mc2", "off (switched off): ring"]),
+        ("zh", ["未使用（需要 n_routed_experts）：coc, mc2", "未使用（已关闭）：ring"]),
     ],
 )
 def test_features_that_no_plan_may_use_are_listed_by_their_reasons(lang: Any, said: list[str]) -> None:
     """In Markdown and in the HTML report; the terminal's table has no room for them."""
-    no_experts = Message.of_record("feature.tp_extend_ep.moe", "the model has no experts")
+    no_experts = Message("common.it_needs_field", name="n_routed_experts")
     off = {"coc": no_experts, "ring": Message("strategies.switched_off"), "mc2": no_experts}
     found = plan_set().model_copy(update={"features_off": off})
     assert off_lines(found, lang) == said

@@ -176,7 +176,7 @@ def test_an_estimate_needs_a_strategy_that_the_cluster_can_hold() -> None:
     with pytest.raises(SpecError, match="strategy is required") as missing:
         estimate(spec_of())
     assert missing.value.errors[0].path == "/strategy"
-    with pytest.raises(SpecError, match="16 ranks, but the cluster has 8"):
+    with pytest.raises(SpecError, match="tp x pp x cp = 16 exceeds world 8"):
         estimate(spec_of().model_copy(update={"strategy": Strategy(tp=8, pp=2)}))
 
 

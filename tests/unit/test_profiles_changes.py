@@ -54,7 +54,7 @@ def test_all_bad_overrides_are_named_with_hints(profile: Profile) -> None:
         apply_overrides(profile, {"scale_out.gbps": 1.0, "host.synch_us": 2.0, "host.sync_us": float("nan")})
     assert [problem.path for problem in error.value.problems] == ["/scale_out.gbps", "/host.synch_us", "/host.sync_us"]
     assert "did you mean host.sync_us" in error.value.problems[1].hint
-    assert error.value.problems[2].hint == "give it in us"
+    assert error.value.problems[2].hint == "us"
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_layer_without_its_spec_is_not_the_shortcut_of_the_flags() -> None:
 def test_what_replaces_the_layer_of_experts_is_not_launched() -> None:
     choice = choose("mindspeed-llm")
     assert not {"moe_alltoall_overlap", "shared_expert_overlap", "capacity_drop", "shortcut_overlap"} & choice.on
-    assert "zero-computation experts" in choice.off_reasons["moe_alltoall_overlap"]
+    assert "n_zero_experts" in choice.off_reasons["moe_alltoall_overlap"]
 
 
 def test_the_shortcut_hides_nothing_unless_it_is_asked_for() -> None:
@@ -111,7 +111,7 @@ def test_the_shortcut_hides_nothing_unless_it_is_asked_for() -> None:
 
 
 def test_adapters_and_generation_of_it_are_refused_by_name() -> None:
-    assert "shortcut experts" in (unmodelled_with_adapters(lambda field: getattr(LONGCAT, field, None)) or "")
+    assert "shortcut_moe" in (unmodelled_with_adapters(lambda field: getattr(LONGCAT, field, None)) or "")
     with pytest.raises(UnsupportedError, match="shortcut experts"):
         rank_work(LONGCAT, 1, 1, 1)
 

@@ -62,7 +62,7 @@ def test_mc2_and_coc_exclude_each_other() -> None:
 
 def test_fused_collectives_exclude_mixture_of_experts() -> None:
     assert not {"mc2", "coc"} & choose("deepseek-v3", target="any").on
-    with pytest.raises(UnsupportedError, match="mixture of experts"):
+    with pytest.raises(UnsupportedError, match="n_routed_experts"):
         choose("deepseek-v3", features={"mc2": "on"})
 
 
@@ -115,7 +115,7 @@ def test_migration_and_mutual_routing_exclude_each_other() -> None:
     assert "expert_migration" in choice.on
     assert choice.off_reasons["mutual_routing"] == "excluded by expert_migration"
     assert "mutual_routing" not in choice.off_everywhere, "the faster of the two is chosen for each strategy"
-    assert choose("llama2-7b", target="megatron").off_everywhere["mutual_routing"] == "the model has no experts"
+    assert choose("llama2-7b", target="megatron").off_everywhere["mutual_routing"] == "requires n_routed_experts"
     asked = choose(target="any", features={"mutual_routing": "on"})
     assert asked.on & {"expert_migration", "mutual_routing"} == {"mutual_routing"}
 

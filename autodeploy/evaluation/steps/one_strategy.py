@@ -221,7 +221,7 @@ def _per_chunk(given: tuple[int, ...] | tuple[tuple[int, ...], ...], kind: str, 
             row = tuple(base + (1 if c < rest else 0) for c in range(vpp))
         if len(row) != vpp:
             raise SpecError(
-                Message("evaluation.stage_lists_chunks_vpp_is", count=len(row), vpp=vpp),
+                Message("common.entries_expected", count=vpp, found=len(row)),
                 path="/strategy/layers_per_stage",
             )
         rows.append(row)
@@ -346,7 +346,7 @@ def judged_candidate(context: Context, strategy: Strategy) -> Candidates:
     used = strategy.tp * strategy.pp * strategy.cp
     if used > context.world:
         raise SpecError(
-            Message("evaluation.tp_x_pp_x_cp_ranks_cluster_has", used=used, world=context.world),
+            Message("common.exceeds", one=f"tp x pp x cp = {used}", other=f"world {context.world}"),
             path="/strategy",
         )
     if context.fsdp and kinds.schedule(strategy.schedule).pairs:
