@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.measured import fits_time
-from autodeploy.calibration.predict import predict_record
 from docs.accuracy_page.aims import Line, apart_of, ascend_peaks, h100_groups, record_lines, residuals_of
 from docs.accuracy_page.errors import (
     Errors,
@@ -69,13 +66,3 @@ def measure(records: Sequence[Record]) -> Measures:
         splits=[size_split(split, records) for split in SPLITS],
         held={name: left_out_intervals(c) for name, c in calibrations.items()},
     )
-
-
-def memory_errors(records: Sequence[Record], profile: str) -> Errors:
-    """Errors of the peak, counted as measured, in runs of a few iterations; positive is too high. Nothing is fitted."""
-    logs = []
-    for record in records:
-        peak = record.measured.peak_memory_gib
-        if record.cluster.profile == profile and record.memory_regime == "first_step" and peak is not None:
-            logs.append(np.log(peak / predict_record(record).memory_gib))
-    return errors_of(np.array(logs, dtype=np.float64))

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 import pytest
 
 from autodeploy.calibration.calibrate import Calibration, calibrate
+from autodeploy.calibration.predict import predict_record
 from autodeploy.calibration.validate import validate
 from autodeploy.cli.validate_html import report_html
 from autodeploy.figures import figure_json
@@ -29,7 +30,6 @@ from docs.accuracy_page.errors import (
     runs_of,
     step_s,
 )
-from docs.accuracy_page.measures import memory_errors
 from docs.accuracy_page.page import aims_table, table
 from docs.accuracy_page.splits import Basis, left_out_intervals, log_sigma, rows_by_id, share_inside
 from docs.accuracy_page.worst import diagnoses, doubted, listed, misses
@@ -98,10 +98,11 @@ def test_one_anchor_removes_what_all_share() -> None:
     assert found.plain.mape == pytest.approx(errors_of(runs_of(h100()).in_sample).mape, abs=1e-9)
 
 
-def test_memory_counts_runs_of_the_first_step() -> None:
-    found = memory_errors(shipped_records(), H100)
-    assert found.n == 6
-    assert found.mape < 0.09
+def test_memory_of_megatron_bridge_is_met() -> None:
+    runs = [r for r in shipped_records() if r.id.startswith("mbridge_moonlight")]
+    shares = [predict_record(r).memory_gib / (r.measured.peak_memory_gib or 0.0) for r in runs]
+    assert len(shares) == 6
+    assert np.mean(np.abs(np.array(shares) - 1.0)) < 0.09
 
 
 def test_distance_widens_the_interval() -> None:
