@@ -20,7 +20,7 @@ from hypothesis.internal import charmap
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.intervalsets import IntervalSet
 
-from tests.support import cold_start, postgresql, short_reports
+from tests.support import cold_start, forked_server, postgresql, short_reports
 from tests.support.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -83,6 +83,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Forks what tests fork from, where tests run."""
+    if session.items and not session.config.option.collectonly:
+        forked_server.fork_and_wait()
 
 
 def _fold_skips(report: pytest.TestReport | pytest.CollectReport) -> None:

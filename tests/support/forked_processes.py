@@ -22,7 +22,7 @@ import pytest
 
 from autodeploy.jobs import pool_process
 from autodeploy.own_process import use_one_thread
-from tests.support import kept_processes
+from tests.support import forked_server, kept_processes
 from tests.support.kept_processes import KeptPool
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def _context() -> ForkServerContext:
     path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT)  # the server looks for modules before it is told where
     try:
-        forkserver.ensure_running()
+        with forked_server.in_place_of_an_interpreter():
+            forkserver.ensure_running()
     finally:
         if path is None:
             del os.environ["PYTHONPATH"]
@@ -160,10 +161,7 @@ def _fork_and_run(_path: str, arguments: Sequence[str], kept: Sequence[int]) -> 
     if pid:
         return pid
     try:
-        for name in os.listdir("/proc/self/fd"):
-            if (number := int(name)) > 2 and number not in kept:
-                with contextlib.suppress(OSError):
-                    os.close(number)
+        forked_server.close_all_but(kept)
         exec(arguments[-1])
     finally:
         os._exit(0)

@@ -123,12 +123,13 @@ def children_of(pid: int) -> list[int]:
 
 
 def _children(pid: int, word: bytes) -> list[tuple[int, int]]:
-    """Numbers and sessions of living processes that this one has made and whose command has that word."""
+    """Numbers and sessions of living processes that this one has made and whose name or command has that word."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            state, parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            command = (entry / "cmdline").read_bytes()
+            name, _, rest = (entry / "stat").read_text().rpartition(")")
+            state, parent, _, session = rest.split()[:4]
+            command = name.encode() + (entry / "cmdline").read_bytes()
         except OSError:
             continue
         if int(parent) == pid and state != "Z" and word in command:
