@@ -90,7 +90,7 @@ def _types(reader: Reader, layers: int) -> tuple[list[str], dict[str, int]]:
     found = types_of(numbers)
     if found is None:
         raise UnsupportedError(
-            Message("common.is_not_modelled_yet", what=Message("importers.entries_of_several_sizes")),
+            Message("common.is_not_modelled_yet", what=f"compress_ratios {sorted({*numbers})}"),
             path=path,
             hint=Message("importers.plan_model_of_same_size_without_it"),
         )

@@ -14,7 +14,6 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.hf_compressed import types_of
 from autodeploy.importers.megatron_layers import noop_numbers
 from autodeploy.messages import Message
-from autodeploy.specs.compressed_attention import INDEXED
 
 if TYPE_CHECKING:
     from autodeploy.importers.flag_reader import FlagReader
@@ -82,7 +81,7 @@ def read_compressed(reader: FlagReader, model: dict[str, Any], layers: int) -> d
         if not any([reader.switch(flag, "/model/compressed_attention") for flag in pair]) and reader.has(of):
             reader.refuse_mechanism(of, Message("importers.kind_without_kernel", kind=OF_THE_MODEL[of], flag=kernel))
     if not reader.switch("--enable-dsa-indexer", "/model/compressed_attention"):
-        reader.refuse_mechanism(RATIOS, Message("importers.entries_of_tokens_without_indexer", rate=INDEXED))
+        reader.refuse_mechanism(RATIOS, Message("mechanism.sparse_without_indexer"))
     types, rates = _types(reader, layers)
     sizes: dict[str, Any] = dict(rates)
     for field, (flag, usual) in SIZES.items():
@@ -135,5 +134,5 @@ def _types(reader: FlagReader, layers: int) -> tuple[list[str], dict[str, int]]:
         reader.fail(RATIOS, Message("common.entries_expected", count=layers, found=len(ratios)))
     found = types_of(ratios)
     if found is None:
-        reader.refuse_mechanism(RATIOS, Message("importers.entries_of_several_sizes"))
+        reader.refuse_mechanism(RATIOS, f"compress_ratios {sorted({*ratios})}")
     return found

@@ -274,7 +274,7 @@ def _read_allocator(reader: FlagReader) -> set[str]:
     """
     field, given = "/strategy/features", [name for name in ALLOCATORS if name in reader.script.environment]
     if not given:
-        reader.log.default(field, GROWING, Message("importers.as_frameworks_scripts_set_it"))
+        reader.log.default(field, GROWING, Message("importers.default_of", framework="pretrain_*.sh"))
         return set()
     texts = {name: reader.script.environment[name] for name in given}
     for name, text in texts.items():

@@ -115,7 +115,7 @@ class _Parser:
             if token == "(":
                 value = self.level(0)
                 if not self.tokens or self.tokens.pop(0) != ")":
-                    raise ExpressionError(Message("importers.is_never_closed", what="'('"))
+                    raise ExpressionError(Message("importers.missing", word="')'"))
                 return value
         finally:
             self.depth -= 1

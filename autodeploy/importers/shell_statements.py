@@ -254,7 +254,7 @@ class StatementReader(WordReader):
             if self.peek() in {"", "(", "<", ">", ";"}:
                 break
             words.append(self.word())
-        raise self.error(start, Message("importers.is_never_closed", what="'('"))
+        raise self.error(start, Message("importers.missing", word="')'"))
 
     def _skip_redirection(self, redirection: re.Match[str]) -> None:
         self.position = redirection.end()
