@@ -88,8 +88,8 @@ def knob_word(name: str, value: str, lang: Language) -> str:
     """A knob's value in words: schedules by their own names, switches as yes and no, others as they are."""
     known = texts(lang)
 
-    if value in {"true", "false"}:
-        return known["label.yes" if value == "true" else "label.no"]
+    if value in {"true", "false", "none"}:
+        return known[{"true": "label.yes", "false": "label.no", "none": "label.none"}[value]]
     if name == "schedule":
         return schedule(value).title_in(lang)
     return known.get(f"granularity.{value}", value)

@@ -129,7 +129,6 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
         reranked=views.reranked(search_id),
         export_formats=views.export_formats,
         launch_format=views.launch_format(context["best"], view.plan_set.search.spec["search"]["target"]),
-        profile_title=views.profile_title(view.plan_set.search.spec["cluster"]["profile"]),
     )
 
 

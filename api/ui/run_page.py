@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from api.ui.search_page import Share
-from autodeploy.reports.run_facts import cost_words, duration, prior_in_words, run_facts, size
+from autodeploy.reports.run_facts import checkpoint_line, cost_words, prior_in_words, run_facts
 from autodeploy.reports.wording import degrees
 
 if TYPE_CHECKING:
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.training_run import TrainingRun
 
-# Part of the run and the colour of the step's part that it is most like.
+# Part of the run, the key of its name, and the colour of the step's part that it is most like.
 PARTS = (
-    ("training_days", "compute_s"),
-    ("checkpoint_days", "exposed_swap_s"),
-    ("lost_work_days", "recompute_s"),
-    ("restart_days", "pipeline_bubble_s"),
-    ("layout_change_days", "imbalance_s"),
+    ("training_days", "new.training", "compute_s"),
+    ("checkpoint_days", "checkpoint", "exposed_swap_s"),
+    ("lost_work_days", "run.lost_work", "recompute_s"),
+    ("restart_days", "run.restart", "pipeline_bubble_s"),
+    ("layout_change_days", "run.layout_change", "imbalance_s"),
 )
 
 
@@ -35,11 +35,7 @@ class RunPage:
     phases: tuple[tuple[int, str], ...]
     priors: tuple[tuple[str, str, str], ...]
     cost: str
-    checkpoint: str
-    interval: str
-    failure: str
-    restart: str
-    pause: str
+    checkpoints: str
 
 
 def run_page(plan: Plan | None, lang: Language, names: dict[str, str]) -> RunPage | None:
@@ -57,20 +53,16 @@ def run_page(plan: Plan | None, lang: Language, names: dict[str, str]) -> RunPag
         phases=tuple(phases),
         priors=tuple((prior_in_words(p, lang), p.kind, p.note) for p in run.priors),
         cost=cost_words(run, lang),
-        checkpoint=size(run.checkpoint_gb),
-        interval=duration(run.checkpoint_interval_s),
-        failure=duration(3600.0 * run.failure_interval_h),
-        restart=duration(run.restart_s),
-        pause=duration(run.checkpoint_s),
+        checkpoints=checkpoint_line(run, lang),
     )
 
 
 def _shares(run: TrainingRun, names: dict[str, str]) -> tuple[Share, ...]:
     shares: list[Share] = []
     start = 0.0
-    for field, colour in PARTS:
+    for field, name, colour in PARTS:
         amount = getattr(run, field)
         if run.days and amount:
-            shares.append(Share(colour, names[f"run.{field}"], amount, amount / run.days, start))
+            shares.append(Share(colour, names[name], amount, amount / run.days, start))
             start += amount / run.days
     return tuple(shares)

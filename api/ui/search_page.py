@@ -13,7 +13,7 @@ from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS, picture_words
 from autodeploy import figures
 from autodeploy.figures.labels import is_reference, memory_names, part_names
 from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
-from autodeploy.reports.best_plan import axes_in_words, experts_line, lane_lines, measured_mfu, workload_in_words
+from autodeploy.reports.best_plan import axes_in_words, experts_line, header, lane_lines, measured_mfu
 from autodeploy.reports.breakdown import losses
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
 from autodeploy.reports.plan_report import menu_table
@@ -75,13 +75,6 @@ def step_shares(breakdown: Breakdown, step_time_s: float, lang: Language) -> tup
             shares.append(Share(field, part_names(lang)[field], part_s, part_s / step_time_s, start))
             start += part_s / step_time_s
     return tuple(shares)
-
-
-def largest_and_worst_loss(shares: tuple[Share, ...]) -> tuple[Share | None, Share | None]:
-    """The largest part, and the largest of those that are not the model's own computation."""
-    largest = max(shares, key=lambda share: share.amount, default=None)
-    losses = [share for share in shares if share.key not in {"compute_s", "optimizer_s"} and share is not largest]
-    return largest, max(losses, key=lambda share: share.amount, default=None)
 
 
 def recompute_words(recompute: Recompute, lang: Language = "en") -> str:
@@ -199,23 +192,21 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
     spec = plan_set.search.spec
     best = plan_set.plans[0] if plan_set.plans else None
     shares = step_shares(best.breakdown, best.step_time_s, lang) if best else ()
-    largest, loss = largest_and_worst_loss(shares)
     became = fates(plan_set)
+    heading, work = header(Spec.model_validate(spec), best, lang)
     return {
         "plan_set": plan_set,
         "spec": spec,
         "model": spec["model"],
         "training": spec["training"],
-        "work": workload_in_words(Spec.model_validate(spec), lang),
+        "heading": heading,
+        "work": work,
         **rl_context(best, lang),
-        "num_npus": number_of_cards(plan_set),
         "best": best,
         "rows": rows(plan_set, lang),
         "columns": columns(plan_set),
         "spares": spare_table(plan_set, lang),
         "shares": shares,
-        "largest": largest,
-        "loss": loss,
         "fates": became,
         "fate_kinds": fate_kinds(became, lang),
         "rule_texts": {rule.name: rule.text for rule in load_rules()},
@@ -233,7 +224,6 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "axes_in_words": axes_in_words,
         "times_faster": times_faster(plan_set),
         **recommendation(plan_set, lang),
-        "sequences": sequences_per_step(plan_set),
         "bound_words": bound_words(plan_set),
         "spec_text": spec_text(spec),
         "bar_colour": lambda share: share.key,
@@ -278,7 +268,6 @@ def recommendation(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
     """What plans are ranked by and rest on, what is faster on paper, and what the best is compared with."""
     best = plan_set.plans[0] if plan_set.plans else None
     fastest, reference = other_fastest(plan_set), plan_set.reference
-    apart = None if best is None or reference is None else reference.step_time_s / best.step_time_s - 1.0
     return {
         "rescaled": rescaled_line(plan_set, lang),
         "fastest": fastest,
@@ -294,18 +283,7 @@ def recommendation(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "expected": expected(best) if best else None,
         "expected_of": expected,
         "reference": reference_name(reference.label, lang) if reference else "",
-        "reference_slower": apart or None,
     }
-
-
-def sequences_per_step(plan_set: PlanSet) -> int:
-    """Sequences of a step: the batch that the best plan makes, which the planner may have moved a little."""
-    if not plan_set.plans:
-        return Spec.model_validate(plan_set.search.spec).training.global_batch_size.value
-    best, training = plan_set.plans[0], Spec.model_validate(plan_set.search.spec).training
-    if training.rl is not None:
-        return training.rl.samples
-    return round(best.tokens_per_s * best.step_time_s / training.seq_length)
 
 
 def bound_words(plan_set: PlanSet) -> str:
@@ -330,11 +308,3 @@ def _without_absent(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without_absent(v) for k, v in value.items() if v is not None and v != {} and v != []}
     return [_without_absent(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def number_of_cards(plan_set: PlanSet) -> int | None:
-    """Cards of the cluster: as given, as used by the best plan, or unknown for a cluster given by its blocks."""
-    given = plan_set.search.spec["cluster"].get("num_npus")
-    if given is not None:
-        return int(given)
-    return plan_set.plans[0].num_npus_used if plan_set.plans else None

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from autodeploy.specs.timeline import PipelineTimeline, Slot
 
 WORDS = "timeline."
+SHARED_WORDS = {
+    "stage": "stage",
+    "compute": "part.compute_s",
+    "communication": "label.profiler_communication",
+    "bubble": "part.pipeline_bubble_s",
+}
 TICKS_PER_S = 100_000
 """Instants are sent as whole ticks of 10 us: finer than a pixel of a second that fills a screen."""
 
@@ -61,8 +67,11 @@ def timeline_picture(timeline: PipelineTimeline, lang: Language) -> dict[str, An
         number = lanes[slot.stage].setdefault(own, len(lanes[slot.stage]))
         start = _ticks(slot.start_s)
         stages[slot.stage].append((start, _ticks(slot.end_s) - start, *_passes(slot), number))
+    known = texts(lang)
+    words = {name.removeprefix(WORDS): text for name, text in known.items() if name.startswith(WORDS)}
+    words |= {name: known[key] for name, key in SHARED_WORDS.items()}
     return {
-        "words": {name.removeprefix(WORDS): text for name, text in texts(lang).items() if name.startswith(WORDS)},
+        "words": words,
         "lead": timeline_lead(timeline, lang),
         "colours": SLOT_COLOURS | LANE_COLOURS,
         "ticks_per_s": TICKS_PER_S,

@@ -20,7 +20,7 @@ from autodeploy.importers.slips import slips
 from autodeploy.jobs.planning import load_planner
 from autodeploy.messages import Message
 from autodeploy.rehearsal.rehearse import smaller_than
-from autodeploy.reports.wording import short_degrees, system_title
+from autodeploy.reports.wording import short_degrees
 from autodeploy.services.access import ANYONE
 from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.services.what_if_intake import read_offers
@@ -324,10 +324,6 @@ class Views:
                 Message("common.there_is_no", what=Message("label.profile"), name=repr(name[:100])), hint=hint
             )
         return profile_page(load_profile(name))
-
-    def profile_title(self, name: str) -> str:
-        """What a person calls the profile; an own profile has its name."""
-        return system_title(name)
 
     def export_formats(self, plan: Plan) -> tuple[str, ...]:
         """What a plan can be exported to."""

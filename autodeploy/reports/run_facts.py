@@ -20,23 +20,26 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
         facts += [_phase(number, phase, lang) for number, phase in enumerate(run.phases, start=1)]
     if run.days is None:
         return [*facts, report_text(lang, "run_allow")]
-    facts.append(
-        report_text(
-            lang,
-            "run_checkpoint",
-            size=size(run.checkpoint_gb),
-            interval=duration(run.checkpoint_interval_s),
-            pause=duration(run.checkpoint_s),
-            failure=duration(3600.0 * run.failure_interval_h),
-            restart=duration(run.restart_s),
-        )
-    )
+    facts.append(checkpoint_line(run, lang))
     facts += [report_text(lang, f"run_recovery_{run.recovery}")] if run.recovery != "none" else []
     facts += [costs] if (costs := cost_words(run, lang)) else []
     if run.priors:
         known = report_text(lang, "semicolon").join(prior_in_words(each, lang) for each in run.priors)
         facts.append(titled(lang, report_text(lang, "assumptions"), known))
     return facts
+
+
+def checkpoint_line(run: TrainingRun, lang: Language) -> str:
+    """Checkpoints and failures: how large or how often, and what each takes."""
+    return report_text(
+        lang,
+        "run_checkpoint",
+        size=size(run.checkpoint_gb),
+        interval=duration(run.checkpoint_interval_s),
+        pause=duration(run.checkpoint_s),
+        failure=duration(3600.0 * run.failure_interval_h),
+        restart=duration(run.restart_s),
+    )
 
 
 def prior_in_words(prior: Prior, lang: Language) -> str:

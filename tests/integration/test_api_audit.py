@@ -125,8 +125,8 @@ async def test_what_pages_change_is_noted_alike(site: Site) -> None:
         ("vision-writer", "search.annotate", search_id),
     ]
     page = (await client.get(f"/searches/{search_id}?lang=en", headers=session)).text
-    assert "Submitted by vision-writer, team vision" in page
-    assert "Written by vision-writer" in page
+    assert "Author: vision-writer · Team: vision" in page
+    assert '<span class="help">Author: vision-writer</span>' in page
     listed = (await client.get("/?author=vision-writer", headers=session)).text
     assert f"/searches/{search_id}" in listed
     assert 'name="author" value="vision-writer"' in listed

@@ -46,7 +46,7 @@ RECOMMENDED = {
             "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features.",
             'title="EP 48, Adaptive Pipe">2 unproven</span>',
         ),
-        ("Confidence", "expected 140.7 s", "telechat2-512", "+8.2 %", "Uncertain numbers", "1.45", "2.9 %"),
+        ("Evidence", "expected 140.7 s", "telechat2-512", "+8.2 %", "Uncertain numbers", "1.45", "2.9 %"),
     ),
     "zh": (
         (
@@ -61,7 +61,7 @@ RECOMMENDED = {
             "41 种布局",
             'title="EP 48，Adaptive Pipe">2 项无实测</span>',
         ),
-        ("可信程度", "期望 140.7 s", "telechat2-512", "+8.2 %", "不确定的数", "1.45", "2.9 %"),
+        ("实测依据", "期望 140.7 s", "telechat2-512", "+8.2 %", "不确定的数", "1.45", "2.9 %"),
     ),
 }
 OLD = ("P(fits)", "Fastest on paper", "unproven", "Regret", "Uncertain numbers")

@@ -103,7 +103,7 @@ def test_what_forms_answer(chromium_browser: Browser, planned: Site) -> None:
             fits_every_width(page)
             if answer == ABLATION:
                 rows = page.locator(f"{ABLATION} tbody tr")
-                expect(rows.first).to_contain_text("all off")
+                expect(rows.first).to_contain_text("All features off")
                 assert rows.count() > 4
             page.evaluate(ALL_PARTS)
             page.evaluate(ALL_FOLDS)

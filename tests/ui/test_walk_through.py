@@ -43,7 +43,7 @@ def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planne
         page.wait_for_url(re.compile(rf"/searches/{search_id}\?lang=zh"))
         says = texts("zh")
         visitor.wait_for_charts()
-        page.get_by_role("button", name=says["compare.chosen"]).click()
+        page.get_by_role("button", name=says["site.compare"]).click()
         page.wait_for_url(re.compile(r"/compare\?"))
         assert page.locator("thead th").count() == 3
         visitor.open(f"/searches/{search_id}?lang=zh")
@@ -84,7 +84,7 @@ def _turn_a_knob(page: Page) -> None:
 
 def _ask_why_not(page: Page, says: dict[str, str]) -> None:
     page.locator("input[name=strategy]").fill("tp=16,pp=1")
-    page.get_by_role("button", name=says["plan.ask"]).click()
+    page.get_by_role("button", name=says["plan.why_not"]).click()
     answer = page.locator("section", has=page.locator("#why-not")).get_by_role("status")
     expect(answer).not_to_be_empty(timeout=60_000)
     assert re.search("[\u4e00-\u9fff]", answer.inner_text())

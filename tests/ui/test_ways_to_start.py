@@ -91,16 +91,3 @@ def test_a_pasted_file_with_faults_is_shown_in_its_own_way(visitor: Visitor) -> 
     expect(page.get_by_role("tab", selected=True)).to_have_text("A model's config.json")
     expect(page.locator("#spec-text")).to_be_visible()
     visitor.faults = [fault for fault in visitor.faults if "422" not in fault]
-
-
-def test_numbers_say_what_they_are(visitor: Visitor, site: Site) -> None:
-    page = visitor.open(f"/searches/{site.stored['good']}?lang=en")
-    mfu = page.locator("section.best .why", has_text="MFU")
-    expect(mfu.locator(".tip")).to_be_hidden()
-    mfu.hover()
-    expect(mfu.locator(".tip")).to_contain_text("recomputation not counted")
-    page.mouse.move(0, 0)
-    expect(mfu.locator(".tip")).to_be_hidden()
-    mfu.focus()
-    expect(mfu.locator(".tip")).to_be_visible()
-    assert page.evaluate(FITS)

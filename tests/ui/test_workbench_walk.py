@@ -111,7 +111,7 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(chromium_browser: 
         assert page.locator("#knob-routing_imbalance").input_value() == "2.0"
         expect(page.locator("[data-key='against']")).to_contain_text("%", timeout=20_000)
         fits_every_width(page)
-        _go_to(page, page.get_by_role("button", name="Script of the change"))
+        _go_to(page, page.get_by_role("button", name="Launch file for"))
         with page.expect_download(timeout=60_000) as started:
             page.keyboard.press("Enter")
         document = import_document(started.value.path().read_text(), "launch.sh").document
@@ -119,7 +119,7 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(chromium_browser: 
         _go_to(page, page.locator(".crumb a").nth(1))
         page.keyboard.press("Enter")
         page.wait_for_url(re.compile(r"/searches/srch_\w+"))
-        _go_to(page, page.get_by_role("button", name="Compare the chosen plans"))
+        _go_to(page, page.get_by_role("button", name="Compare"))
         page.keyboard.press("Enter")
         page.wait_for_url(re.compile(r"/compare\?"))
         expect(page.locator("pre.diff ins").first).to_be_visible()

@@ -4,7 +4,6 @@
   if (!section) return;
   const address = `${document.body.dataset.root}/v1/searches/${encodeURIComponent(section.dataset.search)}`;
   const message = document.getElementById("progress-message");
-  const title = document.getElementById("progress-title");
   const badge = document.querySelector("h1 .status");
   const finished = new Set(["optimal", "feasible", "infeasible", "cancelled", "failed"]);
   const numbers = new Intl.NumberFormat("en");
@@ -41,7 +40,6 @@
   }, QUEUE_MS);
 
   const running = () => {
-    title.textContent = message.dataset.running;
     badge.textContent = message.dataset.status;
     badge.className = "status status-running";
     noWorker.hidden = true;
@@ -57,11 +55,10 @@
     message.textContent = said(progress);
   };
 
-  // The numbers below as one sentence, for those who hear the page.
-  const said = ({ incumbent_s: step, solved, enumerated }) => {
+  // What is new below, for those who hear the page.
+  const said = ({ incumbent_s: step, solved }) => {
     if (typeof step === "number") return message.dataset.best.replace("{}", words.seconds(step));
-    if (solved) return message.dataset.none;
-    return enumerated ? message.dataset.enumerated.replace("{}", words.count(enumerated)) : "";
+    return solved ? message.dataset.none : "";
   };
 
   const seen = (status) => {

@@ -4,7 +4,6 @@
   const figure = document.getElementById("progress-curve");
   if (!section || !figure) return;
   const canvas = figure.querySelector(".canvas");
-  const text = document.getElementById("progress-curve-text");
   const rules = document.getElementById("progress-rules");
   const meanings = JSON.parse(document.getElementById("rule-texts").textContent);
   const numbers = new Intl.NumberFormat("en");
@@ -29,7 +28,6 @@
   };
 
   const last = (points) => (points.length ? points[points.length - 1][1] : null);
-  const seconds = (value) => (value === null ? "–" : `${value.toFixed(value < 100 ? 2 : 1)} s`);
 
   const draw = () => {
     waiting = false;
@@ -58,10 +56,6 @@
       picture.append(svg("path", { class: name, d: `${path.join("")}H${x(end_s)}` }));
     }
     canvas.replaceChildren(picture);
-    text.textContent = text.dataset.text
-      .replace("{elapsed}", seconds(elapsed_s))
-      .replace("{best}", seconds(last(series.incumbent_s)))
-      .replace("{bound}", seconds(last(series.bound_s)));
   };
 
   const listRules = (counts, enumerated) => {

@@ -359,7 +359,7 @@
     (entries) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
       seen.disconnect();
-      read().catch((error) => (said.textContent = `${box.dataset.failed}: ${error.message}`));
+      read().catch((error) => (said.textContent = error.message));
     },
     { rootMargin: "200px" },
   );

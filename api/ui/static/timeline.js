@@ -210,7 +210,7 @@
     };
     const gap = (number) => {
       const [from, idle] = [number ? endOf(slots[number - 1]) : 0, idleBefore(slots, number)];
-      if (isRest(slots, number)) block(from, slots[number][START], inks.line, () => [data.words.rest, "…"], inks.quiet);
+      if (isRest(slots, number)) block(from, slots[number][START], inks.line, () => ["…"], inks.quiet);
       else if (idle > 0 && at(from + idle) > EDGE.left) {
         const wide = (idle / (view[1] - view[0])) * width();
         const texts = () => [`${data.words.bubble} ${seconds(idle)}`];
@@ -316,9 +316,8 @@
     const slot = slots[number];
     const lanes = LANES.map((lane, i) => `${words[lane]} ${seconds(data.lanes[stage][slot[LANE]][i])}`);
     const idle = idleBefore(slots, number);
-    const begins = words.slot.replace("{stage}", stage).replace("{slot}", fullName(slot));
     const when = words.when.replace("{length}", seconds(slot[LENGTH])).replace("{start}", seconds(slot[START]));
-    return [`${begins} (${words[kind(slot)]}): ${when}`, ...lanes, ...(idle ? [`${words.idle_before} ${seconds(idle)}`] : [])].join(" · ");
+    return [`${words.stage} ${stage}, ${fullName(slot)} (${words[kind(slot)]}): ${when}`, ...lanes, ...(idle ? [`${words.idle_before} ${seconds(idle)}`] : [])].join(" · ");
   };
   const choose = (stage, number, follow) => {
     const slots = data.slots[stage];
@@ -474,7 +473,7 @@
     (entries) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
       seen.disconnect();
-      read().catch((error) => (chosenText.textContent = `${box.dataset.failed}: ${error.message}`));
+      read().catch((error) => (chosenText.textContent = error.message));
     },
     { rootMargin: "300px" },
   );
