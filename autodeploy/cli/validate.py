@@ -127,6 +127,7 @@ def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str]
 
 def unmeasured_table(report: UnmeasuredReport, lang: Language) -> Table:
     """Classes of shapes of which some have no measured efficiency: of how many, and how far these reach."""
+    from autodeploy.messages import text_of
     from autodeploy.reports.tables import Table
     from autodeploy.reports.texts import command_text
 
@@ -135,8 +136,8 @@ def unmeasured_table(report: UnmeasuredReport, lang: Language) -> Table:
         for c in report.classes
         if c.unmeasured
     ]
-    titles = ("number", "kind", "unmeasured_column", "shape")
-    return Table([command_text(lang, name) for name in titles], rows, {2})
+    number, kind, shape = (command_text(lang, name) for name in ("number", "kind", "shape"))
+    return Table([number, kind, text_of(lang, "shape_reason.not_measured"), shape], rows, {2})
 
 
 def extent_words(extent: Mapping[str, tuple[int, int]]) -> str:

@@ -66,7 +66,7 @@ def refuse_special_attention(model: ModelSpec, release: Release) -> None:
     named = special_attention(model)
     if named:
         raise UnsupportedError(
-            Message("exporters.has_no_flags_for", release=release.title, what=named[0]),
+            Message("exporters.has_no_flag_in", framework=release.title, name=named[0]),
             path="/to",
             hint=Message("exporters.export_to", names="json"),
         )
@@ -100,9 +100,9 @@ def refuse_split_groups(model: ModelSpec, placed: Placement) -> None:
 def _add_shared_keys(arguments: LaunchArguments, sparse: SparseAttention) -> None:
     if not arguments.knows("--index-topk-freq"):
         message = Message(
-            "exporters.has_no_flags_for",
-            release=arguments.release.title,
-            what=Message("mechanism.shared_index_pattern"),
+            "exporters.has_no_flag_in",
+            framework=arguments.release.title,
+            name=Message("mechanism.shared_index_pattern"),
         )
         raise UnsupportedError(message, path="/to", hint=Message("exporters.export_to", names="json"))
     arguments.add("ATTENTION_ARGS", "--index-topk-freq", sparse.index_topk_freq)

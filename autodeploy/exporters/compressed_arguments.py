@@ -64,7 +64,7 @@ def refuse_unlaunched(arguments: LaunchArguments, model: ModelSpec) -> None:
         what = f"hc_mult {streams.hc_mult}, hc_sinkhorn_iters {streams.hc_sinkhorn_iters}"
     if what is not None:
         raise UnsupportedError(
-            Message("exporters.has_no_flags_for", release=release.title, what=what),
+            Message("exporters.has_no_flag_in", framework=release.title, name=what),
             path="/to",
             hint=Message("exporters.export_to", names="json"),
         )
@@ -80,11 +80,7 @@ def refuse_pairs(arguments: LaunchArguments, training: TrainingSpec) -> None:
     """
     if training.kind == "dpo":
         raise UnsupportedError(
-            Message(
-                "exporters.has_no_flags_for",
-                release=arguments.release.title,
-                what="training.kind dpo",
-            ),
+            Message("exporters.has_no_flag_in", framework=arguments.release.title, name="training.kind dpo"),
             path="/to",
             hint=Message("exporters.export_to", names="json"),
         )

@@ -137,7 +137,7 @@ def add_experts(arguments: LaunchArguments, spec: Spec, ep: int) -> None:
     add(block, "--first-k-dense-replace", dense or -1)
     add(block, "--moe-layer-freq", 1 if dense else -1)
     if model.mlp_only_layers:
-        message = Message("exporters.has_no_flags_for", release=arguments.release.title, what="mlp_only_layers")
+        message = Message("exporters.has_no_flag_in", framework=arguments.release.title, name="mlp_only_layers")
         raise UnsupportedError(message, path="/to", hint=Message("exporters.export_to", names="json"))
 
 

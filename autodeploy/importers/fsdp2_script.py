@@ -51,7 +51,7 @@ def import_fsdp2_script(
     words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
     if words is None:
         raise SpecError(
-            Message("importers.missing", word=PROGRAM),
+            Message("common.missing", word=PROGRAM),
             hint=Message("importers.give_script_with_command"),
         )
     at = next(index for index, word in enumerate(words) if _is_program(word))

@@ -190,7 +190,7 @@ class Reader:
         if unknown:
             more = f" and {len(unknown) - MAX_SHOWN} more" if len(unknown) > MAX_SHOWN else ""
             named = ", ".join(unknown[:MAX_SHOWN]) + more
-            self.log.doubt("", "", Message("importers.unknown_keys", names=named))
+            self.log.doubt("", "", Message("common.place", place=named, message=CHECK))
 
     def unread(self) -> list[tuple[str, Any]]:
         """Keys that nothing has read, those of sections by the section's name and their own."""
@@ -348,9 +348,7 @@ def _read_layers(reader: Reader) -> dict[str, Any]:
         tied = reader.architecture.tied_by_default
         reader.log.default("tie_word_embeddings", tied, Message("importers.default_of", framework="Hugging Face"))
         if not reader.architecture.known:  # transformers ties where neither the file nor the architecture says
-            reader.log.doubt(
-                "/model/tie_word_embeddings", tied, Message("importers.missing", word="tie_word_embeddings")
-            )
+            reader.log.doubt("/model/tie_word_embeddings", tied, Message("common.missing", word="tie_word_embeddings"))
     fields["tie_word_embeddings"] = tied
     fields["hidden_act"] = _activation(reader)
     types = read_attention_types(reader, layers or 0)

@@ -78,7 +78,7 @@ class Imported:
         names = [flag.name[:60] for flag in self.kept]
         more = f" and {len(names) - SHOWN_UNKNOWN} more" if len(names) > SHOWN_UNKNOWN else ""
         named = ", ".join(names[:SHOWN_UNKNOWN]) + more
-        return (Message("importers.unknown_keys", names=named),)
+        return (Message("common.place", place=named, message=Message("importers.unknown_key")),)
 
     def with_doubts(self) -> Imported:
         """The same with its doubts in the document, so that they travel with the spec."""

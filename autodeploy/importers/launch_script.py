@@ -138,7 +138,7 @@ def _training_words(followed: Followed) -> tuple[list[Value], str]:
         return held, "its variables"
     refuse_program(word.text for _, words in followed.commands for word in words)
     raise SpecError(
-        Message("importers.missing", word=", ".join(sorted(SHAPE))),
+        Message("common.missing", word=", ".join(sorted(SHAPE))),
         hint=Message("importers.give_script_with_command"),
     )
 

@@ -65,12 +65,12 @@ def read_npu_topology(text: str) -> NpuTopology:
         )
     if missing := [name for name in columns if name not in rows]:
         raise SpecError(
-            Message("importers.missing", word=missing[0]),
+            Message("common.missing", word=missing[0]),
             hint=Message("importers.output_of", command="npu-smi info -t topo"),
         )
     for name, (line, links) in rows.items():
         if name not in columns:
-            raise bad_line(line, Message("importers.missing", word=name))
+            raise bad_line(line, Message("common.missing", word=name))
         for other, link in zip(columns, links, strict=True):
             if (link == SELF) != (name == other) or rows[other][1][columns.index(name)] != link:
                 raise bad_line(line, Message("importers.links_differ_by_direction", one=name, other=other))

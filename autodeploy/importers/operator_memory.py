@@ -43,7 +43,7 @@ def read_operator_memory(text: str) -> MemoryTrace:
         if unit is None or RESERVED + unit not in row.cells:
             raise bad_line(
                 1,
-                Message("importers.missing", word=repr(ALLOCATED + "(mb)")),
+                Message("common.missing", word=repr(ALLOCATED + "(mb)")),
                 hint=Message("importers.output_of", command="torch_npu.profiler"),
             )
         totals = []

@@ -55,7 +55,7 @@ def read_out_of_memory(text: str) -> OutOfMemory:
     """
     found = list(_reports(text))
     if not found:
-        raise SpecError(Message("importers.missing", word=repr(MARK)))
+        raise SpecError(Message("common.missing", word=repr(MARK)))
     return max(found, key=lambda each: (each.asked_gib or 0.0) + (each.allocated_gib or 0.0))
 
 
@@ -67,7 +67,7 @@ def _reports(text: str) -> Iterator[OutOfMemory]:
         if asked is None:
             raise bad_line(
                 line,
-                Message("importers.missing", word=repr(f"{MARK} 260.00 MiB")),
+                Message("common.missing", word=repr(f"{MARK} 260.00 MiB")),
             )
         values: dict[str, float | int] = {"asked_gib": positive(asked[1], line, "asked") * _GIB[asked[2]]}
         for name, pattern in _FIELDS.items():

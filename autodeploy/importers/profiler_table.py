@@ -46,7 +46,7 @@ def profiler_rows(text: str, required: tuple[str, ...]) -> Iterator[TableRow]:
                 if name not in titles:
                     raise bad_line(
                         line,
-                        Message("importers.missing", word=repr(name)),
+                        Message("common.missing", word=repr(name)),
                         hint=Message("importers.output_of", command="torch_npu.profiler"),
                     )
             continue

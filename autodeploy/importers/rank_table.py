@@ -92,14 +92,14 @@ def _table(document: Any) -> RankTable:
         json_once(name, seen["server_id"], f"{path}/server_id", "server_id")
         if supernode_of and name not in supernode_of:
             raise SpecError(
-                Message("importers.missing", word=f"{name!r} (super_pod_list)"),
+                Message("common.missing", word=f"{name!r} (super_pod_list)"),
                 path=f"{path}/server_id",
             )
         devices = _devices(json_objects(server.get("device"), f"{path}/device"), f"{path}/device", seen)
         servers.append(Server(name, devices, supernode_of.get(name)))
     strangers = supernode_of.keys() - {server.name for server in servers}
     if strangers:
-        raise SpecError(Message("importers.missing", word=f"{min(strangers)!r} (server_list)"), path="/super_pod_list")
+        raise SpecError(Message("common.missing", word=f"{min(strangers)!r} (server_list)"), path="/super_pod_list")
     ranks = seen["rank_id"]
     if ranks and ranks != set(range(sum(len(server.devices) for server in servers))):
         raise SpecError(Message("importers.rank_id_does_not_count_from_0_without"), path="/server_list")

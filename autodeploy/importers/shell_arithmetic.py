@@ -103,7 +103,7 @@ class _Parser:
 
     def operand(self) -> int:
         if not self.tokens:
-            raise ExpressionError(Message("importers.missing", word=Message("field_fault.a_number")))
+            raise ExpressionError(Message("common.missing", word=Message("field_fault.a_number")))
         token = self.tokens.pop(0)
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -115,7 +115,7 @@ class _Parser:
             if token == "(":
                 value = self.level(0)
                 if not self.tokens or self.tokens.pop(0) != ")":
-                    raise ExpressionError(Message("importers.missing", word="')'"))
+                    raise ExpressionError(Message("common.missing", word="')'"))
                 return value
         finally:
             self.depth -= 1

@@ -62,7 +62,7 @@ class StatementReader(WordReader):
             if self.position >= len(self.text):
                 if ends:
                     raise self.error(
-                        max(0, start - 1), Message("importers.missing", word=joined(map(repr, sorted(ends)), "or"))
+                        max(0, start - 1), Message("common.missing", word=joined(map(repr, sorted(ends)), "or"))
                     )
                 self._level -= 1
                 return found, ""
@@ -153,7 +153,7 @@ class StatementReader(WordReader):
         word = self.word()
         self._separators("")
         if self._keyword() != "in":
-            raise self.error(start, Message("importers.missing", word="'in'"))
+            raise self.error(start, Message("common.missing", word="'in'"))
         self.position += len("in")
         branches, end = [], ";;"
         while end == ";;":
@@ -177,7 +177,7 @@ class StatementReader(WordReader):
                 self.skip_blanks()
             end = self.peek()
             if not end:
-                raise self.error(start, Message("importers.missing", word="'esac'"))
+                raise self.error(start, Message("common.missing", word="'esac'"))
             if end not in "|)" or not found:
                 raise self.error(self.position, Message("importers.unexpected", token=repr(end)))
             self.position += 1
@@ -254,7 +254,7 @@ class StatementReader(WordReader):
             if self.peek() in {"", "(", "<", ">", ";"}:
                 break
             words.append(self.word())
-        raise self.error(start, Message("importers.missing", word="')'"))
+        raise self.error(start, Message("common.missing", word="')'"))
 
     def _skip_redirection(self, redirection: re.Match[str]) -> None:
         self.position = redirection.end()

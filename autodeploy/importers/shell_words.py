@@ -106,7 +106,7 @@ class WordReader:
                     self.position += 1
                     return self.text[start + 1 : self.position - 1]
             self.position += 1
-        raise self.error(start, Message("importers.missing", word=repr(closing)))
+        raise self.error(start, Message("common.missing", word=repr(closing)))
 
     def _continuation(self) -> int:
         if self.peek(2) == "\\\n":
@@ -130,7 +130,7 @@ class WordReader:
         if character == "`":
             end = self.text.find("`", start + 1)
             if end < 0:
-                raise self.error(start, Message("importers.missing", word="'`'"))
+                raise self.error(start, Message("common.missing", word="'`'"))
             self.position = end + 1
             return [Refused(self.text[start : end + 1], start, quoted)]
         if character == "'" and not quoted:
@@ -144,7 +144,7 @@ class WordReader:
         """`$(cat <<NAME`: the lines up to NAME, with their substitutions unless NAME is quoted."""
         end = re.compile(rf"^\t*{here[2]}[ \t\r]*\n?\s*\)", re.MULTILINE).search(self.text, here.end())
         if end is None:
-            raise self.error(here.start(), Message("importers.missing", word=repr(here[2])))
+            raise self.error(here.start(), Message("common.missing", word=repr(here[2])))
         self.position = here.end()
         # Line ends at the end go, as of every substitution.
         limit = self.position + len(self.text[self.position : end.start()].rstrip("\r\n"))
@@ -163,7 +163,7 @@ class WordReader:
     def _single_quoted(self, start: int) -> Text:
         end = self.text.find("'", self.position + 1)
         if end < 0:
-            raise self.error(start, Message("importers.missing", word="'"))
+            raise self.error(start, Message("common.missing", word="'"))
         inside = self.position + 1
         self.position = end + 1
         return Text(self.text[inside:end], inside, quoted=True)
@@ -182,7 +182,7 @@ class WordReader:
                 self.position = match.end()
             else:
                 parts += self._special(quoted=True)
-        raise self.error(start, Message("importers.missing", word='"'))
+        raise self.error(start, Message("common.missing", word='"'))
 
     def _dollar(self, *, quoted: bool) -> Part:
         start = self.position
@@ -259,4 +259,4 @@ class WordReader:
                 parts.append(self._single_quoted(self.position))
             else:
                 parts += self._special(quoted=quoted)
-        raise self.error(start, Message("importers.missing", word="'}'"))
+        raise self.error(start, Message("common.missing", word="'}'"))

@@ -49,7 +49,7 @@ def read_step_trace(text: str) -> MeasuredRun:
     if missing:
         raise bad_line(
             1,
-            Message("importers.missing", word=repr(missing[0])),
+            Message("common.missing", word=repr(missing[0])),
             hint=Message("importers.output_of", command="torch_npu.profiler"),
         )
     devices: dict[str, list[dict[str, float]]] = {}

@@ -49,7 +49,7 @@ def read_training_log(text: str) -> MeasuredRun:
             peaks.append(positive(match[1], line, "max allocated"))
     if not rows:
         raise SpecError(
-            Message("importers.missing", word=repr(MARK)), hint=Message("importers.log_of_rank_0_or_of_last_rank")
+            Message("common.missing", word=repr(MARK)), hint=Message("importers.log_of_rank_0_or_of_last_rank")
         )
     batch = _last_batch(rows)
     used = [(line, fields) for line, fields in rows if _batch(line, fields) == batch]

@@ -135,7 +135,7 @@ def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
             program = text
     if not any(key.startswith(SIGN) for key in found):
         raise SpecError(
-            Message("importers.missing", word="verl.trainer"),
+            Message("common.missing", word="verl.trainer"),
             hint=Message("importers.give_script_with_command"),
         )
     return program or "verl.trainer.main_ppo", config, found

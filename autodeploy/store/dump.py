@@ -144,7 +144,7 @@ def _check_header(line: dict[str, Any]) -> None:
 
 def _columns_at_fault(unknown: list[str], missing: list[str]) -> Message:
     faults = [Message("common.unknown_key", name=name) for name in unknown]
-    return joined([*faults, *(Message("store.lacks_column", name=name) for name in missing)])
+    return joined([*faults, *(Message("common.missing", word=name) for name in missing)])
 
 
 def _read_row(line: dict[str, Any], number: int) -> tuple[Table, dict[str, Any]]:

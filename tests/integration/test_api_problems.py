@@ -213,5 +213,5 @@ async def test_a_pasted_configuration_of_an_unknown_architecture_is_doubted(clie
     assert read.json()["doubts"] == [
         "未知架构 NewForCausalLM，按 Llama 的键读取：请检查结果",
         "/model/tie_word_embeddings = False：缺少 tie_word_embeddings",
-        "未知，请确认其不影响预测：some_new_key",
+        "some_new_key：未知，请确认其不影响预测",
     ]

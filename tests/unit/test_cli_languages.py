@@ -211,5 +211,5 @@ def test_a_plan_of_an_unknown_architecture_says_so(chinese: Any, tmp_path: Path)
     _, _, told = chinese("estimate", str(path))
     assert "请核对：未知架构 NewForCausalLM，按 Llama 的键读取：请检查结果" in told
     assert "请核对：/d_model = 2048：/hidden_size 为 1024" in told
-    assert "请核对：未知，请确认其不影响预测：some_new_key" in told
+    assert "请核对：some_new_key：未知，请确认其不影响预测" in told
     assert "please check: unknown architecture NewForCausalLM" in chinese("estimate", str(path), "--lang", "en")[2]

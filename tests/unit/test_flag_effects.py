@@ -92,7 +92,7 @@ def test_a_harmless_value_changes_nothing_and_another_one_is_told() -> None:
 
 def test_a_flag_that_nobody_knows_is_told() -> None:
     (doubt,) = import_document(f"{SCRIPT} --our-own 3", "a.sh").document["doubts"]
-    assert doubt == "unknown, check that they do not change the prediction: --our-own"
+    assert doubt == "--our-own: unknown, check that it does not change the prediction"
 
 
 def test_older_names_are_read() -> None:

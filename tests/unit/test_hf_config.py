@@ -265,7 +265,7 @@ def test_an_unknown_architecture_is_read_and_said_so() -> None:
     diagnostics = diagnostics_of(LLAMA | {"architectures": ["NewForCausalLM"], "some_new_thing": 3})
     assert "NewForCausalLM" in diagnostics.defaulted[0].reason
     assert [n.reason for n in diagnostics.ignored if n.source == "/some_new_thing"] == [
-        "unknown: check that it does not change the prediction"
+        "unknown, check that it does not change the prediction"
     ]
 
 

@@ -27,7 +27,7 @@ REST: dict[str, Any] = {
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 8},
 }
-UNKNOWN = "unknown, check that they do not change the prediction: some_new_key"
+UNKNOWN = "some_new_key: unknown, check that it does not change the prediction"
 
 
 def test_doubts_of_a_config_are_in_the_document_and_in_the_spec():
