@@ -113,6 +113,11 @@ def _is_path(name_or_path: str | Path) -> bool:
     return isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text
 
 
+def no_profile(name: str) -> Message:
+    """That no profile which comes with the product has that name."""
+    return Message("common.there_is_no", what=Message("label.profile"), name=repr(name[:100]))
+
+
 def _named(name: str, calibrated: bool) -> Profile:
     known = list_profiles()
     if name not in known:
@@ -121,7 +126,7 @@ def _named(name: str, calibrated: bool) -> Profile:
         hint = Message("profiles.known_are_or_path", names=names)
         if close:
             hint = joined([Message("common.did_you_mean", names=close[0]), hint], "semicolon")
-        raise ProfileError(Message("common.there_is_no", what=Message("label.profile"), name=repr(name)), hint=hint)
+        raise ProfileError(no_profile(name), hint=hint)
     if calibrated and name in _RECALIBRATED:
         return _RECALIBRATED[name]
     return _REGISTERED[name] if name in _REGISTERED else _shipped(name, calibrated)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from difflib import get_close_matches
+from errno import ENOENT
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -58,8 +60,8 @@ def read_yaml_file(path: Path) -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """The text of a YAML file; ProfileError when it cannot be read. Of one that is too large, more than is parsed."""
     try:
-        if not path.is_file():
-            raise ProfileError(Message("profiles.there_is_no_file", path=path), hint=Message("common.check_path"))
+        if not (path.is_file() or path.is_dir()):
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT))
         with path.open("rb") as file:
             data = file.read(MAX_YAML_BYTES + 1)
         return data.decode("utf-8")
@@ -119,4 +121,4 @@ def _unknown_sources(document: ProfileDocument) -> list[FieldProblem]:
 def _invalid(name: str, problems: list[FieldProblem]) -> ProfileError:
     said = (Message("common.place", place=problem.path or "/", message=problem.message) for problem in problems[:20])
     shown = joined(said, "semicolon")
-    return ProfileError(Message("profiles.is_not_valid_profile", name=name, problems=shown), problems=tuple(problems))
+    return ProfileError(Message("common.not_of_format", format=name, reason=shown), problems=tuple(problems))

@@ -7,11 +7,10 @@ from fastapi import APIRouter, Path
 from api.documents import ModelList, ProfileItem, ProfileList, SchemaList
 from api.problems import responses
 from autodeploy.errors import NotFoundError, SpecError
-from autodeploy.messages import Message
 from autodeploy.services.schemas import json_schema, schema_names
 from autodeploy.specs.presets import Preset, list_presets, read_preset
 from autodeploy.specs.validation import did_you_mean
-from hardware_profiles import ProfileDocument, list_profiles, load_profile
+from hardware_profiles import ProfileDocument, list_profiles, load_profile, no_profile
 
 router = APIRouter(prefix="/v1", tags=["catalogue"])
 
@@ -34,10 +33,7 @@ def list_hardware_profiles() -> ProfileList:
 def get_hardware_profile(name: Name) -> ProfileDocument:
     """Every number with its unit, kind and source."""
     if name not in list_profiles():
-        raise NotFoundError(
-            Message("common.there_is_no", what=Message("label.profile"), name=repr(name)),
-            hint=did_you_mean(name, list_profiles()),
-        )
+        raise NotFoundError(no_profile(name), hint=did_you_mean(name, list_profiles()))
     return load_profile(name).document
 
 

@@ -30,7 +30,7 @@ from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.validation import did_you_mean
 from autodeploy.stack.frameworks import launchers
 from autodeploy.store.clock import iso
-from hardware_profiles import ProfileError, list_profiles, load_profile
+from hardware_profiles import ProfileError, list_profiles, load_profile, no_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -320,9 +320,7 @@ class Views:
         """
         if name not in list_profiles():
             hint = did_you_mean(name[:100], list_profiles())
-            raise NotFoundError(
-                Message("common.there_is_no", what=Message("label.profile"), name=repr(name[:100])), hint=hint
-            )
+            raise NotFoundError(no_profile(name), hint=hint)
         return profile_page(load_profile(name))
 
     def export_formats(self, plan: Plan) -> tuple[str, ...]:

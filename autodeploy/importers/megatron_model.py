@@ -53,7 +53,7 @@ NOT_MODELLED = {
     "--mtp-hybrid-override-pattern": Message("mechanism.other_layers"),
     "--moe-latent-size": Message("mechanism.latent_experts"),
     "--attention-output-gate": Message("mechanism.output_gate"),
-    "--encoder-num-layers": Message("mechanism.encoder_and_decoder"),
+    "--encoder-num-layers": Message("mechanism.encoder"),
     "--language-model-type": Message("mechanism.media_encoder"),
 }
 # --gelu-tanh is gated: mindspeed_llm/core/transformer/mlp.py sets gated_linear_unit with it.

@@ -156,7 +156,7 @@ def _first_that_fits(
         raise UnsupportedError(
             Message("rehearsal.no_rehearsal_of_this_plan_fits_on_cards", npus=npus, chance=100 * least),
             path="/rehearse",
-            hint=Message("rehearsal.rehearse_on_more_nodes_replicas_share_optimizer_s"),
+            hint=Message("rehearsal.rehearse_on_more_nodes"),
         )
     raise UnsupportedError(
         Message("rehearsal.no_rehearsal_of_this_plan_on_cards_can", npus=npus, reason=refused),

@@ -13,7 +13,7 @@ from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.validation import did_you_mean, field_errors
-from hardware_profiles import ProfileError, list_profiles, load_profile
+from hardware_profiles import ProfileError, list_profiles, load_profile, no_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,8 +129,7 @@ def refuse_profile(name: object) -> None:
 
 
 def _unknown_profile(name: str) -> FieldError:
-    message = Message("common.there_is_no", what=Message("label.profile"), name=repr(name[:100]))
-    return FieldError("/cluster/profile", message, did_you_mean(name[:100], list_profiles()))
+    return FieldError("/cluster/profile", no_profile(name), did_you_mean(name[:100], list_profiles()))
 
 
 def _file_errors(document: Any) -> list[FieldError]:

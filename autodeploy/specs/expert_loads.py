@@ -70,7 +70,7 @@ def read_expert_loads(name: str, sha256: str | None = None) -> ExpertLoads:
         raise SpecError(
             Message("specs.has_changed_since_spec_was_read", file=Path(name).name),
             path=FIELD,
-            hint=Message("specs.read_spec_again"),
+            hint=Message("common.try_again"),
         )
     return _read(name, found)
 

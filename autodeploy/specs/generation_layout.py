@@ -43,6 +43,5 @@ class GenerationLayout(Document):
     def _experts_lie_over_all_or_none(self) -> Self:
         whole = self.tp * self.dp
         if self.ep not in (1, whole):
-            hint = Message("specs.give_ep_or_1_to_cut_experts_by", whole=whole)
-            raise FieldFault(Message("specs.ep_is_neither_1_nor_tp_x_dp", ep=self.ep, whole=whole), hint)
+            raise FieldFault(Message("specs.ep_is_neither_1_nor_tp_x_dp", ep=self.ep, whole=whole))
         return self

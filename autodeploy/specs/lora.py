@@ -92,5 +92,5 @@ def unmodelled_with_adapters(value_of: Callable[[str], object], targets: Iterabl
     if found is None and value_of("kv_lora_rank") and not value_of("q_lora_rank"):
         found = "kv_lora_rank, q_lora_rank: null"
     if found is None and value_of("n_routed_experts") and not set(targets) >= EXPERT_TARGETS:
-        found = Message("specs.part_experts_of_one_matrix")
+        return Message("common.needs", one="lora + n_routed_experts", other="target_modules linear_fc1, linear_fc2")
     return found and Message("specs.not_modelled_with", one="lora", other=found)

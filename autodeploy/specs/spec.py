@@ -144,7 +144,7 @@ def _without_a_run(spec: Spec) -> list[FieldError]:
         if rl
         else Message("common.at_least_one_of", names="training.tokens, run.phases")
     )
-    return [FieldError(path, Message("specs.time_to_train_needs_tokens_of_run"), hint)]
+    return [FieldError(path, Message("common.needs", one="time_to_train", other="training.tokens"), hint)]
 
 
 def _without_adapters(spec: Spec) -> list[FieldError]:

@@ -136,7 +136,7 @@ class _Chooser:
                 if first in on and second in on:
                     loser = first if asked.get(second) == "on" and asked.get(first) != "on" else second
                     on.discard(loser)
-                    reasons[loser] = Message("strategies.excluded_by", feature=second if loser == first else first)
+                    reasons[loser] = Message("common.excludes_it", what=second if loser == first else first)
         return frozenset(on), reasons, errors
 
     def _alternatives(self, on: frozenset[str]) -> tuple[frozenset[str], ...]:
@@ -181,11 +181,7 @@ class _Chooser:
         return variant is not None and variant.always
 
     def _hint(self, feature: Feature) -> str:
-        return (
-            Message("strategies.leave_it_at_auto")
-            if self._is_launchable(feature)
-            else Message("strategies.search_target_any_plans_with_it")
-        )
+        return Message("strategies.leave_it_at_auto") if self._is_launchable(feature) else "search.target: any"
 
     def _why_not(self, feature: Feature) -> str | None:
         """Why a feature can't be on, or None."""

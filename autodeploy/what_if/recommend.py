@@ -68,7 +68,7 @@ def recommend_with_plans(
     tokens = spec.training.tokens if tokens is None else tokens
     if tokens is None:
         raise SpecError(
-            Message("what_if.how_many_tokens_are_to_be_trained"), path="/training/tokens", hint="tokens: 13e12"
+            Message("common.is_required", name="training.tokens"), path="/training/tokens", hint="tokens: 13e12"
         )
     spec = spec.model_copy(update={"training": spec.training.model_copy(update={"tokens": tokens}), "strategy": None})
     table = _Table(spec, planner, tokens / (days * DAY_S))

@@ -113,7 +113,7 @@ def test_migration_and_mutual_routing_exclude_each_other() -> None:
     # MindSpeed replaces the same layer for both; the one asked for stays.
     choice = choose(target="any")
     assert "expert_migration" in choice.on
-    assert choice.off_reasons["mutual_routing"] == "excluded by expert_migration"
+    assert choice.off_reasons["mutual_routing"] == "not allowed with expert_migration"
     assert "mutual_routing" not in choice.off_everywhere, "the faster of the two is chosen for each strategy"
     assert choose("llama2-7b", target="megatron").off_everywhere["mutual_routing"] == "requires n_routed_experts"
     asked = choose(target="any", features={"mutual_routing": "on"})
@@ -159,7 +159,7 @@ def test_dropped_tokens_and_the_fused_permutation_exclude_each_other_where_minds
     # MindSpeed features_manager/fusions/fused_moe_permute.py: --moe-permute-fusion takes padded experts only.
     lossy = choose(target="mindspeed-llm", numerics="lossy")
     assert lossy.on & {"capacity_drop", "fused_operators"} == {"fused_operators"}
-    assert lossy.off_reasons["capacity_drop"] == "excluded by fused_operators"
+    assert lossy.off_reasons["capacity_drop"] == "not allowed with fused_operators"
     asked = choose(target="mindspeed-llm", numerics="lossy", features={"capacity_drop": "on"})
     assert asked.on & {"capacity_drop", "fused_operators"} == {"capacity_drop"}
     assert {"capacity_drop", "fused_operators"} <= choose(target="any", numerics="lossy").on

@@ -125,7 +125,7 @@ def refuse_fractions(candidate: Candidates, context: Context) -> None:
             raise SpecError(
                 Message("common.does_not_divide", part=f"tp x pp x cp = {tp * pp * cp}", whole=f"world {world}"),
                 path=f"/strategy/{axis}",
-                hint=Message("evaluation.degrees_whose_product_divides_or_cards_that_it", ranks=world),
+                hint=Message("common.divisor_of", whole=world),
             )
     ulysses = int(candidate.ulysses[0])
     if cp % ulysses:
