@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -62,6 +62,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Adds what watches the tests and tells of them."""
     config.pluginmanager.register(Watchdog())
     short_reports.shorten(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `make test` distributes tests; with any other distribution as pytest-xdist does."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from tests.support.short_schedule import ShortSchedule
+
+    return ShortSchedule(config, log)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
