@@ -74,6 +74,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ShortSchedule(config, log)
 
 
+def pytest_unconfigure() -> None:
+    """Ends what nobody asked for."""
+    forked_server.let_go()
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Shares what a fresh clone lacks among the workers."""
     cold_start.share(session.config)

@@ -45,6 +45,13 @@ def fork_and_wait() -> None:
     _waiting.asked, _waiting.pid = ours, pid
 
 
+def let_go() -> None:
+    """Ends the process that waits, if nobody asked for it."""
+    if _waiting.asked is not None:
+        _waiting.asked.close()
+        _waiting.asked = None
+
+
 @contextlib.contextmanager
 def in_place_of_an_interpreter() -> Iterator[None]:
     """Inside, `multiprocessing` gets the waiting process for its fork server, if there is one."""
