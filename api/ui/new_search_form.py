@@ -69,13 +69,14 @@ START_SEQUENCES = 40
 def choices_of(profile: ProfileRow, known: Mapping[str, str]) -> dict[str, Any]:
     """What the form offers for a profile: its chip grades, and cards and batch to start with."""
     cards = profile.npus_per_node * (profile.supernode_nodes or START_NODES)
-    key = "new.cards_supernode" if profile.supernode_nodes else "new.cards_nodes"
     return {
         "devices": profile.devices,
         "device": profile.default_device,
         "cards": cards,
         "batch": START_SEQUENCES * cards,
-        "help": known[key].format(cards=cards, node=profile.npus_per_node, nodes=cards // profile.npus_per_node),
+        "help": known["new.cards_help"].format(
+            cards=cards, node=profile.npus_per_node, nodes=cards // profile.npus_per_node
+        ),
     }
 
 
@@ -107,9 +108,9 @@ def _cluster(profiles: tuple[tuple[str, str], ...], devices: tuple[tuple[str, st
 
 def _training() -> tuple[Field, ...]:
     return (
-        Field("/training/seq_length", "seq_length", "integer", "4096", required=True, help=True),
+        Field("/training/seq_length", "seq_length", "integer", "4096", required=True),
         Field("/training/global_batch_size", "global_batch_size", "integer", "15360", required=True),
-        Field("/training/tokens", "tokens", "number", help=True),
+        Field("/training/tokens", "tokens", "number"),
         Field("/training/precision", "precision", "choice", "bf16", _same(get_args(Precision))),
         Field("/training/routing_imbalance", "routing_imbalance", "number", "1.3", help=True),
         Field("/training/routing_imbalance_peak", "routing_imbalance_peak", "number", "2.0"),
@@ -127,7 +128,7 @@ def _search() -> tuple[Field, ...]:
             "/search/distinct", "distinct", "choice", "strategies", _same(("strategies", "placements")), advanced=True
         ),
         Field("/search/risk", "risk", "choice", "averse", _same(("averse", "neutral")), help=True, advanced=True),
-        Field("/search/memory_limit_gib", "memory_limit_gib", "number", help=True, advanced=True),
+        Field("/search/memory_limit_gib", "memory_limit_gib", "number", advanced=True),
     )
 
 
@@ -135,7 +136,7 @@ def _run() -> tuple[Field, ...]:
     numbers = ("failure_interval_h", "restart_s", "storage_gb_per_s", "checkpoint_interval_s")
     prices = ("price_per_npu_hour", "npu_power_w", "price_per_kwh")
     return (
-        *(Field(f"/run/{name}", name, "number", help=True, advanced=True) for name in numbers),
+        *(Field(f"/run/{name}", name, "number", advanced=True) for name in numbers),
         Field(
             "/run/checkpoint",
             "checkpoint",

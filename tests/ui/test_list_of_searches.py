@@ -58,7 +58,7 @@ def test_a_filter_is_kept_under_a_name_in_the_browser(chromium_browser: Browser,
         assert {"lang=zh", "sort=-gap"} <= set(page.url.partition("?")[2].split("&"))
         expect(page.locator("tbody tr")).to_have_count(1)
         expect(saved.get_by_role("link")).to_have_attribute("aria-current", "true")
-        saved.get_by_role("button", name="删除已保存的筛选“<b>broken</b>”").click()
+        saved.get_by_role("button", name="清除 <b>broken</b>").click()
         expect(saved.get_by_role("link")).to_have_count(0)
         page.evaluate("for (const key of Object.keys(localStorage)) localStorage[key] = '{broken'")
         page = visitor.open("/?lang=en")

@@ -335,5 +335,5 @@ def test_an_empty_comparison_offers_the_newest_plans(chromium_browser: Browser, 
 
 def test_an_empty_comparison_without_plans_says_what_it_is_for(empty_site: Site) -> None:
     page = plain_http.get(f"{empty_site.url}/compare?lang=en").text
-    assert "Compare plans of one search" in page
+    assert "Only what differs is shown" in page
     assert "checkbox" not in page

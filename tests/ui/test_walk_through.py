@@ -30,7 +30,7 @@ def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planne
         page.locator("#way-of-spec").click()
         page.locator("#spec-text").fill(json.dumps(PLANNED | {"training": {**PLANNED["training"], "tokens": 1e12}}))
         expect(page.locator("#paste-status")).not_to_be_empty()
-        page.locator("#paste").get_by_role("button", name=says["new.submit"]).click()
+        page.locator("#paste").get_by_role("button", name=says["search"]).click()
         page.wait_for_url(re.compile(r"/searches/srch_\w+\?lang=en"))
         page.locator("section.best").wait_for(timeout=60_000)
         expect(page.locator("section", has=page.locator("#run"))).to_contain_text(says["run.goodput"])

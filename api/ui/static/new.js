@@ -65,8 +65,7 @@
       place.querySelector("[data-kind]").setAttribute("aria-invalid", "true");
       place.closest("details")?.setAttribute("open", "");
     }
-    summary.querySelector("h2").textContent =
-      summary.dataset.title.replace("{count}", errors.length);
+    summary.querySelector("h2").textContent = summary.dataset.title;
     summary.hidden = false;
     (form.querySelector("[aria-invalid]") || summary).focus();
   };
@@ -95,13 +94,9 @@
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const button = form.querySelector("button");
-    const label = button.textContent;
     button.disabled = true;
-    button.textContent = button.dataset.busy;
     // Where the address cannot be reached by script, the browser's own way is left.
-    send(button)
-      .catch(() => form.submit())
-      .finally(() => (button.textContent = label));
+    send(button).catch(() => form.submit());
   });
 
   const file = document.querySelector("#paste input[type=file]");

@@ -49,7 +49,7 @@
         if (each.query === now) link.setAttribute("aria-current", "true");
         remove.type = "button";
         remove.textContent = "×";
-        remove.setAttribute("aria-label", box.dataset.remove.replace("{}", each.name));
+        remove.setAttribute("aria-label", `${box.dataset.remove} ${each.name}`);
         remove.addEventListener("click", () => {
           write(read().filter((other) => other.name !== each.name));
           (list.querySelector("button") ?? document.getElementById("content")).focus();

@@ -12,8 +12,7 @@
     mark(tab);
     for (const [id, element] of panels) element.hidden = id !== panel;
     panels.get(panel).setAttribute("aria-labelledby", tab.id);
-    if (!tab.dataset.lead) return;
-    document.getElementById("paste-lead").textContent = tab.dataset.lead;
+    if (panel !== "paste") return;
     document.querySelector("#paste h2").textContent = tab.textContent;
     text.placeholder = tab.dataset.example;
     file.accept = tab.dataset.accept;
