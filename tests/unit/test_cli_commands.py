@@ -264,7 +264,7 @@ def test_import_of_a_broken_script_names_line_and_column(command, tmp_path):
     path.write_text('TP=8\nGPT_ARGS="\n  --num-layers 8\n')
     code, _, err = command("import", str(path))
     assert code == 2
-    assert 'broken.sh: line 2, column 10: "' in err
+    assert 'broken.sh: line 2, column 10: missing "' in err
 
 
 def test_import_takes_variables(command, tmp_path):
