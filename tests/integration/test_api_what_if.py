@@ -95,9 +95,9 @@ async def test_the_form_completes_or_changes_the_plan(sqlite_url):
         search = (await client.get(f"/searches/{planned['search']['id']}?lang=en")).text
     assert '<input type="hidden" name="others" value="best">' in search
     assert "At best, with tp=8" in anew
-    assert "Completed to TP8 " in anew
+    assert "Completed as TP8 " in anew
     assert '<option value="best" selected>' in anew
-    assert "ompleted to" not in changed
+    assert "ompleted as" not in changed
     assert '<option value="plan" selected>' in changed
 
 
