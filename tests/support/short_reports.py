@@ -27,7 +27,8 @@ class ShortReports:
 
 def shorten(config: pytest.Config) -> None:
     """Of a worker, where no more was asked for."""
-    asked_for = config.option.verbose > 0 or config.option.durations is not None or config.option.xmlpath
+    option = config.option
+    asked_for = option.verbose > 0 or option.durations is not None or getattr(option, "xmlpath", None)
     workers = [plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "run_one_test")]
     if not asked_for:
         for worker in workers:
