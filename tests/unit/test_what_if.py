@@ -228,7 +228,7 @@ def test_a_deadline_that_none_meets_is_a_result() -> None:
 
 
 def test_tokens_have_to_come_from_somewhere() -> None:
-    with pytest.raises(SpecError, match="number of training tokens"):
+    with pytest.raises(SpecError, match="tokens is required"):
         recommend(spec_of(), planner=Linear(), days=1.0)  # type: ignore[arg-type]
 
 
