@@ -94,7 +94,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Hides modules and collected tests from the garbage collector: they stay, and each pass would walk them all."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     gc.enable()
