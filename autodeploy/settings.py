@@ -211,7 +211,7 @@ class Settings(BaseSettings):
     def _queue_has_its_database(self) -> Self:
         if self.jobs == "procrastinate" and self.is_sqlite:
             raise FieldFault(
-                Message("planner.autodeploy_jobs_procrastinate_needs_postgresql"),
+                Message("common.needs", one="AUTODEPLOY_JOBS=procrastinate", other="PostgreSQL"),
                 "AUTODEPLOY_DATABASE_URL=postgresql://...",
             )
         return self

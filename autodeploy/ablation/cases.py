@@ -27,9 +27,7 @@ def read_cases(folder: Path = CASES) -> tuple[Case, ...]:
     """
     files = sorted(folder.glob("*.yaml"))
     if not files:
-        raise SpecError(
-            Message("ablation.has_no_published_cases", folder=folder), hint=Message("ablation.name_folder_with_cases")
-        )
+        raise SpecError(Message("ablation.has_no_published_cases", folder=folder), hint="--cases FOLDER")
     return tuple(_read(path) for path in files)
 
 

@@ -50,7 +50,7 @@ class Launchable:
         text = Message("common.cannot_launch_this_plan", release=title_of(self._target), reason=rule.text)
         near = self._near_prompts()
         hint = (
-            Message("rl_planning.axis_values", axis="prompts_per_step", values=joined(map(str, near), "or"))
+            Message("common.place", place="prompts_per_step", message=joined(map(str, near), "or"))
             if near
             else Message("common.see", source=rule.source)
         )

@@ -223,7 +223,7 @@ class RlSearch:
         near = near_cards(self.spec, self.profile, npus, self.cards - 1, self.launchable.divides_nodes)
         axis = "rl.generation_npus"
         hint = (
-            Message("rl_planning.axis_values", axis=axis, values=joined(map(str, near), "or"))
+            Message("common.place", place=axis, message=joined(map(str, near), "or"))
             if near and npus < self.cards
             else Message("rl_planning.lower_rl_generation_tp")
         )

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from autodeploy.messages import Message
-
 Values = Mapping[str, Any]
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -49,7 +47,7 @@ def _parse(text: str) -> ast.expr:
         with _PARSER:
             return ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        raise ValueError(Message("stack.not_expression", text=repr(text))) from error
+        raise ValueError(f"not an expression: {text!r}") from error
 
 
 @lru_cache(maxsize=1024)
@@ -104,7 +102,7 @@ def _meaning(node: ast.expr) -> Callable[[Values], Any]:
             return _joined(np.logical_and if isinstance(op, ast.And) else np.logical_or, parts)
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             return _compared(ops, [left, *comparators])
-    raise ValueError(Message("stack.rule_cannot_use", name=type(node).__name__))
+    raise ValueError(f"a rule cannot use {type(node).__name__}")
 
 
 def _joined(combine: Callable[[Any, Any], Any], nodes: Sequence[ast.expr]) -> Callable[[Values], Any]:
@@ -118,7 +116,7 @@ def _compared(ops: Sequence[ast.cmpop], nodes: Sequence[ast.expr]) -> Callable[[
     """Whether every comparison of neighbours holds."""
     for op in ops:
         if type(op) not in _COMPARE:
-            raise ValueError(Message("stack.rule_cannot_use", name=type(op).__name__))
+            raise ValueError(f"a rule cannot use {type(op).__name__}")
     compare, terms = [_COMPARE[type(op)] for op in ops], [_meaning(node) for node in nodes]
 
     def value(values: Values) -> Any:

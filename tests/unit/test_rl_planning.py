@@ -153,7 +153,7 @@ def test_a_step_that_no_launch_can_deal_is_refused_by_the_rule() -> None:
     assert any(
         "MindSpeed-RL cannot launch this plan: prompts_per_step" in rule for rule in result.infeasible.binding_rules
     )
-    assert [change.change for change in result.infeasible.nearest] == ["prompts_per_step 48 or 50"]
+    assert [change.change for change in result.infeasible.nearest] == ["prompts_per_step: 48 or 50"]
     assert "或" in in_language(result.infeasible.nearest[0].change, "zh")
     assert launched("mindspeed-rl", prompts_per_step=48).plans
     assert all(re.search(r"[\u4e00-\u9fff]", in_language(rule, "zh")) for rule in result.infeasible.binding_rules)

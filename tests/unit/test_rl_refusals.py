@@ -61,12 +61,12 @@ def test_what_contradicts_itself_is_refused_where_it_stands(changes: Any, path: 
         (
             {"cards": 64, "fix": {**SEPARATE, "rl.generation_npus": 24, "rl.generation.tp": 16}},
             "generation_cards",
-            "rl.generation_npus 16 or 32",
+            "rl.generation_npus: 16 or 32",
         ),
         (
             {"cards": 64, "target": "verl", "fix": {**SEPARATE, "rl.generation_npus": 12}},
             "whole_nodes",
-            "rl.generation_npus 8 or 16",
+            "rl.generation_npus: 8 or 16",
         ),
         ({"cards": 1, "memory_limit_gib": 20, "fix": {"rl.placement": "colocated"}}, "memory", "cluster.num_npus"),
     ],
