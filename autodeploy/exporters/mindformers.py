@@ -193,7 +193,7 @@ def _note_rest(launch: Launch) -> None:
             launch.arguments.note(Message("exporters.has_no_flag_in", name=flag, framework="MindFormers"))
     if strategy.moe_dispatcher == "alltoall_seq":
         launch.arguments.note(
-            Message("exporters.has_no_flag_in", name="moe_dispatcher: alltoall_seq", framework="MindFormers")
+            Message("exporters.has_no_dispatcher", framework="MindFormers", name=strategy.moe_dispatcher)
         )
 
 

@@ -245,9 +245,7 @@ def add_dispatch(arguments: LaunchArguments, spec: Spec, strategy: Strategy) -> 
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if not arguments.release.has("mindspeed"):
         if dispatcher in {"alltoall_seq", "hierarchical"}:
-            arguments.note(
-                Message("exporters.has_no_flag_in", name=f"moe_dispatcher: {dispatcher}", framework="Megatron-LM")
-            )
+            arguments.note(Message("exporters.has_no_dispatcher", framework="Megatron-LM", name=dispatcher))
         arguments.add(block, "--moe-token-dispatcher-type", "allgather" if dispatcher == "allgather" else "alltoall")
         return
     if dispatcher == "hierarchical" and not arguments.knows("--moe-hierarchical-alltoallv"):

@@ -238,7 +238,7 @@ def add_forced_routing(arguments: LaunchArguments, ep: int) -> None:
         arguments.add(EXPERTS, known[0])
         arguments.note(Message("exporters.deals_tokens_evenly_for_measuring_speed_not_for", flag=known[0]))
     elif ep > 1:
-        arguments.note(Message("exporters.has_no_flag_in", name="router: forced", framework=arguments.release.title))
+        arguments.note(Message("exporters.cannot_force_even_routing", framework=arguments.release.title))
 
 
 def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str | None:

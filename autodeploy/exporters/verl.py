@@ -198,9 +198,7 @@ def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
     """How tokens reach their experts: MindSpeed core_r0.16.0 has no dispatchers of its own."""
     dispatcher = strategy.moe_dispatcher or "alltoall"
     if dispatcher not in {"alltoall", "allgather"}:
-        arguments.note(
-            Message("exporters.has_no_flag_in", name=f"moe_dispatcher: {dispatcher}", framework="Megatron-LM")
-        )
+        arguments.note(Message("exporters.has_no_dispatcher", framework="Megatron-LM", name=dispatcher))
         dispatcher = "alltoall"
     arguments.add("MOE_ARGS", "--moe-token-dispatcher-type", dispatcher)
 

@@ -117,7 +117,7 @@ def _printed(lines: Sequence[str], op: str | None, ranks: int | None) -> Iterato
         if result.lower() == "failed":
             raise bad_line(
                 number,
-                Message("field_fault.is_invalid", value=repr(result)),
+                Message("importers.result_is_wrong", value=repr(result)),
                 hint=Message("common.leave_it_out"),
             )
         seconds = positive(time_us, number, "time") * 1e-6

@@ -301,7 +301,7 @@ def _refuse_telling(reader: Reader) -> None:
         words = key.lower()
         if value and any(word in words for word in TELLING) and not any(word in words for word in HARMLESS):
             raise UnsupportedError(
-                Message("common.unknown_key", name=shown(key)),
+                Message("importers.key_of_unknown_architecture", key=shown(key)),
                 path=reader.prefix + pointer(key.split("/")),
                 hint=Message("importers.write_model_inline"),
             )

@@ -269,7 +269,7 @@ def test_bus_bandwidth_is_turned_into_time() -> None:
     [
         ("m,n,k,us\n1,2,0,4\n", "line 2: k: 0"),
         ("m,n,k\n1,2,3\n", "line 2: at least one of us"),
-        (HCCL.replace("NULL", "failed"), "line 5: invalid value 'failed'"),
+        (HCCL.replace("NULL", "failed"), "line 5: hccl_test found the result wrong: 'failed'"),
         (HCCL.replace("8192 ", "-1 "), "line 4: size: -1 is too small"),
         (HCCL.replace("8192 ", ""), "line 4: size: '' is not a number"),
         (HCCL.replace("8192 ", "1.5 "), "line 4: size"),
