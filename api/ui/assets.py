@@ -23,6 +23,7 @@ _BUNDLES = {
     SCRIPTS: (
         "axis_ticks.js",
         "tabs.js",
+        "copy.js",
         "details.js",
         "charts.js",
         "new.js",
