@@ -82,9 +82,13 @@ def operator_table(layer: LayerOperators, lang: Language = "en") -> Table:
     return Table([report_text(lang, name) for name in names], rows, {2, 3, 4, 5, 6, 7})
 
 
+_WRITTEN = {"ub": "UB", "hccs": "HCCS", "nvlink": "NVLink"}
+
+
 def tier_name(tier: str, lang: Language) -> str:
-    """A tier of the network in words; one without words keeps its name."""
-    return report_text(lang, f"tier_{tier}") if f"tier_{tier}" in report_text else tier.replace("_", " ")
+    """A tier of the network in words; one without words keeps its name, as its makers write it."""
+    in_words = f"tier_{tier}" in report_text
+    return report_text(lang, f"tier_{tier}") if in_words else _WRITTEN.get(tier, tier.replace("_", " "))
 
 
 def exchange_table(layer: LayerOperators, lang: Language = "en") -> Table:
