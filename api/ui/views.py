@@ -59,7 +59,10 @@ if TYPE_CHECKING:
 
 PAGE_LENGTH = 50
 # What a field beside a pasted text can say.
-BESIDE = frozenset({"/cluster/profile", "/cluster/num_npus"})
+BESIDE = {
+    "/cluster/profile": Message("api.choose_cluster_beside_text"),
+    "/cluster/num_npus": Message("api.give_cards_beside_text_such_as_128_or"),
+}
 # Each has up to some ten thousand slots.
 KEPT_TIMELINES = 32
 
@@ -367,9 +370,7 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
     refuse_profile(profile)
     count = card_count(cards, profile) if cards else None
     if cards and count is None:
-        raise SpecError(
-            Message("common.is_not_of_form", value=repr(cards[:40]), form="NUMBER [nodes]"), path="/cluster/num_npus"
-        )
+        raise SpecError(Message("api.is_no_number_of_cards", value=repr(cards[:40])), path="/cluster/num_npus")
     try:
         document = imported.spec_document(cluster or None, None, count)
     except SpecError as error:
@@ -385,9 +386,8 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
 
 def _in_words_of_the_page(error: FieldError) -> FieldError:
     """A complaint about what stands in a field beside the text, where the command line would name its options."""
-    if error.path not in BESIDE or not error.hint.startswith("--"):
-        return error
-    return replace(error, hint=Message("api.give_it_beside_text"))
+    hint = BESIDE.get(error.path) if error.hint.startswith("--") else None
+    return error if hint is None else replace(error, hint=hint)
 
 
 def _row(item: SearchSummary) -> SearchRow:

@@ -106,7 +106,11 @@ def search_of_key(session: Session, principal: str, key: str, body_hash: str) ->
     if row is None:
         return None
     if row.body_hash != body_hash:
-        raise SpecError(Message("services.this_key_was_used_for_another_request"), path="Idempotency-Key")
+        raise SpecError(
+            Message("services.this_key_was_used_for_another_request"),
+            path="Idempotency-Key",
+            hint=Message("services.use_new_key"),
+        )
     return row.search_id
 
 
