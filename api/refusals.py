@@ -27,10 +27,9 @@ SECTIONS = {
     "file": ("importers", "json", "os", "profiles"),
     "service": ("services", "store", "jobs", "settings", "api", "common"),
 }
-WITH_BODY = tuple(SECTIONS)
-# Of operations that take what this service gave: a document inside is read by its own schema, of `GET /v1/schemas`.
+# A document inside a request is read by its own schema, of `GET /v1/schemas`; a `config.json` or a file by its format.
 INSIDE = "inside"
-WITH_DOCUMENT_INSIDE = frozenset({"compare_plans", "create_check"})
+WITH_BODY = (*SECTIONS, INSIDE)
 WITHOUT_BODY = ("service",)
 # What an exporter refuses is said of strategies; a rehearsal's own spec can be refused too.
 EXPORTS = frozenset({"export_plan"})
@@ -62,6 +61,5 @@ def add_refusals(document: dict[str, Any]) -> None:
     for methods in document["paths"].values():
         for operation in methods.values():
             if "422" in operation["responses"]:
-                inside = (INSIDE,) if operation["operationId"] in WITH_DOCUMENT_INSIDE else ()
                 exports = ("spec", "strategy") if operation["operationId"] in EXPORTS else ()
-                operation[KEY] = [*(WITH_BODY if "requestBody" in operation else WITHOUT_BODY), *exports, *inside]
+                operation[KEY] = [*(WITH_BODY if "requestBody" in operation else WITHOUT_BODY), *exports]

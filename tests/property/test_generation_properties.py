@@ -40,7 +40,7 @@ REFUSED = [name for name in preset_names() if unmeasured_types(load_preset(name)
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_generation_of_attention_that_it_has_no_cache_for_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"not modelled yet: (\w+ attention|shortcut_moe)"):
+    with pytest.raises(UnsupportedError, match=r"not modelled yet: (\w+ attention|shortcut experts)"):
         generator_of(load_preset(name), H100, H100.device(), GenerationLayout(tp=1))
 
 

@@ -15,6 +15,7 @@ from schemathesis.openapi import from_dict
 from schemathesis.python.asgi import shutdown_lifespans
 
 from api.app import create_app
+from api.refusals import INSIDE
 from autodeploy.services.access import AccessService
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
@@ -48,6 +49,8 @@ WITHOUT_A_TABLE = (
     *("list_hardware_profiles", "get_hardware_profile", "list_models", "get_model", "list_schemas", "get_schema"),
     *("livez", "version"),
 )
+# Of a document that the service gave, as a whole.
+TAKE_DOCUMENTS = frozenset({"compare_plans", "create_check"})
 _NUMBER = r"[-+−]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?"
 
 
@@ -59,9 +62,16 @@ def refused_by_documented_rules(ctx: CheckContext, response: Response, case: sch
     if response.headers.get("content-language", [ENGLISH]) != [ENGLISH]:
         return  # the document's sentences are English; that each has its Chinese is tested elsewhere
     document = case.operation.schema.raw_schema
-    known = documented_keys(document, case.operation.definition.raw.get("x-refusals", ()))
+    groups = set(case.operation.definition.raw.get("x-refusals", ()))
+    known, inside = documented_keys(document, groups - {INSIDE}), documented_keys(document, groups & {INSIDE})
+    takes_document = case.operation.definition.raw.get("operationId") in TAKE_DOCUMENTS
     problem = response.json()
-    unsaid = [said for said in problem["errors"] or [problem] if not keys_of(said) <= known]
+    unsaid = [
+        said
+        for said in problem["errors"] or [problem]
+        if not keys_of(said)
+        <= (known | inside if takes_document or "/hf_config/" in said.get("pointer", "") else known)
+    ]
     if unsaid:
         raise AssertionError(f"refused, but no rule of the document says so: {unsaid}")
 
