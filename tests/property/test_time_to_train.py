@@ -39,7 +39,8 @@ def spec_of(card_hours: float = 20_000.0, cards: int = 16, *, run: Any = None, *
 @cache
 def fastest(way: str, cards: int) -> Plan:
     """Of step times, with this recovery."""
-    return plan(spec_of(cards=cards, features=WAYS[way], objective="step_time", risk="neutral", top_k=1)).plans[0]
+    spec = spec_of(cards=cards, features=WAYS[way], objective="step_time", risk="neutral", top_k=1)
+    return plan(spec, alone=True).plans[0]
 
 
 @cache

@@ -70,7 +70,7 @@ def test_the_search_chooses_the_dispatcher_by_nodes(ep: int, chosen: str) -> Non
     }
     features = {name: "auto" if name in {*STACK, "hierarchical_a2a"} else "off" for name in FEATURES}
     search = {"target": "any", "fix": wanted, "features": features, "top_k": 1, "effort": 0.02, "risk": "neutral"}
-    found = plan(read_spec_document(PANGU | {"search": search}))
+    found = plan(read_spec_document(PANGU | {"search": search}), alone=True)
     assert found.plans[0].strategy.moe_dispatcher == chosen
 
 
@@ -163,7 +163,7 @@ def test_layers_are_even_where_virtual_pipeline_balance_is_off(target: str) -> N
             "training": {"seq_length": 4096, "global_batch_size": 128},
             "search": search | {"effort": 0.02, "risk": "neutral"},
         }
-        found[switch] = plan(read_spec_document(document)).plans[0]
+        found[switch] = plan(read_spec_document(document), alone=True).plans[0]
     assert found["off"].strategy.layers_per_stage == (8, 8, 8, 8)
     assert found["auto"].step_time_s < found["off"].step_time_s
 
@@ -176,6 +176,7 @@ def test_migration_is_in_a_mindspeed_plan_only_under_its_overlapped_layer() -> N
         "training": {"seq_length": 4096, "global_batch_size": 256},
     }
     for schedule in ("1f1b", "adaptive_pipe"):
-        found = plan(read_spec_document(document | {"search": search | {"allow": FEW | {"schedule": [schedule]}}}))
+        allowed = search | {"allow": FEW | {"schedule": [schedule]}}
+        found = plan(read_spec_document(document | {"search": allowed}), alone=True)
         strategy = found.plans[0].strategy
         assert ("expert_migration" in strategy.features) is (strategy.schedule == "adaptive_pipe")

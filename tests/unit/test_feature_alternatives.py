@@ -69,7 +69,8 @@ def test_the_best_plan_is_no_slower_than_with_either_forced(target: str) -> None
     found = {}
     allow = SHORT_PIPELINES | SCHEDULES[target]
     for name, features in FORCED.items():
-        answer = plan(spec_of(target=target, imbalance=2.0, features=features, allow=allow, effort=0.02, top_k=1))
+        spec = spec_of(target=target, imbalance=2.0, features=features, allow=allow, effort=0.02, top_k=1)
+        answer = plan(spec, alone=True)
         found[name] = answer.plans[0].step_time_s
         for each in answer.plans:
             # A plan names the features that it uses: under these alone it is predicted the same.

@@ -107,7 +107,8 @@ def test_reducing_in_16_bits_leaves_the_shards_as_they_are() -> None:
 
 def test_the_search_has_what_the_backend_has() -> None:
     found = plan(
-        read_spec_document(BASE | {"search": {"target": TARGET, "effort": 0.02, "top_k": 4, "risk": "neutral"}})
+        read_spec_document(BASE | {"search": {"target": TARGET, "effort": 0.02, "top_k": 4, "risk": "neutral"}}),
+        alone=True,
     )
     assert len(found.plans) == 4
     for each in found.plans:
@@ -122,7 +123,8 @@ def test_it_keeps_weights_gathered_where_that_is_faster_and_fits() -> None:
     best = sharded_plan_set(TARGET).plans[0]
     assert "keep_gathered" in best.strategy.features
     off = BASE["search"] | {"features": {"keep_gathered": "off"}, "effort": 0.02, "top_k": 1, "risk": "neutral"}
-    assert "keep_gathered" not in plan(read_spec_document(BASE | {"search": off})).plans[0].strategy.features
+    found = plan(read_spec_document(BASE | {"search": off}), alone=True)
+    assert "keep_gathered" not in found.plans[0].strategy.features
 
 
 def test_what_the_backend_always_does_is_not_switched_off() -> None:

@@ -215,7 +215,7 @@ def test_a_chip_without_fused_collectives_has_plans_that_need_tensor_parallelism
         "cluster": {"profile": "cloudmatrix-384", "num_npus": 8},
         "search": {"effort": 0.02, "risk": "neutral", "fix": {"tp": 2, "cp": 1, "micro_batch_size": 1}},
     }
-    found = planner.plan(parse_spec(spec))
+    found = planner.plan(parse_spec(spec), alone=True)
     assert found.plans
     assert all("coc" not in each.strategy.features for each in found.plans)
 
@@ -300,7 +300,7 @@ def test_adapters_of_experts_are_launched_by_the_sequence_dispatcher() -> None:
             **{"fix": {"cp": 1, "micro_batch_size": 1}, "allow": {"tp": [1, 2], "pp": [1, 2]}},
         },
     }
-    found = planner.plan(parse_spec(spec))
+    found = planner.plan(parse_spec(spec), alone=True)
     assert found.plans
     for plan in found.plans:
         assert plan.strategy.schedule in {"1f1b", "interleaved"}

@@ -80,7 +80,7 @@ def spec_of(case: str) -> Spec:
 
 @cache
 def searched(case: str) -> PlanSet:
-    return planner.plan(spec_of(case))
+    return planner.plan(spec_of(case), alone=True)
 
 
 def run_of(case: str, **measured: Any) -> StoredRun:
@@ -104,7 +104,7 @@ def test_the_recommended_plan_ran_out_of_memory(case: str) -> None:
     assert first.p_fits is not None
     assert first.p_fits >= 0.9
     under = overlaid(spec_of(case), run_of(case, out_of_memory={}))
-    after = planner.plan(under)
+    after = planner.plan(under, alone=True)
     instead = after.plans[0]
     assert instead.strategy != first.strategy
     assert instead.p_fits is not None
@@ -130,7 +130,7 @@ def test_stored_plans_that_no_longer_fit_come_last() -> None:
 
 
 def test_other_families_of_models_do_not_follow() -> None:
-    elsewhere = planner.plan(overlaid(spec_of("long"), run_of("dense", out_of_memory={})))
+    elsewhere = planner.plan(overlaid(spec_of("long"), run_of("dense", out_of_memory={})), alone=True)
     assert [told(plan) for plan in elsewhere.plans] == [told(plan) for plan in searched("long").plans]
     families = {family_digest(load_preset(CASES[case][0])) for case in CASES}
     assert len(families) == len(CASES)

@@ -160,7 +160,7 @@ def test_extra_warm_up_forwards_are_in_the_order() -> None:
 @ALL
 def test_it_is_searched_and_estimated_alike(known: Schedule) -> None:
     fixed = {"schedule": known.name, "tp": 2, "pp": 4, "vpp": 2, "cp": 1, "micro_batch_size": 1}
-    found = plan(spec_of(fix=fixed, top_k=1))
+    found = plan(spec_of(fix=fixed, top_k=1), alone=True)
     best = found.plans[0]
     assert best.strategy.schedule == known.name
     assert estimate(spec_of().model_copy(update={"strategy": best.strategy})).step_time_s == best.step_time_s
@@ -260,7 +260,7 @@ def test_it_is_launched_by_the_flags_that_its_record_says() -> None:
     with registered(STEEPER):
         fixed = {"schedule": STEEPER.name, "tp": 2, "pp": 4, "vpp": 2}
         with launched(STEEPER.name, Variant("mindspeed", by="schedule", flags=flags)):
-            found = plan(spec_of("mindspeed-llm", fix=fixed, top_k=1))
+            found = plan(spec_of("mindspeed-llm", fix=fixed, top_k=1), alone=True)
             text = export(found, found.plans[0], "mindspeed-llm").text
             assert "--schedules-method dualpipev" in text
             assert "--moe-fb-overlap" in text

@@ -118,7 +118,7 @@ def test_a_search_for_dualpipe_is_refused() -> None:
 
 def test_dualpipev_is_searched_and_launched() -> None:
     spec = spec_of("mindspeed-llm", fix={"schedule": "dualpipev", "pp": 4, "tp": 2}, top_k=2)
-    found = plan(spec)
+    found = plan(spec, alone=True)
     best = found.plans[0]
     assert best.strategy.schedule == "dualpipev"
     assert "dualpipev" in best.strategy.features
@@ -133,7 +133,8 @@ def test_dualpipev_is_searched_and_launched() -> None:
 
 def test_dualpipev_competes_where_it_is_not_switched_off() -> None:
     document = Strategy.model_validate(strategy("dualpipev"))
-    best = plan(spec_of("mindspeed-llm", fix={"tp": 2, "pp": 4, "ep": 4, "micro_batch_size": 1}, top_k=1))
+    spec = spec_of("mindspeed-llm", fix={"tp": 2, "pp": 4, "ep": 4, "micro_batch_size": 1}, top_k=1)
+    best = plan(spec, alone=True)
     assert why_not(spec_of("mindspeed-llm"), document, best=best).rule is None
     assert why_not(spec_of("megatron"), document, best=best).rule is None, "MindSpeed beside Megatron-LM has it too"
     refused = why_not(spec_of("mindformers"), document)

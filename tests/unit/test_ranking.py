@@ -207,7 +207,7 @@ def test_the_example_that_cannot_fit_names_memory_and_the_nearest_change_that_fi
             "search": spec.search.model_copy(update={"effort": 0.02, "risk": "neutral", "top_k": 1, "fix": FEW}),
         }
     )
-    assert plan(larger).plans, "the named change really fits"
+    assert plan(larger, alone=True).plans, "the named change really fits"
 
 
 def test_blocks_and_spares_that_cannot_fit_are_infeasible_and_told_how_many_cards_do() -> None:
@@ -226,7 +226,7 @@ def test_blocks_and_spares_that_cannot_fit_are_infeasible_and_told_how_many_card
     assert change.endswith(", no cluster.blocks")
     npus = int(change.partition(": ")[2].partition(",")[0])
     larger = spec.cluster.model_copy(update={"blocks": None, "num_npus": npus})
-    assert plan(spec.model_copy(update={"cluster": larger})).plans, "the named change really fits"
+    assert plan(spec.model_copy(update={"cluster": larger}), alone=True).plans, "the named change really fits"
 
 
 def test_a_memory_limit_of_the_users_own_is_a_change_to_lift() -> None:

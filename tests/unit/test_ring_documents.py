@@ -69,7 +69,7 @@ def test_a_launch_names_the_operator_where_documents_are_packed_around_a_ring() 
         "training": {"seq_length": 32768, "global_batch_size": 16, "sequence_length_histogram": {"4096": 1.0}},
         "search": {"target": "mindspeed-llm", "effort": 0.02, "top_k": 1, "allow": {"cp": [4], "cp_algo": ["ring"]}},
     }
-    plan_set = plan(read_spec_document(document))
+    plan_set = plan(read_spec_document(document), alone=True)
     best = plan_set.plans[0]
     assert "fused_ring_update" in best.strategy.features
     text = export(plan_set, best, "mindspeed-llm").text

@@ -241,7 +241,7 @@ def test_the_search_tries_tensor_parallelism_and_copies_of_all_shards() -> None:
         "training": {"seq_length": 4096, "global_batch_size": 64},
         "search": {"target": TARGET, "effort": "fast", "allow": {"tp": [2], "dp_replicate": [2, 4]}},
     }
-    found = plan(read_spec_document(document))
+    found = plan(read_spec_document(document), alone=True)
     assert found.plans
     assert {each.strategy.tp for each in found.plans} == {2}
     assert {each.strategy.dp_replicate for each in found.plans} <= {2, 4}

@@ -51,7 +51,7 @@ def answered(strategy: str, search: str) -> WhyNot:
 
 def best_with(axes: dict[str, Any], **search: Any) -> float:
     """Step time of the best plan that a search finds when these axes are fixed."""
-    return plan(spec_of(fix=axes, **search)).plans[0].step_time_s
+    return plan(spec_of(fix=axes, **search), alone=True).plans[0].step_time_s
 
 
 @pytest.mark.parametrize("axes", [{"tp": 8}, {"pp": 8}, {"tp": 4, "micro_batch_size": 2}])
