@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Times are short, so that a fault costs seconds; and a search may die often, because it is killed on purpose.
 QUICK_SETTINGS = {
     "AUTODEPLOY_HEARTBEAT_S": "0.1",
-    "AUTODEPLOY_STALLED_AFTER_S": "1.5",
+    "AUTODEPLOY_STALLED_AFTER_S": "1",
     "AUTODEPLOY_POLL_S": "0.1",
     "AUTODEPLOY_MAX_ATTEMPTS": "10",
     "AUTODEPLOY_SHUTDOWN_GRACE_S": "0.2",

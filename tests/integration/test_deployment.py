@@ -173,7 +173,8 @@ def programs(compose, port, worker_port, empty_postgres_dsn, tmp_path) -> Iterat
             settings["AUTODEPLOY_WORKER_PORT"] = worker_port
         # What has an empty default is an empty text for compose, and nothing where YAML reads it after that.
         environment = {key: "" if value is None else str(value) for key, value in settings.items()}
-        made[name] = Program(service["command"], environment, tmp_path / f"{name}.log")
+        # `tests/integration/test_serve_start.py` starts a server in a new interpreter.
+        made[name] = Program(service["command"], environment, tmp_path / f"{name}.log", forked=name != "worker")
     yield made
     for program in made.values():
         program.stop()
