@@ -23,5 +23,6 @@ def sharded_plan_set(target: str, model: str = "qwen3-0.6b", num_npus: int = 8) 
                 "training": {"seq_length": 4096, "global_batch_size": num_npus},
                 "search": {"target": target, "effort": "fast", "top_k": 1, "risk": "neutral"},
             }
-        )
+        ),
+        alone=True,
     )

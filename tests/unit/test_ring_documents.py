@@ -67,7 +67,13 @@ def test_a_launch_names_the_operator_where_documents_are_packed_around_a_ring() 
         "model": "llama2-7b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 16},
         "training": {"seq_length": 32768, "global_batch_size": 16, "sequence_length_histogram": {"4096": 1.0}},
-        "search": {"target": "mindspeed-llm", "effort": 0.02, "top_k": 1, "allow": {"cp": [4], "cp_algo": ["ring"]}},
+        "search": {
+            "target": "mindspeed-llm",
+            "effort": 0.02,
+            "top_k": 1,
+            "risk": "neutral",
+            "allow": {"cp": [4], "cp_algo": ["ring"]},
+        },
     }
     plan_set = plan(read_spec_document(document), alone=True)
     best = plan_set.plans[0]

@@ -50,7 +50,7 @@ def planned() -> PlanSet:
 
 @cache
 def placed(placement: str) -> PlanSet:
-    return plan(spec_of(fix={**QUICK, "rl.placement": placement}, top_k=1))
+    return plan(spec_of(fix={**QUICK, "rl.placement": placement}, top_k=1, risk="neutral"))
 
 
 def rl_of(chosen: Plan) -> Any:
@@ -110,7 +110,7 @@ def test_a_plan_is_its_own_estimate() -> None:
 def launched(target: str, **changes: Any) -> PlanSet:
     """Plans for a framework, of a step that 16 replicas can't share."""
     rl = {"prompts_per_step": 40, "responses_per_prompt": 5}
-    return plan(spec_of(rl={**rl, **changes}, target=target, fix=ANY_DEPTH, top_k=4))
+    return plan(spec_of(rl={**rl, **changes}, target=target, fix=ANY_DEPTH, top_k=4, risk="neutral"))
 
 
 @pytest.mark.parametrize("target", ["verl", "mindspeed-rl"])
@@ -162,7 +162,7 @@ def test_a_step_that_no_launch_can_deal_is_refused_by_the_rule() -> None:
 def test_a_plan_has_the_overheads_of_its_target() -> None:
     """MindSpeed-RL issues operators of an eager engine slower than others do; an estimate of its plan says the same."""
     fix = {**UPDATE, "rl.generation.mode": "eager", "rl.placement": "colocated", "rl.generation.tp": 2}
-    result = plan(spec_of(target="mindspeed-rl", fix=fix, top_k=1))
+    result = plan(spec_of(target="mindspeed-rl", fix=fix, top_k=1, risk="neutral"))
     given = result.plans[0].strategy.model_dump(mode="json", exclude_none=True)
     same = estimate(spec_of(target="mindspeed-rl", strategy=given))
     other = estimate(spec_of(target="verl", strategy=given))
@@ -188,7 +188,7 @@ def test_where_asynchrony_does_not_pay_the_synchronous_plan_ranks_first_and_it_i
     """
     rl = {"prompts_per_step": 512, "responses_per_prompt": 16, "reference_model": False}
     rl |= {"prompt_length": {"max": 16}, "response_length": {"max": 2048}}
-    result = plan(spec_of(cards=8, rl=rl, fix=QUICK, allow=SPLITS, top_k=1))
+    result = plan(spec_of(cards=8, rl=rl, fix=QUICK, allow=SPLITS, top_k=1, risk="neutral"))
     assert result.plans[0].strategy.rl is not None
     assert result.plans[0].strategy.rl.placement == "colocated"
     assert any("asynchrony does not pay here" in said for said in result.warnings)
@@ -197,7 +197,7 @@ def test_where_asynchrony_does_not_pay_the_synchronous_plan_ranks_first_and_it_i
 def test_where_asynchrony_pays_its_price_is_said() -> None:
     """Training is most of the step, and few cards generate beside it."""
     short = {"response_length": {"max": 256}}
-    result = plan(spec_of(cards=8, rl=short, fix={**QUICK, "pp": 1}, allow=SPLITS, top_k=1))
+    result = plan(spec_of(cards=8, rl=short, fix={**QUICK, "pp": 1}, allow=SPLITS, top_k=1, risk="neutral"))
     assert result.plans[0].strategy.rl is not None
     assert result.plans[0].strategy.rl.placement == "async"
     assert any("an older policy" in said for said in result.warnings)
@@ -230,7 +230,8 @@ def test_what_is_pinned_is_kept(pinned: dict[Any, Any]) -> None:
 
 
 def test_what_is_forbidden_is_not_there() -> None:
-    result = plan(spec_of(fix=QUICK, forbid={"rl.placement": ["colocated", "separate"], "rl.generation.tp": [8]}))
+    forbidden = {"rl.placement": ["colocated", "separate"], "rl.generation.tp": [8]}
+    result = plan(spec_of(fix=QUICK, forbid=forbidden, risk="neutral"))
     assert result.plans
     for each in result.plans:
         assert each.strategy.rl is not None

@@ -239,7 +239,7 @@ def test_the_search_tries_tensor_parallelism_and_copies_of_all_shards() -> None:
         "model": "qwen3-0.6b",
         "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
         "training": {"seq_length": 4096, "global_batch_size": 64},
-        "search": {"target": TARGET, "effort": "fast", "allow": {"tp": [2], "dp_replicate": [2, 4]}},
+        "search": {"target": TARGET, "effort": "fast", "risk": "neutral", "allow": {"tp": [2], "dp_replicate": [2, 4]}},
     }
     found = plan(read_spec_document(document), alone=True)
     assert found.plans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +32,9 @@ SCRIPT = Path(__file__).parents[1] / "launch_files" / "mindspeed_moe.sh"
 
 @cache
 def launch() -> Launch:
-    return launch_of(import_file(SCRIPT), "cloudmatrix-384")
+    found = launch_of(import_file(SCRIPT), "cloudmatrix-384")
+    search = found.spec.search.model_copy(update={"risk": "neutral"})
+    return replace(found, spec=found.spec.model_copy(update={"search": search}))
 
 
 @cache
