@@ -139,7 +139,7 @@ def test_back_to_a_moment(tmp_path_factory):
             run(back_up, first.directory, as_server=True, SERVER=libpq_dsn(first.dsn), BACKUP=str(backup))
             access.create("after the backup", "read")
             (moment,) = connection.execute("SELECT clock_timestamp()::text").fetchone() or ("",)
-            time.sleep(0.5)
+            time.sleep(0.1)
             connection.execute("DELETE FROM api_keys")
             (segment,) = connection.execute("SELECT pg_walfile_name(pg_switch_wal())").fetchone() or ("",)
             eventually(lambda: (backup / "wal" / segment).exists(), within_s=30)

@@ -83,7 +83,7 @@ def test_a_process_that_dies_is_made_again(pool):
 
 
 def test_no_more_wait_than_may_and_none_longer_than_it_may():
-    pool = CallPool(quick_settings("sqlite:///unused.db", call_limit_s=1.0), QUICK)
+    pool = CallPool(quick_settings("sqlite:///unused.db", call_limit_s=0.5), QUICK)
     ended: list[str] = []
 
     def call() -> None:
@@ -100,7 +100,7 @@ def test_no_more_wait_than_may_and_none_longer_than_it_may():
         caller.join()
     assert time.monotonic() - started_s < 12.0
     assert sum("at once" in message for message in ended) == 3
-    assert sum("longer than 1 s" in message for message in ended) == MAX_WAITING_PER_PROCESS + 1
+    assert sum("longer than 0.5 s" in message for message in ended) == MAX_WAITING_PER_PROCESS + 1
     pool.close()
     with pytest.raises(OverloadError):
         pool.call(double, 1)

@@ -165,7 +165,7 @@ def test_two_claims_at_once_do_not_both_take_the_last_turn(database):
 def test_a_turn_that_is_not_given_back_ends(migrated_postgres_dsn, monkeypatch):
     """On PostgreSQL: a writer of SQLite is alone."""
     database = Database(migrated_postgres_dsn, pool_size=5)
-    monkeypatch.setattr(queue_state, "TURN_LIMIT_S", 1)
+    monkeypatch.setattr(queue_state, "TURN_LIMIT_S", 0.4)
     add(database, "srch_1")
     found = None
     # The connection that fell silent is gone, which it hears of at the end.

@@ -209,14 +209,14 @@ def test_slow_receivers_hold_up_nobody(services, database, database_url, hooks):
         quick = queued_with_hook(services, f"{other.url}/ok")
         for search_id in slow:
             end(database, search_id)
-        with sender(database, hooked_settings(database_url)) as running:
+        with sender(database, hooked_settings(database_url, webhook_timeout_s=0.3)) as running:
             eventually(lambda: len(hooks.requests) == PER_ORIGIN)
             began_s = time.monotonic()
             end(database, quick)
             eventually(lambda: other.of("/ok"))
             assert other.of("/ok")[0].at_s - began_s < 4.0
             reaches(database, quick, "delivered")
-            # Each attempt ends after half a second, however the receiver trickles.
+            # Each attempt ends after a third of a second, however the receiver trickles.
             eventually(lambda: len(hooks.requests) >= 2 * PER_ORIGIN, within_s=20.0)
             began_s = time.monotonic()
             running.stop()
