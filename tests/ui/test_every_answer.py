@@ -13,7 +13,7 @@ from autodeploy.specs.spec import Spec
 from tests.support import plain_http
 from tests.support.rl_plans import DENSE, changed, rl_plan_set
 from tests.ui.conftest import ALL_PARTS, WIDTHS, fits_every_width, visiting
-from tests.ui.test_accessibility import ALL_FOLDS, speaks, violations_in_both_schemes
+from tests.ui.test_accessibility import ALL_FOLDS, judged, violations_in_both_schemes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -35,7 +35,7 @@ JUDGED = (
     *("/searches/{rl}", "/plans/{rl_plan}", "/plans/{rl_plan}/operators", "/plans/{rl_plan}/stages"),
 )
 ELEMENTS = re.compile(r"<[a-z0-9]+(?: class=\"[^\"]*\")?")
-WIDE = {"width": WIDTHS[-1], "height": 900}
+NARROW, WIDE = ({"width": width, "height": 900} for width in (WIDTHS[0], WIDTHS[-1]))
 ABLATION = "section[aria-labelledby='ablation']"
 WHAT_IF, WHY_NOT = ("section[aria-labelledby='what-if']", "section[aria-labelledby='why-not']")
 # Language, form, its fields, and the part of the page that answers; all rules see the rest of that page elsewhere.
@@ -66,16 +66,8 @@ def post_trained(planned: Site) -> dict[str, str]:
 def test_what_is_missing_and_post_training(
     chromium_browser: Browser, planned: Site, post_trained: dict[str, str]
 ) -> None:
-    broken: dict[str, list[str]] = {}
-    with visiting(chromium_browser, planned.url, viewport=WIDE) as visitor:
-        for path in JUDGED:
-            address = path.format(**post_trained) + ("&" if "?" in path else "?") + "lang="
-            visitor.page.emulate_media(color_scheme="light")
-            speaks(visitor.open(f"{address}en"), path, "en", "light")
-            page = visitor.open(f"{address}zh", charts=True)
-            speaks(page, path, "zh", "light")
-            if found := violations_in_both_schemes(page):
-                broken[path] = found
+    with visiting(chromium_browser, planned.url, viewport=NARROW) as visitor:
+        broken = {path: found for path in JUDGED if (found := judged(visitor, path.format(**post_trained)))}
         visitor.faults = [fault for fault in visitor.faults if "404" not in fault]
     assert broken == {}, broken
 

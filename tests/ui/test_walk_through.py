@@ -43,6 +43,8 @@ def test_from_a_pasted_spec_to_a_launch_script(chromium_browser: Browser, planne
         page.wait_for_url(re.compile(rf"/searches/{search_id}\?lang=zh"))
         says = texts("zh")
         visitor.wait_for_charts()
+        fits_every_width(page)
+        page.set_viewport_size({"width": 1280, "height": 900})
         page.get_by_role("button", name=says["site.compare"]).click()
         page.wait_for_url(re.compile(r"/compare\?"))
         assert page.locator("thead th").count() == 3

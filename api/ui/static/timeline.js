@@ -256,6 +256,7 @@
   const draw = () => {
     waiting = false;
     widthPx = canvas.clientWidth;
+    if (widthPx === 0) return; // not shown; drawn when it is again
     const [stages, row] = [data.slots.length, rowPx()];
     const whole = EDGE.top + stages * row;
     const shownPx = Math.min(whole, MOST_PX);
