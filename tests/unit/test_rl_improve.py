@@ -18,7 +18,7 @@ from autodeploy.specs.presets import load_preset, preset_names, preset_of
 from autodeploy.specs.rl_axes import RL_AXES
 from autodeploy.what_if import improve
 from autodeploy.what_if.generation_neighbours import generation_neighbours
-from tests.unit.test_rl_planning import QUICK, planned, spec_of
+from tests.unit.test_rl_planning import QUICK, placed, spec_of
 
 if TYPE_CHECKING:
     from autodeploy.specs.what_if import ImproveReport
@@ -31,9 +31,8 @@ def improved() -> ImproveReport:
     """The launch beside a search of updates of its own cuts."""
     spec = launched()
     fix = {axis: UPDATE[axis] for axis in ("tp", "pp", "micro_batch_size")} | {"cp": 1, "vpp": 1}
-    return improve(
-        Launch(spec.model_copy(update={"search": spec.search.model_copy(update={"fix": fix})})), planner=planner
-    )
+    search = spec.search.model_copy(update={"fix": fix, "risk": "neutral"})
+    return improve(Launch(spec.model_copy(update={"search": search})), planner=planner)
 
 
 def launched(target: str = "any", **how: Any) -> Any:
@@ -58,7 +57,7 @@ def test_each_change_is_one_and_stays_a_strategy() -> None:
 
 
 def test_a_launch_that_only_trains_has_none() -> None:
-    assert list(generation_neighbours(planned().plans[0].strategy.model_copy(update={"rl": None}), 16)) == []
+    assert list(generation_neighbours(placed("colocated").plans[0].strategy.model_copy(update={"rl": None}), 16)) == []
 
 
 def test_experts_stay_on_the_ranks_of_their_replica() -> None:
@@ -105,7 +104,7 @@ def test_a_preset_is_known_by_its_shape(name: str) -> None:
 
 def test_a_script_says_which_preset_it_trains() -> None:
     """Its path of the model is asked for at the start; another shape has no name."""
-    result = planned()
+    result = placed("colocated")
     plan = next(each for each in result.plans if each.strategy.rl is not None and each.strategy.rl.staleness <= 1)
     text = export(result, plan, "verl").text
     assert " preset=llama2-7b " in text
@@ -116,7 +115,7 @@ def test_a_script_says_which_preset_it_trains() -> None:
 
 
 def test_packs_of_samples_are_no_doubt() -> None:
-    result = planner.plan(spec_of(target="mindspeed-rl", fix=QUICK, top_k=1))
+    result = planner.plan(spec_of(target="mindspeed-rl", fix=QUICK, top_k=1, risk="neutral"))
     found = import_document(export(result, result.plans[0], "mindspeed-rl").text)
     told = {note.source.partition(": ")[2] or note.source for note in found.diagnostics.unmodelled}
     assert not told & set(OF_PACKS)
