@@ -28,16 +28,14 @@ def long_tasks_while_panning(page: Page, picture: Locator, *, shift: bool = Fals
     assert box is not None
     y, found = box["y"] + box["height"] / 2, []
     for attempt in range(TRIES):
-        page.wait_for_timeout(300)
+        page.evaluate("() => new Promise(requestIdleCallback)")
         page.evaluate("window.longTasks.length = 0")
         x, step = box["x"] + box["width"] / 2, 4 if attempt % 2 else -4
         if shift:
             page.keyboard.down("Shift")
         page.mouse.move(x, y)
         page.mouse.down()
-        for number in range(STEPS):
-            page.mouse.move(x + step * number, y)
-            page.evaluate("() => new Promise(requestAnimationFrame)")
+        page.mouse.move(x + step * STEPS, y, steps=STEPS)  # the browser answers each step with its frame
         page.mouse.up()
         if shift:
             page.keyboard.up("Shift")
