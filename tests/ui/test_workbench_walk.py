@@ -80,7 +80,7 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(chromium_browser: 
         page.keyboard.insert_text(json.dumps(CONFIG))
         _go_to(page, page.locator("#paste-cluster"))
         page.keyboard.type("ascend-800t")
-        for name, value in (("num_npus", "32"), ("seq_length", "4k"), ("global_batch_size", "64")):
+        for name, value in (("num_npus", "16"), ("seq_length", "4k"), ("global_batch_size", "64")):
             _go_to(page, page.locator(f"#paste-{name}"))
             page.keyboard.type(value)
         page.keyboard.press("Enter")
@@ -90,7 +90,7 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(chromium_browser: 
         _go_to(page, page.locator("#open-plan"))
         page.keyboard.press("Enter")
         page.wait_for_url(re.compile(r"/plans/p_"))
-        for name, value in (("routing_imbalance", "2.0"), ("num_npus", "16")):
+        for name, value in (("routing_imbalance", "2.0"), ("num_npus", "8")):
             _go_to(page, page.locator(f"#knob-{name}"))
             page.keyboard.press("ControlOrMeta+A")
             page.keyboard.type(value)
@@ -107,7 +107,7 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(chromium_browser: 
         fits_every_width(page)
         page.go_back()
         page.wait_for_url(re.compile(r"routing_imbalance=2.0"))
-        assert page.locator("#knob-num_npus").input_value() == "16", "what was turned is still turned"
+        assert page.locator("#knob-num_npus").input_value() == "8", "what was turned is still turned"
         assert page.locator("#knob-routing_imbalance").input_value() == "2.0"
         expect(page.locator("[data-key='against']")).to_contain_text("%", timeout=20_000)
         fits_every_width(page)
@@ -115,7 +115,7 @@ def test_from_a_configuration_to_the_script_of_a_changed_plan(chromium_browser: 
         with page.expect_download(timeout=60_000) as started:
             page.keyboard.press("Enter")
         document = import_document(started.value.path().read_text(), "launch.sh").document
-        assert document["cluster"]["num_npus"] == 16
+        assert document["cluster"]["num_npus"] == 8
         _go_to(page, page.locator(".crumb a").nth(1))
         page.keyboard.press("Enter")
         page.wait_for_url(re.compile(r"/searches/srch_\w+"))
