@@ -72,7 +72,7 @@ def test_what_contradicts_itself_is_refused_where_it_stands(changes: Any, path: 
     ],
 )
 def test_what_fits_nowhere_names_rule_and_nearest_change(changes: Any, rule: str, near: str) -> None:
-    result = plan(spec_of(**changes))
+    result = plan(spec_of(risk="neutral", **changes))
     assert result.status == "infeasible"
     assert result.infeasible is not None
     assert any(each.startswith(rule) for each in result.infeasible.binding_rules)
@@ -84,8 +84,9 @@ def test_what_fits_nowhere_names_rule_and_nearest_change(changes: Any, rule: str
 def test_the_nearest_cards_are_a_plan() -> None:
     """What a refusal names is searched, and found."""
     fixed = {**ANY_DEPTH, "rl.placement": "separate", "rl.generation.tp": 8}
-    refused = plan(spec_of(cards=32, fix={**fixed, "rl.generation_npus": 12}, target="any"))
+    refused = plan(spec_of(cards=32, fix={**fixed, "rl.generation_npus": 12}, target="any", risk="neutral"))
     assert refused.infeasible is not None
     (change,) = [each.change for each in refused.infeasible.nearest if each.change.startswith("rl.generation_npus")]
     for cards in map(int, re.findall(r"\d+", change)):
-        assert plan(spec_of(cards=32, fix={**fixed, "rl.generation_npus": cards}, target="any")).plans
+        named = spec_of(cards=32, fix={**fixed, "rl.generation_npus": cards}, target="any", risk="neutral")
+        assert plan(named).plans

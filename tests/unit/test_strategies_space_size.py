@@ -55,7 +55,7 @@ def test_no_less_than_there_are_and_not_many_more(model, num_npus, seq_length, s
     )
     space = restrict(space, prepared.spec.search)
     sizes = {"world": context.world, "global_batch": context.global_batch, "moe": context.model.is_moe}
-    found = len(grid_of(space, **sizes).whole().candidates())
+    found = len(grid_of(space, **sizes).whole())
     assert found <= most_candidates(space, context.world) <= 3 * found + 100
     assert grid_cells(space) < 2_000_000
 
