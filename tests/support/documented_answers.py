@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import schemathesis
 from schemathesis.config import SchemathesisConfig
+from schemathesis.core import NOT_SET
+from schemathesis.core.jsonschema.bundler import BUNDLE_STORAGE_KEY
 from schemathesis.engine import Status, from_schema
 from schemathesis.engine.events import FatalError, NonFatalError, ScenarioFinished
 from schemathesis.openapi import from_dict
 from schemathesis.python.asgi import shutdown_lifespans
+from schemathesis.specs.openapi import examples as examples_of_schemas
 
 from api.app import create_app
 from api.refusals import INSIDE
@@ -22,7 +28,7 @@ from autodeploy.store.migrate import upgrade
 from tests.integration.conftest import QUICK, quick_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fastapi import FastAPI
     from schemathesis.checks import CheckContext
@@ -153,11 +159,36 @@ def _run(app: FastAPI, chosen: set[str], examples: int, left_out: Sequence[str],
     schema.app = app
     if left_out:
         schema = schema.exclude(operation_id=list(left_out))
-    for event in from_schema(schema).execute():
-        if isinstance(event, ScenarioFinished):
-            _note(event, findings)
-        elif isinstance(event, NonFatalError | FatalError):
-            findings.failures.append(str(getattr(event, "info", event)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examples_of_schemas, "_generate_single_example", _made_once())
+        for event in from_schema(schema).execute():
+            if isinstance(event, ScenarioFinished):
+                _note(event, findings)
+            elif isinstance(event, NonFatalError | FatalError):
+                findings.failures.append(str(getattr(event, "info", event)))
+
+
+def _made_once() -> Callable[..., Any]:
+    """schemathesis' value of a schema without an example, which it would make anew in each operation that takes a spec:
+    always the same one.
+    """
+    make = examples_of_schemas._generate_single_example
+    made: dict[tuple[str, str], Any] = {}
+    bundles: dict[int, tuple[Any, str]] = {}  # kept, so that no other gets the number
+
+    def once(schema: Any, *how: Any) -> Any:
+        if not isinstance(schema, dict):
+            return make(schema, *how)
+        bundle = schema.get(BUNDLE_STORAGE_KEY)
+        if id(bundle) not in bundles:
+            bundles[id(bundle)] = (bundle, json.dumps(bundle, sort_keys=True))
+        own = json.dumps({key: value for key, value in schema.items() if key != BUNDLE_STORAGE_KEY}, sort_keys=True)
+        key = own, bundles[id(bundle)][1]
+        if key not in made:
+            made[key] = make(schema, *how)
+        return made[key] if made[key] is NOT_SET else copy.deepcopy(made[key])
+
+    return once
 
 
 def _note(event: ScenarioFinished, findings: Findings) -> None:
