@@ -26,6 +26,7 @@ from hardware_profiles.yaml_faults import _FAULTS
 from tests import factories
 from tests.support.rl_plans import CASES, changed, rl_plan_set
 from tests.support.sharded_plans import sharded_plan_set
+from tests.support.syntax import nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +79,7 @@ def literal(node: ast.expr) -> str | None:
 
 def said_in(tree: ast.AST) -> Iterator[str]:
     """Literal messages, hints and reasons of a module."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         found: list[ast.expr] = []
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")

@@ -38,6 +38,7 @@ from autodeploy.stack.launch_rules import launch_rules
 from autodeploy.strategies.rules import load_rules
 from autodeploy.yaml_text import yaml_text
 from hardware_profiles import list_profiles, load_profile
+from tests.support.syntax import nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +132,7 @@ def said() -> Said:
     keys: dict[str, str] = {}
     words: set[str] = set()
     for path, tree in modules():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Constant):
                 if isinstance(node.value, str):
                     words |= {node.value, *node.value.split(":")}
