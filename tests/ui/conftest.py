@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from starlette.responses import Response
+from starlette.routing import Route
 
 from api.app import create_app
 from api.server import server_config
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
     from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
+    from starlette.requests import Request as StarletteRequest
 
     from autodeploy.services import Services
 
@@ -106,9 +110,17 @@ def _listener() -> Iterator[socket.socket]:
         _SERVED.remove(port)
 
 
+def _axe(_: StarletteRequest) -> Response:
+    kept = {"Cache-Control": "max-age=86400, immutable"}
+    return Response(Axe().axe_script, media_type="text/javascript", headers=kept)
+
+
 @contextmanager
 def serving(app: FastAPI) -> Iterator[str]:
-    """Serves the app on a port of the loopback until the end of the block; gives its address."""
+    """Serves the app on a port of the loopback until the end of the block, with axe-core as `/axe.js`, which the
+    browser then keeps compiled; gives its address.
+    """
+    app.router.routes.insert(0, Route("/axe.js", _axe))
     with _listener() as listener:
         port = listener.getsockname()[1]
         config = server_config(app, app.state.settings)
