@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
-from axe_playwright_python.sync_playwright import Axe
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -111,6 +110,8 @@ def _listener() -> Iterator[socket.socket]:
 
 
 def _axe(_: StarletteRequest) -> Response:
+    from axe_playwright_python.sync_playwright import Axe  # with Playwright, which not all who serve need
+
     kept = {"Cache-Control": "max-age=86400, immutable"}
     return Response(Axe().axe_script, media_type="text/javascript", headers=kept)
 
