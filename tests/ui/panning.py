@@ -28,14 +28,16 @@ def long_tasks_while_panning(page: Page, picture: Locator, *, shift: bool = Fals
     assert box is not None
     y, found = box["y"] + box["height"] / 2, []
     for attempt in range(TRIES):
-        page.evaluate("() => new Promise(requestIdleCallback)")
+        page.wait_for_timeout(300)
         page.evaluate("window.longTasks.length = 0")
         x, step = box["x"] + box["width"] / 2, 4 if attempt % 2 else -4
         if shift:
             page.keyboard.down("Shift")
         page.mouse.move(x, y)
         page.mouse.down()
-        page.mouse.move(x + step * STEPS, y, steps=STEPS)  # the browser answers each step with its frame
+        for number in range(STEPS):
+            page.mouse.move(x + step * number, y)
+            page.evaluate("() => new Promise(requestAnimationFrame)")
         page.mouse.up()
         if shift:
             page.keyboard.up("Shift")
