@@ -211,16 +211,6 @@ class Generation:
             "exchange_s": zero + self._exchange_s(batch),
         }
 
-    def decode_flops(self, batch: Number, context: Number) -> Floats:
-        """FLOPs of a step on one device: two for each weight and row, and attention over all that is kept."""
-        rows = np.asarray(batch, dtype=np.float64)
-        linear = sum(2.0 * p.columns * p.depth * p.layers * p.rows_per_token for p in self.products)
-        total = np.asarray(rows * linear)
-        for each in self.caches:
-            kept = each.kept(context)
-            total = total + each.layers * attention_flops(rows, kept, each.heads, each.qk_dim, each.v_dim)
-        return total
-
     def _dense_s(self, rows: Floats, last_rows: Number) -> Floats:
         """Seconds of all products but those of experts."""
         wide, narrow = self.rates.compute.wide(), self.rates.compute

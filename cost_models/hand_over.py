@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from cost_models.collectives import Group, Tier
 
 
-INDEX_BYTES = 4.0  # beside each changed value goes its place as int32. Source: vllm-project/vime, pull request 392
-
-
 @dataclass(frozen=True)
 class WeightLayout:
     """How the weights of a model lie on dies [n].
@@ -150,20 +147,6 @@ def reshard_s(
             starts = starts + np.where(moved > 0.0, buckets * (tier.latency_s + tier.start_s), 0.0)
     stacked = np.stack(np.broadcast_arrays(*seconds))
     return np.asarray((stacked.max(axis=0) if pipelined else stacked.sum(axis=0)) + starts)
-
-
-def changed_bytes(params: Number, changed: Number, weight_bytes: Number) -> Floats:
-    """Bytes of the values that changed, with their places; all values without places where that is less [B].
-
-    changed : share of the parameters whose stored value is another one after the update [fraction].
-
-    References
-    ----------
-    verl, pull request 6974: 1-3 % of the bytes change between two updates. vllm-project/vime, pull request 392:
-    4.5 % of Qwen3-30B-A3B, 8.24 GB.
-    """
-    sparse = np.asarray(params * np.asarray(changed) * (weight_bytes + INDEX_BYTES))
-    return np.asarray(np.minimum(sparse, np.asarray(params) * weight_bytes))
 
 
 def send_s(

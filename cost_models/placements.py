@@ -191,27 +191,6 @@ def _ahead_s(strict: Floats, ahead: Floats, training: Floats) -> Floats:
     return np.asarray(strict - np.minimum(share, 1.0) * gain)
 
 
-def split_s(generation_s: Number, training_s: Number, share: Number, *, at_once: bool = False) -> Floats:
-    """Seconds of a step on two sets of devices where both phases scale with devices, of their seconds on all devices.
-
-    share : of the devices, that generate [fraction]. at_once : beside each other, not in turn.
-    """
-    share = np.asarray(share, dtype=np.float64)
-    generation, training = generation_s / share, training_s / (1.0 - share)
-    return np.asarray(np.maximum(generation, training) if at_once else generation + training)
-
-
-def best_share(generation_s: Number, training_s: Number, *, at_once: bool = False) -> Floats:
-    """The share of devices that should generate, of seconds on all devices.
-
-    In turn sqrt(g) : sqrt(t), for a step of (sqrt(g) + sqrt(t))^2; beside each other g : t, for g + t: where g / x +
-    t / (1 - x) has its minimum, and where both end together.
-    """
-    power = 1.0 if at_once else 0.5
-    generation, training = np.asarray(generation_s, dtype=np.float64) ** power, np.asarray(training_s) ** power
-    return np.asarray(generation / (generation + training))
-
-
 def tokens_per_s(
     samples: Number,
     step_s: Number,

@@ -83,11 +83,6 @@ class Lengths:
         """The greatest length [tokens]."""
         return float(self.tokens[-1])
 
-    @property
-    def variation(self) -> float:
-        """Standard deviation over mean, of the lengths as they are cut (ratio)."""
-        return math.sqrt(max(0.0, self.mean_square / self.mean**2 - 1.0))
-
 
 def lognormal_lengths(mean: float, cv: float, longest: float) -> Lengths:
     """Lengths of a lognormal distribution that is cut at `longest`, by its mean after the cut.

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hardware_profiles.profile import Profile
 
 Mode = Literal["eager", "graph"]
-MODES: tuple[Mode, ...] = ("eager", "graph")
 FOLDER = files("hardware_profiles") / "data" / "generation"
 
 

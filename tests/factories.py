@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, Literal
 
-from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.planset import (
     PARTS,
     Bet,
@@ -98,11 +97,6 @@ def spec_document(
         "training": {"seq_length": seq_length, "global_batch_size": global_batch_size, "tokens": 14.8e12},
         "search": search,
     }
-
-
-def model_spec(**changes: Any) -> ModelSpec:
-    """DeepSeek-V3, or a change of it."""
-    return ModelSpec.model_validate(DEEPSEEK_V3 | changes)
 
 
 def spec(**changes: Any) -> Spec:

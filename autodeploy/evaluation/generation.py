@@ -17,8 +17,6 @@ from hardware_profiles.generation import generation_numbers
 from hardware_profiles.topology import cluster_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from autodeploy.evaluation.inputs.machine import Machine
     from autodeploy.specs.generation_layout import GenerationLayout
     from autodeploy.specs.model import ModelSpec
@@ -122,19 +120,6 @@ def generator_of(
         numbers_of=numbers.document.profile,
         half_width=wide,
     )
-
-
-def with_numbers(model: Generation, values: Mapping[str, float]) -> Generation:
-    """The model with other numbers of generation by name (fractions, ratios; times in microseconds): a fit varies them.
-
-    `layer_us` is the constant of a layer.
-    """
-    rates, given = model.rates, dict(values)
-    compute = replace(rates.compute, operand_fraction=given.pop("weights", rates.compute.operand_fraction))
-    seconds = {"layer_us": "layer_s", "issue_us": "issue_s"}
-    names = {"expert_weights": "expert_fraction", "cache": "cache_fraction", "all_reduce": "reduce_fraction"}
-    named = {seconds.get(key, names.get(key, key)): v * (MICRO if key in seconds else 1.0) for key, v in given.items()}
-    return replace(model, rates=replace(rates, compute=compute, **named))
 
 
 def _machine(profile: Profile, device: Device, layout: GenerationLayout, peak: str) -> Machine:

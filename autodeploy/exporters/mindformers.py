@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 CP_ALGORITHMS = {"ring": "colossalai_cp", "ulysses": "ulysses_cp", "hybrid": "hybrid_cp"}
-DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "hierarchical": "alltoall_deredundency"}
 SWAPPED_OPERATORS = {"attention": r".*\.flash_attention"}
 
 

@@ -25,7 +25,6 @@ RL_FILE = "rl.jsonl"
 PLACEMENT = "rl.placement"
 _DEGREES = {"tp": "rl.generation.tp", "ep": "rl.generation.ep"}
 _WORDS = {"precision": "rl.generation.precision", "engine": "rl.generation.engine"}
-GENERATION_AXES = frozenset(_WORDS.values()) | frozenset(_DEGREES.values()) | {PLACEMENT}
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,8 @@ def probed_machine(profile: Profile, probe: ProbeFile) -> Machine:
     return replace(machine, software_factor=np.asarray(1.0))
 
 
-def predicted_s(point: Measurement, machine: Machine) -> float:
-    """Seconds of one run of a measured operator or collective."""
-    return predictions_s([point], machine)[0]
-
-
 def predictions_s(points: Sequence[Measurement], machine: Machine) -> list[float]:
-    """The same of several, whose operators are priced together."""
+    """Seconds of one run of each measured operator or collective; operators are priced together."""
     operators = [point for point in points if point.kind in OPERATORS]
     times = iter(operator_times([_operator(point) for point in operators], machine, 1.0))
     return [

@@ -8,7 +8,7 @@ from autodeploy.calibration.evidence import realised_share
 from autodeploy.ranking.advice import DRAWS
 from autodeploy.ranking.fastest import bets_of
 from autodeploy.ranking.unproven import unproven_in
-from autodeploy.ranking.variety import Found, different, outline_of_solved, valley
+from autodeploy.ranking.variety import Found, different, outline, valley
 from autodeploy.specs.planset import BoxNumber, Fastest, RiskRanking
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def chosen(frontier: SearchState, advice: Advice | None, search: SearchSpec) -> 
         order = frontier.best if search.objective == "peak_memory" else best
     else:
         order = [each.solved for each in advice.weighed]
-    outline = id if search.distinct == "placements" else outline_of_solved
-    kept = different(order, search.top_k, outline)
+    outline_of = id if search.distinct == "placements" else outline
+    kept = different(order, search.top_k, outline_of)
     if advice is not None and len(kept) > 1:
         fastest = advice.fastest.solved
-        if outline(fastest) not in {outline(each) for each in kept}:
+        if outline_of(fastest) not in {outline_of(each) for each in kept}:
             kept[-1] = fastest
     others = [each for each in frontier.best[: search.top_k] if all(each is not other for other in kept)]
     return kept, others

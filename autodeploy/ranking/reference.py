@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 PUBLIC_RECIPE: Final = "public recipe"
 YOUR_SCRIPT: Final = "your script"
 PLAIN: Final = "1F1B"
-LABELS: Final = (PUBLIC_RECIPE, YOUR_SCRIPT, PLAIN)
 # Recipes of one model that are moved until one starts.
 MOST_RECIPES = 2
 # A recipe is for its sequence length and for others up to so many doublings away.

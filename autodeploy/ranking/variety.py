@@ -11,13 +11,11 @@ from autodeploy.solver.outer.frontier import outer_tuples
 from autodeploy.specs.planset import Valley
 from autodeploy.strategies.candidates import CHOICES
 from autodeploy.strategies.tree import distinct
-from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.specs.planset import Plan
     from autodeploy.strategies.candidates import Candidates
     from cost_models.arrays import Floats, Ints
 
@@ -30,15 +28,8 @@ SHARED = (*AXES, "vpp", "schedule", "moe_dispatcher")
 T = TypeVar("T")
 
 
-def outline(plan: Plan) -> tuple[Hashable, ...]:
+def outline(solved: Solved) -> tuple[Hashable, ...]:
     """What makes a plan another one for who launches it: degrees, micro batch, cards, whether passes run in pairs."""
-    strategy = plan.strategy
-    axes = tuple(getattr(strategy, axis) for axis in AXES)
-    return (*axes, strategy.dp, kinds.schedule(strategy.schedule).pairs)
-
-
-def outline_of_solved(solved: Solved) -> tuple[Hashable, ...]:
-    """`outline` of a candidate that is no plan yet."""
     candidate = solved.candidate
     return (*(int(getattr(candidate, axis)[0]) for axis in (*AXES, "dp")), bool(candidate.paired[0]))
 

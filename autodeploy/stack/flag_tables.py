@@ -16,7 +16,6 @@ from autodeploy.messages import Message
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-COLUMNS = ("flag", "type", "choices", "nargs", "registered_in", "source")
 FLAG, INT, FLOAT = "flag", "int", "float"
 _MANY = {"*": 0, "+": 1}
 

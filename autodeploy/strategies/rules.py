@@ -38,7 +38,6 @@ WORDS: Words = Words(
 
 ARITHMETIC, RELEASED = "arithmetic", "released"
 PLANNED = "planned"
-KINDS = ("refused", "later", "unsound", PLANNED, "costly", "advice")
 HELD = frozenset({"refused", "later"})  # by the framework
 TOLD = HELD | {"costly"}
 

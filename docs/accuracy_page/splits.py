@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats
     from docs.accuracy_page.sets import Split
 
-UNIDENTIFIED = 0.8  # of the prior's standard deviation
-
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -62,7 +60,6 @@ class SplitErrors:
     fitted: int
     errors: Errors
     held: tuple[Held, ...]
-    unidentified: tuple[str, ...]  # parameters that the small clusters leave about as uncertain as their priors
 
 
 def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
@@ -82,10 +79,7 @@ def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
         Held(r, float(residual), Z80 * log_sigma(rows[r.id], basis, slope, float(variance)))
         for r, residual, variance in zip(large, found, variances, strict=True)
     )
-    sigma = np.sqrt(np.diag(fitted.fit.covariance))
-    rows_of_fit = zip(fitted.fit.parameters, sigma, strict=True)
-    loose = tuple(p.name for p, spread in rows_of_fit if spread > UNIDENTIFIED * p.prior_sigma)
-    return SplitErrors(split, len(fitted.records), errors_of(found), held, loose)
+    return SplitErrors(split, len(fitted.records), errors_of(found), held)
 
 
 def share_inside(held: Sequence[Held]) -> float:

@@ -16,7 +16,6 @@ import numpy as np
 from autodeploy.calibration.fit import FitParameter, differences, fit
 from autodeploy.calibration.generation import alike_records, batch_of, service_of
 from autodeploy.calibration.spreads import Z80
-from autodeploy.evaluation.generation import with_numbers
 from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
 from hardware_profiles.loader import load_profile
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from autodeploy.calibration.generation import Batch
     from autodeploy.specs.generation import GenerationRecord
     from cost_models.arrays import Floats
+    from cost_models.generation import Generation
     from hardware_profiles.generation import GenerationNumbers, Number
 
 FREE = ("weights", "cache", "all_reduce", "prefill", "issue_us")
@@ -78,6 +78,19 @@ def seconds_predicted(batch: Batch, values: Mapping[str, float] | None = None) -
     service, tp = service_of(batch), batch.records[0].generation.tp
     told = np.array([record.measured.tpot_ms is not None for record in batch.records])
     return np.where(told, service.tpot_s, tp / service.tokens_per_s)
+
+
+def with_numbers(model: Generation, values: Mapping[str, float]) -> Generation:
+    """The model with other numbers of generation by name (fractions, ratios; times in microseconds): a fit varies them.
+
+    `layer_us` is the constant of a layer.
+    """
+    rates, given = model.rates, dict(values)
+    compute = replace(rates.compute, operand_fraction=given.pop("weights", rates.compute.operand_fraction))
+    seconds = {"layer_us": "layer_s", "issue_us": "issue_s"}
+    names = {"expert_weights": "expert_fraction", "cache": "cache_fraction", "all_reduce": "reduce_fraction"}
+    named = {seconds.get(key, names.get(key, key)): v * (1e-6 if key in seconds else 1.0) for key, v in given.items()}
+    return replace(model, rates=replace(rates, compute=compute, **named))
 
 
 def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: float = NOISE) -> GenerationFit:

@@ -36,7 +36,6 @@ pytestmark = pytest.mark.integration
 
 SECRET = "0123456789abcdef0123456789abcdef"
 ROOT = Path(__file__).resolve().parents[2]
-WORKER = "worker"
 
 
 @pytest.fixture

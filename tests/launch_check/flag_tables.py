@@ -21,7 +21,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.stack.flag_tables import COLUMNS, FLAG, RegisteredFlag
+from autodeploy.stack.flag_tables import FLAG, RegisteredFlag
 from autodeploy.stack.releases import Release, releases
 from tests.launch_check.checkouts import checkouts
 from tests.launch_check.frameworks import Frameworks
@@ -136,7 +136,7 @@ def table_text(rows: Iterable[RegisteredFlag], into: pathlib.Path) -> int:
     ordered = sorted(rows, key=lambda row: row.name)
     with into.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(["flag", "type", "choices", "nargs", "registered_in", "source"])
         for row in ordered:
             writer.writerow([row.name, row.type, "|".join(row.choices), row.nargs, row.registered_in, row.source])
     return len(ordered)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cost_models.hand_over import WeightLayout, colocated_bytes
-from cost_models.placements import asynchronous, best_share, colocated, separate, split_s
+from cost_models.placements import asynchronous, colocated, separate
 from cost_models.response_lengths import Lengths, histogram_lengths, likeness, lognormal_lengths
 from cost_models.rollout import Rollout, rollout
 from cost_models.rollout_batch import Engines, stretches
@@ -192,15 +192,6 @@ def test_exposed_times_add_up_to_the_step(generation, training, hand_over, stale
         assert all(phase.end_s >= phase.start_s for phase in step.phases)
     assert float(steps[2].step_s) <= float(steps[1].step_s) * (1 + 1e-9)
     assert float(steps[2].step_s) >= sum(training) + hand_over - 1e-9
-
-
-@MANY
-@given(times, times, st.floats(0.01, 0.99))
-def test_no_split_is_better_than_the_best(generation, training, share):
-    for at_once in (False, True):
-        best = split_s(generation, training, best_share(generation, training, at_once=at_once), at_once=at_once)
-        assert best <= split_s(generation, training, share, at_once=at_once) * (1 + 1e-9)
-    assert generation + training <= split_s(generation, training, share) * (1 + 1e-9)
 
 
 powers = st.sampled_from([1, 2, 4, 8, 16])

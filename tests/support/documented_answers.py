@@ -57,7 +57,6 @@ WITHOUT_A_TABLE = (
 )
 # Of a document that the service gave, as a whole.
 TAKE_DOCUMENTS = frozenset({"compare_plans", "create_check"})
-_NUMBER = r"[-+−]?[0-9][0-9,.]*(?:e[-+]?[0-9]+)?"
 
 
 @schemathesis.check

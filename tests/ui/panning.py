@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-LONG_TASK_S = 0.05  # what browsers call a long task; shorter ones are not reported
 STEPS = 60
 MOST_SHARE = 0.05
 TRIES = 3  # other tests may have the machine
@@ -19,8 +18,8 @@ WATCH = """() => {
 
 
 def long_tasks_while_panning(page: Page, picture: Locator, *, shift: bool = False) -> int:
-    """Tasks of the main thread above LONG_TASK_S while the pointer drags a picture in STEPS frames; the fewest of some
-    tries.
+    """Tasks of the main thread of more than 50 ms, long ones to browsers, while the pointer drags a picture in STEPS
+    frames; the fewest of some tries.
     """
     picture.scroll_into_view_if_needed()
     page.evaluate(WATCH)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
-from cost_models.placements import MOVES, asynchronous, best_share, colocated, separate, split_s, tokens_per_s
+from cost_models.placements import MOVES, asynchronous, colocated, separate, tokens_per_s
 
 TRAINING = {"log_probabilities": 4.0, "reference": 3.0, "update": 20.0}
 
@@ -98,29 +96,6 @@ def test_where_the_longest_response_blocks_it_is_told():
 def test_layouts_are_arrays():
     step = asynchronous(np.array([20.0, 50.0]), 2.0, {"update": np.array([30.0, 10.0])}, 512, 1)
     assert step.step_s.tolist() == [32.0, 52.0]
-
-
-@pytest.mark.parametrize(("generation_s", "training_s"), [(1.0, 1.0), (7.0, 3.0), (1.0, 9.0)])
-def test_the_best_split_of_perfectly_scaling_phases(generation_s, training_s):
-    share = float(best_share(generation_s, training_s))
-    assert share / (1 - share) == pytest.approx(math.sqrt(generation_s / training_s))
-    best = float(split_s(generation_s, training_s, share))
-    assert best == pytest.approx((math.sqrt(generation_s) + math.sqrt(training_s)) ** 2)
-    assert best <= split_s(generation_s, training_s, np.linspace(0.01, 0.99, 99)).min() + 1e-12
-    at_once = best_share(generation_s, training_s, at_once=True)
-    assert float(split_s(generation_s, training_s, at_once, at_once=True)) == pytest.approx(generation_s + training_s)
-
-
-def test_what_the_published_gain_of_fusion_says_of_shares():
-    """+78.5 %: of an even split at 12 % of overhead whatever the share; of the best one from 19 to 81 % generation."""
-    for share in (0.5, 0.7, 0.8):
-        even = float(split_s(share, 1 - share, 0.5))
-        assert even / 1.12 == pytest.approx(1.785, rel=1e-3)
-    for share, overhead in ((0.5, 0.12), (0.7, 0.074), (0.8, 0.008)):
-        best = float(split_s(share, 1 - share, best_share(share, 1 - share)))
-        assert best / (1 + overhead) == pytest.approx(1.785, rel=2e-3)
-    for share, reaches in ((0.18, False), (0.20, True), (0.80, True), (0.82, False)):
-        assert (float(split_s(share, 1 - share, best_share(share, 1 - share))) >= 1.785) == reaches
 
 
 def test_three_rules_to_count_tokens():

@@ -17,7 +17,7 @@ from autodeploy.planner import estimate
 from autodeploy.probe.document import ProbeFile, is_probe_text, read_probe_file
 from autodeploy.probe.fit import ProbeFit, fit_probe
 from autodeploy.probe.own_cpu import CpuFacts, profile_yaml
-from autodeploy.probe.prices import predicted_s, probed_machine
+from autodeploy.probe.prices import predictions_s, probed_machine
 from autodeploy.probe.script import request_of
 from autodeploy.specs.spec import parse_spec
 from hardware_profiles import apply_overlay, load_profile
@@ -79,7 +79,7 @@ def made(profile: str = "nvidia-h100") -> tuple[dict[str, Any], dict[str, float]
         if point.kind == "host_link":
             each["median"] = point.size("bytes") / 5e10
         elif point.kind not in {"launch", "synchronisation"}:
-            each["median"] = predicted_s(point, machine)
+            each["median"] = predictions_s([point], machine)[0]
     return document, known
 
 

@@ -16,7 +16,7 @@ from autodeploy.messages import in_language
 from autodeploy.planner import plan, why_not
 from autodeploy.planner.search import UpdateSearch
 from autodeploy.post_training import overheads_of
-from autodeploy.post_training.evidence import GENERATION_AXES, evidence_of_generation
+from autodeploy.post_training.evidence import evidence_of_generation
 from autodeploy.ranking.regret_order import regret_order
 from autodeploy.reports.evidence import evidence_line
 from autodeploy.rl_planning.advice import advise
@@ -115,7 +115,8 @@ def layout(**changes: Any) -> RlStrategy:
 def test_evidence_counts_published_steps_and_serving() -> None:
     """Records of post-training on A3 are colocated; none on Ascend serves INT8 weights in that name."""
     found = {each.axis: each for each in evidence_of_generation(layout(), "ascend-910c", moe=True)}
-    assert found.keys() == GENERATION_AXES
+    degrees = {"rl.generation.tp", "rl.generation.ep"}
+    assert found.keys() == {"rl.placement", "rl.generation.engine", "rl.generation.precision", *degrees}
     assert found["rl.placement"].runs == 6
     assert found["rl.placement"].nearest_record is not None
     assert found["rl.generation.ep"].runs > 0  # whole experts need no evidence
@@ -131,7 +132,7 @@ def test_what_generation_rests_on_is_told(lang: Any) -> None:
     said = [evidence_line(each, lang) for each in planned().plans]
     assert all(said)
     axes = {each.axis for each in planned().plans[0].evidence}
-    assert axes >= GENERATION_AXES - {"rl.generation.ep"}
+    assert axes >= {"rl.placement", "rl.generation.engine", "rl.generation.precision", "rl.generation.tp"}
 
 
 # -- why not ---------------------------------------------------------------------------------------------------------

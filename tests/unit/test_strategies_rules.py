@@ -16,7 +16,7 @@ from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import Release, release_of, releases
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.strategies.facts import facts_of
-from autodeploy.strategies.rules import KINDS, WORDS, Rule, broken_rules, judge, load_rules, values_of
+from autodeploy.strategies.rules import WORDS, Rule, broken_rules, judge, load_rules, values_of
 from autodeploy.strategies.schedule_columns import COLUMNS
 
 RULES = {rule.name: rule for rule in load_rules()}
@@ -126,7 +126,7 @@ def test_every_rule_has_a_text_a_source_and_known_targets(rule: Rule) -> None:
     assert rule.targets
     components = {name for release in releases() for name in release.components}
     assert set(rule.targets) <= {"arithmetic", "released", *components, *(release.name for release in releases())}
-    assert rule.kind in KINDS
+    assert rule.kind in {"refused", "later", "unsound", "planned", "costly", "advice"}  # the head of rules.yaml
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)

@@ -49,7 +49,6 @@ mode = "full"
 moe_force_load_balance = true
 deterministic = true
 """
-MODELS = {each.preset for each in torchtitan_models()}
 
 
 def read(*changes: tuple[str, str]) -> Any:

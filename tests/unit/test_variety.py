@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,31 +10,13 @@ import pytest
 
 from autodeploy.evaluation.steps.one_strategy import candidate_of
 from autodeploy.ranking.variety import Found, different, outline, valley
-from autodeploy.specs.planset import Breakdown, Hidden, Plan, Uncertainty
 from autodeploy.specs.strategy import Strategy
 from autodeploy.strategies.candidates import Candidates, concatenate
 
 
-def plan_of(**axes: Any) -> Plan:
-    return Plan(
-        rank=1,
-        plan_id="p_aaaaaaaa",
-        strategy=Strategy(**axes),
-        step_time_s=1.0,
-        tokens_per_s=1.0,
-        tokens_per_s_per_npu=1.0,
-        mfu=0.1,
-        mfu_convention="",
-        peak_memory_gib=1.0,
-        allocator_peak_gib=1.0,
-        memory_limit_gib=2.0,
-        num_npus_used=64,
-        micro_batches=8,
-        breakdown=Breakdown(),
-        hidden=Hidden(),
-        stages=(),
-        uncertainty=Uncertainty(low_s=1.0, high_s=1.0, basis=""),
-    )
+def solved(**axes: Any) -> Any:
+    """What `outline` reads of a solved candidate."""
+    return SimpleNamespace(candidate=candidates(axes))
 
 
 def candidates(*strategies: dict[str, Any]) -> Candidates:
@@ -47,19 +30,19 @@ def candidates(*strategies: dict[str, Any]) -> Candidates:
 
 def test_plans_that_differ_in_chunks_alone_give_way_to_other_plans() -> None:
     ranked = [
-        plan_of(tp=4, pp=4, vpp=2, schedule="interleaved"),
-        plan_of(tp=4, pp=4, vpp=4, schedule="interleaved"),
-        plan_of(tp=4, pp=4, schedule="1f1b"),
-        plan_of(tp=2, pp=4, vpp=2, schedule="interleaved"),
-        plan_of(tp=4, pp=4, vpp=2, schedule="dualpipev"),
-        plan_of(tp=4, pp=4, ep=8, vpp=2, schedule="interleaved"),
+        solved(tp=4, pp=4, vpp=2, schedule="interleaved"),
+        solved(tp=4, pp=4, vpp=4, schedule="interleaved"),
+        solved(tp=4, pp=4, schedule="1f1b"),
+        solved(tp=2, pp=4, vpp=2, schedule="interleaved"),
+        solved(tp=4, pp=4, vpp=2, schedule="dualpipev"),
+        solved(tp=4, pp=4, ep=8, vpp=2, schedule="interleaved"),
     ]
     assert different(ranked, 4, outline) == [ranked[0], ranked[3], ranked[4], ranked[5]]
     assert different(ranked, 2, outline) == [ranked[0], ranked[3]]
 
 
 def test_too_few_different_plans_are_filled_up_in_order_of_rank() -> None:
-    ranked = [plan_of(vpp=2, schedule="interleaved"), plan_of(vpp=3, schedule="interleaved"), plan_of(tp=2)]
+    ranked = [solved(pp=4, vpp=2, schedule="interleaved"), solved(pp=4, vpp=3, schedule="interleaved"), solved(tp=2)]
     assert different(ranked, 5, outline) == ranked
     assert different(ranked, 2, outline) == [ranked[0], ranked[2]]
 
