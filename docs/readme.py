@@ -24,7 +24,7 @@ TITLES = {
     "en": ("records", "quantity", "runs", "median error", "mean", "90th percentile", "bias"),
     "zh": ("记录", "指标", "条数", "误差中位数", "平均", "90 分位", "偏差"),
 }
-QUANTITIES = {"en": {"time": "time", "memory": "memory"}, "zh": {"time": "时间", "memory": "内存"}}
+QUANTITIES = {"en": {"time": "time", "memory": "memory"}, "zh": {"time": "时间", "memory": "显存"}}
 SECONDS = re.compile(r"\d+(?:\.\d+)? s\b")
 
 

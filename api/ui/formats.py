@@ -67,7 +67,7 @@ def chance(probability: float | None) -> str:
 
 def signed_percent(share: float) -> str:
     """A relative difference as `+3.7 %`."""
-    return f"{100 * share:+.1f} %".replace("-", "−")
+    return f"{100 * share:+z.1f} %".replace("-", "−")
 
 
 def signed_seconds(value: float) -> str:

@@ -86,7 +86,7 @@ def _cells(row: AblationRow, lang: Language) -> list[str]:
         f"{part_name(lang, part) if part in part_name else part} {change:+.3g} s"
         for part, change in list(row.moved.items())[:2]
     )
-    change = "" if row.mode == "baseline" or row.predicted is None else f"{row.predicted:+.1f} %"
+    change = "" if row.mode == "baseline" or row.predicted is None else f"{row.predicted:+z.1f} %"
     room = "" if row.fits else " !"
     return [row.feature, seconds(row.step_time_s), change, f"{row.peak_memory_gib:.1f}{room}", moved]
 
@@ -94,11 +94,12 @@ def _cells(row: AblationRow, lang: Language) -> list[str]:
 def published_text(report: AblationReport, lang: Language = "en") -> str:
     """Published against predicted, then how many are within tolerance and why the others are not."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.texts import check_text, command_text
+    from autodeploy.messages import in_language
+    from autodeploy.reports.texts import check_text, command_text, titled
 
     rows = [
         [
-            row.case if row.feature == row.case else f"{row.case}: {row.feature}",
+            row.case if row.feature == row.case else titled(lang, row.case, row.feature),
             f"{row.published:.4g} {row.unit}",
             "" if row.predicted is None else f"{row.predicted:.4g}",
             row.tolerance or "",
@@ -108,7 +109,8 @@ def published_text(report: AblationReport, lang: Language = "en") -> str:
     ]
     columns = [command_text(lang, name) for name in ("feature", "published", "predicted", "tolerance", "verdict")]
     lines = [table_text(columns, rows, right=frozenset({1, 2}))]
-    lines += [f"{row.case}: {row.feature}: {row.reason}\n" for row in report.rows if row.reason]
+    why = ((row, in_language(row.reason, lang)) for row in report.rows if row.reason)
+    lines += [titled(lang, titled(lang, row.case, row.feature), reason) + "\n" for row, reason in why]
     within = sum(bool(row.within_tolerance) for row in report.rows)
     lines.append(command_text(lang, "within_count", within=within, count=len(report.rows)) + "\n")
     return "\n".join(lines)

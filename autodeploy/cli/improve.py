@@ -85,7 +85,7 @@ def _cells(improvement: Improvement, lang: Language) -> list[str]:
 
     return [
         change_name(lang, improvement.name),
-        f"{improvement.gain_pct:+.1f} %",
+        f"{improvement.gain_pct:+z.1f} %",
         seconds(improvement.step_time_s),
         f"{improvement.peak_memory_gib:.1f}",
         check_text(lang, "checkpoint_loaded") if improvement.keeps_checkpoint_layout else command_text(lang, "convert"),

@@ -93,7 +93,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     said = [(row["id"], text) for row in report["rows"] for text in row.get("diagnoses") or ()]
     if said:
         lines.append(command_text(lang, "notes") + "\n")
-        lines += [f"  {name}: {in_language(text, lang)}\n" for name, text in said]
+        lines += [f"  {titled(lang, name, in_language(text, lang))}\n" for name, text in said]
     count = sum(1 for row in report["rows"] if not row.get("skipped"))
     lines.append(titled(lang, command_text(lang, "runs"), f"{count}/{len(report['rows'])}") + "\n")
     return "".join(lines)

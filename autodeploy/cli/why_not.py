@@ -65,7 +65,7 @@ def _there(server: str, subject: str, changes: str) -> WhyNot:
 
 def answer_text(answer: Any, lang: Language = "en") -> str:
     """The rule, what it would cost and the nearest strategies that pass; what was completed."""
-    from autodeploy.messages import in_language
+    from autodeploy.messages import Message, in_language
     from autodeploy.reports.texts import report_text
     from autodeploy.reports.why_not import answer_lines
 
@@ -73,7 +73,8 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
     lines = [first, *("  " + text for text in rest)]
     if answer.nearest:
         lines.append("  " + report_text(lang, "nearest_changes"))
-        lines += [f"    - {in_language(n.change, lang)}: {in_language(n.effect, lang)}" for n in answer.nearest]
+        changes = (Message("common.place", place=n.change, message=n.effect) for n in answer.nearest)
+        lines += [f"    - {in_language(change, lang)}" for change in changes]
     return "\n".join(lines)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.messages.message import Message, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MOST_QUOTED = 40
+_BETWEEN_WORDS = re.compile(r", | or ")
 # What a value is, by the type of pydantic's complaint; the hint says what it should be.
 _QUOTING: dict[str, str] = {
     **dict.fromkeys(("greater_than", "greater_than_equal"), "is_too_small"),
@@ -65,9 +67,15 @@ def limits_of(item: Mapping[str, Any]) -> str:
     """The bounds that a value broke, or what is known instead, as a hint."""
     context = item.get("ctx") or {}
     if item["type"] == "literal_error":
-        return Message("common.one_of", names=context["expected"])
+        return one_of((context["expected"],))
     broken = [Message(f"field_fault.{word}", bound=context[key]) for key, word in _LIMITS.items() if key in context]
     return joined(broken) if len(broken) > 1 else broken[0] if broken else ""
+
+
+def one_of(expected: Iterable[str]) -> Message:
+    """The words of some fixed choices, each as pydantic lists them in English: `'a', 'b' or 'c'`."""
+    *first, last = (word for each in expected for word in _BETWEEN_WORDS.split(each))
+    return Message("common.one_of", names=joined((joined(first), last), "or") if first else last)
 
 
 def quoted(value: object) -> str:

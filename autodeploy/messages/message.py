@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.messages.catalogue import is_text, text_of
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 PLAIN = (str, bool, int, float)
 KEY, VALUES, ENGLISH = "key", "values", "english"
+# Chinese has spaces beside Latin words only.
+_BETWEEN_HANZI = re.compile(r"(?<=[^\x00-\x7f]) (?=[^\x00-\x7f])")
 
 
 class Message(str):
@@ -108,7 +111,8 @@ def _plain(value: Any) -> Any:
 def _filled(lang: Language, key: str, values: Mapping[str, Any]) -> str:
     said = {name: in_language(value, lang) if isinstance(value, str) else value for name, value in values.items()}
     if key.startswith("list."):
-        return text_of(lang, key).join(in_language(part, lang) for part in values["parts"])
+        text = text_of(lang, key).join(in_language(part, lang) for part in values["parts"])
+        return _BETWEEN_HANZI.sub("", text) if lang == "zh" else text
     return text_of(lang, key, **said)
 
 

@@ -39,7 +39,7 @@ def header(spec: Spec, plan: Plan | None, lang: Language) -> tuple[str, str]:
         where += f" ({spec.cluster.device})"
     title = f"{spec.model.name} {report_text(lang, 'on')} {where}"
     if cards is not None:
-        title += ": " + _card_count(cards, plan, lang)
+        title = titled(lang, title, _card_count(cards, plan, lang))
     target = spec.search.target
     framework = report_text(lang, "any_target") if target == UNRESTRICTED else title_of(target)
     launch = report_text(lang, "for_target", target=framework)

@@ -42,7 +42,7 @@ def render_check_markdown(report: CheckReport, lang: Language = "en") -> str:
         identity += f", spec `{report.spec_hash[:12]}`, plan `{report.plan.plan_id}`"
     return (
         f"{MARK}\n{in_markdown(Block(lines=unmodelled(report, lang)))}"
-        f"## {check_text(lang, 'title')}: {_verdict(report.passed, lang)}\n\n"
+        f"## {titled(lang, check_text(lang, 'title'), _verdict(report.passed, lang))}\n\n"
         f"{in_markdown(Block(lines=_title(report, lang)), *_found(report, lang))}"
         f"<sub>{identity}; {report_text(lang, 'generated')}</sub>\n"
     )
@@ -148,13 +148,13 @@ def _numbers(before: Plan, after: Plan, found: Changes, lang: Language) -> Table
             check_text(lang, "step_time_s"),
             seconds(before.step_time_s),
             seconds(after.step_time_s),
-            f"{100 * (after.step_time_s / before.step_time_s - 1.0):+.1f} %",
+            f"{100 * (after.step_time_s / before.step_time_s - 1.0):+z.1f} %",
         ],
         [
             *(check_text(lang, "peak_memory_gib"), f"{before.peak_memory_gib:.1f}", f"{after.peak_memory_gib:.1f}"),
-            f"{after.peak_memory_gib - before.peak_memory_gib:+.1f}",
+            f"{after.peak_memory_gib - before.peak_memory_gib:+z.1f}",
         ],
-        ["MFU", f"{percent(before.mfu)} %", f"{percent(after.mfu)} %", f"{100 * (after.mfu - before.mfu):+.1f}"],
+        ["MFU", f"{percent(before.mfu)} %", f"{percent(after.mfu)} %", f"{100 * (after.mfu - before.mfu):+z.1f}"],
     ]
     for moved in found.moved[:SHOWN_PARTS]:
         difference = f"{moved.after_s - moved.before_s:+.3g}"
@@ -225,7 +225,7 @@ def _compared(name: str, compared: Compared, lang: Language) -> str:
         layout=degrees(plan.strategy),
         step=seconds(plan.step_time_s),
         peak=f"{plan.peak_memory_gib:.1f}",
-        slower=f"{round(100 * compared.slowdown, 1) + 0.0:+.1f}",
+        slower=f"{100 * compared.slowdown:+z.1f}",
     )
 
 
@@ -239,7 +239,7 @@ def _remedy(remedy: Remedy, lang: Language) -> str:
         names=names,
         peak=f"{remedy.peak_memory_gib:.1f}",
         step=seconds(remedy.step_time_s),
-        cost=f"{100 * remedy.slowdown:+.1f} %",
+        cost=f"{100 * remedy.slowdown:+z.1f} %",
     )
     return report_text(lang, "semicolon").join([cost, *told])
 

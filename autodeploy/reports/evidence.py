@@ -54,7 +54,7 @@ def evidence_table(plan: Plan, lang: Language) -> Table:
             _axis(each.axis, lang),
             _value(each, lang),
             f"{each.runs:,}",
-            "-" if each.error is None else f"{100 * each.error:+.1f} %",
+            "-" if each.error is None else f"{100 * each.error:+z.1f} %",
             each.nearest_record or "-",
         ]
         for each in sorted(plan.evidence, key=lambda each: each.runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import in_language, text_of
+from autodeploy.messages import Message, in_language, text_of
 from autodeploy.reports.best_plan import header, lane_lines, plan_block
 from autodeploy.reports.evidence import evidence_table
 from autodeploy.reports.recommendation import box_table, pareto_line, recommendation_lines, rescaled_line
@@ -145,7 +145,8 @@ def no_plan(plan_set: PlanSet, lang: Language) -> list[Block]:
         return [Block(report_text(lang, "infeasible"))]
     rules = report_text(lang, "semicolon").join(in_language(rule, lang) for rule in reason.binding_rules)
     binding = [report_text(lang, "binding", rules=rules)] if rules else []
-    nearest = [f"{in_language(near.change, lang)}: {in_language(near.effect, lang)}" for near in reason.nearest]
+    changes = (Message("common.place", place=near.change, message=near.effect) for near in reason.nearest)
+    nearest = [in_language(change, lang) for change in changes]
     return [
         Block(report_text(lang, "infeasible"), binding),
         Block(report_text(lang, "nearest_changes" if nearest else "no_nearest"), nearest),

@@ -67,7 +67,7 @@ def _cells(
         "tokens_per_s_per_npu": f"{plan.tokens_per_s_per_npu:,.0f}",
         "gib": f"{plan.peak_memory_gib:.1f}",
         "p_fits": UNKNOWN if plan.p_fits is None else chance(plan.p_fits),
-        "versus_best": UNKNOWN if plan is best else f"{100 * (plan.step_time_s / best.step_time_s - 1):+.1f} %",
+        "versus_best": UNKNOWN if plan is best else f"{100 * (plan.step_time_s / best.step_time_s - 1):+z.1f} %",
         "regret": UNKNOWN if plan.regret_p80_pct is None else f"{plan.regret_p80_pct:.1f} %",
         "": report_text(lang, "comma").join(remarks),
     }

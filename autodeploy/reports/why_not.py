@@ -27,7 +27,7 @@ def answer_lines(answer: WhyNot, lang: Language) -> list[str]:
         lines.append(report_text(lang, "fits_with", choices=choices(answer.fitting.strategy, lang), peak=peak))
     if answer.step_time_s is not None:
         compared = [
-            report_text(lang, name, pct=f"{pct:+.1f}")
+            report_text(lang, name, pct=f"{pct:+z.1f}")
             for name in ("against_best", "against_fastest")
             if (pct := getattr(answer, f"{name}_pct")) is not None
         ]

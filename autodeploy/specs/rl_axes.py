@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from autodeploy.messages import Message
-from autodeploy.messages.field_faults import FieldFault
+from autodeploy.messages.field_faults import FieldFault, one_of
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.rl import Offload, RlStrategy
 
@@ -97,11 +97,7 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
     except ValidationError as error:
         complaints = error.errors()
         choices = [str(each["ctx"]["expected"]) for each in complaints if each["type"] == "literal_error"]
-        hint = (
-            Message("common.one_of", names=choices[0])
-            if choices
-            else _KINDS.get(axis, Message("field_fault.a_whole_number"))
-        )
+        hint = one_of(choices[:1]) if choices else _KINDS.get(axis, Message("field_fault.a_whole_number"))
         raise FieldFault(no_value(axis, value), hint) from None
     if isinstance(found, int | float | str):
         return found

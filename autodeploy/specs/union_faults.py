@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message, joined
-from autodeploy.messages.field_faults import fault_of, limits_of, quoted
+from autodeploy.messages.field_faults import fault_of, limits_of, one_of, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,8 @@ def fault_of_union(items: Sequence[ErrorDetails]) -> tuple[str, str]:
 
     A value of the right kind breaks a bound, which is said; one of no right kind is told what the branches take.
     """
-    names = ", ".join(item["ctx"]["expected"] for item in items if item["type"] == "literal_error")
-    choices = [Message("common.one_of", names=names)] if names else []
+    expected = [item["ctx"]["expected"] for item in items if item["type"] == "literal_error"]
+    choices = [one_of(expected)] if expected else []
     bounded = next((item for item in items if item["type"] in _BOUNDED), None)
     if bounded is not None:
         return fault_of(bounded)[0], joined((limits_of(bounded), *choices), "or")

@@ -89,5 +89,5 @@ def test_its_words_speak_of_memory_in_both_languages() -> None:
         assert in_language(each.explanation, "zh") != each.explanation
     alone = planned(tp=2, pp=4, vpp=1, micro_batch_size=1).plans[0]
     assert alone.explanation.startswith("its memory goes to ")
-    assert "内存" in in_language(alone.explanation, "zh")
+    assert "显存" in in_language(alone.explanation, "zh")
     assert "peak_memory" not in render_plan_set(found)

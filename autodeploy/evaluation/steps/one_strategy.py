@@ -26,7 +26,7 @@ from autodeploy.stack.features import FEATURES
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
 from autodeploy.strategies.facts import placed_facts
 from autodeploy.workload.memory_choices import CHOICES, SWAP_NAMES
-from cost_models.schedule import chunks_in_words, kinds, model_parts, parameter_copies, schedule_problem
+from cost_models.schedule import kinds, model_parts, parameter_copies, schedule_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,9 +175,7 @@ def chunks_of(strategy: Strategy, *, possible: bool = True) -> int:
         if not possible:
             return strategy.vpp
         raise SpecError(
-            Message(
-                "evaluation.schedule_has_chunks_not", schedule=kind.name, chunks=chunks_in_words(kind), vpp=strategy.vpp
-            ),
+            Message("evaluation.schedule_has_chunks_not", schedule=kind.name, count=kind.chunks, vpp=strategy.vpp),
             path="/strategy/vpp",
             hint=Message("common.leave_it_out"),
         )
