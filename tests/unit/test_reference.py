@@ -128,7 +128,7 @@ def test_a_search_has_it_beside_its_plans() -> None:
 @pytest.mark.parametrize("cards", [256, 192])
 def test_where_it_is_from_is_said_in_chinese(cards: int) -> None:
     said = in_language(of_deepseek(cards, 3840).explanation, "zh")
-    assert said.startswith("MindSpeed-LLM针对 256 卡")
+    assert said.startswith("256 卡、批大小 3,840、序列 4,096 token 的配方（MindSpeed-LLM）")
 
 
 def test_one_knob_turns_before_two() -> None:

@@ -113,8 +113,8 @@ def test_complaints_and_hints_come_in_the_language_of_the_command(capsys: pytest
     told = capsys.readouterr().err
     for part in (
         "错误：3 个字段无效",
-        "/cluster/num_npus: 0 太小",
-        "没有特性 'coco'",
+        "/cluster/num_npus：0 太小",
+        "特性不存在：'coco'",
         "是否想写 coc",
         "未知字段 'trainings'",
     ):
