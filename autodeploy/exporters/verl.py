@@ -181,7 +181,7 @@ def _add_megatron(overrides: Overrides, launch: RlLaunch) -> None:
     )
     placed = placement(plan, spec.model.num_hidden_layers)
     add_schedule(arguments, strategy, plan.micro_batches)
-    _add_layers(overrides, launch, placed)
+    _add_layers(overrides, placed)
     if spec.model.is_moe:
         _add_dispatcher(arguments, strategy)
     add_recompute(arguments, strategy, placed, spec.model)
@@ -203,7 +203,7 @@ def _add_dispatcher(arguments: LaunchArguments, strategy: Strategy) -> None:
     arguments.add("MOE_ARGS", "--moe-token-dispatcher-type", dispatcher)
 
 
-def _add_layers(overrides: Overrides, launch: RlLaunch, placed: Placement) -> None:
+def _add_layers(overrides: Overrides, placed: Placement) -> None:
     """Layers of the stages: even without a key, other ends by their numbers, all else as a layout."""
     if placed.is_even or len(placed.chunks[0]) == 1:
         return

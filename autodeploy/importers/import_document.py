@@ -76,7 +76,7 @@ def import_document(
                 Message("importers.not_importable"),
                 hint="[model], [parallelism]",
             )
-        return import_torchtitan(document, text, name, _stem(filename), base_dir).with_doubts()
+        return import_torchtitan(document, text, name, base_dir).with_doubts()
     if is_script(text, suffix) and is_verl(text):
         return import_verl(text, variables, name, base_dir).with_doubts()
     if is_script(text, suffix) and is_fsdp2_script(text):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.diagnostics import not_modelled
 from autodeploy.importers.flag_effects import NO_EFFECT
-from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
+from autodeploy.importers.imported import Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
 from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
 from autodeploy.importers.rl_common import model_of
@@ -88,7 +88,6 @@ def import_torchtitan(
     document: Mapping[str, Any],
     text: str = "",
     name: str | None = None,
-    otherwise: str = UNNAMED,
     base_dir: Path | None = None,
 ) -> Imported:
     """The spec that a configuration trains.
@@ -98,7 +97,7 @@ def import_torchtitan(
     document : the configuration.
     text : its source, whose comments may name plan and cluster.
     name : a preset; absent, the one of the shape of `model.name` and `model.flavor`.
-    otherwise : the file's name. base_dir : folder with a `config.json` under the name.
+    base_dir : folder with a `config.json` under the name.
 
     Raises
     ------

@@ -74,7 +74,7 @@ def import_verl(
     model = model_of([name or "", path, marked_preset(text) or ""], base_dir, reader.log, place)
     strategy, inner = read_update(reader, model, program, config)
     training_ranks = _ranks(reader, "trainer", 1, 8)
-    rl, placement, generating = _rl(reader, program, strategy)
+    rl, placement, generating = _rl(reader, program)
     strategy["rl"] = placement | _layout(reader, strategy, generating)
     strategy["rl"]["pack_tokens"] = _pack_tokens(reader, strategy["cp"])
     spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
@@ -170,9 +170,7 @@ def _ranks(reader: OverrideReader, section: str, nodes: int | None, each: int | 
     return None if first is None or second is None else first * second
 
 
-def _rl(
-    reader: OverrideReader, program: str, strategy: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], int | None]:
+def _rl(reader: OverrideReader, program: str) -> tuple[dict[str, Any], dict[str, Any], int | None]:
     """`training.rl`, where it runs, and the ranks that only generate."""
     field = "/training/rl"
     mini = reader.whole(f"{ACTOR}.ppo_mini_batch_size", f"{field}/updates_per_step", 256)

@@ -91,7 +91,7 @@ def samples_of(rl: RlTraining, strategy: Strategy, dp: int, pack_tokens: int | N
     return Samples(found, max(1, round(tokens)), full, rows(rl.samples), rows(update))
 
 
-def update_training(rl: RlTraining, samples: Samples) -> TrainingSpec:
+def update_training(samples: Samples) -> TrainingSpec:
     """An update as a step of pre-training: sequences as long as the mean pack, as many as it has."""
     return TrainingSpec(seq_length=samples.tokens, global_batch_size=BatchSize(value=samples.update_rows))
 
@@ -100,7 +100,6 @@ def update_context(
     model: ModelSpec,
     profile: Profile,
     cluster: ClusterSpec,
-    rl: RlTraining,
     strategy: Strategy,
     samples: Samples,
     *,
@@ -115,7 +114,7 @@ def update_context(
     spec = Spec(
         model=model,
         cluster=cluster,
-        training=update_training(rl, samples),
+        training=update_training(samples),
         search=SearchSpec(target=UNRESTRICTED),
     )
     context = spec_context(spec, profile, on, num_npus=npus, distributed_optimizer=strategy.distributed_optimizer)

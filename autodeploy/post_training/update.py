@@ -193,7 +193,7 @@ class _Trainers:
     def context(self, model: ModelSpec, strategy: Strategy, samples: Samples) -> Context:
         """Of an update of a model on these samples."""
         return update_context(
-            model, self.profile, self.cluster, self.rl, strategy, samples, npus=self.npus, features=self.features
+            model, self.profile, self.cluster, strategy, samples, npus=self.npus, features=self.features
         )
 
     def read(self, strategy: Strategy, pack_tokens: int | None) -> _Read:

@@ -108,8 +108,7 @@ def fit_probe(profile: Profile, probe: ProbeFile) -> ProbeFit:
         found = fit(parameters, linear, scatter / np.sqrt(weights), upper=upper, iterations=ITERATIONS)
         after = found.residuals
         changes = [
-            _change(profile, found, number, path, old[number], upper[number], points)
-            for number, path in enumerate(paths)
+            _change(profile, found, number, path, old[number], upper[number]) for number, path in enumerate(paths)
         ]
     changes += _direct(profile, probe)
     source = f"probe of {probe.device.name}, {probe.ranks} ranks, torch {probe.versions.get('torch', '')}".strip()
@@ -215,9 +214,7 @@ def _scatter(kinds: Sequence[str], weights: Floats, residuals: Floats) -> Floats
     return found
 
 
-def _change(
-    profile: Profile, found: Fit, number: int, path: str, old: float, upper: float, points: Sequence[Measurement]
-) -> Change:
+def _change(profile: Profile, found: Fit, number: int, path: str, old: float, upper: float) -> Change:
     moved = float(found.log_factors[number])
     touched = int(np.count_nonzero(np.abs(found.jacobian[:, number]) > 1e-6))
     sigmas = moved / found.parameters[number].prior_sigma

@@ -90,7 +90,7 @@ def measurements_of(context: Context, candidate: Candidates, wanted: Wanted) -> 
     for table, layers in tables:
         for operator in table.operators:
             _operator(operator, context, shard, wanted, layers * per_stage)
-        _exchanges(table, context, candidate, wanted, layers * per_stage)
+        _exchanges(table, candidate, wanted, layers * per_stage)
         _gradients(table, context, candidate, wanted, layers / float(candidate.pp[0]))
     _pipeline(context, candidate, wanted, micro_batches)
     _optimizer(tables, context, candidate, wanted)
@@ -190,7 +190,7 @@ def _vector(op: Operator, context: Context, shard: Sharding, wanted: Wanted, cou
         wanted.add("vector", part, shape, {**price, "launches": scalar_at(op.launches, 0)}, op.name, count)
 
 
-def _exchanges(table: LayerTable, context: Context, candidate: Candidates, wanted: Wanted, count: float) -> None:
+def _exchanges(table: LayerTable, candidate: Candidates, wanted: Wanted, count: float) -> None:
     """Messages of a layer in the groups that its exchanges run in; strides follow the order tp, cp, dp, pp."""
     axes = candidate.axes_at(0)
     tp, ep, etp = int(axes["tp"]), int(axes["ep"]), int(axes["etp"])

@@ -118,9 +118,7 @@ def fastest_of(first: Plan, ranked: Sequence[Plan], advice: RiskAdvice | None) -
     )
 
 
-def valley_of(
-    searched: Searched, order: Sequence[Solved], ranked: Sequence[Plan], advice: Advice | None
-) -> Valley | None:
+def valley_of(searched: Searched, order: Sequence[Solved], ranked: Sequence[Plan]) -> Valley | None:
     """How flat the ground around the fastest plan is."""
     if not ranked:
         return None

@@ -298,7 +298,7 @@ def plan_of_estimate(
             free_share=estimate.breakdown["host_bound_s"] / step,
         ),
         memory_menu=memory_menu(classes, context, index, layout),
-        stages=_stages(estimate, layout, context),
+        stages=_stages(estimate, layout),
         uncertainty=interval(step, candidate, context, slopes),
         assumptions=assumptions_of(candidate, context),
         provenance=_provenance(context),
@@ -318,7 +318,7 @@ def fits(estimate: Estimate, context: Context) -> bool:
     return bool(np.max(estimate.card_bytes) <= context.limit_bytes * (1.0 + 1e-9))
 
 
-def _stages(estimate: Estimate, layout: Layout, context: Context) -> tuple[Stage, ...]:
+def _stages(estimate: Estimate, layout: Layout) -> tuple[Stage, ...]:
     pp, _vpp = layout.layers.shape[:2]
     found = []
     for stage in range(pp):

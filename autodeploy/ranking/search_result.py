@@ -111,7 +111,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     infeasible: Infeasible | None = None
     if not ranked and not frontier.cancelled and beside is not None:
         infeasible = deadline.describe(lambda: why_infeasible(spec, profile, context, searched))
-    valley = deadline.last(lambda: valley_of(searched, order, ranked, advice))
+    valley = deadline.last(lambda: valley_of(searched, order, ranked))
     out_of_time = deadline.out_of_time
     return PlanSet(
         search=SearchInfo(

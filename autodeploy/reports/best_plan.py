@@ -69,7 +69,7 @@ def _card_count(cards: int, plan: Plan | None, lang: Language) -> str:
     return report_text(lang, "cards", count=f"{cards:,}")
 
 
-def plan_block(spec: Spec, plan: Plan, lang: Language, *, name: str) -> Block:
+def plan_block(plan: Plan, lang: Language, *, name: str) -> Block:
     """The plan's strategy, below it speed, interval, memory, evidence, cost of the run and breakdown."""
     strategy = plan.strategy
     title = f"{name}  {degrees(strategy)}{report_text(lang, 'comma')}{choices(strategy, lang)}"

@@ -41,7 +41,7 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
 def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate as text: one strategy as given, no ranking."""
     title, work = header(spec, plan, lang)
-    found = plan_block(spec, plan, lang, name=report_text(lang, "plan").upper())
+    found = plan_block(plan, lang, name=report_text(lang, "plan").upper())
     told = filter(None, [rescaled_line(plan, lang), in_language(plan.explanation, lang)])
     return in_columns(Block(title, [work]), found._replace(lines=[*found.lines, *told]))
 
@@ -71,9 +71,7 @@ def report_blocks(
     if shown is None:
         return [*no_plan(plan_set, lang), last, steps]
     blocks = [
-        plan_block(
-            spec, shown, lang, name=report_text(lang, "best") if shown is best else report_text(lang, "plan").upper()
-        ),
+        plan_block(shown, lang, name=report_text(lang, "best") if shown is best else report_text(lang, "plan").upper()),
         Block(table=plans_table(plan_set, lang, wide=wide), lines=recommendation_lines(plan_set, lang)),
         Block(report_text(lang, "spares"), table=spare_table(plan_set, lang)),
     ]

@@ -29,7 +29,7 @@ def context_of_update(
     assert rl is not None
     dp = strategy.dp or npus * profile.devices_per_npu // (strategy.tp * strategy.pp * strategy.cp)
     samples = samples_of(rl, strategy, dp, pack_tokens)
-    context = update_context(spec.model, profile, spec.cluster, rl, strategy, samples, npus=npus, features=features)
+    context = update_context(spec.model, profile, spec.cluster, strategy, samples, npus=npus, features=features)
     return replace(context, global_batch=samples.update_rows)
 
 

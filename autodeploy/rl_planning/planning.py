@@ -156,7 +156,7 @@ def plan_rl(
         pareto=pareto_set(ranked, plans),
         risk=ranking_of(advice) if ranked else None,
         fastest=_fastest(ranked, plans, advice),
-        warnings=(*spec.doubts, *search_notes(spec, found, plans, gap)),
+        warnings=(*spec.doubts, *search_notes(spec, found, gap)),
         infeasible=None if plans else infeasible(spec, found, _no_update(spec, search)),
     )
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from autodeploy.errors import SpecError
     from autodeploy.rl_planning.search import Found
-    from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
 USUAL_GAP = 0.15
@@ -36,7 +35,7 @@ RULES: Final = {
 """What the rules of this search say; those of a target are `rule_texts`."""
 
 
-def search_notes(spec: Spec, found: Found, plans: tuple[Plan, ...], gap: float | None) -> tuple[str, ...]:
+def search_notes(spec: Spec, found: Found, gap: float | None) -> tuple[str, ...]:
     """Notes beside the plans."""
     notes = []
     best = found.best_of

@@ -161,7 +161,7 @@ def test_many_cases_are_those_one_by_one() -> None:
 
 def test_a_phase_that_goes_forward_alone_is_the_forward_part_of_an_update() -> None:
     samples = samples_of(training(), UPDATE, 4, 8192)
-    context = update_context(MODEL, PROFILE, H100, training(), UPDATE, samples, npus=16)
+    context = update_context(MODEL, PROFILE, H100, UPDATE, samples, npus=16)
     forward = estimated(UPDATE, context, forward_only=True).estimate
     update = estimated(UPDATE, context).estimate
     assert forward.forward_s == pytest.approx(update.forward_s)
@@ -178,7 +178,7 @@ def test_a_forward_pipeline_takes_its_fill_and_the_slowest_stage() -> None:
     """Flow shop of equal jobs: sum of the stages and m - 1 times the slowest."""
     strategy = Strategy(pp=4)
     samples = samples_of(training(), strategy, 4, 8192)
-    context = update_context(MODEL, PROFILE, H100, training(), strategy, samples, npus=16)
+    context = update_context(MODEL, PROFILE, H100, strategy, samples, npus=16)
     forward = estimated(strategy, context, forward_only=True)
     stages = forward.estimate.forward_s[:, 0]
     runs = int(forward.candidate.micro_batches[0])
@@ -193,7 +193,7 @@ def test_several_updates_fill_the_pipeline_as_often() -> None:
     assert seconds(1) < seconds(4) < 4.0 * seconds(1)
     rl = training(updates_per_step=4)
     samples = samples_of(rl, UPDATE, 4, 8192)
-    context = update_context(MODEL, PROFILE, H100, rl, UPDATE, samples, npus=16)
+    context = update_context(MODEL, PROFILE, H100, UPDATE, samples, npus=16)
     one = phase_cost(StepPhase("update", samples.update_rows), UPDATE, context)
     assert seconds(4) == pytest.approx(4.0 * one.seconds)
 

@@ -149,7 +149,7 @@ def test_a_report_names_the_factors_and_where_they_hold() -> None:
         assert f"{plan.experts.time_factor:.2f}" in line
         assert f"{plan.experts.memory_factor:.2f}" in line
         assert words in line
-        assert any("EP32" in text for text in plan_block(spec, plan, lang, name="plan").lines)
+        assert any("EP32" in text for text in plan_block(plan, lang, name="plan").lines)
     forced = str(experts_line(predicted(training={"router": "forced"}), "en"))
     assert forced.startswith("experts: the busiest rank of EP32 has 1.00 x the mean load")
     assert forced.endswith("router: forced")
