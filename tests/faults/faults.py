@@ -48,8 +48,9 @@ def survive(
     *,
     rounds: int,
     seed: int,
+    window_s: float = WINDOW_S,
 ) -> Outcome:
-    """Submits searches and lets the fault happen meanwhile, `rounds` times; judges what came of it."""
+    """Submits searches and lets the fault happen within the window, `rounds` times; judges what came of it."""
     moments = random.Random(seed)
     before = ledger.audit
     started_s = time.monotonic()
@@ -57,11 +58,19 @@ def survive(
         keys = [f"{seed}-{number}-{each}" for each in range(SEARCHES_A_FAULT)]
         clients = threading.Thread(target=ledger.submit, args=(keys,))
         clients.start()
-        time.sleep(moments.uniform(0, WINDOW_S))
+        time.sleep(moments.uniform(0, window_s))
         fault(service, moments)
         clients.join()
         ledger.settle()
     return Outcome(rounds, ledger.audit.since(before), time.monotonic() - started_s)
+
+
+def undisturbed_s(ledger: Ledger) -> float:
+    """How long it takes to submit and run as many searches as meet a fault, without one."""
+    began_s = time.monotonic()
+    ledger.submit([f"undisturbed-{number}" for number in range(SEARCHES_A_FAULT)])
+    ledger.settle()
+    return time.monotonic() - began_s
 
 
 def kill_worker(service: Service, _moments: random.Random) -> None:

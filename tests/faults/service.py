@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import upgrade
 from tests.support.postgresql import free_port
-from tests.support.programs import Program, wait_until_ready
+from tests.support.programs import Program, stop_together, wait_until_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,14 +72,16 @@ def running_service(
     }
     service = Service(database_url)
     with ExitStack() as stack:
+        programs: list[Program] = []
+        stack.callback(stop_together, programs)
         if with_worker:
             for number in range(num_workers):
                 service.worker_ports.append(free_port())
                 own = environment | {"AUTODEPLOY_WORKER_PORT": str(service.worker_ports[-1])}
                 worker = Program(["worker"], own, directory / f"worker{number}.log", forked=forked)
                 service.worker = service.worker or worker  # the first is the one that faults are for
+                programs.append(worker)
                 worker.start()
-                stack.callback(worker.stop)
         for number in range(num_servers):
             port = free_port()
             server = Program(
@@ -87,8 +89,8 @@ def running_service(
             )
             service.servers.append(server)
             service.urls.append(f"http://127.0.0.1:{port}")
+            programs.append(server)
             server.start()
-            stack.callback(server.stop)
         for url, server in zip(service.urls, service.servers, strict=True):
             wait_until_ready(url, server)
         yield service

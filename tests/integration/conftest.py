@@ -140,7 +140,7 @@ def eventually(condition: Callable[[], Any], *, within_s: float = WAIT_S) -> Any
     while time.monotonic() < end_s:
         if value := condition():
             return value
-        time.sleep(0.03)
+        time.sleep(0.01)
     pytest.fail(f"not true within {within_s} s")
 
 

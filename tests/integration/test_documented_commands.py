@@ -207,7 +207,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, prepared: tuple[Path, str])
     """A server with the real planner, on a copy of the prepared database."""
     path = tmp_path_factory.mktemp("server") / "autodeploy.db"
     shutil.copy(prepared[0] / "autodeploy.db", path)
-    with serving(create_app(Settings(database_url=f"sqlite:///{path}", poll_s=0.1), planner=PLANNER)) as url:
+    app = create_app(Settings(database_url=f"sqlite:///{path}", poll_s=0.1), planner=PLANNER)
+    with serving(app, at_once=True) as url:
         yield url
 
 

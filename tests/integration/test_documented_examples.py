@@ -34,7 +34,8 @@ WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for bloc
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with the real planner."""
     path = tmp_path_factory.mktemp("examples") / "autodeploy.db"
-    with serving(create_app(Settings(database_url=f"sqlite:///{path}", poll_s=0.1), planner=PLANNER)) as url:
+    app = create_app(Settings(database_url=f"sqlite:///{path}", poll_s=0.1), planner=PLANNER)
+    with serving(app, at_once=True) as url:
         yield url
 
 

@@ -164,7 +164,7 @@ def _wait_until_ready(dsn: str, server: subprocess.Popen[bytes], log_path: Path)
             break
         with contextlib.suppress(psycopg.OperationalError), psycopg.connect(libpq_dsn(dsn), connect_timeout=2):
             return
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise RuntimeError(f"PostgreSQL did not start:\n{log_path.read_text(errors='replace')}")
 
 

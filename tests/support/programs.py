@@ -8,9 +8,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.support.forked_processes import ForkedProgram
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 90.0
@@ -81,16 +86,31 @@ class Program:
 
     def stop(self) -> int:
         """SIGTERM, as an operator stops it; gives the exit code."""
+        self.ask_to_stop()
+        return self._stopped()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    def _stopped(self) -> int:
         if self._process is None:
             return 0
-        if self._process.poll() is None:
-            self._process.terminate()
         try:
             return self._process.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
             raise
+
+
+def stop_together(programs: Sequence[Program]) -> None:
+    """As `stop` of each, at the same time."""
+    with ExitStack() as stack:
+        for program in programs:
+            stack.callback(program._stopped)
+            program.ask_to_stop()
 
 
 def wait_until_ready(url: str, program: Program) -> None:
@@ -103,7 +123,7 @@ def wait_until_ready(url: str, program: Program) -> None:
                     return
         except (urllib.error.URLError, OSError):
             pass
-        time.sleep(0.05)
+        time.sleep(0.02)
     raise RuntimeError(f"the server is not ready:\n{program.log_path.read_text(errors='replace')[-4000:]}")
 
 

@@ -6,7 +6,7 @@ import shutil
 import socket
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -77,6 +77,7 @@ DRAW = """async () => {
 
 _PORTS: dict[int, None] = {}  # of all sites of this process, in the order of their first use
 _SERVED: set[int] = set()
+_stopping = ExitStack()  # servers that were told to stop, which takes a fifth of a second
 ALL_PARTS = "() => document.querySelectorAll('.away').forEach(part => part.classList.remove('away'))"
 
 
@@ -117,28 +118,32 @@ def _axe(_: StarletteRequest) -> Response:
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
+def serving(app: FastAPI, *, at_once: bool = False) -> Iterator[str]:
     """Serves the app on a port of the loopback until the end of the block, with axe-core as `/axe.js`, which the
-    browser then keeps compiled; gives its address.
+    browser then keeps compiled; gives its address. The end waits for the server `at_once`, or that of the next does.
     """
     app.router.routes.insert(0, Route("/axe.js", _axe))
-    with _listener() as listener:
+    with ExitStack() as stack:
+        listener = stack.enter_context(_listener())
         port = listener.getsockname()[1]
         config = server_config(app, app.state.settings)
         config.timeout_graceful_shutdown = 1
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
+        stack.callback(thread.join, timeout=10)
         began = time.monotonic()
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            assert time.monotonic() - began < START_S, "the server did not start in time"
-            time.sleep(0.02)
         try:
+            while not server.started:
+                assert thread.is_alive(), "the server did not start"
+                assert time.monotonic() - began < START_S, "the server did not start in time"
+                time.sleep(0.01)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.should_exit = True
-            thread.join(timeout=10)
+        _stopping.close()
+        if not at_once:
+            _stopping.push(stack.pop_all())
 
 
 def store_searches(services: Services) -> dict[str, str]:
@@ -160,7 +165,17 @@ def store_searches(services: Services) -> dict[str, str]:
 @pytest.fixture(scope="session", autouse=True)
 def _forked() -> Iterator[None]:
     """Services inside a test fork their processes, and read what their routes say once."""
-    with processes(forked=True), routes_read_once():
+    with processes(forked=True), routes_read_once(), _stopping:
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _frequent_looks() -> Iterator[None]:
+    """Tests wait for a page hardly longer than it takes."""
+    from tests.support.frequent_looks import look_often  # with Playwright, which not all who serve need
+
+    with pytest.MonkeyPatch.context() as patch:
+        look_often(patch)
         yield
 
 
@@ -309,6 +324,7 @@ def chromium_browser() -> Browser:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
     if nextitem is None or nextitem.path.parent != item.path.parent:
+        _stopping.close()
         browsers.close()
 
 

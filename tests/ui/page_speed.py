@@ -25,6 +25,7 @@ FAST_3G = {
     "downloadThroughput": 1.6e6 / 8 * 0.9,
     "uploadThroughput": 0.75e6 / 8 * 0.9,
 }
+FULL_SPEED = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
 # The largest text or picture that has been painted: the page can be read.
 LARGEST_PAINT = """() => new Promise((resolve) => {
   new PerformanceObserver((list) => resolve(list.getEntries().at(-1).startTime))
@@ -46,10 +47,20 @@ class Visit:
         return self.wire_bytes.get("Document", 0) + self.wire_bytes.get("Stylesheet", 0)
 
 
-def visits(browser: Browser, address: str, *, slowed: bool = True, slowdown: int = CPU_SLOWDOWN) -> tuple[Visit, Visit]:
+def visits(
+    browser: Browser,
+    address: str,
+    *,
+    slowed: int = 2,
+    slowdown: int = CPU_SLOWDOWN,
+    settled_ms: float = SETTLED_MS,
+) -> tuple[Visit, Visit]:
     """The first visit of a browser that knows nothing of the site, and the next one.
 
-    Without `slowed` machine and line are as they are, and seconds are not waited for and stay 0.
+    Parameters
+    ----------
+    slowed : on how many of the two machine and line are slow; on others seconds are not waited for and stay 0.
+    settled_ms : so long after a page has loaded something larger may be painted.
     """
     context = browser.new_context(viewport={"width": 1280, "height": 900}, locale="en-GB")
     try:
@@ -73,20 +84,23 @@ def visits(browser: Browser, address: str, *, slowed: bool = True, slowdown: int
         session.on("Network.responseReceived", answered)
         session.on("Network.loadingFinished", finished)
         cold = current
-        cold.useful_s = _useful_s(page, address, slowed=slowed)
+        cold.useful_s = _useful_s(page, address, settled_ms if slowed else None)
         page.goto("about:blank")
+        if slowed == 1:
+            session.send("Network.emulateNetworkConditions", FULL_SPEED)
+            session.send("Emulation.setCPUThrottlingRate", {"rate": 1})
         warm = current = Visit()
-        warm.useful_s = _useful_s(page, address, slowed=slowed)
+        warm.useful_s = _useful_s(page, address, settled_ms if slowed == 2 else None)
         return cold, warm
     finally:
         context.close()
 
 
-def _useful_s(page: Page, address: str, *, slowed: bool) -> float:
+def _useful_s(page: Page, address: str, settled_ms: float | None) -> float:
     page.goto(address, wait_until="load")
-    if not slowed:
+    if settled_ms is None:
         return 0.0
-    page.wait_for_timeout(SETTLED_MS)
+    page.wait_for_timeout(settled_ms)
     return float(page.evaluate(LARGEST_PAINT)) / 1e3
 
 

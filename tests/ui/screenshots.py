@@ -82,7 +82,7 @@ def main() -> None:
             shown = plan_examples(services)
             plans = [plan.plan_id for plan in services.searches.plans(shown)]
         browser = playwright.chromium.launch(executable_path=chromium.chromium_path(), args=chromium.launch_options())
-        with serving(create_app(settings)) as url:
+        with serving(create_app(settings), at_once=True) as url:
             # Name: address, colours, and the part of the page that the picture ends with.
             pictures = {
                 "searches": ("/?lang=en", "light", "main"),

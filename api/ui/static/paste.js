@@ -42,9 +42,11 @@
     if (answer.ok && number === asked) show(await answer.json());
   };
 
-  const soon = () => {
+  // Whoever types goes on; what was pasted or chosen is whole.
+  const soon = (event) => {
+    const typed = event?.type === "input" && event.inputType !== "insertFromPaste";
     window.clearTimeout(waiting);
-    waiting = window.setTimeout(() => read().catch(() => status.replaceChildren()), 400);
+    waiting = window.setTimeout(() => read().catch(() => status.replaceChildren()), typed ? 250 : 0);
   };
   form.addEventListener("input", soon);
   form.addEventListener("change", soon);
