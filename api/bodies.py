@@ -49,13 +49,13 @@ async def read_measurement(request: Request) -> MeasuredRun:
 
 def _query(request: Request) -> dict[str, Any]:
     """What the address says of a text: operation and ranks of a collective benchmark."""
-    found: dict[str, Any] = {name: request.query_params[name] for name in ("op",) if name in request.query_params}
+    query: dict[str, Any] = {name: request.query_params[name] for name in ("op",) if name in request.query_params}
     ranks = request.query_params.get("ranks")
     if ranks is not None:
         if not (ranks.isascii() and ranks.isdigit() and len(ranks) <= 6):
             raise SpecError(Message("field_fault.is_no_whole_number", value=repr(ranks[:40])), path="ranks")
-        found["ranks"] = int(ranks)
-    return found
+        query["ranks"] = int(ranks)
+    return query
 
 
 def _decoded(body: bytes) -> str:

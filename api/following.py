@@ -93,11 +93,11 @@ class Following:
             started_s = time.monotonic()
             self._somebody_new.clear()
             try:
-                found = await anyio.to_thread.run_sync(self._searches.news, self._wanted(), limiter=limiter)
+                news = await anyio.to_thread.run_sync(self._searches.news, self._wanted(), limiter=limiter)
             except DATABASE_ERRORS as error:
                 log.warning("the database does not answer: %s", error)
-                found = {}
-            heard = [self._tell(follower, found) for follower in tuple(self._followers)]
+                news = {}
+            heard = [self._tell(follower, news) for follower in tuple(self._followers)]
             pause_s = LOOK_S if any(heard) else min(1.2 * pause_s, IDLE_LOOK_S)
             # A look that takes long is followed by a long pause: followers never take more than half the time.
             await self._pause(max(pause_s, time.monotonic() - started_s))
@@ -111,10 +111,10 @@ class Following:
             wanted[follower.search_id] = min(follower.seen, wanted.get(follower.search_id, ONLY_THE_END))
         return wanted
 
-    def _tell(self, follower: Follower, found: dict[str, tuple[Sequence[Event], bool]]) -> bool:
-        if follower.search_id not in found:
+    def _tell(self, follower: Follower, news: dict[str, tuple[Sequence[Event], bool]]) -> bool:
+        if follower.search_id not in news:
             return False
-        events, is_over = found[follower.search_id]
+        events, is_over = news[follower.search_id]
         follower.tell(events, is_over=is_over)
         return bool(events)
 

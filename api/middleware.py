@@ -139,9 +139,9 @@ def _too_large(limit_bytes: int) -> str:
 
 def _route_template(scope: Scope) -> str:
     """The path of the route that answered, or that would have: its parameters are unfilled, so that labels stay few."""
-    found = getattr(scope.get("route"), "path", "")
-    if found:
-        return str(found)
+    template = getattr(scope.get("route"), "path", "")
+    if template:
+        return str(template)
     # Refused before a route was looked for: without a key, too large, asked for by a foreign page.
     fitting = (path for match, path in _matches(scope["app"].router.routes, scope) if match is not Match.NONE)
     return next(fitting, "unmatched")

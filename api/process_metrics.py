@@ -107,11 +107,11 @@ class StoredNumbers(_Quiet):
 
     def collect(self) -> Iterable[Metric]:
         try:
-            found = [*self._numbers()]
+            metrics = [*self._numbers()]
         except DATABASE_ERRORS:
-            found = []
-        yield GaugeMetricFamily("autodeploy_database_up", "Whether the database answers", value=float(bool(found)))
-        yield from found
+            metrics = []
+        yield GaugeMetricFamily("autodeploy_database_up", "Whether the database answers", value=float(bool(metrics)))
+        yield from metrics
 
     def _numbers(self) -> Iterable[Metric]:
         services = self._services

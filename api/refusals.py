@@ -44,11 +44,11 @@ def groups() -> dict[str, dict[str, str]]:
     said = [rule.text for rule in load_rules()] + [rule.text for rule in flag_rules()]
     texts = {text.key: str(text) for text in said} | catalogue("en")
     by_schema = {key for key in texts if key.partition(".")[0] in SAID_BY_SCHEMA} | KEYS_SAID_BY_SCHEMA
-    found = {
+    texts_of_groups = {
         group: {key: text for key, text in sorted(texts.items()) if _section(key) in names and key not in by_schema}
         for group, names in SECTIONS.items()
     }
-    return found | {INSIDE: {key: texts[key] for key in sorted(by_schema)}}
+    return texts_of_groups | {INSIDE: {key: texts[key] for key in sorted(by_schema)}}
 
 
 def _section(key: str) -> str:

@@ -48,8 +48,8 @@ class _Server(uvicorn.Server):
 
 def _refuse_taken_address(settings: Settings) -> None:
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, *_, address = found[0]
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = addresses[0]
         with socket.create_server(address[:2], family=family):
             pass
     except OSError as error:

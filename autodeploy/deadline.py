@@ -125,11 +125,11 @@ class Deadline:
             return now > end()
 
         if is_over():
-            found = None
+            results = None
         else:
-            found = _interrupted_when(is_over, part)
-            if found:
-                return found[0]
+            results = _interrupted_when(is_over, part)
+            if results:
+                return results[0]
         self.interrupted = True
         self.out_of_time |= self._cancelled_at is None
         return None
@@ -164,19 +164,19 @@ def _interrupted_when(is_over: Callable[[], bool], part: Callable[[], T]) -> lis
         if sent.is_set():
             _let_arrive()  # one that is on its way has nobody to reach any more
 
-    found: list[T] = []
+    results: list[T] = []
     watcher = threading.Thread(target=watch, name="deadline", daemon=True)
     try:
         try:
             watcher.start()
-            found.append(part())
+            results.append(part())
         finally:
             leave()
     except (Mine, SystemError) as error:
         if not _came_of(error, Mine):
             raise
         leave()  # it may have come while the part was being left: then `done` was not set yet
-    return found
+    return results
 
 
 def _came_of(error: BaseException | None, first: type[BaseException]) -> bool:

@@ -85,8 +85,8 @@ def check(
     else:
         document = launch.model_dump(mode="json") if isinstance(launch, Spec) else dict(launch)
         imported = import_document(json.dumps(document), "spec.json", base_dir=Path())
-    found = launch_of(imported, cluster, device, num_npus)
-    return check_launch(found, limits or CheckLimits(), planner=planner)
+    imported_launch = launch_of(imported, cluster, device, num_npus)
+    return check_launch(imported_launch, limits or CheckLimits(), planner=planner)
 
 
 def spec_of(source: SpecSource) -> Spec:

@@ -58,9 +58,9 @@ class SearchReporter:
     def so_far(self) -> SearchState:
         """What is known of a search that was interrupted."""
         known = self._frontier
-        found = replace(known, best=list(known.best), cancelled=True, relaxation=known.relaxation or RELAXATIONS[0])
-        found.cut(len(found.best))
-        return found
+        state = replace(known, best=list(known.best), cancelled=True, relaxation=known.relaxation or RELAXATIONS[0])
+        state.cut(len(state.best))
+        return state
 
     def _send(
         self,

@@ -36,9 +36,9 @@ def scaling(spec: Spec, best: Plan, *, planner: ScalingPlanner) -> ScalingReport
     """
     rows = []
     for count in card_counts(spec, best.num_npus_used):
-        found = best if count == best.num_npus_used else _best_on(spec, count, planner)
-        found = None if found is None else at_level(found, best.rescaled)
-        rows.append(_row(count, found, best))
+        plan = best if count == best.num_npus_used else _best_on(spec, count, planner)
+        plan = None if plan is None else at_level(plan, best.rescaled)
+        rows.append(_row(count, plan, best))
     return ScalingReport(rows=tuple(rows), engine_version=ENGINE_VERSION)
 
 

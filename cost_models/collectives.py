@@ -89,10 +89,10 @@ class Group:
     @property
     def outermost_tier(self) -> npt.NDArray[np.int64]:
         """Number of the outermost tier that each group spans [n]; 0 for a group of one rank."""
-        found = np.zeros(np.shape(self.size), dtype=np.int64)
+        tier = np.zeros(np.shape(self.size), dtype=np.int64)
         for number, fan_out in enumerate(self.fan_out):
-            found = np.where(fan_out > 1, number, found)
-        return found
+            tier = np.where(fan_out > 1, number, tier)
+        return tier
 
     def members_inside(self, tier: int) -> Floats:
         """Members within one instance of a tier [n]: the product of the fan-outs up to it."""

@@ -82,5 +82,5 @@ def compiled(function: Callable[Given, Found]) -> Compiled[Given, Found]:
 
 def row_major(values: Any) -> Any:
     """An array row by row in memory and writeable: for any other, compiled code would be compiled anew."""
-    found = np.ascontiguousarray(values)
-    return found if found.flags.writeable else found.copy()
+    array = np.ascontiguousarray(values)
+    return array if array.flags.writeable else array.copy()

@@ -117,7 +117,7 @@ def migrate_all(cases: Sequence[tuple[LoadSeries, int, int]], *, interval: int, 
     """`migrate` for several (series, nodes, ranks) with equally many experts."""
     known: dict[int, _Predicted] = {}
     wanted: dict[tuple[int, int, int], Ints] = {}
-    found = []
+    migrations = []
     for series, nodes, ranks in cases:
         # What is predicted does not depend on who holds the experts, nor on what passes: series may share both.
         seen = id(_seen(series))
@@ -125,8 +125,8 @@ def migrate_all(cases: Sequence[tuple[LoadSeries, int, int]], *, interval: int, 
             known[seen] = _predicted(series, interval)
         if (seen, nodes, ranks) not in wanted:
             wanted[seen, nodes, ranks] = _wanted(known[seen], nodes, ranks)
-        found.append(_followed(known[seen], series, wanted[seen, nodes, ranks], nodes, ranks, least_drop))
-    return found
+        migrations.append(_followed(known[seen], series, wanted[seen, nodes, ranks], nodes, ranks, least_drop))
+    return migrations
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,17 +129,17 @@ def spread_of(family: SkewFamily) -> Spread:
     # A factor stated for ranks that groups keep even says how uneven experts would be without them.
     groups = family.groups if family.anchor > family.groups else 1
 
-    def above(found: Spread) -> float:
-        known = _of_spread(found, family.experts, groups, family.anchor, family.sequences, family.copies, 1.0)
+    def above(candidate: Spread) -> float:
+        known = _of_spread(candidate, family.experts, groups, family.anchor, family.sequences, family.copies, 1.0)
         return float(known) - family.value
 
     if above(spread(0.0)) >= 0.0:
         return spread(0.0, _crossing(lambda noise: above(spread(0.0, noise)), 1.0))
-    found = spread(_crossing(lambda variance: above(spread(variance)), MOST_VARIANCE))
-    missing = -above(found)
+    of_family = spread(_crossing(lambda variance: above(spread(variance)), MOST_VARIANCE))
+    missing = -above(of_family)
     if missing <= 1e-9 * family.value:
-        return found
-    return replace(found, scale=(family.value - 1.0) / (family.value - missing - 1.0))
+        return of_family
+    return replace(of_family, scale=(family.value - 1.0) / (family.value - missing - 1.0))
 
 
 def _crossing(value: Callable[[float], float], most: float) -> float:
@@ -183,8 +183,8 @@ def _of_spread(
     uneven = (ranks > 1.0) & (variance > 0.0)
     deviation = np.sqrt(np.where(uneven, variance, 1.0))
     skew = np.where(uneven, third, 0.0) / deviation**3
-    found = 1.0 + spread.scale * deviation * _expected_maximum(ranks, skew)
-    return np.asarray(np.where(uneven, np.clip(found, 1.0, ranks), 1.0))
+    expected = 1.0 + spread.scale * deviation * _expected_maximum(ranks, skew)
+    return np.asarray(np.where(uneven, np.clip(expected, 1.0, ranks), 1.0))
 
 
 def _third_moment(variance: float) -> float:
@@ -207,8 +207,8 @@ def _expected_maximum(number: Floats, skew: Floats) -> Floats:
     counts, which = np.unique(number, return_inverse=True)
     weights = np.stack([_density_of_largest(count) for count in counts.tolist()])
     above = np.expm1(sigma[:, None] * NORMAL - sigma[:, None] ** 2 / 2.0)
-    found = np.einsum("ij,ij->i", weights[which], above) / np.sqrt(excess)
-    return np.asarray(found.reshape(shape))
+    maximum = np.einsum("ij,ij->i", weights[which], above) / np.sqrt(excess)
+    return np.asarray(maximum.reshape(shape))
 
 
 @lru_cache(maxsize=256)

@@ -101,15 +101,15 @@ def bytes_by_tier(received_bytes: Number, group: Group, copies: Number = 1.0) ->
     (copies - 1) / copies of the outermost tier's bytes comes over the tier below instead.
     """
     others = np.maximum(np.asarray(group.size, dtype=np.float64) - 1.0, 1.0)
-    inside, found = np.ones_like(others), []
+    inside, moved = np.ones_like(others), []
     for tier in range(len(group.fan_out)):
         members = group.members_inside(tier)
-        found.append(np.asarray(received_bytes * (members - inside) / others))
+        moved.append(np.asarray(received_bytes * (members - inside) / others))
         inside = members
-    if len(found) > 1:
-        relayed = found[-1] * (1.0 - 1.0 / np.asarray(copies, dtype=np.float64))
-        found[-2], found[-1] = found[-2] + relayed, found[-1] - relayed
-    return tuple(found)
+    if len(moved) > 1:
+        relayed = moved[-1] * (1.0 - 1.0 / np.asarray(copies, dtype=np.float64))
+        moved[-2], moved[-1] = moved[-2] + relayed, moved[-1] - relayed
+    return tuple(moved)
 
 
 def reshard_s(

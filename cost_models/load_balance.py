@@ -69,12 +69,12 @@ def loads_of_ranks(loads: Floats, placement: Ints, ranks: int) -> Floats:
 @compiled
 def _summed(loads: Floats, placement: Ints, ranks: int) -> Floats:
     """Loads of ranks [n, ranks] of loads of experts [n, experts]; row n has placement n modulo k [k, experts]."""
-    found = np.zeros((len(loads), ranks))
+    sums = np.zeros((len(loads), ranks))
     for row in range(len(loads)):
         held = row % len(placement)
         for expert in range(loads.shape[1]):
-            found[row, placement[held, expert]] += loads[row, expert]
-    return found
+            sums[row, placement[held, expert]] += loads[row, expert]
+    return sums
 
 
 def imbalance_of(rank_loads: Floats) -> Floats:
@@ -147,10 +147,10 @@ def _draws(experts: int) -> tuple[Floats, Floats]:
     """Two sets of independent normal draws [rows, layers, experts]: of what lasts, and of what passes."""
     generator = np.random.RandomState(SERIES_SEED)
     shape = (SERIES_ROWS, SERIES_LAYERS, experts)
-    found = generator.standard_normal(shape), generator.standard_normal(shape)
-    for draws in found:
+    pair = generator.standard_normal(shape), generator.standard_normal(shape)
+    for draws in pair:
         draws.flags.writeable = False
-    return found
+    return pair
 
 
 def _root(value: Callable[[float], float], start: float, most: float, within: float) -> float:

@@ -131,10 +131,10 @@ def _lognormal(mean: float, cv: float, longest: float) -> Lengths:
     survival = np.minimum.accumulate(survival)
     share = survival - np.append(survival[1:], 0.0)
     share[0] += 1.0 - survival[0]
-    found = Lengths(tokens, share)
+    lengths = Lengths(tokens, share)
     # What the first stretch and lengths beyond the greatest leave out of the mean, below 1e-4: the others make it up.
     rest = float(share[:-1] @ tokens[:-1])
-    scale = 1.0 + (mean - found.mean) / rest if rest > 0.0 else 1.0
+    scale = 1.0 + (mean - lengths.mean) / rest if rest > 0.0 else 1.0
     return Lengths(np.minimum(np.append(tokens[:-1] * scale, tokens[-1]), longest), share)
 
 

@@ -79,13 +79,13 @@ def drained(lengths: Lengths, waves: Floats) -> tuple[Floats, Floats]:
     if np.all(waves <= 1.0):
         shape = (len(waves), len(middle))
         return np.broadcast_to(lengths.survival, shape), np.broadcast_to(middle, shape)
-    found = renewal(lengths)
-    started = np.cumsum(found.starts)
+    renewed = renewal(lengths)
+    started = np.cumsum(renewed.starts)
     waves = waves - np.maximum(0.0, np.ceil(waves - started[-1]))
     row = np.minimum(np.searchsorted(started, waves - 1e-9), len(started) - 1)
-    last = np.clip(waves - started[row] + found.starts[row], 0.0, found.starts[row])[:, None]
-    running = found.running[row] + last * lengths.survival
-    written = (found.ages[row] + last * lengths.survival * middle) / np.maximum(running, LEAST)
+    last = np.clip(waves - started[row] + renewed.starts[row], 0.0, renewed.starts[row])[:, None]
+    running = renewed.running[row] + last * lengths.survival
+    written = (renewed.ages[row] + last * lengths.survival * middle) / np.maximum(running, LEAST)
     return np.clip(running, 0.0, 1.0), np.where(running > LEAST, np.minimum(written, lengths.longest), middle)
 
 

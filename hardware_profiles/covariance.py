@@ -59,10 +59,10 @@ class Covariance(BaseModel):
     def matrix(self) -> npt.NDArray[np.float64]:
         """The whole symmetric matrix [factors, factors]."""
         count = len(self.factors)
-        found = np.zeros((count, count))
+        matrix = np.zeros((count, count))
         for i, row in enumerate(self.log_covariance):
-            found[i, : i + 1] = found[: i + 1, i] = row
-        return found
+            matrix[i, : i + 1] = matrix[: i + 1, i] = row
+        return matrix
 
     def variance_of(self, slopes: npt.NDArray[np.float64]) -> float:
         """Variance of log step time: J C J^T for its slopes J = d log(step time) / d log(factor) [factors]."""

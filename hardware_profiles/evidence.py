@@ -72,8 +72,8 @@ class AlikeRuns(BaseModel):
         slopes : J, d log(step time) / d log(factor) by the factor's name. of_work : s^2, variance of the model's log
             error of a work before any run of it.
         """
-        found = np.array([slopes.get(factor.name, 0.0) for factor in self.covariance.factors])
-        return self.covariance.variance_of(found) + of_work * (1.0 - float(found @ np.array(self.absorbed))) ** 2
+        slope = np.array([slopes.get(factor.name, 0.0) for factor in self.covariance.factors])
+        return self.covariance.variance_of(slope) + of_work * (1.0 - float(slope @ np.array(self.absorbed))) ** 2
 
 
 class Evidence(BaseModel):

@@ -89,8 +89,8 @@ def problems_of(error: ValidationError, prefix: Iterable[str] = ()) -> list[Fiel
     for finding in error.errors(include_url=False):
         if finding["type"] == FIELDS_ERROR:
             problems.extend(
-                FieldProblem(json_pointer((*prefix, *finding["loc"], *found.location)), found.message, found.hint)
-                for found in finding["ctx"]["findings"]
+                FieldProblem(json_pointer((*prefix, *finding["loc"], *inner.location)), inner.message, inner.hint)
+                for inner in finding["ctx"]["findings"]
             )
             continue
         message, hint = field_fault_of(finding)

@@ -64,7 +64,7 @@ def in_plain_words(problem: str) -> Message:
     """A problem as the parser names it, in plain words; what is not known is quoted."""
     problem = (problem.splitlines() or ["?"])[0]
     for pattern, key in _FAULTS:
-        found = re.fullmatch(pattern, problem)
-        if found is not None:
-            return Message(key, **found.groupdict())
+        match = re.fullmatch(pattern, problem)
+        if match is not None:
+            return Message(key, **match.groupdict())
     return Message("common.not_of_format", reason=problem, format="YAML")

@@ -64,18 +64,18 @@ def asset(name: str) -> Asset | None:
 @cache
 def compressed(name: str) -> bytes:
     """The file of that name as gzip; made when it is first sent, because plotly.js takes a while."""
-    found = asset(name)
-    if found is None:
+    served = asset(name)
+    if served is None:
         raise LookupError(f"no static file {name!r}")
-    return gzip.compress(found.content, compresslevel=6, mtime=0)
+    return gzip.compress(served.content, compresslevel=6, mtime=0)
 
 
 def asset_url(name: str) -> str:
     """The address of a file, which may be cached for ever."""
-    found = asset(name)
-    if found is None:
+    served = asset(name)
+    if served is None:
         raise LookupError(f"no static file {name!r}")
-    return f"/static/{name}?v={found.digest}"
+    return f"/static/{name}?v={served.digest}"
 
 
 def _content(name: str) -> bytes | None:
@@ -93,10 +93,10 @@ def _content(name: str) -> bytes | None:
 def _bundle(name: str) -> bytes:
     parts = []
     for part in _BUNDLES[name]:
-        found = asset(part)
-        if found is None:
+        served = asset(part)
+        if served is None:
             raise LookupError(f"no static file {part!r}")
-        parts.append(found.content.strip())
+        parts.append(served.content.strip())
     text = b"\n".join(parts)
     # In a function of their own, scripts share names with each other but with nobody else.
     return text if name == STYLE else b'"use strict";\n(() => {\n' + text + b"\n})();\n"

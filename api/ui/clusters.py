@@ -35,12 +35,12 @@ class OfferRow:
 
 def choices(profiles: Sequence[ProfileRow]) -> list[tuple[str, str]]:
     """Value and title of each cluster that can be chosen: `PROFILE`, or `PROFILE:GRADE` of another grade."""
-    found = []
+    options = []
     for profile in profiles:
-        found.append((profile.name, f"{profile.title} {profile.default_device}"))
+        options.append((profile.name, f"{profile.title} {profile.default_device}"))
         others = [device for device in profile.devices if device != profile.default_device]
-        found += [(f"{profile.name}:{device}", f"{profile.title} {device}") for device in others]
-    return found
+        options += [(f"{profile.name}:{device}", f"{profile.title} {device}") for device in others]
+    return options
 
 
 def form_rows(values: Mapping[str, str], profiles: Sequence[ProfileRow] = ()) -> list[OfferRow]:
@@ -84,13 +84,13 @@ def _number(text: str) -> float | str:
         return text.strip()
 
 
-def clusters_context(found: ClusterComparison | None, lang: Language) -> dict[str, Any]:
+def clusters_context(comparison: ClusterComparison | None, lang: Language) -> dict[str, Any]:
     """What the page shows of an answer: its sentences, its table and its picture."""
-    if found is None:
+    if comparison is None:
         return {"cluster_lines": [], "cluster_table": None, "charts": {}}
-    titles = [answer.offer.title for answer in found.clusters]
+    titles = [answer.offer.title for answer in comparison.clusters]
     return {
-        "cluster_lines": cluster_lines(found, lang),
-        "cluster_table": cluster_table(found, lang),
-        "charts": {"chart-clusters": figures.figure_json(figures.days_and_cost(found, titles, lang))},
+        "cluster_lines": cluster_lines(comparison, lang),
+        "cluster_table": cluster_table(comparison, lang),
+        "charts": {"chart-clusters": figures.figure_json(figures.days_and_cost(comparison, titles, lang))},
     }

@@ -44,7 +44,7 @@ def conditions_of(plan: Plan, spec: Mapping[str, Any]) -> tuple[Condition, ...]:
     if training.get("rl"):
         return ()
     batch = plan.micro_batches * strategy.micro_batch_size * (strategy.dp or 1)
-    found = [
+    conditions = [
         Condition("num_npus", ("cluster", "num_npus"), str(plan.num_npus_used)),
         Condition("global_batch_size", ("training", "global_batch_size"), str(batch)),
         Condition("seq_length", ("training", "seq_length"), str(training["seq_length"])),
@@ -52,11 +52,11 @@ def conditions_of(plan: Plan, spec: Mapping[str, Any]) -> tuple[Condition, ...]:
     uneven = training.get("routing_imbalance")
     if spec["model"].get("n_routed_experts") and isinstance(uneven, int | float):
         path = ("training", "routing_imbalance")
-        found.append(Condition("routing_imbalance", path, f"{uneven:g}", step="0.05"))
-    found += _of_hardware(spec["cluster"])
+        conditions.append(Condition("routing_imbalance", path, f"{uneven:g}", step="0.05"))
+    conditions += _of_hardware(spec["cluster"])
     risk = spec.get("search", {}).get("risk", "averse")
-    found.append(Condition("risk", ("search", "risk"), risk, options=("averse", "neutral")))
-    return tuple(found)
+    conditions.append(Condition("risk", ("search", "risk"), risk, options=("averse", "neutral")))
+    return tuple(conditions)
 
 
 def profile_of_plan(cluster: Mapping[str, Any]) -> Profile | None:
@@ -78,26 +78,26 @@ def _of_hardware(cluster: Mapping[str, Any]) -> list[Condition]:
     profile = profile_of_plan(cluster)
     if profile is None:
         return []
-    found, grade = [], grade_of(cluster)
+    conditions, grade = [], grade_of(cluster)
     if len(profile.devices) > 1:
-        found.append(Condition("device", ("cluster", "device"), grade, options=tuple(profile.devices)))
+        conditions.append(Condition("device", ("cluster", "device"), grade, options=tuple(profile.devices)))
     memory = profile.quantities.get(f"devices.{grade}.{HBM}")
     if memory is not None:
         path = ("cluster", "overrides", f"devices.{GRADE}.{HBM}")
-        found.append(Condition(HBM, path, f"{memory.value:g}", step="any"))
+        conditions.append(Condition(HBM, path, f"{memory.value:g}", step="any"))
     for name, quantity in profile.quantities.items():
         tier, _, number = name.rpartition(".")
         if number == LINK:
             path = ("cluster", "overrides", name)
-            found.append(Condition(name, path, f"{quantity.value:g}", least="0", step="any", tier=tier))
-    return found
+            conditions.append(Condition(name, path, f"{quantity.value:g}", least="0", step="any", tier=tier))
+    return conditions
 
 
 def memory_by_grade(cluster: Mapping[str, Any]) -> dict[str, str]:
     """Usable memory of each chip grade as the box writes it, GiB."""
     profile = profile_of_plan(cluster)
-    found = {} if profile is None else {grade: f"devices.{grade}.{HBM}" for grade in profile.devices}
-    return {grade: f"{profile.quantities[path].value:g}" for grade, path in found.items() if profile is not None}
+    paths = {} if profile is None else {grade: f"devices.{grade}.{HBM}" for grade in profile.devices}
+    return {grade: f"{profile.quantities[path].value:g}" for grade, path in paths.items() if profile is not None}
 
 
 def changed_spec(spec: Spec, conditions: tuple[Condition, ...], given: Mapping[str, Any]) -> Spec:

@@ -58,21 +58,21 @@ class Knob:
 
 def other_values(strategy: Strategy, *, moe: bool) -> list[tuple[str, str, Strategy]]:
     """Every other value of every knob with the strategy that it makes; none where that contradicts itself."""
-    found = []
+    strategies = []
     for knob in knobs_of(strategy, moe=moe):
         for value in knob.options:
             if value == knob.value:
                 continue
             try:
-                found.append((knob.name, value, changed_strategy(strategy, {knob.name: value})))
+                strategies.append((knob.name, value, changed_strategy(strategy, {knob.name: value})))
             except SpecError:
                 continue
-    return found
+    return strategies
 
 
 def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
     """Every knob with its value in the plan; one without experts has no expert degree."""
-    found = []
+    knobs = []
     for name, options in KNOBS.items():
         if name == "ep" and not moe:
             continue
@@ -80,8 +80,8 @@ def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         numeric = text.isdecimal()
         known = sorted({*options, text}, key=int) if numeric else [*dict.fromkeys((*options, text))]
-        found.append(Knob(name, text, tuple(known)))
-    return tuple(found)
+        knobs.append(Knob(name, text, tuple(known)))
+    return tuple(knobs)
 
 
 def knob_word(name: str, value: str, lang: Language) -> str:

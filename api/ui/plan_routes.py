@@ -69,31 +69,37 @@ def knobs(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     others = other_values(view.plan.strategy, moe=moe)
     spec = Spec.model_validate(view.plan_set.search.spec)
     broken = views.rules_broken(spec, [strategy for _, _, strategy in others])
-    found: dict[str, dict[str, str]] = {}
+    values: dict[str, dict[str, str]] = {}
     for (name, value, _), rules in zip(others, broken, strict=True):
         if rules:
-            found.setdefault(name, {})[value] = "; ".join(in_language(rule, lang) for rule in rules)
-    return JSONResponse(found)
+            values.setdefault(name, {})[value] = "; ".join(in_language(rule, lang) for rule in rules)
+    return JSONResponse(values)
 
 
 @router.get("/plans/{plan_id}/stages")
 @slowly
 def stages(request: Request, view: PlanOfPage, views: ViewsOfApp) -> HTMLResponse:
     """What each stage of the simulated pipeline does with its time."""
-    found, lang = views.stages(view), language_of(request)
-    if found is None:
+    shown_stages, lang = views.stages(view), language_of(request)
+    if shown_stages is None:
         return unknown(request, texts(lang)["plan.no_timeline"])
-    return render(request, "stages.html", plan=view.plan, lead=timeline_lead(found, lang), stage_rows=stage_rows(found))
+    return render(
+        request,
+        "stages.html",
+        plan=view.plan,
+        lead=timeline_lead(shown_stages, lang),
+        stage_rows=stage_rows(shown_stages),
+    )
 
 
 @router.get("/plans/{plan_id}/timeline")
 @slowly
 def timeline(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     """The slots of the plan's simulated pipeline, for the page's picture of them."""
-    found, lang = views.timeline(view), language_of(request)
-    if found is None:
+    drawn, lang = views.timeline(view), language_of(request)
+    if drawn is None:
         return JSONResponse({"error": texts(lang)["plan.no_timeline"]}, 422)
-    return data(request, timeline_picture(found, lang))
+    return data(request, timeline_picture(drawn, lang))
 
 
 @router.get("/plans/{plan_id}/operators")
@@ -171,15 +177,15 @@ def compare_clusters_anew(request: Request) -> Response:
 @slowly
 def compare_clusters(request: Request, values: OwnForm, views: ViewsOfApp) -> HTMLResponse:
     """The same page with what a plan's training takes and costs on several clusters."""
-    found: ClusterComparison | None = None
+    comparison: ClusterComparison | None = None
     errors: Sequence[FieldError] = ()
     try:
-        found = views.compare_clusters(values)
+        comparison = views.compare_clusters(values)
     except NotFoundError as error:
         return not_found(request, error)
     except SpecError as error:
         errors = error.errors
-    return _compare_page(request, views, None, values, found, errors)
+    return _compare_page(request, views, None, values, comparison, errors)
 
 
 def _compare_page(
@@ -238,8 +244,8 @@ def _compare_page(
 def _newest_plans(views: Views) -> list[SearchRow]:
     """Searches whose best plans may be chosen for a comparison, newest first, each plan once."""
     rows, _ = views.searches(SearchFilter(), None, NEWEST)
-    found = {row.best_plan_id: row for row in reversed(rows) if row.best_plan_id}
-    return list(reversed(found.values()))[:OFFERED]
+    newest = {row.best_plan_id: row for row in reversed(rows) if row.best_plan_id}
+    return list(reversed(newest.values()))[:OFFERED]
 
 
 @router.get("/searches/{search_id}/strategies")
@@ -248,12 +254,12 @@ def strategies(request: Request, search_id: str, views: ViewsOfApp) -> Response:
     """The points of the picture of all strategies, made on demand: the plans, and others at their bounds."""
     try:
         plan_set = views.search(search_id).plan_set
-        found = picture(plan_set, views.strategy_bounds(plan_set), language_of(request))
+        drawn = picture(plan_set, views.strategy_bounds(plan_set), language_of(request))
     except NotFoundError as error:
         return not_found(request, error)
     except (SpecError, ProfileError) as error:
         return JSONResponse({"error": in_language(str(error), language_of(request))}, 422)
-    return data(request, found)
+    return data(request, drawn)
 
 
 @router.post("/searches/{search_id}/notes")

@@ -185,10 +185,10 @@ def hardware(request: Request) -> RedirectResponse:
 def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
     """Every number of a hardware profile."""
     try:
-        found = views.profile(name)
+        shown = views.profile(name)
     except NotFoundError as error:
         return not_found(request, error, error.hint)
-    return render(request, "profile.html", profile=found)
+    return render(request, "profile.html", profile=shown)
 
 
 @router.get("/accuracy")
@@ -206,17 +206,17 @@ def accuracy(request: Request, views: ViewsOfApp, after: str | None = None, clus
 @router.get("/static/{name}")
 def static(request: Request, name: str) -> Response:
     """A style sheet or script; its address changes with its content, so it may be kept for ever."""
-    found = asset(name)
-    if found is None:
+    served = asset(name)
+    if served is None:
         return not_found(request, NotFoundError())
-    headers = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff", "ETag": f'"{found.digest}"'}
-    headers["Cache-Control"] = FOR_EVER if request.query_params.get("v") == found.digest else "no-cache"
+    headers = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff", "ETag": f'"{served.digest}"'}
+    headers["Cache-Control"] = FOR_EVER if request.query_params.get("v") == served.digest else "no-cache"
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
-        return Response(compressed(name), media_type=found.media_type, headers=headers)
-    return Response(found.content, media_type=found.media_type, headers=headers)
+        return Response(compressed(name), media_type=served.media_type, headers=headers)
+    return Response(served.content, media_type=served.media_type, headers=headers)
 
 
 def _sections(request: Request, views: Views) -> tuple[new_search_form.Section, ...]:

@@ -108,12 +108,12 @@ def rows(plan_set: PlanSet, lang: Language = "en") -> tuple[Row, ...]:
 
 def axes(strategy: Strategy, lang: Language) -> tuple[tuple[str, int, str], ...]:
     """The parallel degrees above one with what they mean: short name, degree, words."""
-    words, found = texts(lang), []
+    words, degrees = texts(lang), []
     for name in ("tp", "pp", "vpp", "cp", "ep", "dp"):
         degree = int(getattr(strategy, name) or 1)
         if degree > 1:
-            found.append((name.upper(), degree, words[f"axis.{name}"]))
-    return tuple(found)
+            degrees.append((name.upper(), degree, words[f"axis.{name}"]))
+    return tuple(degrees)
 
 
 def times_faster(plan_set: PlanSet) -> float | None:

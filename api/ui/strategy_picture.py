@@ -43,15 +43,15 @@ def picture(plan_set: PlanSet, bounds: StrategyBounds, lang: Language) -> dict[s
     `valley_s`: the shortest and the longest step within the valley, null without one.
     """
     plans = list(plan_set.plans)
-    found = {_key(plan.strategy.model_dump(), plan.num_npus_used): _of_plan(plan) for plan in plans}
+    points = {_key(plan.strategy.model_dump(), plan.num_npus_used): _of_plan(plan) for plan in plans}
     if plans:  # the one field of a PlanSet of earlier versions that tells of more
         for point in plan_set.pareto:
-            found.setdefault(_key(point.strategy.model_dump(), point.num_npus), _of_pareto(point, plans[0], lang))
+            points.setdefault(_key(point.strategy.model_dump(), point.num_npus), _of_pareto(point, plans[0], lang))
     for axes, numbers in _solved(plan_set.solved):
-        found.setdefault(_key(axes, numbers.num_npus), {"solved": True, **_point(axes, numbers, lang)})
+        points.setdefault(_key(axes, numbers.num_npus), {"solved": True, **_point(axes, numbers, lang)})
     for each in bounds.sample:
         numbers = Numbers(each.dp, each.num_npus, each.step_time_s, each.peak_memory_gib, each.mfu)
-        found.setdefault(_key(each.axes, each.num_npus), _point(each.axes, numbers, lang))
+        points.setdefault(_key(each.axes, each.num_npus), _point(each.axes, numbers, lang))
     fastest, valley = plan_set.fastest, plan_set.valley
     best_s = fastest.step_time_s if fastest is not None else min((p.step_time_s for p in plans), default=None)
     words = {name.removeprefix(WORDS): text for name, text in texts(lang).items() if name.startswith(WORDS)}
@@ -59,7 +59,7 @@ def picture(plan_set: PlanSet, bounds: StrategyBounds, lang: Language) -> dict[s
         "words": words | picture_words(lang),
         "total": bounds.total,
         "valley_s": None if valley is None or best_s is None else [best_s, best_s * (1.0 + valley.within)],
-        "points": list(found.values()),
+        "points": list(points.values()),
     }
 
 

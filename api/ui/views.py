@@ -297,7 +297,7 @@ class Views:
 
     def profiles(self) -> list[ProfileRow]:
         """The hardware profiles that come with the product."""
-        found = [load_profile(name) for name in list_profiles()]
+        profiles = [load_profile(name) for name in list_profiles()]
         return [
             ProfileRow(
                 profile.document.name,
@@ -307,7 +307,7 @@ class Views:
                 profile.npus_per_node,
                 profile.supernode_nodes,
             )
-            for profile in found
+            for profile in profiles
         ]
 
     def profile(self, name: str) -> ProfilePage:

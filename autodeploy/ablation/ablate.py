@@ -82,14 +82,14 @@ def _strategy_of(spec: Spec, should_cancel: Callable[[], bool] | None) -> tuple[
     on = frozenset[str]() if spec.training.rl is not None else prepare(spec).choice.on
     if spec.strategy is not None:
         return spec.strategy, on or features_of(spec, spec.strategy)
-    found = plan(spec, should_cancel=should_cancel)
-    if not found.plans:
+    result = plan(spec, should_cancel=should_cancel)
+    if not result.plans:
         raise SpecError(
             Message("common.no_plan_fits"),
             path="",
             hint=Message("ablation.give_strategy_or_see_autodeploy_plan"),
         )
-    strategy = found.plans[0].strategy
+    strategy = result.plans[0].strategy
     return strategy, on or features_of(spec, strategy)
 
 

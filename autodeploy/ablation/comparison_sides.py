@@ -87,12 +87,12 @@ def _run(
         return _made(spec, features, with_balanced_layers(prepare(spec), spec.strategy, features))
     switches = {name: "auto" if name in features else "off" for name in FEATURES}
     spec = read_spec_document(laid_over(base, {"search": laid_over({"features": switches, "top_k": 1}, search)}))
-    found = plan(spec)
-    if not found.plans:
+    result = plan(spec)
+    if not result.plans:
         raise SpecError(Message("common.no_plan_fits"), path="/search")
     if spec.training.rl is not None:
-        return Run(spec, features, found.plans[0])
-    return _made(spec, features, predict(prepare(spec), found.plans[0].strategy))
+        return Run(spec, features, result.plans[0])
+    return _made(spec, features, predict(prepare(spec), result.plans[0].strategy))
 
 
 def _made(spec: Spec, features: frozenset[str], predicted: Predicted) -> Run:

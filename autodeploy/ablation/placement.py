@@ -30,12 +30,12 @@ def with_balanced_layers(prepared: Prepared, strategy: Strategy, features: froze
     choices = frozenset(key.name for key in even.layout.applied)
     problem = build_problem(even.priced, choices=choices, menu=False)
     limit = problem.limit_bytes if even.plan.fits else BOUNDLESS
-    found = solve(replace(_with_choices(problem), limit_bytes=limit)).plan
-    if found is None:
+    solution = solve(replace(_with_choices(problem), limit_bytes=limit)).plan
+    if solution is None:
         return even
-    rows = tuple(tuple(int(count) for count in stage) for stage in found.layout.sum(axis=-1))
+    rows = tuple(tuple(int(count) for count in stage) for stage in solution.layout.sum(axis=-1))
     placed = predict(prepared, strategy.model_copy(update={"layers_per_stage": rows}), features)
-    return min((even, placed), key=lambda found: found.plan.step_time_s)
+    return min((even, placed), key=lambda predicted: predicted.plan.step_time_s)
 
 
 def _with_choices(problem: InnerProblem) -> InnerProblem:

@@ -84,14 +84,14 @@ def collective_s(op: str, message_bytes: float, group: Group, machine: Machine) 
     size, tiers, fixed = float(message_bytes), machine.tiers, machine.comm_op_s
     match op:
         case "all_reduce":
-            found = all_reduce_s(size, group, tiers, fixed)
+            seconds = all_reduce_s(size, group, tiers, fixed)
         case "all_to_all":
-            found = flat_s(size, 1.0, group, tiers, fixed)
+            seconds = flat_s(size, 1.0, group, tiers, fixed)
         case "send_receive":
-            found = ring_pass_s(size, group, tiers, fixed)
+            seconds = ring_pass_s(size, group, tiers, fixed)
         case _:
-            found = all_gather_s(size, group, tiers, fixed)
-    return float(np.asarray(found).reshape(-1)[0])
+            seconds = all_gather_s(size, group, tiers, fixed)
+    return float(np.asarray(seconds).reshape(-1)[0])
 
 
 def _through(
@@ -103,8 +103,8 @@ def _through(
 ) -> dict[str, Any]:
     """The overlay of a fit to points; `over`: each point on each axis of their shapes."""
     count = len(next(iter(over.values())))
-    found = fit(parameters, differences(residuals), np.full(count, NOISE))
-    told = f"{source}; median residual {100 * float(np.median(np.abs(found.residuals))):.1f} %"
+    fitted = fit(parameters, differences(residuals), np.full(count, NOISE))
+    told = f"{source}; median residual {100 * float(np.median(np.abs(fitted.residuals))):.1f} %"
     ends = {axis: [float(min(values)), float(max(values))] for axis, values in over.items()}
-    numbers = overlay_numbers(profile, found.moved(), kind="measured", source=told, measured_over=ends)
+    numbers = overlay_numbers(profile, fitted.moved(), kind="measured", source=told, measured_over=ends)
     return {"profile": profile.name, **numbers}

@@ -141,11 +141,11 @@ def source_of(calibration: Calibration) -> str:
 
 def overlay_of(calibration: Calibration) -> dict[str, Any]:
     """The overlay that brings a profile to the fitted values, six significant digits."""
-    profile, found, source = calibration.profile, calibration.fit, source_of(calibration)
-    covariance = covariance_of_matrix(found.parameters, found.covariance, source)
+    profile, fitted, source = calibration.profile, calibration.fit, source_of(calibration)
+    covariance = covariance_of_matrix(fitted.parameters, fitted.covariance, source)
     document = {
         "profile": profile.name,
-        **overlay_numbers(profile, found.moved(), kind="fitted", source=source),
+        **overlay_numbers(profile, fitted.moved(), kind="fitted", source=source),
         "covariance": covariance.model_dump(mode="json", exclude_defaults=True),
     }
     error = np.abs(np.expm1(-calibration.left_out))

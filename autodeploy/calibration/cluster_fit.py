@@ -123,9 +123,9 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
         fractions: all priced together."""
         worlds: list[World] = [{}, *({p.name: STEP} for p in moving)]
         predicted = {group: run.predict(overlay, moving, worlds) for group, run in configurations.items()}
-        found = np.array([row.residual(each) for row in rows for each in predicted[row.run.group]], dtype=np.float64)
-        found = found.reshape(len(rows), len(worlds))
-        return found[:, 0].copy(), np.asarray((found[:, 1:] - found[:, :1]) / STEP)
+        errors = np.array([row.residual(each) for row in rows for each in predicted[row.run.group]], dtype=np.float64)
+        errors = errors.reshape(len(rows), len(worlds))
+        return errors[:, 0].copy(), np.asarray((errors[:, 1:] - errors[:, :1]) / STEP)
 
     def linear(log_factors: Floats) -> tuple[Floats, Floats]:
         moved = ((p, value, 0.0) for p, value in zip(parameters, log_factors, strict=True))
@@ -135,23 +135,23 @@ def fit_cluster(profile: Profile, runs: Sequence[ClusterRun], pinned: Overlay, s
     share = np.array([row.share for row in rows], dtype=np.float64)
     degrees = DEGREES if len(configurations) >= TELLS_OUTLIERS else np.inf
     upper = limits_of(parameters, profile.efficiency)
-    found = fit(parameters, linear, noise, upper=upper, share=share, iterations=ITERATIONS, degrees=degrees)
-    overlay = overlay_with(profile, pinned, found.moved(), source)
+    fitted = fit(parameters, linear, noise, upper=upper, share=share, iterations=ITERATIONS, degrees=degrees)
+    overlay = overlay_with(profile, pinned, fitted.moved(), source)
     shared = SOFTWARE.prior_sigma**2
-    covariance = covariance_of_matrix(parameters, found.covariance, source, in_residuals=shared)
+    covariance = covariance_of_matrix(parameters, fitted.covariance, source, in_residuals=shared)
     plain = {group: run.predict({"profile": profile.name}, (), [{}])[0] for group, run in configurations.items()}
     before = np.array([row.residual(plain[row.run.group]) for row in rows], dtype=np.float64)
-    left_out = left_out_residuals(found, [row.run.group for row in rows])
+    left_out = left_out_residuals(fitted, [row.run.group for row in rows])
     steps = np.array([row.part is None for row in rows], dtype=np.bool_)
     unfitted = unfitted_beside(profile, parameters)
     _, exercised = linear_at(overlay, unfitted)
     overlay["covariance"] = covariance.model_dump(mode="json", exclude_defaults=True)
-    alike = _alike(rows, found, unfitted, exercised, source)
-    return ClusterFit(overlay, found, before[steps], found.residuals[steps], left_out[steps], alike)
+    alike = _alike(rows, fitted, unfitted, exercised, source)
+    return ClusterFit(overlay, fitted, before[steps], fitted.residuals[steps], left_out[steps], alike)
 
 
 def _alike(
-    rows: Sequence[_Row], found: Fit, unfitted: tuple[FitParameter, ...], exercised: Floats, source: str
+    rows: Sequence[_Row], fitted: Fit, unfitted: tuple[FitParameter, ...], exercised: Floats, source: str
 ) -> list[dict[str, Any]]:
     """Of every work that the rows' runs had."""
     entries = []
@@ -159,13 +159,13 @@ def _alike(
         same = [row.run.work == work for row in rows]
         noise = np.array([row.noise(model=not own) for row, own in zip(rows, same, strict=True)], dtype=np.float64)
         moved = np.array([row.part_of_step if own else 0.0 for row, own in zip(rows, same, strict=True)])
-        entries.append(alike_runs(work, found, noise, moved, source, unfitted, exercised))
+        entries.append(alike_runs(work, fitted, noise, moved, source, unfitted, exercised))
     return entries
 
 
 def alike_runs(
     work: str,
-    found: Fit,
+    fitted: Fit,
     noise: Floats,
     discrepancy: Floats,
     source: str,
@@ -194,13 +194,13 @@ def alike_runs(
     follow one unit of s, K d. Numbers that no fit has stay where they are, off by -u, and the estimate by K H u more,
     H their slopes: theta and u together are as a fit to G and H would leave them that has no gain for u.
     """
-    gain = np.zeros((len(found.parameters) + len(unfitted), len(noise)))
-    gain[: len(found.parameters)] = found.covariance @ found.jacobian.T * found.weights
-    jacobian = np.concatenate([found.jacobian, exercised], axis=1)
-    sigmas = [*prior_sigmas(found.parameters, found.log_factors), *(parameter.prior_sigma for parameter in unfitted)]
+    gain = np.zeros((len(fitted.parameters) + len(unfitted), len(noise)))
+    gain[: len(fitted.parameters)] = fitted.covariance @ fitted.jacobian.T * fitted.weights
+    jacobian = np.concatenate([fitted.jacobian, exercised], axis=1)
+    sigmas = [*prior_sigmas(fitted.parameters, fitted.log_factors), *(parameter.prior_sigma for parameter in unfitted)]
     left = np.eye(len(gain)) - gain @ jacobian
     matrix = left @ np.diag(np.square(sigmas)) @ left.T + (gain * noise**2) @ gain.T
-    covariance = covariance_of_matrix((*found.parameters, *unfitted), matrix, source)
+    covariance = covariance_of_matrix((*fitted.parameters, *unfitted), matrix, source)
     return {
         "work": work,
         "absorbed": [float(value) for value in gain @ discrepancy],

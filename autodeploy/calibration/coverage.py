@@ -38,8 +38,8 @@ def looked_up(key: Hashable, find: Callable[[Mapping[str, Any]], Found]) -> Foun
     rows, known = _in_use()
     if key not in known:
         known[key] = find(rows)
-    found: Found = known[key]
-    return found
+    value: Found = known[key]
+    return value
 
 
 def _in_use() -> tuple[Mapping[str, Any], dict[Hashable, Any]]:

@@ -31,8 +31,8 @@ def realised_share() -> tuple[float, float]:
 
     Where nothing was measured, any share from none to all is as likely.
     """
-    found = coverage().get("realised") or {"share": 0.5, "sigma": 12.0**-0.5}
-    return found["share"], found["sigma"]
+    realised = coverage().get("realised") or {"share": 0.5, "sigma": 12.0**-0.5}
+    return realised["share"], realised["sigma"]
 
 
 def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:

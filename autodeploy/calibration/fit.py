@@ -79,11 +79,11 @@ Linear = Callable[[Floats], tuple[Floats, Floats]]
 
 def values_of(parameters: Sequence[FitParameter], log_factors: Floats, base: Mapping[str, float]) -> dict[str, float]:
     """Efficiencies under log factors: the profile's own values times their factors, fractions kept below one."""
-    found = dict(base)
+    values = dict(base)
     for parameter, value in zip(parameters, log_factors, strict=True):
         for name in parameter.multiplies:
-            found[name] = limited(name, float(found.get(name, 1.0) * np.exp(value)))
-    return found
+            values[name] = limited(name, float(values.get(name, 1.0) * np.exp(value)))
+    return values
 
 
 def fit(
@@ -141,11 +141,11 @@ def left_out_residuals(result: Fit, groups: Sequence[str]) -> Floats:
     The model is linear in the log factors near the fit, so each refit is one weighted solve.
     """
     labels = np.asarray(groups)
-    found = np.empty_like(result.residuals)
+    residuals = np.empty_like(result.residuals)
     for label in np.unique(labels):
         inside = labels == label
-        found[inside] = result.residuals[inside] + result.jacobian[inside] @ refit(result, ~inside)
-    return found
+        residuals[inside] = result.residuals[inside] + result.jacobian[inside] @ refit(result, ~inside)
+    return residuals
 
 
 def refit(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:

@@ -81,7 +81,7 @@ def service_of(batch: Batch) -> Service:
 
 def validate_generation(records: Sequence[GenerationRecord]) -> list[ServedRow]:
     """Every measurement beside its prediction, in order; one that can't be predicted is skipped with its reason."""
-    found: dict[int, ServedRow] = {}
+    served: dict[int, ServedRow] = {}
     for places in alike_records(records):
         members = [records[place] for place in places]
         try:
@@ -90,8 +90,8 @@ def validate_generation(records: Sequence[GenerationRecord]) -> list[ServedRow]:
             rows = [_row(batch, service, at, record) for at, record in enumerate(members)]
         except SpecError as error:
             rows = [ServedRow(id=r.id, model=r.model.name, measured=r.measured, skipped=str(error)) for r in members]
-        found.update(zip(places, rows, strict=True))
-    return [found[place] for place in range(len(records))]
+        served.update(zip(places, rows, strict=True))
+    return [served[place] for place in range(len(records))]
 
 
 def classes_of_generation(record: GenerationRecord) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def overlay_numbers(
     profile : whose numbers are multiplied. moved : each parameter, its log factor and the standard deviation of that.
     more : entries of each number beside value, kind, source and note.
     """
-    found: dict[str, dict[str, Any]] = {}
+    numbers: dict[str, dict[str, Any]] = {}
     for parameter, value, spread in moved:
         factor = float(np.exp(value))
         note = f"factor {rounded(factor)} on the prior, +- {100 * spread:.0f} %"
@@ -53,8 +53,8 @@ def overlay_numbers(
             section, number, before = _place_of(profile, name)
             new = min(1.0, before * factor) if number == "efficiency" else limited(number, before * factor)
             entry = {"value": rounded(new), "kind": kind, "source": source, "note": note, **more}
-            found.setdefault(section, {})[number] = entry
-    return found
+            numbers.setdefault(section, {})[number] = entry
+    return numbers
 
 
 def _place_of(profile: Profile, name: str) -> tuple[str, str, float]:
@@ -81,15 +81,15 @@ def covariance_of(profile: Profile) -> Covariance:
     The numbers of the host and of large networks are as uncertain as before any run where no fit had them and nobody
     measured them; what was measured since the fit is known.
     """
-    found = covariance_of_fitted(profile)
-    added = unfitted_beside(profile, found.factors)
+    fitted = covariance_of_fitted(profile)
+    added = unfitted_beside(profile, fitted.factors)
     if not added:
-        return found
-    zeros = (0.0,) * len(found.factors)
+        return fitted
+    zeros = (0.0,) * len(fitted.factors)
     rows = tuple((*zeros, *(0.0,) * n, p.prior_sigma**2) for n, p in enumerate(added))
     factors = tuple(FittedFactor(name=p.name, multiplies=p.multiplies) for p in added)
-    return found.model_copy(
-        update={"factors": (*found.factors, *factors), "log_covariance": (*found.log_covariance, *rows)}
+    return fitted.model_copy(
+        update={"factors": (*fitted.factors, *factors), "log_covariance": (*fitted.log_covariance, *rows)}
     )
 
 

@@ -27,8 +27,8 @@ ELSEWHERE = {
 
 def _table(file: str) -> dict[str, Any]:
     text = files("autodeploy.calibration").joinpath(file).read_text(encoding="utf-8")
-    found: dict[str, Any] = load_shipped_yaml(text)
-    return found
+    table: dict[str, Any] = load_shipped_yaml(text)
+    return table
 
 
 # Numbers that no run tells, with the width of each.

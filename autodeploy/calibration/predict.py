@@ -95,8 +95,8 @@ def predict_record(
     def layout_among(classes: StepClasses) -> Layout:
         return layout_of(strategy, tuple(c.count for c in classes.layers))
 
-    found = estimate_and_slopes(candidate, context, layout_among, factors, at=efficiency)
-    estimate = found.estimate
+    priced = estimate_and_slopes(candidate, context, layout_among, factors, at=efficiency)
+    estimate = priced.estimate
     steady = memory_regime(record) == STEADY
     peak = estimate.allocator_bytes if steady else estimate.first_step_bytes
     return Prediction(
@@ -108,9 +108,9 @@ def predict_record(
         estimate=estimate,
         context=context,
         candidate=candidate,
-        layout=found.layout,
+        layout=priced.layout,
         profile=profile,
-        slopes=None if factors_of is None else found.slopes,
+        slopes=None if factors_of is None else priced.slopes,
     )
 
 

@@ -30,11 +30,11 @@ def runnable(record: Record, profile: Profile) -> Record:
         if most of its stages would hold nothing: such a run has not been.
     """
     _refuse_empty_stages(record)
-    found = Diagnoses()
+    diagnoses = Diagnoses()
     update: dict[str, Any] = {}
     peaks, precision = profile.device(record.cluster.device).peak_flops, record.training.precision
     if precision not in peaks and "bf16" in peaks:
-        found.say("/training/precision", f"the chip has no {precision} peak; read as bf16")
+        diagnoses.say("/training/precision", f"the chip has no {precision} peak; read as bf16")
         update["training"] = record.training.model_copy(update={"precision": "bf16"})
     ranks = int(record.cluster.num_npus or 1) * profile.devices_per_npu
     strategy = record.strategy
@@ -42,15 +42,15 @@ def runnable(record: Record, profile: Profile) -> Record:
     if record.cluster.num_npus is not None and ranks < needed:
         cards = -(-needed // profile.devices_per_npu)
         update["cluster"] = record.cluster.model_copy(update={"num_npus": cards})
-        found.say("/cluster/num_npus", f"tp x pp x cp is {needed} on {ranks} ranks; read as {cards} cards")
+        diagnoses.say("/cluster/num_npus", f"tp x pp x cp is {needed} on {ranks} ranks; read as {cards} cards")
         ranks = cards * profile.devices_per_npu
-    changes = _strategy(record, ranks, found) | _every_second_product(record, found)
+    changes = _strategy(record, ranks, diagnoses) | _every_second_product(record, diagnoses)
     if changes:
         update["strategy"] = strategy.model_copy(update=changes)
-    return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *found.found)})
+    return record.model_copy(update={**update, "diagnoses": (*record.diagnoses, *diagnoses.found)})
 
 
-def _every_second_product(record: Record, found: Diagnoses) -> dict[str, Any]:
+def _every_second_product(record: Record, diagnoses: Diagnoses) -> dict[str, Any]:
     """Selective recomputation of torchtitan, by operator (`autodeploy.workload.by_operator`).
 
     Layers of other models than dense ones with grouped-query attention call other products: what is no product is taken
@@ -62,9 +62,9 @@ def _every_second_product(record: Record, found: Diagnoses) -> dict[str, Any]:
     if "by_operator" in recompute.modules:
         return {}
     if record.model.is_moe or record.model.is_mla or not record.strategy.fsdp:
-        found.say("/strategy/recompute/modules", "by operator; read as norms and activations")
+        diagnoses.say("/strategy/recompute/modules", "by operator; read as norms and activations")
         return {"recompute": recompute.model_copy(update={"modules": ("norm", "activation")})}
-    found.say("/strategy/recompute/modules", "read as by operator, which is what torchtitan has", widens=False)
+    diagnoses.say("/strategy/recompute/modules", "read as by operator, which is what torchtitan has", widens=False)
     return {"recompute": recompute.model_copy(update={"modules": ("by_operator",)})}
 
 
@@ -80,33 +80,33 @@ def _refuse_empty_stages(record: Record) -> None:
             )
 
 
-def _strategy(record: Record, ranks: int, found: Diagnoses) -> dict[str, Any]:
+def _strategy(record: Record, ranks: int, diagnoses: Diagnoses) -> dict[str, Any]:
     """Fields of the strategy that give way."""
     strategy = record.strategy
     changes: dict[str, Any] = {}
     cut = strategy.tp * strategy.pp * strategy.cp
     replicas = max(1, ranks // cut)
     if strategy.dp is not None and strategy.dp != replicas:
-        found.say("/strategy/dp", f"{strategy.dp} is not {ranks} ranks over tp x pp x cp; {replicas} follows")
+        diagnoses.say("/strategy/dp", f"{strategy.dp} is not {ranks} ranks over tp x pp x cp; {replicas} follows")
         changes["dp"] = None
     if ranks % cut:
-        found.say("/cluster/num_npus", f"{ranks % cut} of {ranks} ranks are left over by tp x pp x cp {cut}")
+        diagnoses.say("/cluster/num_npus", f"{ranks % cut} of {ranks} ranks are left over by tp x pp x cp {cut}")
     share = strategy.micro_batch_size * replicas
     batch = record.training.global_batch_size.value
     if batch % share:
         text = f"{batch} sequences are no multiple of micro batch x dp {share}; the fullest replica sets the time"
-        found.say("/training/global_batch_size", text)
-    changes |= _schedule(strategy, -(-batch // share), found)
+        diagnoses.say("/training/global_batch_size", text)
+    changes |= _schedule(strategy, -(-batch // share), diagnoses)
     if strategy.layers_per_stage is not None:
         try:
             layout_of(strategy.model_copy(update=changes), (record.model.num_hidden_layers,))
         except SpecError as error:
-            found.say("/strategy/layers_per_stage", f"{error}; spread evenly")
+            diagnoses.say("/strategy/layers_per_stage", f"{error}; spread evenly")
             changes["layers_per_stage"] = None
     return changes
 
 
-def _schedule(strategy: Strategy, micro_batches: int, found: Diagnoses) -> dict[str, Any]:
+def _schedule(strategy: Strategy, micro_batches: int, diagnoses: Diagnoses) -> dict[str, Any]:
     """The interleaved schedule, of as many chunks, where the named one can't have this shape."""
     kind = kinds.schedule(strategy.schedule)
     if kind.chunks is None:
@@ -116,5 +116,5 @@ def _schedule(strategy: Strategy, micro_batches: int, found: Diagnoses) -> dict[
         return {}
     other = kinds.plain(kind.chunks).name
     said = problem or f"{kind.name} has {chunks_in_words(kind)} a stage"
-    found.say("/strategy/schedule", f"{said}; read as {other}")
+    diagnoses.say("/strategy/schedule", f"{said}; read as {other}")
     return {"schedule": other, "vpp": max(strategy.vpp, kind.chunks) if strategy.pp > 1 else 1}

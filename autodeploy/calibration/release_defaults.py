@@ -175,19 +175,19 @@ def _nvidia_formats(record: Record) -> frozenset[str]:
     and keep weights in 8 bits where they train in 8 (mixed_precision.py, `fp8_param_gather = True`); those of
     DeepSeek's family keep Adam's moments in BF16 (moonlight_16b.py: `exp_avg_dtype = torch.bfloat16`).
     """
-    found = {"bf16_gradients"}
+    formats = {"bf16_gradients"}
     if record.training.precision == "fp8":
-        found.add("fp8_weights")
+        formats.add("fp8_weights")
     if record.model.is_mla:
-        found.add("precision_aware_optimizer")
-    return frozenset(found)
+        formats.add("precision_aware_optimizer")
+    return frozenset(formats)
 
 
 def _older(record: Record, release: tuple[int, int], date: tuple[int, int, int]) -> bool:
     """Whether a record's stack is older than a release of MindSpeed, or a date; one without a date is of today."""
     text = (record.date or "").lower()
-    if found := re.match(r"[vr]?(\d{1,2})\.(\d+)", text):
-        return (int(found[1]), int(found[2])) < release
+    if match := re.match(r"[vr]?(\d{1,2})\.(\d+)", text):
+        return (int(match[1]), int(match[2])) < release
     return text[:2] == "20" and _released(record) < date
 
 
@@ -211,14 +211,14 @@ def features_of(record: Record) -> frozenset[str]:
     if not _older(record, *MINDSPEED_2_1):
         named -= {"async_permutation"}
     off = {CANCELS[name] for name in named & CANCELS.keys()}
-    found = (named | release_of(record).features) - off
+    on = (named | release_of(record).features) - off
     if _vendor(record.cluster.profile) != NVIDIA and not in_graph_mode(record):
-        found = found - {EXPERTS_FUSED} | in_mindspeed(
+        on = on - {EXPERTS_FUSED} | in_mindspeed(
             "grouped_gemm" in named,
-            plain_apart=PLAIN_APART in found,
+            plain_apart=PLAIN_APART in on,
             experts_fused=bool(named & {EXPERTS_FUSED, "fused_gradient_accumulation"}),
         )
-    return found - CANCELS.keys()
+    return on - CANCELS.keys()
 
 
 def unnamed_features(profile: str) -> frozenset[str]:

@@ -93,8 +93,8 @@ def _left_out_widths(profile: Profile) -> Mapping[str, Mapping[str, float]]:
     usual = load_profile(profile.name)
     if usual.covariance is None or usual.covariance.source != profile.covariance.source:
         return {}
-    found: Mapping[str, Mapping[str, float]] = coverage().get("widths", {}).get(_origin(profile).family, {})
-    return found
+    widths: Mapping[str, Mapping[str, float]] = coverage().get("widths", {}).get(_origin(profile).family, {})
+    return widths
 
 
 def _origin(profile: Profile) -> Profile:
@@ -108,10 +108,10 @@ def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     known = measured_elsewhere(profile)
     known |= {name for number in fitted_numbers(profile, context)[0] for name in number.multiplies}
     rows = [each for row in PRIOR_WIDTHS if row["of"] == "time" for each in _of_tiers(row, context)]
-    found = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
+    numbers = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
     links = (p for p in link_parameters(tier.name for tier in profile.tiers) if _moves(context, p.multiplies))
-    found += [Uncertain(p.name, p.meaning, p.multiplies, p.prior_sigma, _NO_RUN) for p in links]
-    return tuple(number for number in found if not known.intersection(number.multiplies))
+    numbers += [Uncertain(p.name, p.meaning, p.multiplies, p.prior_sigma, _NO_RUN) for p in links]
+    return tuple(number for number in numbers if not known.intersection(number.multiplies))
 
 
 def numbers_of_memory(profile: Profile, context: Context) -> tuple[Uncertain, ...]:

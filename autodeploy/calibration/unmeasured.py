@@ -83,17 +83,17 @@ def uses_of(context: Context, candidate: Candidates) -> frozenset[Use]:
     shard = sharding_of(candidate, context)
     groups, replicas = Groups.of(shard, context.machine), ParameterGroups.of(candidate, context)
     collectives = GATHERING if candidate.moe_dispatcher[0] == ALL_GATHER else COLLECTIVES
-    found: set[Use] = set()
+    uses: set[Use] = set()
     for table, _ in tables_of(context.model, shard, context.operators):
         for operator in table.operators:
-            found.update(_operator_uses(operator))
+            uses.update(_operator_uses(operator))
         for exchange in table.exchanges:
             if scalar_at(exchange.forward_count, 0) + scalar_at(exchange.backward_count, 0) > 0:
                 collective, group = collectives[exchange.kind], getattr(groups, group_name(exchange))
-                found.update(_message(collective, group, scalar_at(exchange.message_bytes, 0), context))
-        found.update(_gradient_uses(table, replicas, context))
-    found.update(_pipeline_uses(candidate, context))
-    return frozenset(found)
+                uses.update(_message(collective, group, scalar_at(exchange.message_bytes, 0), context))
+        uses.update(_gradient_uses(table, replicas, context))
+    uses.update(_pipeline_uses(candidate, context))
+    return frozenset(uses)
 
 
 def unmeasured(runs: Iterable[tuple[Profile, Profile, frozenset[Use]]]) -> UnmeasuredReport:

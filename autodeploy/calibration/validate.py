@@ -80,21 +80,21 @@ def validate(
     post_trained : rows of measured steps of post-training, which follow those, and the classes of each.
     unread : lines that are no records; their rows come last.
     """
-    found: list[tuple[Record, Row]] = []
+    judged: list[tuple[Record, Row]] = []
     used: list[tuple[Profile, Profile, frozenset[Use]]] = []
     for record in records:
         try:
             predicted = predict_record(record, overlay=overlay, factors_of=factors_of)
         except SpecError as error:
             skipped = Row(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
-            found.append((record, skipped))
+            judged.append((record, skipped))
             continue
-        found.append((record, _row(record, predicted)))
+        judged.append((record, _row(record, predicted)))
         prior = load_profile(record.cluster.profile, calibrated=False)
         used.append((predicted.profile, prior, uses_of(predicted.context, predicted.candidate)))
-    timed = [(r, row.error.time) for r, row in found if row.error.time is not None and row.counts_for_time]
+    timed = [(r, row.error.time) for r, row in judged if row.error.time is not None and row.counts_for_time]
     training = [far for r, far in timed if not is_update_phase(r)]
-    memory = [row.error.memory for _, row in found if row.error.memory is not None]
+    memory = [row.error.memory for _, row in judged if row.error.memory is not None]
     generated = validate_generation(served)
     compared = zip(served, generated, strict=True)
     speeds = [(classes_of_generation(r), row.speed_error) for r, row in compared if row.speed_error is not None]
@@ -104,7 +104,7 @@ def validate(
         for name in names:
             by_class.setdefault(name, []).append(far)
     lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
-    rows: list[Row | ServedRow | RlRow] = [row for _, row in found]
+    rows: list[Row | ServedRow | RlRow] = [row for _, row in judged]
     rows += [*generated, *(step for step, _ in post_trained), *lost]
     summary = Summary(
         time=_statistics(training or [far for _, far in timed]),
@@ -168,12 +168,12 @@ def _fits(predicted: Prediction) -> bool:
 def _warnings(predicted: Prediction) -> list[str]:
     """Rules that the run breaks (it ran all the same), and memory beyond the card."""
     broken = broken_rules(predicted.candidate, predicted.context.facts, UNRESTRICTED)[0]
-    found = [f"rule {rule.name}: {rule.text}" for rule in broken]
+    warnings = [f"rule {rule.name}: {rule.text}" for rule in broken]
     if not _fits(predicted):
         need = float(np.max(predicted.estimate.card_bytes)) / GIB
         limit = predicted.context.limit_bytes / GIB
-        found.append(f"memory: {need:.1f} GiB predicted, {limit:.1f} GiB available")
-    return found
+        warnings.append(f"memory: {need:.1f} GiB predicted, {limit:.1f} GiB available")
+    return warnings
 
 
 def _statistics(errors: Sequence[float]) -> Statistics | None:

@@ -100,8 +100,8 @@ def _shown(values: Mapping[str, Any], name: str) -> str | None:
 
 def _fields(plan: Plan) -> dict[str, Any]:
     """Fields of a plan's strategy, those that are set."""
-    found = plan.strategy.model_dump(mode="json")
-    return {name: value for name, value in found.items() if value not in (None, [], False)}
+    fields = plan.strategy.model_dump(mode="json")
+    return {name: value for name, value in fields.items() if value not in (None, [], False)}
 
 
 def _moved(before: Plan, after: Plan) -> tuple[MovedPart, ...]:

@@ -121,10 +121,10 @@ def _judged(launch: Launch, limits: CheckLimits) -> FlagVerdict | None:
 
 def _best(spec: Spec, plan: Plan, planner: CheckPlanner) -> Compared | None:
     """The best plan of a short search; None where no plan fits."""
-    found = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
-    if not found.plans:
+    result = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
+    if not result.plans:
         return None
-    return Compared(plan=found.plans[0], slowdown=_slowdown(plan, found.plans[0]), status=found.status)
+    return Compared(plan=result.plans[0], slowdown=_slowdown(plan, result.plans[0]), status=result.status)
 
 
 def _slowdown(plan: Plan, other: Plan) -> float:

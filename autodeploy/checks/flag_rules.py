@@ -100,24 +100,24 @@ def _document() -> dict[str, Any]:
 def flag_rules() -> tuple[FlagRule, ...]:
     """Every rule, in file order; one without a text says what the rule of strategies of its name says."""
     of_strategies = {rule.name: rule.text for rule in load_rules()}
-    found = []
+    rules = []
     for row in _document()["rules"]:
         name = row["name"]
         text = record_text(f"flag_rule.{name}", row["text"]) if "text" in row else of_strategies[name]
         rest = {("component" if key == "from" else key): value for key, value in row.items() if key != "text"}
-        found.append(FlagRule(**rest, text=text))
-    return tuple(found)
+        rules.append(FlagRule(**rest, text=text))
+    return tuple(rules)
 
 
 @cache
 def flag_values() -> dict[str, FlagValue]:
     """Names that stand for more than whether a flag is given."""
-    found = {}
+    values = {}
     for name, row in _document()["values"].items():
         flags = tuple(row.get("flags", [row["flag"]] if "flag" in row else []))
         rest = {key: value for key, value in row.items() if key not in {"flag", "flags"}}
-        found[name] = FlagValue(flags, **rest)
-    return found
+        values[name] = FlagValue(flags, **rest)
+    return values
 
 
 @cache
@@ -218,10 +218,10 @@ def _of_layout(name: str, text: str, wanted: str) -> int:
 
 def _first_of_set(text: str) -> str:
     """The number that the validator looks at: the first that its set of them yields, whatever it is."""
-    found = set()
+    flags = set()
     for number in text.split(","):
-        found.add(int(number) if number.strip().isdigit() else 0)
-    return str(next(iter(found)))
+        flags.add(int(number) if number.strip().isdigit() else 0)
+    return str(next(iter(flags)))
 
 
 def broken_flag_rules(
@@ -229,7 +229,7 @@ def broken_flag_rules(
 ) -> tuple[BrokenRule, ...]:
     """The rules that a command line breaks, with the numbers filled in; components : of a release, and its own name."""
     values = FlagValues(flags, ranks)
-    found = []
+    rules_broken = []
     for rule in flag_rules():
         if not components & set(rule.component.split()) or components & set(rule.without.split()):
             continue
@@ -244,8 +244,8 @@ def broken_flag_rules(
             text = rule.sentence(told, given)
             if not told and not on:
                 told = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
-            found.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))
-    return tuple(found)
+            rules_broken.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))
+    return tuple(rules_broken)
 
 
 def _flag(name: str) -> str:

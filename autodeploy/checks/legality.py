@@ -89,7 +89,7 @@ def with_allowed(broken: Iterable[BrokenRule], limits: CheckLimits) -> tuple[Bro
 
 
 def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str]) -> list[BrokenRule]:
-    found = []
+    broken = []
     for name, given in script.flags.items():
         if name in release.flags or name in allowed:
             continue
@@ -104,13 +104,13 @@ def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str
         elif close:
             text = Message("common.place", place=text, message=Message("common.did_you_mean", names=close[0]))
             values["did_you_mean"] = close[0]
-        found.append(BrokenRule(rule=UNREGISTERED, text=text, values=values))
-    return found
+        broken.append(BrokenRule(rule=UNREGISTERED, text=text, values=values))
+    return broken
 
 
 def _values(script: LaunchScript, release: Release, allowed: frozenset[str]) -> list[BrokenRule]:
     """Flags whose number of values, type or choice the parser refuses."""
-    found = []
+    broken = []
     for name, given in script.flags.items():
         if name in allowed or name not in release.flags or given.unknown:
             continue
@@ -120,7 +120,7 @@ def _values(script: LaunchScript, release: Release, allowed: frozenset[str]) -> 
         fault = known.fault(words)
         if fault is not None:
             values: dict[str, bool | int | float | str] = {"flag": name, "value": given.text, "line": given.line}
-            found.append(
+            broken.append(
                 BrokenRule(rule=VALUE, text=Message("checks.line", flag=fault, line=given.line), values=values)
             )
-    return found
+    return broken

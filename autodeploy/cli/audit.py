@@ -54,9 +54,9 @@ def list_all(
     from autodeploy.store.clock import iso
 
     with current_database() as database:
-        found = AuditLog(database).list(AuditFilter(key_id, author, team, action, object_id), limit=limit).items
+        entries = AuditLog(database).list(AuditFilter(key_id, author, team, action, object_id), limit=limit).items
     if output_format is ListFormat.JSON:
-        write_report(json_text([asdict(entry) | {"created_at": iso(entry.created_at)} for entry in found]), None)
+        write_report(json_text([asdict(entry) | {"created_at": iso(entry.created_at)} for entry in entries]), None)
         return
     rows = [
         [
@@ -64,7 +64,7 @@ def list_all(
             *(getattr(entry, name) or "-" for name in ("author", "team", "client", "action", "object_id")),
             str(entry.status or "-"),
         ]
-        for entry in found
+        for entry in entries
     ]
     names = ("time", "author", "team", "source", "action")
     write_report(table_text([*(command_text(language(lang), name) for name in names), "ID", "HTTP"], rows), None)

@@ -97,7 +97,7 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
     from hardware_profiles import load_profile
 
     probe = read_probe_file(file)
-    found = fit_probe(load_profile(profile_name), probe)
+    fitted = fit_probe(load_profile(profile_name), probe)
     read, skipped = len(probe.measurements), len(probe.skipped)
     notify("measurements_on", where=f"{probe.device.name} x {probe.ranks}", count=f"{read}/{read + skipped}")
 
@@ -106,7 +106,7 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
 
     rows = [
         [each.path, f"{each.old:.4g}", f"{each.new:.4g}", each.unit, f"{each.sigmas:+.1f}", str(each.points)]
-        for each in found.changes
+        for each in fitted.changes
     ]
     columns = titles("number", "before", "after", "unit", "prior_sigmas", "measurements")
     talk(table_text(columns, rows, right=frozenset({1, 2, 4, 5}), whole=frozenset({0})))
@@ -117,14 +117,14 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
             f"{100 * each.before:.0f} % -> {100 * each.after:.0f} %",
             f"{100 * each.bias:.0f} %",
         ]
-        for each in found.agreements
+        for each in fitted.agreements
     ]
     columns = titles("kind", "measurements", "error", "bias")
     talk(table_text(columns, rows, right=frozenset({1, 2, 3})))
-    for each in found.changes:
+    for each in fitted.changes:
         if each.limited:
             notify("at_its_limit", path=each.path)
-    return found.overlay
+    return fitted.overlay
 
 
 def _from_records(files: Sequence[Path], profile: str) -> dict[str, Any]:

@@ -166,13 +166,13 @@ def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> Ch
         launch = asked.read()
     except SpecError as error:
         return _unread(asked, error, limits, before)
-    found = with_database(
+    report = with_database(
         launch,
         lambda services: services.check(launch, limits, services.baseline(stored) if stored else before),
         always=stored is not None,
     )
-    if found is not None:
-        return found
+    if report is not None:
+        return report
     from autodeploy import planner
     from autodeploy.checks import check as check_launch
 

@@ -53,15 +53,15 @@ def import_files(
     from autodeploy.yaml_text import yaml_text
 
     read = [(file.name, read_cluster_file(file, op=op, ranks=ranks)) for file in files]
-    found = import_cluster(read, profile, leaf_nodes=leaf_nodes, leaf_oversubscription=leaf_oversubscription)
-    for said in found.disagreements:
+    imported = import_cluster(read, profile, leaf_nodes=leaf_nodes, leaf_oversubscription=leaf_oversubscription)
+    for said in imported.disagreements:
         notify(said.key, **said.values)
-    if not found.disagreements:
-        notify("cluster_agrees", profile=found.profile)
-    if not {"num_npus", "blocks"} & found.document.keys():
+    if not imported.disagreements:
+        notify("cluster_agrees", profile=imported.profile)
+    if not {"num_npus", "blocks"} & imported.document.keys():
         notify("no_cluster_size")
     named = {"name": name} if name is not None else {}
-    write_report(yaml_text({"cluster": found.document | named}), output)
+    write_report(yaml_text({"cluster": imported.document | named}), output)
 
 
 @app.command("export", epilog="Example: autodeploy cluster export hall-2 --author 'NPU team' -o overlay.yaml")

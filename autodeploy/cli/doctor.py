@@ -35,12 +35,12 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
     lines, healthy = [], True
     for name, check in checks:
         try:
-            verdict, found = "passed", check(spoken)
+            verdict, detail = "passed", check(spoken)
         except Exception as error:
             healthy = False
-            verdict, found = "failed", in_language(str(error), spoken)
+            verdict, detail = "failed", in_language(str(error), spoken)
         title = command_text(spoken, name) if name in command_text else name
-        lines.append(f"{check_text(spoken, verdict)}  {titled(spoken, title, found)}")
+        lines.append(f"{check_text(spoken, verdict)}  {titled(spoken, title, detail)}")
     write_report("\n".join(lines), None)
     if not healthy:
         raise typer.Exit(SERVICE_ERROR)

@@ -125,11 +125,11 @@ def model_text(model: Any, lang: Language = "en") -> str:
     from autodeploy.specs.model import ModelSpec
 
     try:
-        found = ModelSpec.model_validate(model)
+        spec = ModelSpec.model_validate(model)
     except ValidationError:
         return ""
-    total, active = (f"{count / 1e9:,.1f}" for count in (found.total_params(), found.active_params()))
-    return command_text(lang, "model_title", title=found.name, total=total, active=active)
+    total, active = (f"{count / 1e9:,.1f}" for count in (spec.total_params(), spec.active_params()))
+    return command_text(lang, "model_title", title=spec.name, total=total, active=active)
 
 
 def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:

@@ -87,9 +87,9 @@ def program(words: Sequence[str]) -> typer.Typer:
     Whole where no command of that name is there, or none is asked for.
     """
     name = next((word for word in words if not word.startswith("-")), None)
-    found = [group for group in app.registered_groups if name in _names(group)]
+    groups = [group for group in app.registered_groups if name in _names(group)]
     narrow = copy.copy(app)
-    narrow.registered_groups = found or app.registered_groups
+    narrow.registered_groups = groups or app.registered_groups
     return narrow
 
 

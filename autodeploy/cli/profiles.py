@@ -24,7 +24,7 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
     from autodeploy.cli.output import json_text, write_report
     from hardware_profiles import list_profiles, load_profile
 
-    found = [load_profile(name) for name in list_profiles()]
+    profiles = [load_profile(name) for name in list_profiles()]
     if output_format is ListFormat.JSON:
         documents = [
             {
@@ -36,11 +36,11 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
                 "npus_per_node": p.npus_per_node,
                 "content_hash": p.content_hash,
             }
-            for p in found
+            for p in profiles
         ]
         write_report(json_text(documents), None)
         return
-    write_report(_systems(found, language(lang)), None)
+    write_report(_systems(profiles, language(lang)), None)
 
 
 def _systems(profiles: Sequence[Profile], lang: Language) -> str:

@@ -70,15 +70,18 @@ def recommend(
         compare_clusters(spec, [offer_of(text) for text in cluster], asked, server, output_format, output, lang)
         return
     if server is None:
-        found = _here(spec, days, amount, max_npus)
+        recommendation = _here(spec, days, amount, max_npus)
     else:
         from autodeploy.cli.remote import connect
 
         with connect(server) as client:
-            found = client.recommend(asked)
+            recommendation = client.recommend(asked)
     as_json = output_format is ListFormat.JSON
-    write_report(found.model_dump_json(indent=2) if as_json else recommendation_text(found, language(lang)), output)
-    if found.num_npus is None:
+    write_report(
+        recommendation.model_dump_json(indent=2) if as_json else recommendation_text(recommendation, language(lang)),
+        output,
+    )
+    if recommendation.num_npus is None:
         raise typer.Exit(INFEASIBLE)
 
 
@@ -131,26 +134,28 @@ def compare_clusters(
             hint=Message("field_fault.at_most", bound=MAX_CLUSTERS),
         )
     if server is None:
-        found = _clusters_here(spec, offers, asked)
+        comparison = _clusters_here(spec, offers, asked)
     else:
         from autodeploy.cli.remote import connect
 
         with connect(server) as client:
-            found = client.compare_clusters(asked | {"clusters": [each.model_dump(mode="json") for each in offers]})
+            comparison = client.compare_clusters(
+                asked | {"clusters": [each.model_dump(mode="json") for each in offers]}
+            )
     as_json = output_format is ListFormat.JSON
-    write_report(found.model_dump_json(indent=2) if as_json else clusters_text(found, language(lang)), output)
-    if found.cheapest is None:
+    write_report(comparison.model_dump_json(indent=2) if as_json else clusters_text(comparison, language(lang)), output)
+    if comparison.cheapest is None:
         raise typer.Exit(INFEASIBLE)
 
 
-def clusters_text(found: ClusterComparison, lang: Language = "en") -> str:
+def clusters_text(comparison: ClusterComparison, lang: Language = "en") -> str:
     """Which is cheapest, and a row for each number of cards that was planned for."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.cluster_table import cluster_lines, cluster_table
 
-    table = cluster_table(found, lang)
+    table = cluster_table(comparison, lang)
     return "\n".join(
-        [*cluster_lines(found, lang), "", table_text(table.titles, table.rows, right=frozenset(table.right))]
+        [*cluster_lines(comparison, lang), "", table_text(table.titles, table.rows, right=frozenset(table.right))]
     )
 
 
@@ -192,16 +197,16 @@ def token_count(text: str) -> float:
     return value
 
 
-def recommendation_text(found: Recommendation, lang: Language = "en") -> str:
+def recommendation_text(recommendation: Recommendation, lang: Language = "en") -> str:
     """The answer, the plan's degrees, and throughput by number of cards."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
     from autodeploy.reports.texts import command_text
     from autodeploy.reports.wording import degrees
 
-    lines = [in_language(found.message, lang)]
-    if found.plan is not None:
-        lines.append(f"  {degrees(found.plan.strategy)}")
+    lines = [in_language(recommendation.message, lang)]
+    if recommendation.plan is not None:
+        lines.append(f"  {degrees(recommendation.plan.strategy)}")
     rows = [
         [
             f"{row.num_npus:,}",
@@ -210,7 +215,7 @@ def recommendation_text(found: Recommendation, lang: Language = "en") -> str:
             f"{row.efficiency:.0%}",
             command_text(lang, "estimated" if row.estimated else "planned"),
         ]
-        for row in found.scaling
+        for row in recommendation.scaling
     ]
     names = ("num_npus", "days", "efficiency", "basis")
     cards, days, efficiency, basis = (command_text(lang, name) for name in names)

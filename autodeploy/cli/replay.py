@@ -35,11 +35,11 @@ def replay(
     from autodeploy.settings import load_settings
 
     with open_services(load_settings()) as services:
-        found = replay_runs(services.database, load_planner(), cluster=cluster)
-    passes = found.passes(allowed_mean / 100.0, allowed_run / 100.0)
+        replayed = replay_runs(services.database, load_planner(), cluster=cluster)
+    passes = replayed.passes(allowed_mean / 100.0, allowed_run / 100.0)
     if output_format is ListFormat.JSON:
-        runs = [asdict(run) for run in found.runs]
-        figures = {"mean_before": found.mean_before, "mean_after": found.mean_after, "passes": passes}
+        runs = [asdict(run) for run in replayed.runs]
+        figures = {"mean_before": replayed.mean_before, "mean_after": replayed.mean_after, "passes": passes}
         write_report(json_text({**figures, "runs": runs}), output)
     else:
         names = ("run", "cluster", "measured", "error", "peak_memory")
@@ -52,16 +52,16 @@ def replay(
                 " -> ".join(filter(None, (_share(run.error_before), run.refused or _share(run.error_after)))),
                 " -> ".join(filter(None, (_share(run.memory_error_before), _share(run.memory_error_after)))),
             ]
-            for run in found.runs
+            for run in replayed.runs
         ]
         write_report(table_text(titles, rows, right=frozenset({2, 3})), output)
-    if not found.runs:
+    if not replayed.runs:
         notify("replay_nothing")
-    if found.mean_before is not None and found.mean_after is not None:
-        before, after = (f"{100 * mean:.1f} %" for mean in (found.mean_before, found.mean_after))
+    if replayed.mean_before is not None and replayed.mean_after is not None:
+        before, after = (f"{100 * mean:.1f} %" for mean in (replayed.mean_before, replayed.mean_after))
         notify("before_now", name="MAPE", before=before, after=after)
     if not passes:
-        notify("replay_fails", runs=", ".join(run.id for run in found.worse(allowed_run / 100.0)[:20]) or "-")
+        notify("replay_fails", runs=", ".join(run.id for run in replayed.worse(allowed_run / 100.0)[:20]) or "-")
         raise typer.Exit(GATE_FAILED)
 
 

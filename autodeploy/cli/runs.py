@@ -194,7 +194,7 @@ def _cells(row: dict[str, Any], lang: Language) -> list[str]:
     inside = "" if row["inside"] is None else command_text(lang, "yes" if row["inside"] else "no")
     return [
         *(str(row[name]) for name in ("id", "plan_id", "cluster")),
-        *(f"{found} s" if (found := _seconds(row[name])) else "" for name in FIGURES[6:8]),
+        *(f"{seconds} s" if (seconds := _seconds(row[name])) else "" for name in FIGURES[6:8]),
         _share(row["error"]),
         inside,
     ]

@@ -104,8 +104,8 @@ def unmeasured_text(report: UnmeasuredReport, lang: Language = "en") -> str:
     from autodeploy.reports.tables import Block, in_columns
     from autodeploy.reports.texts import command_text
 
-    found = Block(command_text(lang, "unmeasured"), table=unmeasured_table(report, lang))
-    return f"\n{in_columns(found)}" if found.table and found.table.rows else ""
+    block = Block(command_text(lang, "unmeasured"), table=unmeasured_table(report, lang))
+    return f"\n{in_columns(block)}" if block.table and block.table.rows else ""
 
 
 def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str], list[list[str]]]:

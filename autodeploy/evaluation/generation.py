@@ -46,14 +46,14 @@ class Generator:
 
     def assumed(self) -> dict[Assumed, Message]:
         """What a reader of a prediction should know of it, by what it is about."""
-        found: dict[Assumed, Message] = {}
+        assumptions: dict[Assumed, Message] = {}
         if self.mode_is_assumed:
-            found["mode_assumed"] = Message("evaluation.engine_mode_assumed", mode=self.mode)
+            assumptions["mode_assumed"] = Message("evaluation.engine_mode_assumed", mode=self.mode)
         if not self.own_numbers:
-            found["numbers_of_another"] = Message("evaluation.generation_numbers_of", profile=self.numbers_of)
+            assumptions["numbers_of_another"] = Message("evaluation.generation_numbers_of", profile=self.numbers_of)
         if self.model.expert_layers:
-            found["experts"] = Message("evaluation.experts_barely_measured", share=100.0 * self.half_width)
-        return found
+            assumptions["experts"] = Message("evaluation.experts_barely_measured", share=100.0 * self.half_width)
+        return assumptions
 
 
 def generator_of(

@@ -30,7 +30,7 @@ NOWHERE = frozenset({"chunked_attention", "attention_head_gate", "sliding_attent
 def special_attention(model: ModelSpec) -> tuple[str, ...]:
     """What the model's layers have that no Megatron-LM has flags for: fields, and a type of layers."""
     types, linear = model.layer_types or (), model.linear_attention
-    found = {
+    present_types = {
         "chunked_attention": "chunked_attention" in types,
         "linear_attention": linear is not None,
         "sparse_attention": model.sparse_attention is not None,
@@ -42,7 +42,7 @@ def special_attention(model: ModelSpec) -> tuple[str, ...]:
         "shortcut_moe": model.shortcut_moe,
         "n_zero_experts": model.n_zero_experts > 0,
     }
-    return tuple(name for name, present in found.items() if present)
+    return tuple(name for name, present in present_types.items() if present)
 
 
 def full_interval(model: ModelSpec) -> int | None:

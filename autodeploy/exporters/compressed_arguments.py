@@ -37,11 +37,11 @@ def ratios(model: ModelSpec, noops: Sequence[int]) -> list[int]:
     """Tokens of an entry in every layer, 0 where it has a window alone; a layer that does nothing has none."""
     compressed = model.compressed_attention
     assert compressed is not None
-    found = [compressed.rate(model.attention_type(layer)) or 0 for layer in range(model.num_hidden_layers)]
+    rates = [compressed.rate(model.attention_type(layer)) or 0 for layer in range(model.num_hidden_layers)]
     for noop in sorted(noops):
-        found.insert(noop, 0)
+        rates.insert(noop, 0)
     # Prediction modules look theirs up before they leave it aside: after the last layer where their stage has none.
-    return found + [0] * model.num_nextn_predict_layers
+    return rates + [0] * model.num_nextn_predict_layers
 
 
 def refuse_unlaunched(arguments: LaunchArguments, model: ModelSpec) -> None:

@@ -89,14 +89,14 @@ def launch_names(spec: Spec, strategy: Strategy) -> dict[str, Any]:
 
 def values_of(flag: LaunchFlag, names: Mapping[str, Any]) -> list[Value]:
     """The values of a flag; an expression is computed."""
-    found: list[Value] = []
+    values: list[Value] = []
     for value in flag.values:
         if isinstance(value, str) and value.startswith("="):
             number = float(evaluate(value[1:], names))
-            found.append(int(number) if number.is_integer() else number)
+            values.append(int(number) if number.is_integer() else number)
         else:
-            found.append(value)
-    return found
+            values.append(value)
+    return values
 
 
 def _add_gradient_sums(arguments: LaunchArguments, strategy: Strategy) -> None:

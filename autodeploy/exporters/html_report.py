@@ -59,12 +59,12 @@ def _parts(plan: Plan, lang: Language) -> list[dict[str, Any]]:
 def _stages(plan: Plan) -> list[dict[str, Any]]:
     """Memory of each stage by kind, as a share of the card's limit."""
     top = max([plan.memory_limit_gib, *(stage.total_gib for stage in plan.stages)], default=1.0)
-    found = []
+    rows = []
     for index, stage in enumerate(plan.stages):
         kinds = stage.memory_gib.model_dump()
         bars = [{"gib": gib, "percent": 100 * gib / top, "colour": n} for n, gib in enumerate(kinds.values())]
-        found.append({"index": index, "stage": stage, "bars": bars, "layers": " + ".join(map(str, stage.layers))})
-    return found
+        rows.append({"index": index, "stage": stage, "bars": bars, "layers": " + ".join(map(str, stage.layers))})
+    return rows
 
 
 def _strategy(plan: Plan) -> list[tuple[str, str]]:

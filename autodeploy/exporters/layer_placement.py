@@ -46,14 +46,14 @@ class Placement:
 
     def stages(self) -> list[list[int]]:
         """Indices of the layers on each stage, in model order."""
-        found: list[list[int]] = [[] for _ in self.chunks[0]]
+        layers: list[list[int]] = [[] for _ in self.chunks[0]]
         layer = 0
         for virtual, row in enumerate(self.chunks):
             turned = self.folded and virtual % 2 == 1
             for stage in reversed(range(len(row))) if turned else range(len(row)):
-                found[stage] += range(layer, layer + row[stage])
+                layers[stage] += range(layer, layer + row[stage])
                 layer += row[stage]
-        return found
+        return layers
 
 
 def placement(plan: Plan, num_layers: int) -> Placement:

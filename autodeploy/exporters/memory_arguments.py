@@ -205,7 +205,11 @@ def add_swap(arguments: LaunchArguments, strategy: Strategy, placed: Placement, 
             arguments.add("SWAP_ARGS", SWAP_FLAGS[name])
         else:
             arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindSpeed"))
-    if any(found != held_layers(name, placed, model) for name, found in counts.items() if any(found)):
+    if any(
+        counts_of_stages != held_layers(name, placed, model)
+        for name, counts_of_stages in counts.items()
+        if any(counts_of_stages)
+    ):
         arguments.note(Message("exporters.applied_to_more_layers", what="swap"))
     if strategy.swap_optimizer:
         arguments.add(optimizer, "--swap-optimizer")

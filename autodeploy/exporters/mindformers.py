@@ -78,7 +78,7 @@ def configuration(launch: Launch) -> dict[str, Any]:
 
 def _parallel_config(launch: Launch) -> dict[str, Any]:
     strategy = launch.plan.strategy
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "data_parallel": strategy.replicas(launch.ranks),
         "model_parallel": strategy.tp,
         "pipeline_stage": strategy.pp,
@@ -87,16 +87,16 @@ def _parallel_config(launch: Launch) -> dict[str, Any]:
         "use_seq_parallel": strategy.tp > 1 and strategy.sequence_parallel is not False,
     }
     if strategy.cp > 1:
-        found["context_parallel_algo"] = CP_ALGORITHMS[strategy.cp_algo or "ring"]
+        config["context_parallel_algo"] = CP_ALGORITHMS[strategy.cp_algo or "ring"]
         if strategy.cp_algo == "hybrid" and strategy.ulysses_degree is not None:
-            found["ulysses_degree_in_cp"] = strategy.ulysses_degree
+            config["ulysses_degree_in_cp"] = strategy.ulysses_degree
     if launch.spec.model.is_moe:
-        found["expert_parallel"] = strategy.ep
+        config["expert_parallel"] = strategy.ep
         if strategy.etp not in {None, 1}:
             launch.arguments.note(
                 Message("exporters.has_no_flag_in", name=f"etp: {strategy.etp}", framework="MindFormers")
             )
-    return found
+    return config
 
 
 def _parallel(launch: Launch) -> dict[str, Any]:
@@ -107,13 +107,13 @@ def _parallel(launch: Launch) -> dict[str, Any]:
             path="/strategy/schedule",
             hint="search.target: mindformers",
         )
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "enable_alltoall": strategy.moe_dispatcher != "allgather",
         "enable_parallel_optimizer": strategy.distributed_optimizer,
     }
     if strategy.vpp > 1:
-        found["pipeline_config"] = {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}
-    return found
+        config["pipeline_config"] = {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}
+    return config
 
 
 def _placement(placed: Placement, layers: int) -> dict[str, Any]:
@@ -121,8 +121,8 @@ def _placement(placed: Placement, layers: int) -> dict[str, Any]:
     average = layers // (turns * stages)
     offsets = [[count - average for count in row] for row in placed.chunks]
     flat: Any = offsets[0] if turns == 1 else offsets
-    found: dict[str, Any] = {"offset": 0 if not any(map(any, offsets)) else flat}
-    return found | ({"pp_interleave_num": turns} if turns > 1 else {})
+    config: dict[str, Any] = {"offset": 0 if not any(map(any, offsets)) else flat}
+    return config | ({"pp_interleave_num": turns} if turns > 1 else {})
 
 
 def _recompute(launch: Launch, placed: Placement) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _counts(strategy: Strategy, placed: Placement) -> dict[str, list[int]]:
     if recompute.granularity == "none":
         return {}
     if recompute.per_stage is not None:
-        return {name: found for name, found in by_stage(recompute.per_stage).items() if any(found)}
+        return {name: counts for name, counts in by_stage(recompute.per_stage).items() if any(counts)}
     most = [placed.layers_of_stage(stage) for stage in stages]
     given = recompute.num_layers_per_stage or [
         most[stage] if recompute.num_layers is None else recompute.num_layers for stage in stages

@@ -22,7 +22,7 @@ MODEL_CONFIG = "model.model_config."
 def model_config(launch: Launch) -> dict[str, Any]:
     """Shape, number formats and features; the layers' placement is the caller's."""
     model = launch.spec.model
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "seq_length": launch.spec.training.seq_length,
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
@@ -34,40 +34,40 @@ def model_config(launch: Launch) -> dict[str, Any]:
         "compute_dtype": DTYPES[launch.spec.training.precision],
         "num_nextn_predict_layers": model.num_nextn_predict_layers,
     }
-    found["intermediate_size"] = model.intermediate_size or model.moe_intermediate_size
-    found |= _attention(model)
+    config["intermediate_size"] = model.intermediate_size or model.moe_intermediate_size
+    config |= _attention(model)
     if model.norm_layout == "sandwich":
-        found["sandwich_norm"] = True
+        config["sandwich_norm"] = True
     if model.is_moe:
-        found |= _experts(launch)
-    found |= recipe_keys(launch) | _switches(launch)
+        config |= _experts(launch)
+    config |= recipe_keys(launch) | _switches(launch)
     if launch.spec.training.precision == "fp8":
         launch.arguments.note(Message("exporters.has_no_flag_in", name="fp8", framework="MindFormers"))
     refuse_special_attention(model, launch.arguments.release)
     for name in ("sliding_window", "learned_position_embeddings", "mlp_only_layers"):
         if getattr(model, name):
             launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=name))
-    return found
+    return config
 
 
 def _switches(launch: Launch) -> dict[str, bool]:
     """Features that have a key of their own; a note on each of the plan that nothing in the file says."""
     features, release = launch.plan.strategy.features, launch.arguments.release
-    found: dict[str, bool] = {}
+    switches: dict[str, bool] = {}
     for name, feature in FEATURES.items():
         variant = feature.variant(release)
         key = variant.keys[0].removeprefix(MODEL_CONFIG) if variant is not None and variant.keys else ""
         if key and (launch.spec.model.is_moe or not key.startswith("moe_")):
-            found[key] = name in features
+            switches[key] = name in features
         elif name in features and (variant is None or not variant.by):
             launch.arguments.note(Message("exporters.has_no_flag_in", name=name, framework="MindFormers"))
-    return found
+    return switches
 
 
 def _attention(model: ModelSpec) -> dict[str, Any]:
     if not model.is_mla:
-        found: dict[str, Any] = {"num_key_value_heads": model.num_key_value_heads, "head_dim": model.head_dim}
-        return found | ({"qk_layernorm": True} if model.qk_norm else {})
+        keys: dict[str, Any] = {"num_key_value_heads": model.num_key_value_heads, "head_dim": model.head_dim}
+        return keys | ({"qk_layernorm": True} if model.qk_norm else {})
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     ranks = {name: getattr(model, name) for name in names if getattr(model, name) is not None}
     return {"multi_latent_attention": True, **ranks, "qk_layernorm": True}
@@ -75,7 +75,7 @@ def _attention(model: ModelSpec) -> dict[str, Any]:
 
 def _experts(launch: Launch) -> dict[str, Any]:
     model, strategy = launch.spec.model, launch.plan.strategy
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "n_routed_experts": model.n_routed_experts,
         "num_experts_per_tok": model.num_experts_per_tok,
         "moe_intermediate_size": model.moe_intermediate_size,
@@ -84,14 +84,14 @@ def _experts(launch: Launch) -> dict[str, Any]:
         "moe_token_dispatcher_type": DISPATCHERS.get(strategy.moe_dispatcher or "alltoall", "alltoall"),
     }
     if model.shared_expert_intermediate_size is not None:
-        found["moe_shared_expert_intermediate_size"] = model.shared_expert_intermediate_size
+        keys["moe_shared_expert_intermediate_size"] = model.shared_expert_intermediate_size
     if model.n_group is not None and model.topk_group is not None:
-        found |= {"n_group": model.n_group, "topk_group": model.topk_group}
+        keys |= {"n_group": model.n_group, "topk_group": model.topk_group}
     if launch.spec.training.router == "forced":
-        found["moe_router_force_expert_balance"] = True
+        keys["moe_router_force_expert_balance"] = True
     if strategy.moe_dispatcher == "hierarchical":
         from autodeploy.exporters.target_release import profile_of
 
         profile = profile_of(launch.spec)
-        found["npu_nums_per_device"] = min(strategy.ep, profile.ranks_per_node if profile else 8)
-    return found
+        keys["npu_nums_per_device"] = min(strategy.ep, profile.ranks_per_node if profile else 8)
+    return keys

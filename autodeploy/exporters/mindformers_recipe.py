@@ -46,20 +46,20 @@ def recipe_keys(launch: Launch) -> dict[str, Any]:
     """Keys of `model.model_config`; what no key says is a note."""
     model, note = launch.spec.model, launch.arguments.note
     told = model.told
-    found = _named(told, KEYS) | {"add_bias_linear": bool(told.mlp_bias)}
+    keys = _named(told, KEYS) | {"add_bias_linear": bool(told.mlp_bias)}
     if not model.learned_position_embeddings:
-        found |= _positions(launch, model)
+        keys |= _positions(launch, model)
     if model.num_nextn_predict_layers and told.mtp_loss_scaling_factor is not None:
-        found["mtp_loss_factor"] = told.mtp_loss_scaling_factor
+        keys["mtp_loss_factor"] = told.mtp_loss_scaling_factor
     if model.is_moe:
-        found |= _router(told)
+        keys |= _router(told)
     lost = [name for name in NO_KEY if getattr(told, name)]
     if lost:
         note(Message("exporters.model_s_code_has_to_say", what=", ".join(lost)))
     silent = untold(model) + ([] if told.rope_theta or model.learned_position_embeddings else ["rope_theta"])
     if silent:
         note(Message("exporters.not_given", field="model.recipe", names=", ".join(silent)))
-    return found
+    return keys
 
 
 def _named(told: Recipe, keys: dict[str, str]) -> dict[str, Any]:
@@ -70,32 +70,32 @@ def _named(told: Recipe, keys: dict[str, str]) -> dict[str, Any]:
 def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
     told = model.told
     partial = told.partial_rotary_factor not in {None, 1.0} and not model.is_mla
-    found: dict[str, Any] = {"position_embedding_type": "partial_rope" if partial else "rope"}
+    keys: dict[str, Any] = {"position_embedding_type": "partial_rope" if partial else "rope"}
     if partial:
-        found["partial_rotary_factor"] = told.partial_rotary_factor
+        keys["partial_rotary_factor"] = told.partial_rotary_factor
     scaling = told.rope_scaling
     if scaling is None:
-        return found
+        return keys
     if scaling.rope_type != "yarn" or not model.is_mla:
         launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_type {scaling.rope_type}"))
-        return found
-    return found | _yarn(scaling)
+        return keys
+    return keys | _yarn(scaling)
 
 
 def _yarn(scaling: RopeScaling) -> dict[str, Any]:
     """Yarn of latent attention; `max_position_embeddings` is the context before."""
-    found: dict[str, Any] = {"position_embedding_type": "yarn", "rotary_scaling_factor": scaling.factor}
+    keys: dict[str, Any] = {"position_embedding_type": "yarn", "rotary_scaling_factor": scaling.factor}
     if scaling.original_max_position_embeddings is not None:
-        found["max_position_embeddings"] = scaling.original_max_position_embeddings
-    return found | {name: value for name in YARN if (value := getattr(scaling, name)) is not None}
+        keys["max_position_embeddings"] = scaling.original_max_position_embeddings
+    return keys | {name: value for name in YARN if (value := getattr(scaling, name)) is not None}
 
 
 def _router(told: Recipe) -> dict[str, Any]:
-    found = _named(told, EXPERT_KEYS)
+    keys = _named(told, EXPERT_KEYS)
     if told.has_expert_bias:
-        found["moe_router_enable_expert_bias"] = True
+        keys["moe_router_enable_expert_bias"] = True
     if told.router_aux_loss_coef is not None:
-        found["moe_router_load_balancing_type"] = "seq_aux_loss" if told.seq_aux else "gbs_aux_loss"
+        keys["moe_router_load_balancing_type"] = "seq_aux_loss" if told.seq_aux else "gbs_aux_loss"
     if told.router_dtype in DTYPES:
-        found["moe_router_dtype"] = DTYPES[told.router_dtype]
-    return found
+        keys["moe_router_dtype"] = DTYPES[told.router_dtype]
+    return keys

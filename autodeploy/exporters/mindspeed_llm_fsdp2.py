@@ -86,8 +86,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
 def model_id_of(model: ModelSpec) -> str | None:
     """The backend's own class for a model; None where it runs transformers'."""
     name = model.name.lower()
-    found = next((id_ for start, id_ in MODEL_IDS if name.startswith(start)), None)
-    return OF_EXPERTS.get(found, found) if found and model.is_moe else found
+    model_id = next((id_ for start, id_ in MODEL_IDS if name.startswith(start)), None)
+    return OF_EXPERTS.get(model_id, model_id) if model_id and model.is_moe else model_id
 
 
 def _model(launch: Launch) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _refuse(launch: Launch) -> None:
 def _parallel(launch: Launch) -> dict[str, Any]:
     strategy, model = launch.plan.strategy, launch.spec.model
     features, precision = strategy.features, launch.spec.training.precision
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "fsdp_size": launch.ranks,
         "fsdp_modules": list(UNITS),
         "fsdp_implementation": "native",
@@ -143,7 +143,7 @@ def _parallel(launch: Launch) -> dict[str, Any]:
         "cp_type": strategy.cp_algo or "ulysses",
     }
     if model.is_moe:
-        found |= {
+        keys |= {
             "ep_size": strategy.ep,
             "ep_fsdp_size": launch.ranks // strategy.ep if strategy.ep > 1 else 1,
             "ep_modules": [EXPERTS],
@@ -151,7 +151,7 @@ def _parallel(launch: Launch) -> dict[str, Any]:
             "ep_dispatcher": "fused" if "fused_operators" in features else "eager",
         }
     recomputed = _recomputed(launch)
-    return found | {"recompute": bool(recomputed), "recompute_modules": recomputed or [LAYERS]}
+    return keys | {"recompute": bool(recomputed), "recompute_modules": recomputed or [LAYERS]}
 
 
 def _recomputed(launch: Launch) -> list[str]:
@@ -168,16 +168,16 @@ def _recomputed(launch: Launch) -> list[str]:
         return [LAYERS] if whole else []
     per_stage = strategy.recompute.per_stage or ({"full": whole},)
     first = {"dense": 0, "moe": model.first_k_dense_replace if model.is_moe else 0}
-    found = []
+    modules = []
     for text, count in per_stage[0].items():
         start = first.get(ChoiceKey.of(text).layer_class or "dense", 0)
-        found += [f"model.layers.{{{start}-{start + count - 1}}}"] if count else []
-    return found
+        modules += [f"model.layers.{{{start}-{start + count - 1}}}"] if count else []
+    return modules
 
 
 def _optimization(launch: Launch) -> dict[str, Any]:
     features = launch.plan.strategy.features
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "use_flash_attn": "flash_attention" in features,
         "use_fused_rmsnorm": "fused_rmsnorm" in features,
         "use_fused_rotary_pos_emb": "unfused_rotary" not in features,
@@ -186,8 +186,8 @@ def _optimization(launch: Launch) -> dict[str, Any]:
         if model_id_of(launch.spec.model) in WHOLE_LOSS:
             launch.arguments.note(Message("exporters.backend_s_model_takes_no_loss_in_chunks"))
         else:
-            found["chunk_loss_size"] = int(FEATURES["chunked_loss"].values["chunk_tokens"])
-    return found | ({"moe_grouped_gemm": "grouped_gemm" in features} if launch.spec.model.is_moe else {})
+            keys["chunk_loss_size"] = int(FEATURES["chunked_loss"].values["chunk_tokens"])
+    return keys | ({"moe_grouped_gemm": "grouped_gemm" in features} if launch.spec.model.is_moe else {})
 
 
 def _start(launch: Launch, name: str) -> list[str]:

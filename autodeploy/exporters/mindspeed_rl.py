@@ -140,7 +140,7 @@ def _as_prompts(launch: RlLaunch) -> Spec:
 
 def _rl_config(launch: RlLaunch) -> dict[str, Any]:
     facts, rl = launch.facts, launch.rl
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "use_integrated_worker": True,
         "blocking": True,
         "actor_resource": {"num_npus": facts.training_ranks},
@@ -154,25 +154,25 @@ def _rl_config(launch: RlLaunch) -> dict[str, Any]:
         "log_max_throughput": rl.token_count == "max",
     }
     if facts.packed:
-        found |= {"use_remove_padding": True, "use_dynamic_bsz": True}
+        config |= {"use_remove_padding": True, "use_dynamic_bsz": True}
         names = ("max", "ref_max", "actor_max", "update_max")
-        found |= {f"{name}_packing_token_size": facts.pack_tokens for name in names}
+        config |= {f"{name}_packing_token_size": facts.pack_tokens for name in names}
     else:
-        found |= dict.fromkeys(
+        config |= dict.fromkeys(
             ("actor_forward_micro_batch_size", "ref_forward_micro_batch_size"), facts.micro_batch_size
         )
     if facts.partial_rollout:
-        found |= {"partial_rollout_max_split": SPLITS, "guarantee_order": False}
+        config |= {"partial_rollout_max_split": SPLITS, "guarantee_order": False}
     if rl.algorithm == "dapo":
-        found |= {
+        config |= {
             "token_level_loss": True,
             "clip_higher_enable": True,
             "clip_ratio_low": DAPO_CLIP[0],
             "clip_ratio_high": DAPO_CLIP[1],
         }
-        found |= {"verifier_function": [REWARD], "verifier_weight": [1.0]}
-        found |= {"filter_groups_enable": True, "filter_groups_metric": REWARD, "filter_groups_max_batches": -1}
-        found |= {"filter_groups_train_batch_size": facts.prompts}
+        config |= {"verifier_function": [REWARD], "verifier_weight": [1.0]}
+        config |= {"filter_groups_enable": True, "filter_groups_metric": REWARD, "filter_groups_max_batches": -1}
+        config |= {"filter_groups_train_batch_size": facts.prompts}
         launch.arguments.note(DAPO_DROPS)
         if rl.reference_model:
             launch.arguments.note(
@@ -180,14 +180,14 @@ def _rl_config(launch: RlLaunch) -> dict[str, Any]:
             )
     elif not rl.reference_model:
         launch.arguments.note(Message("exporters.mindspeed_rl_computes_reference_s_log_probabilities_in"))
-    return found
+    return config
 
 
 def _generate_config(launch: RlLaunch) -> dict[str, Any]:
     facts, generation, offload = launch.facts, launch.layout.generation, launch.layout.offload
     spread = launch.has_experts and facts.generation_ep > 1
     waiting = -(-facts.prompts * facts.responses // (facts.generation_ranks // facts.generation_tp))
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "offload_train_optimizer": "optimizer" in offload,
         "offload_train_grad": "gradients" in offload,
         "offload_train_param": "parameters" in offload,
@@ -202,12 +202,12 @@ def _generate_config(launch: RlLaunch) -> dict[str, Any]:
         "dtype": "bfloat16",
     }
     if generation.memory_fraction is not None:
-        found["gpu_memory_utilization"] = generation.memory_fraction
+        config["gpu_memory_utilization"] = generation.memory_fraction
     if generation.mode is not None:
-        found["enforce_eager"] = generation.mode == "eager"
-    found["sampling_config"] = {"logprobs": 1, "max_tokens": facts.response_tokens, "top_p": 1.0, "top_k": -1}
-    found["sampling_config"] |= {"min_p": 0.0, "temperature": 1.0, "detokenize": False}
-    return found
+        config["enforce_eager"] = generation.mode == "eager"
+    config["sampling_config"] = {"logprobs": 1, "max_tokens": facts.response_tokens, "top_p": 1.0, "top_k": -1}
+    config["sampling_config"] |= {"min_p": 0.0, "temperature": 1.0, "detokenize": False}
+    return config
 
 
 def _start(launch: RlLaunch, plan: Plan) -> list[str]:
@@ -229,12 +229,12 @@ def _start(launch: RlLaunch, plan: Plan) -> list[str]:
 
 def _pairs(document: dict[str, Any]) -> dict[str, Any]:
     """Keys by the table's path: MegatronConfig reads the common section and the actor's as one."""
-    found: dict[str, Any] = {}
+    pairs: dict[str, Any] = {}
     for section, values in document.items():
         name = "megatron_training" if section == "actor_config" else section
         for key, value in values.items():
             if key == "sampling_config":
-                found |= {f"{name}.{key}.{inner}": each for inner, each in value.items()}
+                pairs |= {f"{name}.{key}.{inner}": each for inner, each in value.items()}
             else:
-                found[f"{name}.{key}"] = value
-    return found
+                pairs[f"{name}.{key}"] = value
+    return pairs

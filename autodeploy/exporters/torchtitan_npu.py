@@ -103,12 +103,12 @@ def _refuse(launch: Launch) -> None:
 
 def _model(launch: Launch) -> TorchtitanModel:
     model = launch.spec.model
-    found = torchtitan_model_of(model)
-    if found is None:
+    known_model = torchtitan_model_of(model)
+    if known_model is None:
         known = ", ".join(dict.fromkeys(each.preset for each in torchtitan_models()))
         message = Message("exporters.cannot_launch_axis", target=TARGET, axis="model", value=model.name[:60])
         raise UnsupportedError(message, path="/model", hint=Message("common.one_of", names=known))
-    if model.num_nextn_predict_layers and not found.predicts:
+    if model.num_nextn_predict_layers and not known_model.predicts:
         raise UnsupportedError(
             Message(
                 "exporters.cannot_launch_axis",
@@ -119,19 +119,19 @@ def _model(launch: Launch) -> TorchtitanModel:
             path="/model/num_nextn_predict_layers",
             hint="num_nextn_predict_layers: 0",
         )
-    return found
+    return known_model
 
 
 def _converters(strategy: Strategy, model: TorchtitanModel) -> list[str]:
-    found = [SPARSE] if model.predicts else []
-    found += [name for feature, name in CONVERTERS if feature in strategy.features]
-    return found + ([] if "unfused_rotary" in strategy.features else [ROTARY])
+    converters = [SPARSE] if model.predicts else []
+    converters += [name for feature, name in CONVERTERS if feature in strategy.features]
+    return converters + ([] if "unfused_rotary" in strategy.features else [ROTARY])
 
 
 def _parallelism(launch: Launch) -> dict[str, Any]:
     strategy, model = launch.plan.strategy, launch.spec.model
     replicas = strategy.replicas(launch.ranks)
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "data_parallel_replicate_degree": strategy.dp_replicate,
         # Ranks of context parallelism share parameters beside these (distributed/parallel_dims.py).
         "data_parallel_shard_degree": replicas // strategy.dp_replicate,
@@ -143,8 +143,8 @@ def _parallelism(launch: Launch) -> dict[str, Any]:
     }
     if model.is_moe:
         etp = strategy.etp or 1
-        found |= {"expert_parallel_degree": strategy.ep, "expert_tensor_parallel_degree": etp if strategy.ep > 1 else 1}
-    return found
+        keys |= {"expert_parallel_degree": strategy.ep, "expert_tensor_parallel_degree": etp if strategy.ep > 1 else 1}
+    return keys
 
 
 def _recomputed(launch: Launch) -> dict[str, Any]:

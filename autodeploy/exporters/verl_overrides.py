@@ -64,25 +64,25 @@ def _line(key: str, value: Any) -> str:
 def handed_on(arguments: LaunchArguments) -> dict[str, Any]:
     """The arguments as keys of the mappings that verl hands on; `--no-x` is x: false."""
     places = _places(arguments.release)
-    found: dict[str, Any] = {}
+    handed: dict[str, Any] = {}
     for flag, values in (line for lines in arguments.blocks.values() for line in lines):
         argument = flag.removeprefix("--").replace("-", "_")
         name = FIELDS.get(argument, argument)
         if name in places:
-            found[places[name]] = _value(arguments.release, flag, values)
+            handed[places[name]] = _value(arguments.release, flag, values)
         else:
-            found[places[name.removeprefix("no_")]] = False
-    return found
+            handed[places[name.removeprefix("no_")]] = False
+    return handed
 
 
 def _places(release: Release) -> dict[str, str]:
     """Last part -> path of every key of the open mappings, the transformer's first."""
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for prefix in OPEN:
         for name in release.keys:
             if name.startswith(prefix):
-                found.setdefault(name.removeprefix(prefix), name)
-    return found
+                places.setdefault(name.removeprefix(prefix), name)
+    return places
 
 
 def _value(release: Release, flag: str, values: tuple[Value, ...]) -> Any:

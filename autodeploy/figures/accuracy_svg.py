@@ -61,10 +61,10 @@ def shipped_points(file: str = SPEED_FILE) -> tuple[Point, ...]:
 
 def groups_of(points: Sequence[Point]) -> dict[str, list[Point]]:
     """Points by group, in the order in which groups first appear."""
-    found: dict[str, list[Point]] = {}
+    groups: dict[str, list[Point]] = {}
     for point in points:
-        found.setdefault(point.group, []).append(point)
-    return found
+        groups.setdefault(point.group, []).append(point)
+    return groups
 
 
 def predicted_against_measured_svg(

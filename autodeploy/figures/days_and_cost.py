@@ -21,7 +21,7 @@ MARGIN = {"l": 8, "r": 16, "t": 30, "b": 8}  # room for the deadline above the p
 SYMBOLS = ("circle", "diamond", "square", "triangle-up")
 
 
-def days_and_cost(found: ClusterComparison, titles: Sequence[str], lang: Language = "en") -> Figure:
+def days_and_cost(comparison: ClusterComparison, titles: Sequence[str], lang: Language = "en") -> Figure:
     """A point a plan with its cards and the 80 % interval of its days, the Pareto front and the deadline.
 
     Parameters
@@ -29,11 +29,11 @@ def days_and_cost(found: ClusterComparison, titles: Sequence[str], lang: Languag
     titles : of the clusters, in their order.
     """
     words = picture_words(lang)
-    front = sorted((p for answer in found.clusters for p in answer.points if p.on_front), key=lambda p: p.days)
+    front = sorted((p for answer in comparison.clusters for p in answer.points if p.on_front), key=lambda p: p.days)
     traces = []
     if len(front) > 1:
         traces.append(front_trace(words["front"], [point.days for point in front], [point.cost for point in front]))
-    for index, answer in enumerate(found.clusters):
+    for index, answer in enumerate(comparison.clusters):
         points = answer.points
         traces.append(
             point_trace(
@@ -64,6 +64,6 @@ def days_and_cost(found: ClusterComparison, titles: Sequence[str], lang: Languag
             )
         )
     limit = limit_line(
-        "x", found.days, LIMIT, f"{words['deadline']} {found.days:g}", y=1, yanchor="bottom", xanchor="center"
+        "x", comparison.days, LIMIT, f"{words['deadline']} {comparison.days:g}", y=1, yanchor="bottom", xanchor="center"
     )
     return quiet_figure(traces, x_title=words["days"], y_title=words["cost"], height_px=400, margin=MARGIN, **limit)

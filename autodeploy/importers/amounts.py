@@ -57,16 +57,16 @@ def with_read_amounts(document: Mapping[str, Any]) -> Mapping[str, Any]:
     What can't be read stays as it is, so that the validation of the spec names it. A bare number in quotes stays a
     text, which a spec refuses.
     """
-    found = {**document}
-    if isinstance(cluster := found.get("cluster"), Mapping):
-        found["cluster"] = _with_cards(cluster)
-    if isinstance(training := found.get("training"), Mapping):
-        found["training"] = training = {**training}
+    changed = {**document}
+    if isinstance(cluster := changed.get("cluster"), Mapping):
+        changed["cluster"] = _with_cards(cluster)
+    if isinstance(training := changed.get("training"), Mapping):
+        changed["training"] = training = {**training}
         for name, read in FIELDS.items():
             value = training.get(name)
             if isinstance(value, str) and value.strip()[-1:].isalpha():
                 training[name] = value if (amount := read(value)) is None else amount
-    return found
+    return changed
 
 
 def _with_cards(cluster: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -116,8 +116,8 @@ class DiagnosticsLog:
 
 def joined(*logs: DiagnosticsLog) -> Diagnostics:
     """All notes of several readers of one file."""
-    found = [log.finish() for log in logs]
-    return Diagnostics(*(sum((getattr(each, part.name) for each in found), ()) for part in fields(Diagnostics)))
+    finished = [log.finish() for log in logs]
+    return Diagnostics(*(sum((getattr(each, part.name) for each in finished), ()) for part in fields(Diagnostics)))
 
 
 def shown(value: Any) -> str:

@@ -158,8 +158,8 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        repeated = next(key for key in found if sum(name == key for name, _ in pairs) > 1)
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        repeated = next(key for key in mapping if sum(name == key for name, _ in pairs) > 1)
         raise SpecError(Message("common.given_twice", name=repr(repeated[:100])))
-    return found
+    return mapping

@@ -42,16 +42,16 @@ def _is(text: str, harmless: str) -> bool:
 @cache
 def flag_effects() -> Mapping[str, FlagEffect]:
     """Every flag whose effect is known, by name."""
-    found: dict[str, FlagEffect] = {}
+    effects: dict[str, FlagEffect] = {}
     for name, group in _read("flag_effects.yaml").items():
         kind = KINDS.get(name, "no_effect")
-        found |= {flag: FlagEffect(kind, _reason("effect", name, group)) for flag in group["flags"].split()}
+        effects |= {flag: FlagEffect(kind, _reason("effect", name, group)) for flag in group["flags"].split()}
     for name, group in _read("unmodelled_flags.yaml").items():
         reason = _reason("unmodelled", name, group)
         for word in group["flags"].split():
             flag, _, harmless = word.partition("=")
-            found[flag] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
-    return found
+            effects[flag] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
+    return effects
 
 
 def _reason(section: str, name: str, group: Mapping[str, str]) -> str:
@@ -60,5 +60,5 @@ def _reason(section: str, name: str, group: Mapping[str, str]) -> str:
 
 def _read(name: str) -> dict[str, dict[str, str]]:
     text = files("autodeploy.importers").joinpath(name).read_text(encoding="utf-8")
-    found: dict[str, dict[str, str]] = load_shipped_yaml(text)
-    return found
+    document: dict[str, dict[str, str]] = load_shipped_yaml(text)
+    return document

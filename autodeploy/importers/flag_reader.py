@@ -41,10 +41,10 @@ class FlagReader:
 
     def switch(self, flag: str, field: str) -> bool:
         """A flag without a value that sets a field."""
-        found = self.has(flag)
-        if found:
+        is_on = self.has(flag)
+        if is_on:
             self.log.take(self.script.flags[flag].place, field, "on")
-        return found
+        return is_on
 
     def number(self, flag: str, field: str) -> int | None:
         """The whole number after the flag; None where the flag isn't given.

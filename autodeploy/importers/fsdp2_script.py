@@ -78,26 +78,26 @@ def _file(named: str, stem: str, base_dir: Path | None) -> tuple[Mapping[str, An
         path = base_dir / name if base_dir is not None else None
         if path is not None and path.is_file():
             text = read_text(path)
-            found = load_yaml(text, boolean_words=True)
-            return (found if isinstance(found, dict) else {}), text + "\n"
+            document = load_yaml(text, boolean_words=True)
+            return (document if isinstance(document, dict) else {}), text + "\n"
     raise SpecError(Message("importers.is_not_beside_script", file=named[:200]), path="/parallel")
 
 
 def _options(words: list[Value]) -> dict[str, list[Value]]:
     """Values of each `--section.key`, the last of each key counts."""
-    found: dict[str, list[Value]] = {}
+    options: dict[str, list[Value]] = {}
     current: list[Value] | None = None
     for word in words:
         match = _OPTION.fullmatch(word.text)
         if match:
-            current = found[match[1]] = []
+            current = options[match[1]] = []
             if match[2] is not None:
                 current.append(word)
         elif word.text.startswith("--"):
             current = None
         elif current is not None:
             current.append(word)
-    return found
+    return options
 
 
 def _typed(key: str, values: list[Value]) -> Any:
@@ -128,14 +128,14 @@ def _text(value: Value) -> str:
 
 def _ranks(words: list[Value]) -> int | None:
     """Processes of the launcher; None where one of its numbers isn't known."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for index, word in enumerate(words):
         name, _, text = word.text.partition("=")
         if name in LAUNCHER_OPTIONS:
             text = text or (words[index + 1].text if len(words) > index + 1 else "")
             if not text.isdigit() or not 0 < int(text[:9]) < 10_000_000:
                 return None
-            found[LAUNCHER_OPTIONS[name]] = int(text[:9])
-    if "ranks" in found:
-        return found["ranks"]
-    return found["ranks_per_node"] * found.get("nodes", 1) if "ranks_per_node" in found else None
+            sizes[LAUNCHER_OPTIONS[name]] = int(text[:9])
+    if "ranks" in sizes:
+        return sizes["ranks"]
+    return sizes["ranks_per_node"] * sizes.get("nodes", 1) if "ranks_per_node" in sizes else None

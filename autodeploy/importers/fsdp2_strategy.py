@@ -76,17 +76,19 @@ def _experts(reader: KeyReader, ranks: int | None) -> dict[str, Any]:
 def _switches(reader: KeyReader, *, moe: bool, ep: int) -> set[str]:
     """Features and facts of the run; the backend's own models alone have its fused operators."""
     own = reader.raw("model.model_id") is not None
-    found = {"keep_gathered"} if reader.take("/strategy/features", "parallel.reshard_after_forward") is False else set()
+    switches = (
+        {"keep_gathered"} if reader.take("/strategy/features", "parallel.reshard_after_forward") is False else set()
+    )
     if reader.take("/strategy/features", "parallel.reduce_dtype") in ("bf16", "fp16"):
-        found.add("bf16_gradients")
+        switches.add("bf16_gradients")
     norm = reader.switch("/strategy/features", "optimization.use_fused_rmsnorm")
     rotary = reader.switch("/strategy/features", "optimization.use_fused_rotary_pos_emb")
     grouped = reader.switch("/strategy/features", "optimization.moe_grouped_gemm")
     reader.switch("/strategy/features", "optimization.use_flash_attn")
-    found |= {"fused_rmsnorm"} if own and norm else set()
+    switches |= {"fused_rmsnorm"} if own and norm else set()
     chunk = reader.number("/strategy/features", "optimization.chunk_loss_size", least=0)
     if chunk and reader.raw("training.stage") == "pt":
-        found.add("chunked_loss")
+        switches.add("chunked_loss")
         if chunk != int(FEATURES["chunked_loss"].values["chunk_tokens"]):
             planned = int(FEATURES["chunked_loss"].values["chunk_tokens"])
             reader.log.unmodelled(
@@ -94,12 +96,12 @@ def _switches(reader: KeyReader, *, moe: bool, ep: int) -> set[str]:
                 chunk,
                 Message("importers.predicted_as", what=planned),
             )
-    found |= set() if own and rotary else {"unfused_rotary"}
+    switches |= set() if own and rotary else {"unfused_rotary"}
     if moe and own and grouped:
-        found |= {"grouped_gemm", "fused_swiglu"}
+        switches |= {"grouped_gemm", "fused_swiglu"}
         fused = reader.raw("parallel.ep_dispatcher") == "fused" or ep == 1
-        found |= {"fused_operators"} if fused else set()
-    return found
+        switches |= {"fused_operators"} if fused else set()
+    return switches
 
 
 def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:

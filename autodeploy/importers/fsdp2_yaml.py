@@ -119,16 +119,16 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         )
     field = "/training/global_batch_size"
     steps = reader.number(field, "training.gradient_accumulation_steps", least=1) or DEFAULTS["accumulation"]
-    found: dict[str, Any] = {"seq_length": sequence or DEFAULTS["cutoff_len"]}
+    training: dict[str, Any] = {"seq_length": sequence or DEFAULTS["cutoff_len"]}
     if ranks is not None:
-        found["global_batch_size"] = int(strategy["micro_batch_size"]) * steps * max(1, ranks // int(strategy["cp"]))
+        training["global_batch_size"] = int(strategy["micro_batch_size"]) * steps * max(1, ranks // int(strategy["cp"]))
     else:
         reader.log.doubt(field, "open", Message("importers.number_of_ranks_is_open"))
     precision = reader.take("/training/precision", "parallel.param_dtype") or "bf16"
     if precision not in ("bf16", "fp16", "fp32"):
         fault = Message("field_fault.is_invalid", value=repr(str(precision)[:40]))
         reader.fail("parallel.param_dtype", fault, Message("common.one_of", names="bf16, fp16, fp32"))
-    found["precision"] = precision
+    training["precision"] = precision
     stage = reader.take("/training/kind", "training.stage") or "sft"
     if stage not in ("pt", "sft"):
         reader.fail(
@@ -136,9 +136,9 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
             Message("field_fault.is_invalid", value=repr(str(stage)[:40])),
             Message("common.one_of", names="pt, sft"),
         )
-    found |= {"kind": "sft"} if stage == "sft" else {}
+    training |= {"kind": "sft"} if stage == "sft" else {}
     if reader.switch("/training/routing_imbalance", "optimization.fix_router"):
-        found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
+        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
     optimizer = reader.take("/training", "training.optimizer") or "adamw"
     if optimizer == MUON:
         reader.fail(
@@ -150,7 +150,7 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         reason = Message("importers.predicted_as", what="fused_adamw")
         reader.log.unmodelled("/training/optimizer", optimizer, reason)
     steps_in_all = reader.raw("training.max_steps")
-    if isinstance(steps_in_all, int) and steps_in_all > 0 and "global_batch_size" in found:
-        found["tokens"] = float(steps_in_all * found["global_batch_size"] * found["seq_length"])
+    if isinstance(steps_in_all, int) and steps_in_all > 0 and "global_batch_size" in training:
+        training["tokens"] = float(steps_in_all * training["global_batch_size"] * training["seq_length"])
         reader.log.take("/training/max_steps", "/training/tokens", steps_in_all)
-    return found
+    return training

@@ -42,18 +42,18 @@ def read_attention_types(reader: Reader, layers: int) -> dict[str, Any]:
     reads = reader.architecture.reads
     if "compress_ratios" in reads:
         return read_compressed(reader, layers)
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if "index_topk" in reads:
-        found |= _indexer(reader, layers)
+        fields |= _indexer(reader, layers)
     if "linear_num_value_heads" in reads:
-        found |= _gated_delta_net(reader, layers)
+        fields |= _gated_delta_net(reader, layers)
     if "linear_attn_config" in reads:
-        found |= _kda(reader, layers)
+        fields |= _kda(reader, layers)
     if "attention_chunk_size" in reads:
-        found |= _chunks(reader, layers)
+        fields |= _chunks(reader, layers)
     if "attention_other_setting" in reads:
-        found |= _other_heads(reader, layers)
-    return found
+        fields |= _other_heads(reader, layers)
+    return fields
 
 
 def every(interval: int, layers: int, others: str) -> list[str]:
@@ -103,8 +103,8 @@ def _rhythm(shared: list[bool]) -> tuple[int, int] | None:
         return 1, USUAL_OFFSET
     offset = shared.index(True)  # the last layer, counted from 1, before the first that shares
     frequency = next((n for n, each in enumerate(shared[offset:], 1) if not each), len(shared))
-    found = [max(number - offset, 0) % frequency != 0 for number in range(1, len(shared) + 1)]
-    return (frequency, offset) if offset and found == shared else None
+    rhythm = [max(number - offset, 0) % frequency != 0 for number in range(1, len(shared) + 1)]
+    return (frequency, offset) if offset and rhythm == shared else None
 
 
 def _gated_delta_net(reader: Reader, layers: int) -> dict[str, Any]:
@@ -118,9 +118,12 @@ def _gated_delta_net(reader: Reader, layers: int) -> dict[str, Any]:
         reader.log.default("layer_types", f"full attention every {of} layers", "full_attention_interval")
     else:
         reader.log.take(reader.at("layer_types"), "layer_types", given)
-    found: dict[str, Any] = {"layer_types": given, "attention_output_gate": reader.raw("attn_output_gate") is not False}
+    fields: dict[str, Any] = {
+        "layer_types": given,
+        "attention_output_gate": reader.raw("attn_output_gate") is not False,
+    }
     sizes = {field: value for field, value in sizes.items() if value is not None}
-    return found | ({"linear_attention": {"kind": "gated_delta_net", **sizes}} if LINEAR in given else {})
+    return fields | ({"linear_attention": {"kind": "gated_delta_net", **sizes}} if LINEAR in given else {})
 
 
 def _kda(reader: Reader, layers: int) -> dict[str, Any]:
@@ -191,7 +194,7 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
         reason = Message("importers.not_predicted")
         reader.log.ignore(reader.at("num_nextn_predict_layers"), modules, reason)
         reader.log.doubt("/num_nextn_predict_layers", modules, reason)
-    found: dict[str, Any] = {"attention_head_gate": gate}
+    fields: dict[str, Any] = {"attention_head_gate": gate}
     if not isinstance(types, list) or window is None:
         hint = "Step-3.5-Flash: sliding_window 512, layer_types"
         raise SpecError(
@@ -199,9 +202,9 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
         )
     reader.log.take(reader.at("layer_types"), "layer_types", types[:layers])
     reader.took("sliding_window", "sliding_window", window)
-    found |= {"layer_types": types[:layers], "sliding_window": window}
+    fields |= {"layer_types": types[:layers], "sliding_window": window}
     if not other:
-        return found
+        return fields
     if not isinstance(other, Mapping) or other.get("attention_type", SLIDING) != SLIDING:
         raise SpecError(
             Message("importers.not_json_object"),
@@ -216,4 +219,4 @@ def _other_heads(reader: Reader, layers: int) -> dict[str, Any]:
                 hint=Message("importers.plan_model_of_same_size_without_it"),
             )
     reader.took("sliding_attention_heads", key, other.get("num_attention_heads"))
-    return found | {"sliding_attention_heads": other.get("num_attention_heads")}
+    return fields | {"sliding_attention_heads": other.get("num_attention_heads")}

@@ -59,7 +59,7 @@ def read_compressed(reader: Reader, layers: int) -> dict[str, Any]:
     window, streams, iterations = (reader.raw(key) for key in ("sliding_window", "hc_mult", "hc_sinkhorn_iters"))
     reader.took("sliding_window", "sliding_window", window or USUAL_WINDOW)
     reader.took("hyper_connections/hc_mult", "hc_mult", streams or USUAL_STREAMS)
-    found = {
+    fields = {
         "layer_types": types,
         "compressed_attention": sizes,
         "sliding_window": window or USUAL_WINDOW,
@@ -68,8 +68,8 @@ def read_compressed(reader: Reader, layers: int) -> dict[str, Any]:
     }
     if streams != 1:
         connections = {"hc_mult": streams or USUAL_STREAMS, "hc_sinkhorn_iters": iterations}
-        found["hyper_connections"] = {key: value for key, value in connections.items() if value is not None}
-    return found
+        fields["hyper_connections"] = {key: value for key, value in connections.items() if value is not None}
+    return fields
 
 
 def _types(reader: Reader, layers: int) -> tuple[list[str], dict[str, int]]:
@@ -87,15 +87,15 @@ def _types(reader: Reader, layers: int) -> tuple[list[str], dict[str, int]]:
     if len(ratios) < layers:
         raise SpecError(Message("common.entries_expected", count=layers, found=len(ratios)), path=path)
     numbers = [reader.checked_count(ratio, path, MAX_RATE) for ratio in ratios[:layers]]
-    found = types_of(numbers)
-    if found is None:
+    types = types_of(numbers)
+    if types is None:
         raise UnsupportedError(
             Message("common.is_not_modelled_yet", what=f"compress_ratios {sorted({*numbers})}"),
             path=path,
             hint=Message("importers.plan_model_of_same_size_without_it"),
         )
     reader.log.take(path, "layer_types", numbers)
-    return found
+    return types
 
 
 def _rotary_width(reader: Reader) -> int:
@@ -111,6 +111,6 @@ def _hashed(reader: Reader, layers: int) -> int:
     count, named = reader.raw("num_hash_layers"), reader.raw("mlp_layer_types")
     if isinstance(named, list):
         count = sum(kind == "hash_moe" for kind in named[:layers])
-    found = USUAL_HASHED if count is None else reader.checked_count(count, reader.at("num_hash_layers"), layers)
-    reader.took("num_hash_layers", "num_hash_layers", found)
-    return found
+    hashed = USUAL_HASHED if count is None else reader.checked_count(count, reader.at("num_hash_layers"), layers)
+    reader.took("num_hash_layers", "num_hash_layers", hashed)
+    return hashed

@@ -120,23 +120,23 @@ class Reader:
         """The field's value under the first of its names that the file has; others are compared with it."""
         value = None
         for key in self.architecture.names(field):
-            found = self.raw(key)
-            if found is None:
+            raw = self.raw(key)
+            if raw is None:
                 continue
-            if isinstance(found, list) and found and all(each == found[0] for each in found):
-                found = found[0]  # one value for every layer
-            if isinstance(found, list | dict):
-                message = Message("common.is_not_modelled_yet", what=f"{key}: {type(found).__name__}")
+            if isinstance(raw, list) and raw and all(each == raw[0] for each in raw):
+                raw = raw[0]  # one value for every layer
+            if isinstance(raw, list | dict):
+                message = Message("common.is_not_modelled_yet", what=f"{key}: {type(raw).__name__}")
                 raise UnsupportedError(message, path=self.at(key), hint=Message("field_fault.a_number"))
             if value is None:
-                value = found
+                value = raw
                 self._sources[field] = self.at(key)
-                self.log.take(self.at(key), field, found)
-            elif found != value:
+                self.log.take(self.at(key), field, raw)
+            elif raw != value:
                 self.log.contradict(
                     self.at(key),
                     field,
-                    found,
+                    raw,
                     Message("importers.says", source=self._sources[field], value=shown(value)),
                 )
         if value is None and (value := self.architecture.defaults.get(field)) is not None:
@@ -194,14 +194,14 @@ class Reader:
 
     def unread(self) -> list[tuple[str, Any]]:
         """Keys that nothing has read, those of sections by the section's name and their own."""
-        found = []
+        unread = []
         for key, value in self.config.items():
             if key in self._used or key in IGNORED or not isinstance(key, str):
                 continue
             inner = value if isinstance(value, Mapping) else {}
-            found += [(f"{key}/{name}", part) for name, part in inner.items() if f"{key}/{name}" not in IGNORED]
-            found += [] if inner else [(key, value)]
-        return found
+            unread += [(f"{key}/{name}", part) for name, part in inner.items() if f"{key}/{name}" not in IGNORED]
+            unread += [] if inner else [(key, value)]
+        return unread
 
     def in_file(self, error: FieldError) -> FieldError:
         """An error of the model spec at the place in the file that its value came from."""
@@ -233,12 +233,12 @@ def _no_constant(text: str) -> Any:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found and found[key] != value:
+        if key in mapping and mapping[key] != value:
             raise ValueError(Message("common.given_twice", name=repr(key[:80])))
-        found[key] = value
-    return found
+        mapping[key] = value
+    return mapping
 
 
 def _refuse_hostile(top: Mapping[str, Any]) -> None:
@@ -423,25 +423,25 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
             Message("importers.follows_from", what=f"{reader.source('intermediate_size')} / 2"),
         )
     names = ("num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group")
-    found = {name: reader.take(name) for name in names}
+    named = {name: reader.take(name) for name in names}
     shared, shared_width = reader.count("n_shared_experts"), reader.count("shared_expert_intermediate_size")
     dense = _dense_layers(reader, fields["num_hidden_layers"] or 0)
     shortcut = bool(reader.architecture.fixed.get("shortcut_moe"))
     if not experts:
-        for name, value in (*found.items(), ("n_shared_experts", shared or None)):
+        for name, value in (*named.items(), ("n_shared_experts", shared or None)):
             reader.forget(name, value, NO_EFFECT)
         if width is None and not reader.architecture.gated and isinstance(fields["hidden_size"], int):
             width = 4 * fields["hidden_size"]
             reader.log.default("intermediate_size", width, Message("importers.follows_from", what="4 x hidden_size"))
         return {"intermediate_size": width}
-    if found["moe_intermediate_size"] is None and width is not None:
-        found["moe_intermediate_size"] = width
+    if named["moe_intermediate_size"] is None and width is not None:
+        named["moe_intermediate_size"] = width
         reader.log.take(reader.source("intermediate_size"), "moe_intermediate_size", width)
     elif not dense and not shortcut:
         reader.forget("intermediate_size", width, NO_EFFECT)
     lead = next((i for i, layer in enumerate(dense) if i != layer), len(dense))
     if not shared and shared_width:
-        expert_width = found["moe_intermediate_size"]
+        expert_width = named["moe_intermediate_size"]
         whole = isinstance(expert_width, int) and expert_width > 0 and shared_width % expert_width == 0
         shared = shared_width // expert_width if whole else 1
         reader.log.default(
@@ -453,7 +453,7 @@ def _read_experts(reader: Reader, fields: Mapping[str, Any]) -> dict[str, Any]:
         "shared_expert_intermediate_size": shared_width or None,
     }
     placed |= _beside_experts(reader)
-    return found | placed | widths | {"n_routed_experts": experts, "n_shared_experts": shared or 0}
+    return named | placed | widths | {"n_routed_experts": experts, "n_shared_experts": shared or 0}
 
 
 def _beside_experts(reader: Reader) -> dict[str, Any]:

@@ -75,46 +75,46 @@ def _first(reader: Reader, field: str, names: tuple[str, ...]) -> Any:
     """The value under the first of the names that the file has; the others are compared with it."""
     value = None
     for key in names:
-        found = reader.raw(key)
-        if found is None:
+        raw = reader.raw(key)
+        if raw is None:
             continue
-        if isinstance(found, list | Mapping):
-            reader.log.unmodelled(reader.at(key), found, NOT_CARRIED)
+        if isinstance(raw, list | Mapping):
+            reader.log.unmodelled(reader.at(key), raw, NOT_CARRIED)
         elif value is None:
-            value = found
-            reader.took(_name(field), key, found)
-        elif found != value:
-            reader.contradicts(_name(field), key, found, value)
+            value = raw
+            reader.took(_name(field), key, raw)
+        elif raw != value:
+            reader.contradicts(_name(field), key, raw, value)
     return value
 
 
 def _router(reader: Reader) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    router: dict[str, Any] = {}
     for field, choices in CHOICES.items():
         value = reader.raw(field)
         if value in choices:
-            found[field] = value
+            router[field] = value
             reader.took(_name(field), field, value)
         elif value is not None:
             reader.log.unmodelled(reader.at(field), value, NOT_CARRIED)
     if reader.raw("router_enable_expert_bias") is True:
-        found["topk_method"] = "noaux_tc"
+        router["topk_method"] = "noaux_tc"
         reader.took(_name("topk_method"), "router_enable_expert_bias", True)
     dtype = reader.raw("moe_router_dtype")
     if dtype in DTYPES:
-        found["router_dtype"] = DTYPES[str(dtype)]
+        router["router_dtype"] = DTYPES[str(dtype)]
         reader.took(_name("router_dtype"), "moe_router_dtype", dtype)
     elif dtype is not None:
         reader.log.unmodelled(reader.at("moe_router_dtype"), dtype, NOT_CARRIED)
-    return found
+    return router
 
 
 def _rope(reader: Reader, recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Base and scaling of rotary positions, from `rope_scaling`, newer `rope_parameters` or GLM's `rope_ratio`."""
-    found: dict[str, Any] = {}
+    rope: dict[str, Any] = {}
     ratio = reader.raw("rope_ratio")
     if ratio is not None and "rope_theta" not in recipe:
-        found["rope_ratio"] = ratio
+        rope["rope_ratio"] = ratio
         reader.took(_name("rope_theta"), "rope_ratio", ratio)
     for key in ("rope_parameters", "rope_scaling"):
         given = reader.raw(key)
@@ -125,14 +125,14 @@ def _rope(reader: Reader, recipe: Mapping[str, Any]) -> dict[str, Any]:
             continue
         for field in ("rope_theta", "partial_rotary_factor"):
             if field in given and field not in recipe:
-                found[field] = given[field]
+                rope[field] = given[field]
         scaling = _scaling(given)
         if scaling is None:
             reader.log.unmodelled(reader.at(key), given, NOT_CARRIED)
         else:
             reader.took(_name("rope_scaling"), key, given)
-            found |= {"rope_scaling": scaling} if scaling else {}
-    return found
+            rope |= {"rope_scaling": scaling} if scaling else {}
+    return rope
 
 
 def _scaling(given: Mapping[str, Any]) -> dict[str, Any] | None:

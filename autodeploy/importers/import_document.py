@@ -120,8 +120,8 @@ def _of_mapping(
         return import_mindformers(document, text, name, _stem(filename)).with_doubts()
     if "model" not in document and {"architectures", "model_type", "hidden_size"} & document.keys():
         model, diagnostics = read_hf_config(document, name)
-        found = {"model": model.model_dump(mode="json", exclude_unset=True)}
-        return Imported("hf-config", found, diagnostics).with_doubts()
+        document_of_model = {"model": model.model_dump(mode="json", exclude_unset=True)}
+        return Imported("hf-config", document_of_model, diagnostics).with_doubts()
     return Imported("spec", document, _all_taken(document), base_dir=base_dir)
 
 

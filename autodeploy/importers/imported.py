@@ -82,8 +82,8 @@ class Imported:
 
     def with_doubts(self) -> Imported:
         """The same with its doubts in the document, so that they travel with the spec."""
-        found = (*self.diagnostics.to_check[: MAX_DOUBTS - 1], *self._unknown)
-        return replace(self, document={**self.document, "doubts": list(found)}) if found else self
+        doubts = (*self.diagnostics.to_check[: MAX_DOUBTS - 1], *self._unknown)
+        return replace(self, document={**self.document, "doubts": list(doubts)}) if doubts else self
 
     def spec_document(
         self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None

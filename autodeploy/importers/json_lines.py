@@ -31,13 +31,13 @@ def at_line(text: str, error: SpecError) -> SpecError:
 def _line_of(text: str, pointer: str) -> int:
     """The line of a value, or of the nearest value around it that is there; 0 without any."""
     wanted = pointer.strip("/").split("/")
-    found, depth = 1, 0
+    position, depth = 1, 0
     for path, _, place in _walk(text):
         if depth < len(path) <= len(wanted) and path == wanted[: len(path)]:
-            found, depth = place, len(path)
+            position, depth = place, len(path)
             if depth == len(wanted):
                 break
-    return text.count("\n", 0, found) + 1
+    return text.count("\n", 0, position) + 1
 
 
 def _line_of_fault(text: str) -> int:

@@ -153,7 +153,7 @@ def _sizes(row: TableRow, column: str) -> list[tuple[int, ...]]:
     parts = [part.strip().strip("[]").replace(" ", "") for part in text.split(";")]
     if len(parts) > MAX_SHAPES:
         raise bad_line(row.line, Message("field_fault.at_most_entries", bound=f"{MAX_SHAPES:,}"))
-    found = []
+    all_sizes = []
     for part in parts:
         if part and not _SHAPE.fullmatch(part):
             raise bad_line(
@@ -166,8 +166,8 @@ def _sizes(row: TableRow, column: str) -> list[tuple[int, ...]]:
                 row.line,
                 Message("common.place", place=column, message=Message("field_fault.is_too_big", value=repr(part[:40]))),
             )
-        found.append(sizes)
-    return found
+        all_sizes.append(sizes)
+    return all_sizes
 
 
 def _moved(sizes: list[tuple[int, ...]], types: str) -> float:

@@ -26,17 +26,17 @@ def key_effects() -> Mapping[str, FlagEffect]:
     """Every key whose effect is known, by its last part, or by its path where that alone is meant."""
     text = files("autodeploy.importers").joinpath("key_effects.yaml").read_text(encoding="utf-8")
     document = load_shipped_yaml(text)
-    found: dict[str, FlagEffect] = {}
+    effects: dict[str, FlagEffect] = {}
     for name, group in document["no_effect"].items():
         reason = Message.of_record(f"effect.{name}", group["reason"])
-        found |= {key: FlagEffect("no_effect", reason) for key in group["keys"].split()}
-    found |= {key: FlagEffect("read", NO_EFFECT) for key in document["read"]["all"]["keys"].split()}
+        effects |= {key: FlagEffect("no_effect", reason) for key in group["keys"].split()}
+    effects |= {key: FlagEffect("read", NO_EFFECT) for key in document["read"]["all"]["keys"].split()}
     for name, group in document["unmodelled"].items():
         reason = Message.of_record(f"unmodelled.{name}", group["reason"])
         for word in group["keys"].split():
             key, _, harmless = word.partition("=")
-            found[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
-    return found
+            effects[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
+    return effects
 
 
 def key_effect(path: str) -> FlagEffect | None:
@@ -45,7 +45,7 @@ def key_effect(path: str) -> FlagEffect | None:
     known = key_effects()
     if path in known:
         return known[path]
-    found = known.get(path.rpartition(".")[2])
-    if found is not None and found.kind == "unmodelled":
-        return found
-    return found if not dot or section in SECTIONS else None
+    effect = known.get(path.rpartition(".")[2])
+    if effect is not None and effect.kind == "unmodelled":
+        return effect
+    return effect if not dot or section in SECTIONS else None

@@ -30,24 +30,24 @@ class KeyReader:
     def raw(self, path: str) -> Any:
         """The value at the path, marked as read; None where there is none."""
         self._read.add(path)
-        found: Any = self.document
+        value: Any = self.document
         for part in path.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
 
     def take(self, field: str, *paths: str) -> Any:
         """The value under the first of the names that the file has; the others are compared with it."""
         value, source = None, ""
         for path in paths:
-            found = self.raw(path)
-            if found is None:
+            raw = self.raw(path)
+            if raw is None:
                 continue
             if not source:
-                value, source = found, path
-                self.log.take(pointer_of(path), field, found)
-            elif found != value:
+                value, source = raw, path
+                self.log.take(pointer_of(path), field, raw)
+            elif raw != value:
                 self.log.contradict(
-                    pointer_of(path), field, found, Message("importers.says", source=source, value=shown(value))
+                    pointer_of(path), field, raw, Message("importers.says", source=source, value=shown(value))
                 )
         return value
 
@@ -59,20 +59,20 @@ class KeyReader:
         SpecError
             with the JSON pointer of a value that is none.
         """
-        found = self.take(field, *paths)
-        if found is None:
+        number = self.take(field, *paths)
+        if number is None:
             return None
-        if isinstance(found, float) and found.is_integer():
-            found = int(found)
-        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= MAX_WHOLE_NUMBER:
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MAX_WHOLE_NUMBER:
             path = next(path for path in paths if self.raw(path) is not None)
             self.fail(
                 path,
                 Message(
-                    "importers.is_not_whole_number_from_to", value=shown(found), least=least, most=MAX_WHOLE_NUMBER
+                    "importers.is_not_whole_number_from_to", value=shown(number), least=least, most=MAX_WHOLE_NUMBER
                 ),
             )
-        return found
+        return number
 
     def switch(self, field: str, *paths: str) -> bool:
         """A truth value; absent is false."""
@@ -92,9 +92,9 @@ class KeyReader:
         predicted : path -> the value that changes nothing. but : paths that are predicted as they are.
         """
         for path, harmless in predicted.items():
-            found = self.raw(path)
-            if found is not None and found != harmless and path not in but:
-                self.log.unmodelled(pointer_of(path), found, Message("importers.predicted_as", what=harmless))
+            value = self.raw(path)
+            if value is not None and value != harmless and path not in but:
+                self.log.unmodelled(pointer_of(path), value, Message("importers.predicted_as", what=harmless))
 
     def note_rest(
         self, reasons: Mapping[str, str], effect_of: Callable[[str], FlagEffect | None], otherwise: str

@@ -53,10 +53,10 @@ def read_vocabulary(reader: FlagReader, model: dict[str, Any], otherwise: str) -
         reader.log.take("VOCAB_SIZE", _FIELD, given)
         return int(given[:9])
     named = _names(reader, otherwise)
-    found = _of_preset(model, named) or _of_tokenizer(reader, named) or _of_layers(model, named)
-    found = found or _of_family(model, named)
-    if found is not None:
-        size, reason = found
+    size_and_reason = _of_preset(model, named) or _of_tokenizer(reader, named) or _of_layers(model, named)
+    size_and_reason = size_and_reason or _of_family(model, named)
+    if size_and_reason is not None:
+        size, reason = size_and_reason
         reader.log.default(_FIELD, size, reason)
         reader.log.doubt(_FIELD, size, reason)
         return size
@@ -71,8 +71,8 @@ def _of_preset(model: dict[str, Any], named: str) -> tuple[int, str] | None:
         for preset in _of_shape(model)
         if _family(preset) in named and _same_size(preset, {**model, "vocab_size": preset.model.vocab_size})
     ]
-    found = _agreed(alike, named)
-    return found and (found[0], Message("importers.follows_from", what=found[1]))
+    agreed = _agreed(alike, named)
+    return agreed and (agreed[0], Message("importers.follows_from", what=agreed[1]))
 
 
 def _of_layers(model: dict[str, Any], named: str) -> tuple[int, str] | None:
@@ -84,8 +84,8 @@ def _of_layers(model: dict[str, Any], named: str) -> tuple[int, str] | None:
         if _is_series(preset, named)
         and all((getattr(preset.model, key) or None) == (model.get(key) or None) for key in widths)
     ]
-    found = _agreed(alike, named)
-    return found and (found[0], Message("importers.follows_from", what=found[1]))
+    agreed = _agreed(alike, named)
+    return agreed and (agreed[0], Message("importers.follows_from", what=agreed[1]))
 
 
 def _of_family(model: dict[str, Any], named: str) -> tuple[int, str] | None:
@@ -103,8 +103,8 @@ def _of_family(model: dict[str, Any], named: str) -> tuple[int, str] | None:
 def _agreed(presets: list[Preset], named: str) -> tuple[int, str] | None:
     """The one vocabulary of the presets, of those of the series that the file names where it names one."""
     told = [preset for preset in presets if _is_series(preset, named)]
-    found = {preset.model.vocab_size: preset.title for preset in told or presets}
-    return found.popitem() if len(found) == 1 else None
+    titles = {preset.model.vocab_size: preset.title for preset in told or presets}
+    return titles.popitem() if len(titles) == 1 else None
 
 
 def _of_tokenizer(reader: FlagReader, named: str) -> tuple[int, str] | None:
@@ -184,8 +184,8 @@ def _total(model: dict[str, Any]) -> int | None:
 
 def _family(preset: Preset) -> str:
     """`llama` of Llama-2 7B, `qwen` of Qwen3-8B."""
-    found = _FAMILY.match(preset.title.lower())
-    return found[0] if found else preset.title.lower()
+    match = _FAMILY.match(preset.title.lower())
+    return match[0] if match else preset.title.lower()
 
 
 def _names(reader: FlagReader, otherwise: str) -> str:
@@ -202,10 +202,10 @@ def _is_named(preset: Preset, named: str) -> bool:
 
 def _is_series(preset: Preset, named: str) -> bool:
     """Whether the names say the series by its first number: `llama2_70b`, `llama-2-70b` for Llama-2 70B."""
-    found = _SERIES.match(preset.title.lower())
-    if found is None:
+    match = _SERIES.match(preset.title.lower())
+    if match is None:
         return False
-    return re.search(rf"(?<![a-z]){found[1]}[-_ ]?{found[2]}(?!\d{{2}}|\d[a-z])", named) is not None
+    return re.search(rf"(?<![a-z]){match[1]}[-_ ]?{match[2]}(?!\d{{2}}|\d[a-z])", named) is not None
 
 
 def _plain(text: str) -> str:

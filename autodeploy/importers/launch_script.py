@@ -98,7 +98,7 @@ def read_launch_script(text: str, variables: Mapping[str, str] | None = None) ->
     """
     followed = follow(text, variables)
     words, place = _training_words(followed)
-    unset = {found[1]: None for word in words if word.unknown and (found := BUNDLE.fullmatch(word.text))}
+    unset = {match[1]: None for word in words if word.unknown and (match := BUNDLE.fullmatch(word.text))}
     words = [word for word in words if not (word.unknown and BUNDLE.fullmatch(word.text))]
     before, program, after = _cut_at_program(words)
     flags, repeated = _flags(followed, after)
@@ -162,7 +162,7 @@ def _cut_at_program(words: list[Value]) -> tuple[list[Value], str, list[Value]]:
 
 def _flags(followed: Followed, words: list[Value]) -> tuple[dict[str, GivenFlag], tuple[GivenFlag, ...]]:
     """Flags with the values that follow them; a later flag of the same name replaces an earlier one."""
-    found: dict[str, GivenFlag] = {}
+    flags: dict[str, GivenFlag] = {}
     repeated: list[GivenFlag] = []
     index = 0
     while index < len(words):
@@ -177,18 +177,18 @@ def _flags(followed: Followed, words: list[Value]) -> tuple[dict[str, GivenFlag]
         while index < len(words) and not FLAG.fullmatch(words[index].text.partition("=")[0]):
             values.append(words[index])
             index += 1
-        if name in found:
-            repeated.append(found.pop(name))
-        found[name] = GivenFlag(name, tuple(values), *place)
-    return found, tuple(repeated)
+        if name in flags:
+            repeated.append(flags.pop(name))
+        flags[name] = GivenFlag(name, tuple(values), *place)
+    return flags, tuple(repeated)
 
 
 def _launcher(flags: Mapping[str, GivenFlag]) -> dict[str, int]:
-    found = {}
+    launcher = {}
     for name, key in LAUNCHER_OPTIONS.items():
         text = flags[name].text if name in flags else ""
         if text.isdigit() and 0 < int(text[:9]) < 10_000_000:
-            found[key] = int(text[:9])
-    if "--nnodes" in flags and "nodes" not in found:
-        found.pop("ranks_per_node", None)  # nodes that nobody told are not one node
-    return found
+            launcher[key] = int(text[:9])
+    if "--nnodes" in flags and "nodes" not in launcher:
+        launcher.pop("ranks_per_node", None)  # nodes that nobody told are not one node
+    return launcher

@@ -70,7 +70,7 @@ def _map(document: Any) -> LeafMap:
         raise SpecError(Message("field_fault.is_invalid", value=repr(version)), path="/version", hint=VERSION)
     switches: set[object] = set()
     nodes: set[object] = set()
-    found = []
+    leaves = []
     for index, switch in enumerate(json_objects(document.get("server_list"), "/server_list")):
         path = f"/server_list/{index}"
         json_once(json_whole(switch.get("tor_id"), f"{path}/tor_id"), switches, f"{path}/tor_id", "tor_id")
@@ -78,5 +78,5 @@ def _map(document: Any) -> LeafMap:
         for place, server in enumerate(servers):
             pointer = f"{path}/server/{place}/server_ip"
             json_once(json_name(server.get("server_ip"), pointer), nodes, pointer, "server_ip")
-        found.append(len(servers))
-    return LeafMap(tuple(found))
+        leaves.append(len(servers))
+    return LeafMap(tuple(leaves))

@@ -40,7 +40,7 @@ def read_link_speeds(text: str) -> LinkSpeeds:
     SpecError
         with the line of what can't be read, or of a port that is down.
     """
-    found: dict[int, int] = {}
+    speeds: dict[int, int] = {}
     named: int | None = None
     for line, content in enumerate(lines_of(text), start=1):
         if device := _DEVICE.search(content[:2000]):
@@ -57,19 +57,19 @@ def read_link_speeds(text: str) -> LinkSpeeds:
             )
         if not 1 <= int(rate[1]) <= MAX_SPEED_MB:
             raise bad_line(line, Message("common.is_outside", value=rate[1], range=f"[1, {MAX_SPEED_MB:,}] Mb/s"))
-        number = len(found) if named is None else named
-        if number in found:
+        number = len(speeds) if named is None else named
+        if number in speeds:
             raise bad_line(
                 line,
                 Message("common.given_twice", name=f"device {number}"),
                 hint=Message("importers.one_file_for_each_node"),
             )
-        if len(found) >= MAX_DEVICES:
+        if len(speeds) >= MAX_DEVICES:
             raise bad_line(line, Message("field_fault.at_most_entries", bound=f"{MAX_DEVICES:,}"))
-        found[number], named = int(rate[1]), None
-    if not found:
+        speeds[number], named = int(rate[1]), None
+    if not speeds:
         raise SpecError(
             Message("importers.no_measured_row"),
             hint=Message("importers.output_of", command="hccn_tool -i 0 -speed -g"),
         )
-    return LinkSpeeds(found)
+    return LinkSpeeds(speeds)

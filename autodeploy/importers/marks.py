@@ -60,13 +60,13 @@ def marked_cluster(text: str) -> dict[str, Any] | None:
 
 def marked_lengths(text: str) -> dict[str, float]:
     """Lengths of packed documents and their shares, `lengths=512/0.5+2048/0.5`; none where a part is no such pair."""
-    found = {}
+    lengths = {}
     for part in _marks(text).get("lengths", "").split("+"):
         pair = _LENGTH.fullmatch(part)
         if pair is None:
             return {}
-        found[pair[1]] = float(pair[2])
-    return found
+        lengths[pair[1]] = float(pair[2])
+    return lengths
 
 
 def marked_preset(text: str) -> str | None:
@@ -77,8 +77,8 @@ def marked_preset(text: str) -> str | None:
 
 def plan_id_of(text: str) -> str | None:
     """The id of the plan that the file was exported from, as its first comment names it."""
-    found = _PLAN.search(text)
-    return found[1] if found else None
+    match = _PLAN.search(text)
+    return match[1] if match else None
 
 
 def release_of_marks(text: str) -> Release | None:
@@ -93,5 +93,5 @@ def _marked_features(text: str) -> list[str]:
 
 
 def _marks(text: str) -> dict[str, str]:
-    found = _MARK.search(text)
-    return dict(pair.split("=", 1) for pair in found[1].split()) if found else {}
+    match = _MARK.search(text)
+    return dict(pair.split("=", 1) for pair in match[1].split()) if match else {}

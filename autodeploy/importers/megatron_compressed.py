@@ -88,8 +88,8 @@ def read_compressed(reader: FlagReader, model: dict[str, Any], layers: int) -> d
         given = reader.number(flag, f"/model/compressed_attention/{field}")
         sizes[field] = usual if given is None else given
     window = reader.number("--sliding-window-size", "/model/sliding_window")
-    found = {key: value for key, value in model.items() if key not in REPLACED}
-    found |= {
+    fields = {key: value for key, value in model.items() if key not in REPLACED}
+    fields |= {
         "num_key_value_heads": 1,
         "head_dim": model["qk_nope_head_dim"],
         "sliding_window": window or 128,
@@ -102,9 +102,9 @@ def read_compressed(reader: FlagReader, model: dict[str, Any], layers: int) -> d
             field: (reader.number(flag, f"/model/hyper_connections/{field}"), usual)
             for field, (flag, usual) in counts.items()
         }
-        found["hyper_connections"] = {field: usual if n is None else n for field, (n, usual) in numbers.items()}
+        fields["hyper_connections"] = {field: usual if n is None else n for field, (n, usual) in numbers.items()}
     hashed = reader.number("--n-hash-layers", "/model/num_hash_layers") or 0
-    return found | {"num_hash_layers": min(hashed, layers)}
+    return fields | {"num_hash_layers": min(hashed, layers)}
 
 
 def read_positions(reader: FlagReader) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _types(reader: FlagReader, layers: int) -> tuple[list[str], dict[str, int]]:
     ratios = [int(word) for number, word in enumerate(words) if number not in noops][:layers]
     if len(ratios) < layers:
         reader.fail(RATIOS, Message("common.entries_expected", count=layers, found=len(ratios)))
-    found = types_of(ratios)
-    if found is None:
+    types = types_of(ratios)
+    if types is None:
         reader.refuse_mechanism(RATIOS, f"compress_ratios {sorted({*ratios})}")
-    return found
+    return types

@@ -98,10 +98,10 @@ def _repeat(match: re.Match[str]) -> str:
 
 def _noop_layers(reader: FlagReader, layers: int) -> list[int]:
     given = reader.words("--noop-layers", "/model/num_hidden_layers")
-    found = sorted(set(_numbers(reader, "--noop-layers", given))) if given else []
-    if found and found[-1] >= layers:
-        reader.fail("--noop-layers", Message("common.is_outside", value=found[-1], range=f"[0, {layers - 1}]"))
-    return found
+    numbers = sorted(set(_numbers(reader, "--noop-layers", given))) if given else []
+    if numbers and numbers[-1] >= layers:
+        reader.fail("--noop-layers", Message("common.is_outside", value=numbers[-1], range=f"[0, {layers - 1}]"))
+    return numbers
 
 
 def noop_numbers(reader: FlagReader) -> frozenset[int]:

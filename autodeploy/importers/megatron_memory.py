@@ -89,7 +89,7 @@ def _beside_swap(
 
 def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
     """Modules recomputed alone -> layers of each stage."""
-    found: dict[str, list[int]] = {}
+    modules: dict[str, list[int]] = {}
     by_flag = {flag: name for name, flag in MEGATRON_MODULES.items()}
     given = reader.words("--recompute-modules", f"{FIELD}/modules")
     selective = (
@@ -98,20 +98,20 @@ def _modules(reader: FlagReader, stages: Sequence[int]) -> dict[str, list[int]]:
     if selective or reader.has("--recompute-activations"):
         for word in given or ("core_attn",):
             if word in by_flag:
-                found[by_flag[word]] = list(stages)
+                modules[by_flag[word]] = list(stages)
             else:
                 reader.log.ignore("--recompute-modules", word, Message("common.is_not_modelled_yet", what=word))
     for flag, name in COUNTED.items():
         number = reader.number(f"{flag}-num-layers", f"{FIELD}/modules")
         if reader.switch(flag, f"{FIELD}/modules"):
-            found[name] = [stage if number is None else min(number, stage) for stage in stages]
+            modules[name] = [stage if number is None else min(number, stage) for stage in stages]
     if reader.switch("--recompute-mla-up-proj", f"{FIELD}/modules"):
-        found["mla_up_proj"] = list(stages)
+        modules["mla_up_proj"] = list(stages)
         reader.ignore(["--mla-up-proj-tp-overlap", "--mla-mm-split"], Message("importers.no_field_of_spec"))
     number = reader.number("--moe-zero-memory-num-layers", f"{FIELD}/modules")
     if (level := reader.text("--moe-zero-memory", f"{FIELD}/modules")) in {"level0", "level1"}:
-        found[f"moe_zero_memory_{level}"] = [stage if number is None else min(number, stage) for stage in stages]
-    return found
+        modules[f"moe_zero_memory_{level}"] = [stage if number is None else min(number, stage) for stage in stages]
+    return modules
 
 
 def _has_granularity(reader: FlagReader) -> bool:
@@ -120,13 +120,13 @@ def _has_granularity(reader: FlagReader) -> bool:
 
 def _document(counts: dict[str, list[int]], stages: Sequence[int]) -> dict[str, Any]:
     """The strategy's `recompute`: short where every layer of every stage does the same, by stage otherwise."""
-    counts = {name: found for name, found in counts.items() if any(found)}
+    counts = {name: layers for name, layers in counts.items() if any(layers)}
     if not counts:
         return {"granularity": "none"}
     modules = sorted(name for name in counts if name != "full")
     granularity = "selective" if modules else "full"
     document: dict[str, Any] = {"granularity": granularity, "modules": modules}
-    if all(found == list(stages) for found in counts.values()) and not ("full" in counts and modules):
+    if all(layers == list(stages) for layers in counts.values()) and not ("full" in counts and modules):
         return document
-    rows = [{name: found[stage] for name, found in counts.items() if found[stage]} for stage in range(len(stages))]
+    rows = [{name: layers[stage] for name, layers in counts.items() if layers[stage]} for stage in range(len(stages))]
     return document | {"per_stage": rows}

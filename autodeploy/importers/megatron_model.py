@@ -92,12 +92,12 @@ def read_model(reader: FlagReader, layers: int, name: str | None, otherwise: str
 
 
 def _required(reader: FlagReader, flag: str, field: str) -> int:
-    found = reader.number(flag, field)
-    if found is None:
+    number = reader.number(flag, field)
+    if number is None:
         raise SpecError(Message("common.is_required", name=flag), path=field)
-    if found < 1:
-        reader.fail(flag, Message("field_fault.is_too_small", value=found))
-    return found
+    if number < 1:
+        reader.fail(flag, Message("field_fault.is_too_small", value=number))
+    return number
 
 
 def _activation(reader: FlagReader) -> str:
@@ -109,7 +109,7 @@ def _activation(reader: FlagReader) -> str:
 
 
 def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     grouped = reader.switch("--group-query-attention", "/model/num_key_value_heads")
     groups = reader.number("--num-query-groups", "/model/num_key_value_heads")
     channels = reader.number("--kv-channels", "/model/head_dim")
@@ -118,21 +118,21 @@ def _attention(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
     if any(latent):
         for flag, field in LATENT.items():
             if (value := reader.number(flag, f"/model/{field}")) is not None:
-                found[field] = value
+                fields[field] = value
         for field, value in LATENT_DEFAULTS.items():
-            if field not in found:
-                found[field] = value
+            if field not in fields:
+                fields[field] = value
                 reader.log.default(f"/model/{field}", value, Message("importers.default_of", framework="Megatron"))
     else:
         if groups is not None and (grouped or groups == model["num_attention_heads"]):
-            found["num_key_value_heads"] = groups
+            fields["num_key_value_heads"] = groups
         if channels is not None:
-            found["head_dim"] = channels
+            fields["head_dim"] = channels
         if norm:
-            found["qk_norm"] = reader.switch("--qk-layernorm", "/model/qk_norm")
+            fields["qk_norm"] = reader.switch("--qk-layernorm", "/model/qk_norm")
     if reader.switch("--post-norm", "/model/norm_layout") or reader.switch("--sandwich-norm", "/model/norm_layout"):
-        found["norm_layout"] = "sandwich"
-    return found | _windows(reader)
+        fields["norm_layout"] = "sandwich"
+    return fields | _windows(reader)
 
 
 def _windows(reader: FlagReader) -> dict[str, Any]:
@@ -160,11 +160,11 @@ def _ends(reader: FlagReader) -> dict[str, Any]:
     rotary = reader.has("--use-rotary-position-embeddings")
     kind = reader.text("--position-embedding-type", "/model/learned_position_embeddings")
     absent = reader.has("--no-position-embedding")
-    found: dict[str, Any] = {"tie_word_embeddings": not untied}
+    fields: dict[str, Any] = {"tie_word_embeddings": not untied}
     if (kind or "learned_absolute") == "learned_absolute" and not rotary and not absent:
         rows = reader.number("--max-position-embeddings", "/model/learned_position_embeddings")
-        found |= {} if rows is None else {"learned_position_embeddings": rows}
-    return found
+        fields |= {} if rows is None else {"learned_position_embeddings": rows}
+    return fields
 
 
 def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
@@ -181,42 +181,42 @@ def _experts(reader: FlagReader, layers: int, ffn: int) -> dict[str, Any]:
     if topk is None:
         topk = 2
         reader.log.default("/model/num_experts_per_tok", topk, Message("importers.default_of", framework="Megatron"))
-    found: dict[str, Any] = {"n_routed_experts": experts, "num_experts_per_tok": topk, "moe_intermediate_size": width}
+    fields: dict[str, Any] = {"n_routed_experts": experts, "num_experts_per_tok": topk, "moe_intermediate_size": width}
     if zero := reader.number("--num-zero-experts", "/model/n_zero_experts"):
-        found["n_zero_experts"] = zero
+        fields["n_zero_experts"] = zero
     if reader.is_told("--spec") and SHORTCUT_SPEC in reader.script.flags["--spec"].text:
-        found |= {"shortcut_moe": True, "intermediate_size": ffn}
+        fields |= {"shortcut_moe": True, "intermediate_size": ffn}
         reader.log.take(reader.script.flags["--spec"].place, "/model/shortcut_moe", True)
     shared = reader.number("--moe-shared-expert-intermediate-size", "/model/shared_expert_intermediate_size")
     count = reader.number("--n-shared-experts", "/model/n_shared_experts")
     if shared:
         whole = width and shared % width == 0
-        found["n_shared_experts"] = count or (shared // width if whole else 1)
-        if found["n_shared_experts"] * width != shared:
-            found["shared_expert_intermediate_size"] = shared
+        fields["n_shared_experts"] = count or (shared // width if whole else 1)
+        if fields["n_shared_experts"] * width != shared:
+            fields["shared_expert_intermediate_size"] = shared
     elif count:
-        found["n_shared_experts"] = count
+        fields["n_shared_experts"] = count
     groups = _first(reader, ("--moe-router-num-groups", "--n-group"), "/model/n_group")
     reached = _first(reader, ("--moe-router-group-topk", "--topk-group"), "/model/topk_group")
     if groups and reached:
-        found |= {"n_group": groups, "topk_group": reached}
+        fields |= {"n_group": groups, "topk_group": reached}
     # Without padding the tokens above the capacity are dropped, and the others are no more: a feature of the strategy.
     if reader.has(PADDED):
         capacity = reader.decimal(CAPACITY, "/model/capacity_factor")
         if capacity is not None and capacity > 0:
-            found["capacity_factor"] = capacity
+            fields["capacity_factor"] = capacity
     dense = _dense_layers(reader, layers)
     lead = next((i for i, layer in enumerate(dense) if i != layer), len(dense))
-    found |= {"first_k_dense_replace": lead, "mlp_only_layers": dense[lead:]}
+    fields |= {"first_k_dense_replace": lead, "mlp_only_layers": dense[lead:]}
     if dense:
-        found["intermediate_size"] = ffn
-    return found
+        fields["intermediate_size"] = ffn
+    return fields
 
 
 def _first(reader: FlagReader, flags: tuple[str, ...], field: str) -> int | None:
     """The number after the first of the flags that is given; the later ones are older names of the same."""
-    found = [reader.number(flag, field) for flag in flags]
-    return next((number for number in found if number is not None), None)
+    numbers = [reader.number(flag, field) for flag in flags]
+    return next((number for number in numbers if number is not None), None)
 
 
 def _dense_layers(reader: FlagReader, layers: int) -> list[int]:

@@ -95,13 +95,13 @@ DECAYS = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 def read_training_recipe(reader: FlagReader) -> dict[str, Any]:
     """The `recipe` of the training: optimizer and learning rate, as far as the script itself knows them."""
     where = "/training/recipe"
-    found: dict[str, Any] = dict(_decimals(reader, OF_TRAINING, where))
+    recipe: dict[str, Any] = dict(_decimals(reader, OF_TRAINING, where))
     for field, flag in ITERATIONS.items():
         if reader.is_told(flag):
-            found[field] = reader.number(flag, f"{where}/{field}")
+            recipe[field] = reader.number(flag, f"{where}/{field}")
     if reader.is_told("--lr-decay-style") and reader.script.flags["--lr-decay-style"].text in DECAYS:
-        found["lr_decay_style"] = reader.text("--lr-decay-style", f"{where}/lr_decay_style")
-    return found
+        recipe["lr_decay_style"] = reader.text("--lr-decay-style", f"{where}/lr_decay_style")
+    return recipe
 
 
 def read_recipe(reader: FlagReader, model: dict[str, Any]) -> dict[str, Any]:
@@ -136,15 +136,15 @@ def _is_open(reader: FlagReader, flags: tuple[str, ...]) -> bool:
 
 
 def _decimals(reader: FlagReader, table: dict[str, tuple[str, ...]], where: str = "/model/recipe") -> dict[str, float]:
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for field, flags in table.items():
         for flag in flags:
             if not reader.is_told(flag):
                 continue
             value = reader.decimal(flag, f"{where}/{field}")
             if value is not None:
-                found.setdefault(field, value)
-    return found
+                values.setdefault(field, value)
+    return values
 
 
 def _choice(reader: FlagReader, field: str, flag: str, choices: tuple[str, ...]) -> str | None:
@@ -180,17 +180,17 @@ def _biases(reader: FlagReader) -> dict[str, Any]:
 
 
 def _rotary(reader: FlagReader) -> dict[str, Any]:
-    found: dict[str, Any] = {key: value for key, value in _decimals(reader, ROTARY).items() if value > 0}
-    if "rope_theta" not in found and not _is_open(reader, ROTARY["rope_theta"]):
-        found["rope_theta"] = 10_000.0
+    fields: dict[str, Any] = {key: value for key, value in _decimals(reader, ROTARY).items() if value > 0}
+    if "rope_theta" not in fields and not _is_open(reader, ROTARY["rope_theta"]):
+        fields["rope_theta"] = 10_000.0
         reader.log.default(_path("rope_theta"), 10_000, DEFAULT)
     if reader.is_told("--max-position-embeddings"):
-        found["max_position_embeddings"] = reader.number("--max-position-embeddings", _path("max_position_embeddings"))
+        fields["max_position_embeddings"] = reader.number("--max-position-embeddings", _path("max_position_embeddings"))
     for flag in ("--rotary-interleaved", "--use-glm-rope"):
         if reader.switch(flag, _path("rope_interleave")):
-            found["rope_interleave"] = True
+            fields["rope_interleave"] = True
     scaling = _scaling(reader)
-    return found | ({"rope_scaling": scaling} if scaling else {})
+    return fields | ({"rope_scaling": scaling} if scaling else {})
 
 
 def _scaling(reader: FlagReader) -> dict[str, Any] | None:
@@ -200,8 +200,8 @@ def _scaling(reader: FlagReader) -> dict[str, Any] | None:
     factor, latent = factors.get("factor"), factors.get("latent")
     linear, dynamic = factors.get("linear"), factors.get("dynamic")
     if kind is not None:
-        found = {"rope_type": kind} | ({} if kind == "longrope" else {"factor": factor or 8.0})
-        return found | _original(reader) | _details(reader, kind)
+        scaling = {"rope_type": kind} | ({} if kind == "longrope" else {"factor": factor or 8.0})
+        return scaling | _original(reader) | _details(reader, kind)
     if reader.switch("--use-rope-scaling", _path("rope_scaling")):
         return {"rope_type": "llama3", "factor": factor or 8.0, **MEGATRON_LLAMA3}
     if latent is not None and latent > 1:
@@ -226,13 +226,17 @@ def _details(reader: FlagReader, kind: str) -> dict[str, Any]:
         return _decimals(reader, {field: (flag,) for field, flag in LLAMA3.items()})
     if kind != "longrope":
         return {}
-    found: dict[str, Any] = _decimals(reader, {"long_mscale": ("--long-mscale",), "short_mscale": ("--short-mscale",)})
+    details: dict[str, Any] = _decimals(
+        reader, {"long_mscale": ("--long-mscale",), "short_mscale": ("--short-mscale",)}
+    )
     for field, flag in (("long_factor", "--long-factor"), ("short_factor", "--short-factor")):
         if reader.is_told(flag):
-            found[field] = [_number(reader, flag, word) for word in reader.words(flag, _path(f"rope_scaling/{field}"))]
+            details[field] = [
+                _number(reader, flag, word) for word in reader.words(flag, _path(f"rope_scaling/{field}"))
+            ]
     if (applied := _choice(reader, "rope_scaling/freqs_type", "--longrope-freqs-type", ("mul", "outer"))) is not None:
-        found["freqs_type"] = applied
-    return found
+        details["freqs_type"] = applied
+    return details
 
 
 def _number(reader: FlagReader, flag: str, word: str) -> float:
@@ -243,29 +247,29 @@ def _number(reader: FlagReader, flag: str, word: str) -> float:
 
 
 def _router(reader: FlagReader) -> dict[str, Any]:
-    found: dict[str, Any] = dict(_decimals(reader, ROUTER))
+    router: dict[str, Any] = dict(_decimals(reader, ROUTER))
     balancing = _choice(reader, "router_balancing", "--moe-router-load-balancing-type", get_args(LoadBalancing))
     if balancing is not None:
-        found["router_balancing"] = balancing
+        router["router_balancing"] = balancing
     elif "--moe-router-load-balancing-type" not in reader.script.flags:
-        found["router_balancing"] = "aux_loss"
+        router["router_balancing"] = "aux_loss"
         reader.log.default(_path("router_balancing"), "aux_loss", DEFAULT)
     scores = _choice(reader, "scoring_func", "--moe-router-score-function", get_args(ScoringFunction))
     if scores is not None:
-        found["scoring_func"] = scores
+        router["scoring_func"] = scores
     dtype = _choice(reader, "router_dtype", "--moe-router-dtype", ("fp32", "fp64"))
     if dtype is not None:
-        found["router_dtype"] = dtype
+        router["router_dtype"] = dtype
     elif reader.switch("--router-gating-in-fp32", _path("router_dtype")):
-        found["router_dtype"] = "fp32"
+        router["router_dtype"] = "fp32"
     if reader.switch("--moe-router-enable-expert-bias", _path("topk_method")):
-        found["topk_method"] = "noaux_tc"
+        router["topk_method"] = "noaux_tc"
     if reader.switch("--norm-topk-prob", _path("norm_topk_prob")):
-        found["norm_topk_prob"] = True
+        router["norm_topk_prob"] = True
         reader.has("--moe-router-pre-softmax")
     elif reader.switch("--moe-router-pre-softmax", _path("norm_topk_prob")):
-        found["norm_topk_prob"] = False
+        router["norm_topk_prob"] = False
     for flag, field in (("--seq-aux", "seq_aux"), ("--shared-expert-gate", "shared_expert_gate")):
         if reader.switch(flag, _path(field)):
-            found[field] = True
-    return found
+            router[field] = True
+    return router

@@ -69,13 +69,13 @@ def read_strategy(reader: FlagReader) -> tuple[dict[str, Any], int]:
 
 
 def _degree(reader: FlagReader, flag: str, name: str) -> int:
-    found = reader.number(flag, f"/strategy/{name}")
-    if found is None:
+    degree = reader.number(flag, f"/strategy/{name}")
+    if degree is None:
         reader.log.default(f"/strategy/{name}", 1, Message("importers.default_of", framework="Megatron"))
         return 1
-    if not 1 <= found <= MAX_DEGREE:
-        reader.fail(flag, Message("importers.is_not_whole_number_from_to", least=1, value=found, most=MAX_DEGREE))
-    return found
+    if not 1 <= degree <= MAX_DEGREE:
+        reader.fail(flag, Message("importers.is_not_whole_number_from_to", least=1, value=degree, most=MAX_DEGREE))
+    return degree
 
 
 def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
@@ -84,21 +84,21 @@ def _read_context(reader: FlagReader, strategy: dict[str, Any]) -> None:
     comm_types = {flag: name for name, flag in CP_COMM_TYPES.items()} | {"all_gather": "ring", "allgather": "ring"}
     algorithm = reader.text("--context-parallel-algo", field)
     comm = reader.words("--cp-comm-type", field) if algorithm is None else ()
-    found = comm_types.get(comm[0]) if comm else algorithms.get(algorithm or "megatron_cp_algo")
+    cp_algo = comm_types.get(comm[0]) if comm else algorithms.get(algorithm or "megatron_cp_algo")
     ulysses = reader.number("--ulysses-degree-in-cp", "/strategy/ulysses_degree")
     sizes = reader.words("--hierarchical-context-parallel-sizes", "/strategy/ulysses_degree")
     reader.ignore(["--use-cp-send-recv-overlap"], Message("importers.no_field_of_spec"))
     if strategy["cp"] == 1:
         return
-    if found is None:
+    if cp_algo is None:
         flag = "--context-parallel-algo" if algorithm is not None else "--cp-comm-type"
         reader.fail(
             flag,
             Message("common.is_not_modelled_yet", what=algorithm or comm[0]),
             Message("common.one_of", names=", ".join(CP_ALGORITHMS.values())),
         )
-    strategy["cp_algo"] = found
-    if found == "hybrid":
+    strategy["cp_algo"] = cp_algo
+    if cp_algo == "hybrid":
         degree = ulysses or (int(sizes[0]) if sizes and sizes[0].isdigit() and len(sizes[0]) < 7 else None)
         strategy |= {"ulysses_degree": degree} if degree else {}
 

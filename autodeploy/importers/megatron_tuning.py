@@ -33,16 +33,16 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     if stage is None:
         return {}
     reader.switch("--is-instruction-dataset", "/training/kind")
-    found: dict[str, Any] = {"kind": stage.strip().lower()}
-    if found["kind"] == "dpo":
-        found |= _read_pairs(reader, model)
+    training: dict[str, Any] = {"kind": stage.strip().lower()}
+    if training["kind"] == "dpo":
+        training |= _read_pairs(reader, model)
     targets = reader.words("--lora-target-modules", "/training/lora/target_modules")
     if not targets:
         reader.ignore(
             ("--lora-r", "--lora-alpha", "--lora-fusion"),
             NO_EFFECT,
         )
-        return found
+        return training
     unknown = [name for name in targets if name not in TARGETS]
     if unknown:
         reader.fail(
@@ -64,7 +64,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
         sizes[field] = default if told is None else told
     if not reader.switch("--lora-fusion", "/training/lora"):
         reader.log.default("/training/lora", "fused", Message("importers.predicted_as", what="--lora-fusion"))
-    return found | {"lora": sizes | {"target_modules": list(targets)}}
+    return training | {"lora": sizes | {"target_modules": list(targets)}}
 
 
 def _read_pairs(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:

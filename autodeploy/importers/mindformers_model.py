@@ -54,16 +54,16 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
     """The `model` of a spec."""
     model: dict[str, Any] = {}
     for field, names in WIDTHS.items():
-        found = reader.number(f"/model/{field}", *paths(names), least=1)
-        if found is None:
+        number = reader.number(f"/model/{field}", *paths(names), least=1)
+        if number is None:
             reader.raw("pretrained_model_dir")
             hint = Message("importers.keys_of_config_json_beside_pretrained")
 
             reader.fail(f"{CONFIG}.{names[0]}", Message("common.is_required", name=names[0]), hint)
-        model[field] = found
+        model[field] = number
     for field, names in OPTIONAL.items():
-        if (found := reader.number(f"/model/{field}", *paths(names))) is not None:
-            model[field] = found
+        if (number := reader.number(f"/model/{field}", *paths(names))) is not None:
+            model[field] = number
     if reader.raw(f"{CONFIG}.multi_query_attention") is False:
         model.pop("num_key_value_heads", None)
     model |= _attention(reader, model)
@@ -85,16 +85,16 @@ def read_model(reader: KeyReader, name: str | None, otherwise: str) -> dict[str,
 
 
 def _attention(reader: KeyReader, model: dict[str, Any]) -> dict[str, Any]:
-    found = {
+    fields = {
         field: value
         for field, names in LATENT.items()
         if (value := reader.number(f"/model/{field}", *paths(names))) is not None
     }
     reader.raw(f"{CONFIG}.multi_latent_attention")
-    if "kv_lora_rank" in found:
+    if "kv_lora_rank" in fields:
         model.pop("num_key_value_heads", None)
         model.pop("head_dim", None)
-        return {field: value for field, value in found.items() if value}
+        return {field: value for field, value in fields.items() if value}
     if reader.switch("/model/qk_norm", f"{CONFIG}.qk_layernorm", f"{CONFIG}.use_qk_norm"):
         return {"qk_norm": True}
     return {}
@@ -133,27 +133,27 @@ def _experts(reader: KeyReader, layers: int) -> dict[str, Any]:
     count = reader.number("/model/n_routed_experts", *paths(EXPERT_COUNT, experts=True))
     if not count or count == 1:
         return {}
-    found: dict[str, Any] = {"n_routed_experts": count}
+    fields: dict[str, Any] = {"n_routed_experts": count}
     for field, names in MOE.items():
         value = reader.number(f"/model/{field}", *paths(names, experts=True))
         if value:
-            found[field] = value
-    if "moe_intermediate_size" not in found:
+            fields[field] = value
+    if "moe_intermediate_size" not in fields:
         width = reader.raw(f"{CONFIG}.intermediate_size") or reader.raw(f"{CONFIG}.ffn_hidden_size")
         if isinstance(width, int):
-            found["moe_intermediate_size"] = width
+            fields["moe_intermediate_size"] = width
             reader.log.default(
                 "/model/moe_intermediate_size", width, Message("importers.follows_from", what="intermediate_size")
             )
-    found |= _dense_layers(reader, layers)
-    if not ("n_group" in found and "topk_group" in found):
-        found.pop("n_group", None)
-        found.pop("topk_group", None)
+    fields |= _dense_layers(reader, layers)
+    if not ("n_group" in fields and "topk_group" in fields):
+        fields.pop("n_group", None)
+        fields.pop("topk_group", None)
     shared = reader.number("/model/shared_expert_intermediate_size", f"{CONFIG}.moe_shared_expert_intermediate_size")
-    if shared and shared != found.get("n_shared_experts", 0) * found.get("moe_intermediate_size", 0):
-        found["shared_expert_intermediate_size"] = shared
-        found.setdefault("n_shared_experts", 1)
-    return found
+    if shared and shared != fields.get("n_shared_experts", 0) * fields.get("moe_intermediate_size", 0):
+        fields["shared_expert_intermediate_size"] = shared
+        fields.setdefault("n_shared_experts", 1)
+    return fields
 
 
 def _dense_layers(reader: KeyReader, layers: int) -> dict[str, Any]:

@@ -38,16 +38,16 @@ NOT_CARRIED = Message("importers.not_understood_launch_script_cannot_carry_it")
 
 def read_recipe(reader: KeyReader, *, has_experts: bool) -> dict[str, Any]:
     """The `recipe` of the model."""
-    found = {field: value for field, keys in NUMBERS.items() if (value := _number(reader, field, keys)) is not None}
+    recipe = {field: value for field, keys in NUMBERS.items() if (value := _number(reader, field, keys)) is not None}
     for field, keys in SWITCHES.items():
         if (value := _take(reader, field, keys)) is not None:
-            found[field] = value is True
+            recipe[field] = value is True
     if (norm := _take(reader, "normalization", ("normalization",))) in {"RMSNorm", "LayerNorm"}:
-        found["normalization"] = norm
+        recipe["normalization"] = norm
     if (share := _number(reader, "partial_rotary_factor", ("partial_rotary_factor", "rotary_percent"))) is not None:
-        found["partial_rotary_factor"] = share
-    found |= _scaling(reader)
-    return found | (_router(reader) if has_experts else {})
+        recipe["partial_rotary_factor"] = share
+    recipe |= _scaling(reader)
+    return recipe | (_router(reader) if has_experts else {})
 
 
 def _places(keys: tuple[str, ...]) -> list[str]:
@@ -85,20 +85,20 @@ def _scaling(reader: KeyReader) -> dict[str, Any]:
 
 
 def _router(reader: KeyReader) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    router: dict[str, Any] = {
         field: value for field, keys in OF_ROUTER.items() if (value := _number(reader, field, keys)) is not None
     }
     scores = _take(reader, "scoring_func", ("scoring_func", "moe_router_score_function", "use_gating_sigmoid"))
     if isinstance(scores, bool):
         scores = "sigmoid" if scores else "softmax"
     if scores in get_args(ScoringFunction):
-        found["scoring_func"] = scores
+        router["scoring_func"] = scores
     if _take(reader, "topk_method", ("moe_router_enable_expert_bias", "balance_via_topk_bias")) is True:
-        found["topk_method"] = "noaux_tc"
+        router["topk_method"] = "noaux_tc"
     if (normed := _take(reader, "norm_topk_prob", ("norm_topk_prob",))) is not None:
-        found["norm_topk_prob"] = normed is True
+        router["norm_topk_prob"] = normed is True
     if _take(reader, "seq_aux", ("moe_router_load_balancing_type",)) == "seq_aux_loss":
-        found["seq_aux"] = True
+        router["seq_aux"] = True
     if _take(reader, "router_dtype", ("moe_router_dtype", "router_dense_type")) in {"float32", "fp32"}:
-        found["router_dtype"] = "fp32"
-    return found
+        router["router_dtype"] = "fp32"
+    return router

@@ -52,13 +52,13 @@ def read_strategy(reader: KeyReader, model: dict[str, Any]) -> tuple[dict[str, A
 
 def _features(reader: KeyReader, *, with_experts: bool) -> set[str]:
     """Features whose key is on; keys of experts (`moe_...` first) mean nothing without them."""
-    found = set()
+    features = set()
     for name, feature in FEATURES.items():
         for keys in (variant.keys for variant in feature.launch if variant.keys):
             of_experts = keys[0].removeprefix(f"{CONFIG}.").startswith("moe_")
             if (with_experts or not of_experts) and reader.switch("/strategy/features", *keys):
-                found.add(name)
-    return found
+                features.add(name)
+    return features
 
 
 def _context(reader: KeyReader) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def _context(reader: KeyReader) -> dict[str, Any]:
     if given not in CP_ALGORITHMS:
         reader.fail(path, Message("field_fault.is_invalid", value=repr(str(given)[:40])), ", ".join(CP_ALGORITHMS))
     degree = reader.number("/strategy/ulysses_degree", "parallel_config.ulysses_degree_in_cp", least=1)
-    found: dict[str, Any] = {"cp_algo": CP_ALGORITHMS[given]}
-    return found | ({"ulysses_degree": degree} if degree and found["cp_algo"] == "hybrid" else {})
+    fields: dict[str, Any] = {"cp_algo": CP_ALGORITHMS[given]}
+    return fields | ({"ulysses_degree": degree} if degree and fields["cp_algo"] == "hybrid" else {})
 
 
 def _experts(reader: KeyReader, tp: int) -> dict[str, Any]:
@@ -77,13 +77,13 @@ def _experts(reader: KeyReader, tp: int) -> dict[str, Any]:
 
     Source: MindFormers modules/transformer/moe.py and research/telechat2/telechat_transformer.py @f52743ca.
     """
-    found: dict[str, Any] = {"ep": reader.number("/strategy/ep", "parallel_config.expert_parallel", least=1) or 1}
+    fields: dict[str, Any] = {"ep": reader.number("/strategy/ep", "parallel_config.expert_parallel", least=1) or 1}
     etp = reader.number("/strategy/etp", "moe_config.expert_model_parallel", least=1)
     if etp is None:
         legacy = reader.raw("use_legacy") is not False and reader.raw("moe_config") is not None
         extended = reader.switch("/strategy/ep", "moe_config.ep_extend_tp") and legacy
         if extended:
-            found["ep"] *= tp
+            fields["ep"] *= tp
         etp, reason = (
             (1, Message("importers.follows_from", what="ep_extend_tp"))
             if extended
@@ -101,7 +101,7 @@ def _experts(reader: KeyReader, tp: int) -> dict[str, Any]:
     reader.raw(f"{CONFIG}.npu_nums_per_device")
     if exchange is False and dispatcher == "alltoall":
         dispatcher = "allgather"
-    return found | {"etp": etp, "moe_dispatcher": dispatcher}
+    return fields | {"etp": etp, "moe_dispatcher": dispatcher}
 
 
 def _schedule(reader: KeyReader, strategy: dict[str, Any], layers: int) -> list[list[int]]:
@@ -192,7 +192,7 @@ def _per_stage(reader: KeyReader, path: str, chunks: list[list[int]]) -> list[in
         told = {"value": repr(bad[0])[:40], "least": 0, "most": MAX_LAYERS}
         reader.fail(path, Message("importers.is_not_whole_number_from_to", **told))
     total = [sum(int(row[stage]) for row in rows) for stage in range(pp)]
-    return [min(found, most) for found, most in zip(total, stages, strict=True)]
+    return [min(count, most) for count, most in zip(total, stages, strict=True)]
 
 
 def _recompute(reader: KeyReader, chunks: list[list[int]]) -> dict[str, Any]:
@@ -204,11 +204,13 @@ def _recompute(reader: KeyReader, chunks: list[list[int]]) -> dict[str, Any]:
         reader.whole(path)
     else:
         selective = _per_stage(reader, path, chunks)
-    counts = {name: found for name, found in (("full", full), ("activation", selective)) if found and any(found)}
+    counts = {name: layers for name, layers in (("full", full), ("activation", selective)) if layers and any(layers)}
     if not counts:
         return {"granularity": "none"}
     modules = [name for name in counts if name != "full"]
-    rows = [{name: found[stage] for name, found in counts.items() if found[stage]} for stage in range(len(chunks[0]))]
+    rows = [
+        {name: layers[stage] for name, layers in counts.items() if layers[stage]} for stage in range(len(chunks[0]))
+    ]
     return {"granularity": "selective" if modules else "full", "modules": modules, "per_stage": rows}
 
 

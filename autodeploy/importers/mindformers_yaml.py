@@ -91,9 +91,9 @@ def import_mindformers(
 def _refuse_adapters(reader: KeyReader) -> None:
     """Refuses trainings of a few added parameters, and those on preferences, by name."""
     for path in ("model.model_config.pet_config", "model.pet_config", "pet_config"):
-        found = reader.raw(path)
-        if isinstance(found, Mapping) and found:
-            kind = str(found.get("pet_type", "LoRA"))[:40]
+        adapters = reader.raw(path)
+        if isinstance(adapters, Mapping) and adapters:
+            kind = str(adapters.get("pet_type", "LoRA"))[:40]
             raise refused("LoRA" if "lora" in kind.lower() else kind, "pet_config", path=pointer_of(path))
     for path in ("model.model_config.rl_config", "rl_config"):
         if reader.raw(path):
@@ -129,7 +129,7 @@ def _training(reader: KeyReader, strategy: dict[str, Any], dp: int) -> dict[str,
             Message("common.is_not_modelled_yet", what=repr(str(dtype)[:40])),
             ", ".join(kinds),
         )
-    found = {"seq_length": sequence, "global_batch_size": batch, "precision": kinds.get(str(dtype), "bf16")}
+    training = {"seq_length": sequence, "global_batch_size": batch, "precision": kinds.get(str(dtype), "bf16")}
     if reader.switch("/training/routing_imbalance", "model.model_config.moe_router_force_expert_balance"):
-        found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
-    return found
+        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
+    return training

@@ -83,9 +83,9 @@ def import_mindspeed_rl(
         with the key that can't be read.
     """
     sections = {name: {} if document.get(name) is None else document[name] for name in (MEGATRON, ACTOR, *SECTIONS)}
-    for section, found in sections.items():
-        if not isinstance(found, Mapping):
-            raise SpecError(Message("field_fault.is_no_mapping", value=repr(found)[:40]), path=f"/{section}")
+    for section, content in sections.items():
+        if not isinstance(content, Mapping):
+            raise SpecError(Message("field_fault.is_no_mapping", value=repr(content)[:40]), path=f"/{section}")
     keys = {**sections[MEGATRON], **sections[ACTOR]}
     stage = keys.get("stage")
     if stage not in STAGES:
@@ -144,10 +144,10 @@ def _shape(
     if path is not None and str(called).replace("_", "").replace(".", "").isalnum() and path.is_file():
         from autodeploy.importers.documents import read_document
 
-        found = read_document(path)
-        if isinstance(found, Mapping) and isinstance(found.get(called), Mapping):
+        document = read_document(path)
+        if isinstance(document, Mapping) and isinstance(document.get(called), Mapping):
             reader.log.take(f"/{MEGATRON}/model", "/model", called)
-            return dict(found[called]), None
+            return dict(document[called]), None
     names = [name or "", str(called), str(keys.get("tokenizer_name_or_path", ""))]
     model = model_of(names, None, reader.log, f"/{MEGATRON}/model")
     shape = {"num_layers": model["num_hidden_layers"]}
@@ -164,20 +164,20 @@ def _hashable(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def _lines(text: str) -> dict[str, int]:
     """Key -> the first line that it stands on."""
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         key, colon, _ = line.strip().partition(":")
         if colon and not key.startswith("#"):
-            found.setdefault(key, number)
-    return found
+            lines.setdefault(key, number)
+    return lines
 
 
 def _whole(reader: KeyReader, field: str, path: str, least: int = 1) -> int:
-    found = reader.number(field, path, least=least)
-    if found is None:
-        found = DEFAULTS[path]
-        reader.log.default(field, found, Message("importers.default_of", framework="MindSpeed-RL"))
-    return found
+    number = reader.number(field, path, least=least)
+    if number is None:
+        number = DEFAULTS[path]
+        reader.log.default(field, number, Message("importers.default_of", framework="MindSpeed-RL"))
+    return number
 
 
 def _rl(reader: KeyReader, algorithm: str, prompts: int) -> dict[str, Any]:
@@ -234,8 +234,8 @@ def _pack_tokens(reader: KeyReader) -> int | None:
     if not reader.switch(field, "rl_config.use_dynamic_bsz"):
         return None
     names = ("update_max_packing_token_size", "max_packing_token_size")
-    found = reader.number(field, *(f"rl_config.{name}" for name in names), least=1)
-    return found or DEFAULTS["rl_config.max_packing_token_size"]
+    tokens = reader.number(field, *(f"rl_config.{name}" for name in names), least=1)
+    return tokens or DEFAULTS["rl_config.max_packing_token_size"]
 
 
 def _effect(path: str) -> FlagEffect | None:

@@ -137,8 +137,8 @@ def refuse_other_configuration(document: Mapping[str, Any]) -> None:
         with the JSON pointer of the key that says so.
     """
     parallel, training = document.get("parallel"), document.get("training")
-    if isinstance(parallel, Mapping) and (found := sorted(_FSDP2_KEYS & parallel.keys())):
-        raise refused(FSDP2, found[0], path=f"/parallel/{found[0]}")
+    if isinstance(parallel, Mapping) and (keys := sorted(_FSDP2_KEYS & parallel.keys())):
+        raise refused(FSDP2, keys[0], path=f"/parallel/{keys[0]}")
     if isinstance(training, Mapping) and isinstance(training.get("stage"), str) and "model" in document:
         stage = training["stage"].lower()
         raise refused(STAGES.get(stage, FSDP2), f"stage {stage[:40]}", path="/training/stage")

@@ -36,8 +36,8 @@ _GIB = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 
 
 def run_out_of_memory(text: str) -> MeasuredRun:
     """The run of a log that ends without an iteration; errors as `read_out_of_memory`."""
-    found = read_out_of_memory(text)
-    return MeasuredRun(source="out_of_memory", out_of_memory=found, original=found.model_dump(exclude_none=True))
+    report = read_out_of_memory(text)
+    return MeasuredRun(source="out_of_memory", out_of_memory=report, original=report.model_dump(exclude_none=True))
 
 
 def has_out_of_memory(text: str) -> bool:
@@ -53,10 +53,10 @@ def read_out_of_memory(text: str) -> OutOfMemory:
     SpecError
         with the line of what can't be read.
     """
-    found = list(_reports(text))
-    if not found:
+    reports = list(_reports(text))
+    if not reports:
         raise SpecError(Message("common.missing", word=repr(MARK)))
-    return max(found, key=lambda each: (each.asked_gib or 0.0) + (each.allocated_gib or 0.0))
+    return max(reports, key=lambda each: (each.asked_gib or 0.0) + (each.allocated_gib or 0.0))
 
 
 def _reports(text: str) -> Iterator[OutOfMemory]:

@@ -31,13 +31,13 @@ _TRUTH = {"true": True, "false": False}
 def override_effects() -> Mapping[str, FlagEffect]:
     """Keys that change what is predicted and are not modelled, by name."""
     text = files("autodeploy.importers").joinpath("verl_effects.yaml").read_text(encoding="utf-8")
-    found = {}
+    effects = {}
     for name, group in YAML(typ="safe", pure=True).load(text).items():
         reason = Message.of_record(f"verl_effect.{name}", group["reason"])
         for word in group["keys"].split():
             key, _, harmless = word.partition("=")
-            found[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
-    return found
+            effects[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
+    return effects
 
 
 class OverrideReader:
@@ -57,20 +57,20 @@ class OverrideReader:
             with line and column where its value isn't known.
         """
         self._read.add(key)
-        found = self.given.get(key)
-        value = "" if found is None else plain(found.text)
-        if found is None or value.lower() in _NOTHING:
+        flag = self.given.get(key)
+        value = "" if flag is None else plain(flag.text)
+        if flag is None or value.lower() in _NOTHING:
             if default is not None:
                 self.log.default(field, default, Message("importers.default_of", framework="verl"))
             return default
-        if found.unknown:
-            name = found.unknown.strip("${}")
+        if flag.unknown:
+            name = flag.unknown.strip("${}")
             self.fail(
                 key,
-                Message("importers.has_no_value_in_script", variable=found.unknown[:60]),
+                Message("importers.has_no_value_in_script", variable=flag.unknown[:60]),
                 Message("importers.set_it", option=f"--set {name[:40]}=VALUE"),
             )
-        self.log.take(found.place, field, value)
+        self.log.take(flag.place, field, value)
         return value
 
     def number(self, key: str, field: str, default: int | None = None, least: int = 1) -> int | None:
@@ -91,8 +91,8 @@ class OverrideReader:
 
     def whole(self, key: str, field: str, default: int, least: int = 1) -> int:
         """As `number`, of a key that has a default."""
-        found = self.number(key, field, default, least)
-        return default if found is None else found
+        number = self.number(key, field, default, least)
+        return default if number is None else number
 
     def decimal(self, key: str, field: str, default: float) -> float:
         """A number."""
@@ -123,9 +123,9 @@ class OverrideReader:
 
     def under(self, prefix: str) -> dict[str, GivenFlag]:
         """Keys below a mapping, by what follows the prefix; marked as read."""
-        found = {key: given for key, given in self.given.items() if key.startswith(prefix)}
-        self._read |= found.keys()
-        return {key.removeprefix(prefix): given for key, given in found.items()}
+        overrides = {key: given for key, given in self.given.items() if key.startswith(prefix)}
+        self._read |= overrides.keys()
+        return {key.removeprefix(prefix): given for key, given in overrides.items()}
 
     def note_rest(self, known: Mapping[str, object]) -> tuple[KeptFlag, ...]:
         """Says of every key not read why; returns those that are not in the release's table."""

@@ -127,7 +127,7 @@ def _supernodes(document: dict[str, Any], version: str) -> dict[str, str]:
     """Supernode of each server; empty where the table has none."""
     if version == VERSIONS[0] and "super_pod_list" not in document:
         return {}
-    found: dict[str, str] = {}
+    supernodes: dict[str, str] = {}
     names: set[object] = set()
     for index, pod in enumerate(json_objects(document.get("super_pod_list"), "/super_pod_list")):
         path = f"/super_pod_list/{index}"
@@ -136,10 +136,10 @@ def _supernodes(document: dict[str, Any], version: str) -> dict[str, str]:
         for place, server in enumerate(json_objects(pod.get("server_list"), f"{path}/server_list")):
             pointer = f"{path}/server_list/{place}/server_id"
             server_name = json_name(server.get("server_id"), pointer)
-            if server_name in found:
+            if server_name in supernodes:
                 raise SpecError(Message("common.given_twice", name=repr(server_name)), path=pointer)
-            found[server_name] = name
-    return found
+            supernodes[server_name] = name
+    return supernodes
 
 
 def json_objects(value: Any, path: str) -> list[dict[str, Any]]:

@@ -67,9 +67,9 @@ def model_of(names: Iterable[str], base_dir: Path | None, log: DiagnosticsLog, p
 
     named = [name for name in names if name]
     for name in named if base_dir is not None else ():
-        found = base_dir / name / "config.json" if base_dir is not None else None
-        if found is not None and not name.startswith("/") and ".." not in name and found.is_file():
-            model, _ = read_hf_config(load_json(read_text(found)), name.rstrip("/").rpartition("/")[2])
+        config = base_dir / name / "config.json" if base_dir is not None else None
+        if config is not None and not name.startswith("/") and ".." not in name and config.is_file():
+            model, _ = read_hf_config(load_json(read_text(config)), name.rstrip("/").rpartition("/")[2])
             log.take(place, "/model", name)
             return model.model_dump(mode="json", exclude_unset=True)
     preset = preset_named(*named)
@@ -86,15 +86,15 @@ def model_of(names: Iterable[str], base_dir: Path | None, log: DiagnosticsLog, p
 
 def flags_of_keys(keys: Mapping[str, Any], lines: Mapping[str, int]) -> dict[str, GivenFlag]:
     """Keys as the flags that Megatron's parser reads: `a_b: 4` is `--a-b 4`; true is the flag alone, false is none."""
-    found = {}
+    flags = {}
     for name, value in keys.items():
         if value is None or value is False:
             continue
         flag, line = f"--{name.replace('_', '-')}", lines.get(name, 1)
         given = [] if value is True else value if isinstance(value, list) else [value]
         words = tuple(Value((Run(str(each), 0),)) for each in given)
-        found[flag] = GivenFlag(flag, words, line, 1)
-    return found
+        flags[flag] = GivenFlag(flag, words, line, 1)
+    return flags
 
 
 def script_of(program: str, keys: Mapping[str, Any], lines: Mapping[str, int], ranks: int | None) -> LaunchScript:
@@ -105,8 +105,8 @@ def script_of(program: str, keys: Mapping[str, Any], lines: Mapping[str, int], r
 
 def take_rl_marks(text: str, rl: dict[str, Any], log: DiagnosticsLog) -> None:
     """Puts what the file's own comment says of the lengths into `training.rl`; without a mean, that is a doubt."""
-    found = dict(_MARK.findall(next((line for line in text.splitlines() if line.startswith("# autodeploy:")), "")))
-    for word, value in found.items():
+    marks = dict(_MARK.findall(next((line for line in text.splitlines() if line.startswith("# autodeploy:")), "")))
+    for word, value in marks.items():
         part, _, name = word.partition("_")
         if word == "token_count":
             rl[word] = value

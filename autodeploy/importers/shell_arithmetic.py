@@ -52,10 +52,10 @@ def evaluate(expression: str, value_of: Callable[[str], int | None]) -> int:
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(Message("field_fault.at_most_characters", bound=f"{MAX_LENGTH:,}"))
     parser = _Parser(_tokens(expression), value_of)
-    found = parser.level(0)
+    result = parser.level(0)
     if parser.tokens:
         raise ExpressionError(Message("importers.unexpected", token=repr(parser.tokens[0])))
-    return found
+    return result
 
 
 def _tokens(expression: str) -> list[str]:
@@ -123,10 +123,10 @@ class _Parser:
             return _bounded(int(token[: _WORD_BITS + 1]))
         if not (token[0].isalpha() or token[0] == "_"):
             raise ExpressionError(Message("importers.unexpected", token=repr(token)))
-        found = self.value_of(token)
-        if found is None:
+        number = self.value_of(token)
+        if number is None:
             raise UnknownOperandError(token)
-        return _bounded(found)
+        return _bounded(number)
 
 
 def _apply(operator: str, left: int, right: int) -> int:

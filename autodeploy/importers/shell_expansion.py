@@ -57,9 +57,9 @@ class Variables:
         """Sets an array; `([NAME]=value)` sets the scalars `ARRAY[NAME]`."""
         keyed = [_keyed(value) for value in values]
         if values and None not in keyed:
-            for found in keyed:
-                if found is not None:
-                    self.scalars[f"{name}[{found[0]}]"] = found[1]
+            for key_and_value in keyed:
+                if key_and_value is not None:
+                    self.scalars[f"{name}[{key_and_value[0]}]"] = key_and_value[1]
             return
         before = self.arrays.get(name) or ((self.scalars[name],) if name in self.scalars else ())
         self.arrays[name] = (*(before if appends else ()), *values)
@@ -160,9 +160,9 @@ class Variables:
 
 def _keyed(value: Value) -> tuple[str, Value] | None:
     """Key and value of an array's element that is written `[key]=value`."""
-    found = _KEYED.match(value.runs[0].text) if value.runs else None
-    if found is None:
+    match = _KEYED.match(value.runs[0].text) if value.runs else None
+    if match is None:
         return None
     first = value.runs[0]
-    rest = Run(first.text[found.end() :], first.offset + found.end())
-    return found[1], Value((rest, *value.runs[1:]) if rest.text else value.runs[1:])
+    rest = Run(first.text[match.end() :], first.offset + match.end())
+    return match[1], Value((rest, *value.runs[1:]) if rest.text else value.runs[1:])

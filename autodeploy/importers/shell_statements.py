@@ -53,7 +53,7 @@ class StatementReader(WordReader):
     def _statements(self, ends: Collection[str]) -> tuple[list[Statement], str]:
         """Statements up to one of the keywords, which is taken; `""` is the end of the text."""
         self._level += 1
-        start, found = self.position, list[Statement]()
+        start, statements = self.position, list[Statement]()
         if self._level > MAX_DEPTH:
             raise self.error(start, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         link: Link = ""
@@ -65,15 +65,15 @@ class StatementReader(WordReader):
                         max(0, start - 1), Message("common.missing", word=joined(map(repr, sorted(ends)), "or"))
                     )
                 self._level -= 1
-                return found, ""
+                return statements, ""
             keyword = self._keyword()
             if keyword in ends:
                 self.position += len(keyword)
                 self._level -= 1
-                return found, keyword
+                return statements, keyword
             if keyword in _CLOSING:
                 raise self.error(self.position, Message("importers.unexpected", token=repr(keyword)))
-            found += self._statement(keyword, link)
+            statements += self._statement(keyword, link)
             link = ""
 
     def _separators(self, link: Link) -> Link:
@@ -169,20 +169,20 @@ class StatementReader(WordReader):
     def _patterns(self, start: int) -> tuple[Word, ...]:
         """`a | b)`, with or without a bracket before it."""
         self.position += self.peek() == "("
-        found = list[Word]()
+        patterns = list[Word]()
         while True:
             self.skip_blanks()
             if self.position < len(self.text) and self.peek() not in _NO_PATTERN:
-                found.append(self.word())
+                patterns.append(self.word())
                 self.skip_blanks()
             end = self.peek()
             if not end:
                 raise self.error(start, Message("common.missing", word="'esac'"))
-            if end not in "|)" or not found:
+            if end not in "|)" or not patterns:
                 raise self.error(self.position, Message("importers.unexpected", token=repr(end)))
             self.position += 1
             if end == ")":
-                return tuple(found)
+                return tuple(patterns)
 
     def _skip_words(self) -> None:
         while True:

@@ -232,11 +232,11 @@ class WordReader:
                 if self.peek() == "}":
                     self.position += 1
                     return Parameter(match.group(), start, quoted, every)
-                found = _OPERATOR.match(self.text, self.position)
-                if found:
-                    self.position = found.end()
+                operator = _OPERATOR.match(self.text, self.position)
+                if operator:
+                    self.position = operator.end()
                     operand = self._operand(start, quoted=quoted)
-                    return Parameter(match.group(), start, quoted, every, found.group(), operand)
+                    return Parameter(match.group(), start, quoted, every, operator.group(), operand)
             self.position = start + 1
             self.balanced("{", "}")
             return Refused(self.text[start : self.position], start, quoted)

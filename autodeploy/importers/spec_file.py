@@ -101,8 +101,8 @@ def _with_profile_path(document: Mapping[str, Any], base_dir: Path | None) -> Ma
             path="/cluster/profile",
             hint=Message("importers.name_built_in_profile_and_change_its_numbers"),
         )
-    found = Path(profile) if Path(profile).is_absolute() else base_dir / profile
-    return {**document, "cluster": {**cluster, "profile": str(found)}}  # type: ignore[dict-item]
+    profile_path = Path(profile) if Path(profile).is_absolute() else base_dir / profile
+    return {**document, "cluster": {**cluster, "profile": str(profile_path)}}  # type: ignore[dict-item]
 
 
 def _with_load_file(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:

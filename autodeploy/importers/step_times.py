@@ -104,15 +104,15 @@ def _run(strategy: dict[str, int], rows: Sequence[TableRow]) -> MeasuredRun:
     if not times and not any(figures.values()):
         known = ", ".join((*TIME_COLUMNS, *FIGURES))
         raise bad_line(rows[0].line, Message("common.at_least_one_of", names=known))
-    found = steady([seconds for _, seconds in times]) if times else None
-    warm_up = found.warm_up if found else 0
+    steady_times = steady([seconds for _, seconds in times]) if times else None
+    warm_up = steady_times.warm_up if steady_times else 0
     speeds, flops = (figures[name][warm_up:] or figures[name] for name in FIGURES[:2])
     known_columns = {*TIME_COLUMNS, *FIGURES, *STRATEGY_COLUMNS, *ORDINALS}
     return MeasuredRun(
         source="step_times",
-        step_time_s=found.median if found else None,
-        step_time_spread=found.spread if found and found.iterations > 1 else None,
-        iterations=found.iterations if found else None,
+        step_time_s=steady_times.median if steady_times else None,
+        step_time_spread=steady_times.spread if steady_times and steady_times.iterations > 1 else None,
+        iterations=steady_times.iterations if steady_times else None,
         warm_up_iterations=warm_up,
         tokens_per_s_per_npu=statistics.median(speeds) if speeds else None,
         tflops_per_npu=statistics.median(flops) if flops else None,

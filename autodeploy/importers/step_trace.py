@@ -81,7 +81,7 @@ def read_step_trace(text: str) -> MeasuredRun:
 
 
 def _step(row: TableRow) -> dict[str, float]:
-    found = {}
+    times = {}
     for name in SHOWN:
         text = row.cells.get(name, "").strip()
         value = number(text, row.line, name) if text else 0.0
@@ -90,8 +90,8 @@ def _step(row: TableRow) -> dict[str, float]:
                 row.line,
                 Message("common.place", place=name, message=Message("field_fault.is_too_small", value=text[:40])),
             )
-        found[name] = value
-    return found
+        times[name] = value
+    return times
 
 
 def _median(steps: Sequence[dict[str, float]], name: str) -> float:

@@ -80,18 +80,18 @@ def _micro_batch(reader: KeyReader, stages: int) -> int:
 
 def _degrees(reader: KeyReader) -> dict[str, Any]:
     """Degrees by axis; `shard` None where it is what is left of the ranks."""
-    found: dict[str, Any] = {}
+    degrees: dict[str, Any] = {}
     for axis, key, field in (
         ("tp", "tensor_parallel_degree", "/strategy/tp"),
         ("pp", "pipeline_parallel_degree", "/strategy/pp"),
         ("cp", "context_parallel_degree", "/strategy/cp"),
         ("replicate", "data_parallel_replicate_degree", "/strategy/dp_replicate"),
     ):
-        found[axis] = reader.number(field, f"parallelism.{key}", least=1) or 1
+        degrees[axis] = reader.number(field, f"parallelism.{key}", least=1) or 1
     key = "parallelism.data_parallel_shard_degree"
     left = reader.raw(key) in (None, -1)
-    found["shard"] = None if left else reader.number("/cluster/num_npus", key, least=1)
-    return found
+    degrees["shard"] = None if left else reader.number("/cluster/num_npus", key, least=1)
+    return degrees
 
 
 def _context(reader: KeyReader, *, sparse: bool) -> str:
@@ -123,15 +123,15 @@ def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
     converters = {str(each) for each in given} if isinstance(given, list) else {str(given)}
     for name in sorted(converters - KNOWN):
         reader.log.unmodelled("/model/converters", name, Message("importers.not_predicted"))
-    found = {feature for feature, name in CONVERTERS if name in converters}
-    found -= set() if moe else {"grouped_gemm", "fused_operators"}
-    found |= {"fused_swiglu"} if "grouped_gemm" in found else set()
-    found |= set() if ROTARY in converters else {"unfused_rotary"}
+    switches = {feature for feature, name in CONVERTERS if name in converters}
+    switches -= set() if moe else {"grouped_gemm", "fused_operators"}
+    switches |= {"fused_swiglu"} if "grouped_gemm" in switches else set()
+    switches |= set() if ROTARY in converters else {"unfused_rotary"}
     if reader.take("/strategy/features", "parallelism.fsdp_reshard_after_forward") == "never":
-        found.add("keep_gathered")
+        switches.add("keep_gathered")
     if reader.take("/strategy/features", "optimizer.implementation") in ("foreach", "for-loop"):
-        found.add("unfused_optimizer")
-    return found
+        switches.add("unfused_optimizer")
+    return switches
 
 
 def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str, Any]:

@@ -151,14 +151,14 @@ def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[s
         return model_of([name], base_dir, reader.log, "/model/name")
     if kind in UNMODELLED_MODELS:
         raise UnsupportedError(not_modelled(kind, UNMODELLED_MODELS[kind]), path="/model/name")
-    found = preset_of_flavor(kind, flavor)
-    if found is None:
+    preset = preset_of_flavor(kind, flavor)
+    if preset is None:
         known = ", ".join(f"{each.name} {each.flavor}" for each in torchtitan_models())
         message = Message("importers.no_preset_for", names=f"{kind[:40]} {flavor[:40]}")
         raise UnsupportedError(message, path="/model/flavor", hint=Message("common.one_of", names=known))
-    reader.log.take("/model/flavor", "/model", found.preset)
-    model = load_preset(found.preset).model_dump(mode="json", exclude_unset=True)
-    modules = reader.number("/model/num_nextn_predict_layers", MODULES) if found.predicts else 0
+    reader.log.take("/model/flavor", "/model", preset.preset)
+    model = load_preset(preset.preset).model_dump(mode="json", exclude_unset=True)
+    modules = reader.number("/model/num_nextn_predict_layers", MODULES) if preset.predicts else 0
     return {**model, "num_nextn_predict_layers": modules or 0}
 
 
@@ -182,8 +182,8 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
         reader.log.unmodelled("/training/global_batch_size", batch, reason)
     elif batch is None:
         reader.log.doubt(field, "open", Message("importers.number_of_ranks_is_open"))
-    found: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}
-    found |= {} if batch is None else {"global_batch_size": batch}
+    training: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}
+    training |= {} if batch is None else {"global_batch_size": batch}
     for key in ("training.mixed_precision_param", "training.dtype"):
         if reader.raw(key) not in (None, *DTYPES):
             reader.fail(
@@ -193,14 +193,14 @@ def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None)
             )
     if reader.raw("training.dtype") == "bfloat16":
         reader.fail("training.dtype", Message("common.is_not_modelled_yet", what="bfloat16"), "float32")
-    found["precision"] = DTYPES[reader.take("/training/precision", "training.mixed_precision_param") or "bfloat16"]
+    training["precision"] = DTYPES[reader.take("/training/precision", "training.mixed_precision_param") or "bfloat16"]
     if reader.switch("/training/routing_imbalance", "debug.moe_force_load_balance"):
-        found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
+        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
     optimizer = reader.take("/training", "optimizer.name") or "AdamW"
     if str(optimizer).lower() != "adamw":
         reader.fail("optimizer.name", Message("common.is_not_modelled_yet", what=str(optimizer)[:40]), "AdamW")
     steps = reader.raw("training.steps")
     if isinstance(steps, int) and steps > 0 and batch is not None:
-        found["tokens"] = float(steps * batch * found["seq_length"])
+        training["tokens"] = float(steps * batch * training["seq_length"])
         reader.log.take("/training/steps", "/training/tokens", steps)
-    return found
+    return training

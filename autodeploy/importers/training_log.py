@@ -54,14 +54,16 @@ def read_training_log(text: str) -> MeasuredRun:
     batch = _last_batch(rows)
     used = [(line, fields) for line, fields in rows if _batch(line, fields) == batch]
     times = [positive(fields.get(MARK[:-1], ""), line, "elapsed time per iteration") * 1e-3 for line, fields in used]
-    found = steady(times)
-    speeds = [positive(f[_THROUGHPUT], line, "throughput") for line, f in used[found.warm_up :] if f.get(_THROUGHPUT)]
+    steady_times = steady(times)
+    speeds = [
+        positive(f[_THROUGHPUT], line, "throughput") for line, f in used[steady_times.warm_up :] if f.get(_THROUGHPUT)
+    ]
     return MeasuredRun(
         source="training_log",
-        step_time_s=found.median,
-        step_time_spread=found.spread if found.iterations > 1 else None,
-        iterations=found.iterations,
-        warm_up_iterations=found.warm_up,
+        step_time_s=steady_times.median,
+        step_time_spread=steady_times.spread if steady_times.iterations > 1 else None,
+        iterations=steady_times.iterations,
+        warm_up_iterations=steady_times.warm_up,
         tflops_per_npu=statistics.median(speeds) if speeds else None,
         peak_memory_gib=max(peaks) / MIB_PER_GIB if peaks else None,
         strategy={} if batch is None else {"global_batch_size": batch},

@@ -120,7 +120,7 @@ def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
             best, most = words, count
     if most < 3:
         best = [word for _, words in followed.commands for word in words]
-    found: dict[str, GivenFlag] = {}
+    overrides: dict[str, GivenFlag] = {}
     program = config = ""
     for word in best:
         text = word.text
@@ -130,15 +130,15 @@ def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
             line, column = followed.source.place(word.offset)
             runs = (Run(match[2], word.offset, word.unknown and match[2]),) if word.unknown in match[2] else ()
             value = Value(runs or (Run(match[2], word.offset),))
-            found[match[1]] = GivenFlag(match[1], (value,), line, column)
+            overrides[match[1]] = GivenFlag(match[1], (value,), line, column)
         elif not program and ("verl" in text or text.endswith(".py") or "main_" in text):
             program = text
-    if not any(key.startswith(SIGN) for key in found):
+    if not any(key.startswith(SIGN) for key in overrides):
         raise SpecError(
             Message("common.missing", word="verl.trainer"),
             hint=Message("importers.give_script_with_command"),
         )
-    return program or "verl.trainer.main_ppo", config, found
+    return program or "verl.trainer.main_ppo", config, overrides
 
 
 def _model_path(reader: OverrideReader) -> tuple[str, str]:
@@ -250,7 +250,7 @@ def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | 
     if quantised is not None and quantised not in PRECISIONS:
         reader.log.unmodelled(f"{ROLLOUT}.quantization", quantised, Message("importers.predicted_as", what="bf16"))
     eager = reader.switch(f"{ROLLOUT}.enforce_eager", f"{field}/mode", default=False)
-    found: dict[str, Any] = {
+    generation: dict[str, Any] = {
         "tp": reader.whole(f"{ROLLOUT}.tensor_model_parallel_size", f"{field}/tp", 2),
         "dp": reader.whole(f"{ROLLOUT}.data_parallel_size", f"{field}/dp", 1),
         "ep": reader.whole(f"{ROLLOUT}.expert_parallel_size", f"{field}/ep", 1),
@@ -268,7 +268,7 @@ def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | 
     reader.under(f"{ROLLOUT}.log_prob_")
     reader.under("actor_rollout_ref.ref.log_prob_")
     reader.under(f"{ROLLOUT}.max_model_len")
-    return {"generation": found} | ({"offload": offload} if offload else {})
+    return {"generation": generation} | ({"offload": offload} if offload else {})
 
 
 def _pack_tokens(reader: OverrideReader, cp: int) -> int | None:

@@ -25,11 +25,11 @@ class Distribution:
 
     def buckets(self) -> list[tuple[str, float]]:
         """Upper bound and how many values lie below it, as Prometheus takes them."""
-        found, below = [], 0
+        counts, below = [], 0
         for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
             below += count
-            found.append((str(bound), float(below)))
-        return found
+            counts.append((str(bound), float(below)))
+        return counts
 
 
 class SearchTally:

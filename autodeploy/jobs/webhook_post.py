@@ -29,8 +29,8 @@ class Refused(Exception):
 
 def resolve(host: str, port: int) -> list[str]:
     """The addresses of a name, each once, in the resolver's order."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 def post(

@@ -81,13 +81,13 @@ def _by_strategy(searched: Searched) -> tuple[Ints, Floats]:
 
 def _on_card_gib(searched: Searched, chosen: Ints, allocator_bytes: Floats) -> Floats:
     """Memory on the card of candidates whose allocators hold so many bytes [n]."""
-    found = np.zeros(len(chosen))
+    gib = np.zeros(len(chosen))
     for number in np.unique(searched.variant[chosen]).tolist():
         here = searched.variant[chosen] == number
         context = searched.contexts[number]
         beside = communication_bytes(searched.candidates.take(chosen[here]), context) + context.machine.runtime_bytes
-        found[here] = on_card_bytes(allocator_bytes[here], beside, context.machine.fragmentation) / GIB
-    return found
+        gib[here] = on_card_bytes(allocator_bytes[here], beside, context.machine.fragmentation) / GIB
+    return gib
 
 
 def _bound(searched: Searched, index: int, least_gib: float, ratio: float, mfu_of_a_second: float) -> StrategyBound:

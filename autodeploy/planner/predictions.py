@@ -105,8 +105,8 @@ def with_run(prepared: Prepared, plan: Plan, layouts_for: Callable[[int, int], t
         context = context_of_plan(there, layout.model_copy(update={"micro_batches": count}))
         candidate = candidate_for(context, layout.strategy)
         broken = broken_rules(candidate, context.facts, there.spec.search.target)[0]
-        found = predicted(layout.strategy, context, there.spec, there.identity).plan
-        return Step(found.step_time_s, found.peak_memory_gib, broken[0].text if broken else None)
+        plan = predicted(layout.strategy, context, there.spec, there.identity).plan
+        return Step(plan.step_time_s, plan.peak_memory_gib, broken[0].text if broken else None)
 
     link = float(prepared.context.machine.host.link_bytes_per_s)
     run = planned_run(prepared.spec, plan, step_of, host_link_bytes_per_s=link, layouts_for=layouts_for)
@@ -143,6 +143,6 @@ def timeline(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineT
 
         return timeline_rl(spec, strategy, slots=slots)
     prepared = prepare(spec)
-    found = estimated(strategy, context_for(prepared, strategy, None))
-    drawn = pipeline_timeline(found.priced, found.layout, slots=slots)
+    result = estimated(strategy, context_for(prepared, strategy, None))
+    drawn = pipeline_timeline(result.priced, result.layout, slots=slots)
     return rescaled_timeline(drawn, prepared.identity.measured)

@@ -82,8 +82,8 @@ def plan(
         return plan_rl(spec, UpdateSearch(stop), stop, search_id=search_id, created_at=created_at, started=started)
     if spec.search.objective == OBJECTIVE and phases_of(spec):
         part = partial(plan, progress=progress, should_cancel=stop)
-        found = plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
-        return _with_spares(spec, found, stop)
+        planned = plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
+        return _with_spares(spec, planned, stop)
     _check_phases(spec)
     prepared = _ended(lambda: with_best_batch(prepare(spec)), spec, stop, alone=alone)
     refuse_unsaved(spec, prepared.profile.vendor)
@@ -174,9 +174,9 @@ def _look(
 
 def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool) -> Found:
     """What a part gives without which there are no plans; whoever asks for plans alone is in no such hurry."""
-    found = part() if alone else stop.search(part)
-    if found is not None:
-        return found
+    result = part() if alone else stop.search(part)
+    if result is not None:
+        return result
     raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
 
 
@@ -216,9 +216,9 @@ def _price_of_target(prepared: Prepared, frontier: SearchState, stop: Deadline) 
     spec = prepared.spec
     if frontier.cancelled or _for_memory(spec) or budget_of(spec).quick <= budget_of(_usual(spec)).quick:
         return Unrestricted()
-    found = price_of_target(spec, prepared.profile, prepared.choice, frontier, budget_of(spec), stop)
-    best = found.best_step_time_s
-    return found if best is None else found.model_copy(update={"best_step_time_s": prepared.identity.ratio * best})
+    price = price_of_target(spec, prepared.profile, prepared.choice, frontier, budget_of(spec), stop)
+    best = price.best_step_time_s
+    return price if best is None else price.model_copy(update={"best_step_time_s": prepared.identity.ratio * best})
 
 
 def _for_memory(spec: Spec) -> bool:
@@ -239,8 +239,8 @@ def _with_runs(prepared: Prepared, result: PlanSet, stop: Deadline) -> PlanSet:
 
     plans = []
     for each in result.plans:
-        found = stop.describe(partial(with_run, prepared, each, layouts_for))
-        plans.append(each if found is None else found)
+        plan_with_run = stop.describe(partial(with_run, prepared, each, layouts_for))
+        plans.append(each if plan_with_run is None else plan_with_run)
     without = sum(1 for each in plans if each.run is None)
     if without and stop.interrupted and phases_of(prepared.spec):
         note = Message("planner.there_was_no_time_to_work_out_what", without=without, plans=len(plans))

@@ -108,10 +108,10 @@ def _with_layout(spec: Spec, strategy: Strategy, cards: int, dies_per_card: int)
 def _planned(spec: Spec, plan: Callable[[Spec], PlanSet]) -> tuple[Plan | None, str | None]:
     """The recommended plan, or why there is none."""
     try:
-        found = plan(spec)
+        result = plan(spec)
     except SpecError as error:
         return None, error.errors[0].message
-    return (found.plans[0], None) if found.plans else (None, Message("common.no_plan_fits"))
+    return (result.plans[0], None) if result.plans else (None, Message("common.no_plan_fits"))
 
 
 def _spare(spec: Spec, today: Plan, plan: Plan, vendor: str) -> SparePlan:

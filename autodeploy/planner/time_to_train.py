@@ -76,18 +76,18 @@ def plan_time_to_train(
     SpecError
         where no recovery can be planned.
     """
-    found, refused = [], []
+    planned, refused = [], []
     ways = list(_ways(spec))
     for place, (name, one) in enumerate(ways):
         if stop():
             break
         try:
-            found.append(_Way(name, plan(_in_time(one, stop, len(ways) - place), of=spec)))
+            planned.append(_Way(name, plan(_in_time(one, stop, len(ways) - place), of=spec)))
         except SpecError as error:
             refused.append(error)
-    if not found:
+    if not planned:
         raise refused[0] if refused else SearchCancelled
-    return _merged(spec, found, search_id=search_id, created_at=created_at, started=started)
+    return _merged(spec, planned, search_id=search_id, created_at=created_at, started=started)
 
 
 def _ways(spec: Spec) -> Iterator[tuple[str, Spec]]:
@@ -106,12 +106,12 @@ def _in_time(spec: Spec, stop: Deadline, left: int) -> Spec:
     return spec.model_copy(update={"search": search})
 
 
-def _merged(spec: Spec, found: list[_Way], *, search_id: str, created_at: str, started: float) -> PlanSet:
-    ranked = sorted(found, key=lambda way: way.days)
+def _merged(spec: Spec, ways: list[_Way], *, search_id: str, created_at: str, started: float) -> PlanSet:
+    ranked = sorted(ways, key=lambda way: way.days)
     first = ranked[0].result
     others = [way.result.plans[0] for way in ranked[1:] if way.result.plans]
     kept = (*first.plans[: max(1, spec.search.top_k - len(others))], *others)[: spec.search.top_k]
-    bound = _bound_days(spec, found)
+    bound = _bound_days(spec, ways)
     plans = tuple(_ranked(each, rank, kept, bound) for rank, each in enumerate(kept, start=1))
     gap = plans[0].gap if plans else None
     fastest = first.fastest
@@ -129,14 +129,14 @@ def _merged(spec: Spec, found: list[_Way], *, search_id: str, created_at: str, s
                 created_at=created_at,
             ),
             "status": "feasible" if plans else first.status,
-            "reproducible": all(way.result.reproducible for way in found),
+            "reproducible": all(way.result.reproducible for way in ways),
             "optimality": Optimality(
                 objective=OBJECTIVE, bound=bound, relaxation=RELAXATION if bound is not None else "", gap=gap
             ),
-            "counts": _counts(found),
+            "counts": _counts(ways),
             "timing": Timing(
-                enumerate_s=sum(way.result.timing.enumerate_s for way in found),
-                solve_s=sum(way.result.timing.solve_s for way in found),
+                enumerate_s=sum(way.result.timing.enumerate_s for way in ways),
+                solve_s=sum(way.result.timing.solve_s for way in ways),
                 total_s=time.monotonic() - started,
             ),
             "plans": plans,
@@ -153,9 +153,9 @@ def _ranked(plan: Plan, rank: int, kept: tuple[Plan, ...], bound: float | None) 
     return plan.model_copy(update={"rank": rank, "gap": gap, "explanation": explanation(plan, other)})
 
 
-def _bound_days(spec: Spec, found: list[_Way]) -> float | None:
+def _bound_days(spec: Spec, ways: list[_Way]) -> float | None:
     """Days that no plan falls below; None where a phase has a step of its own, or a search no bound."""
-    bounds = [way.result.optimality.bound for way in found if way.result.plans]
+    bounds = [way.result.optimality.bound for way in ways if way.result.plans]
     phases, batch = phases_of(spec), spec.training.global_batch_size
     own = spec.training.seq_length, (batch.value,)
     sizes = {(each.seq_length, tuple(s.global_batch for s in each.stretches)) for each in phases}
@@ -165,9 +165,9 @@ def _bound_days(spec: Spec, found: list[_Way]) -> float | None:
     return min(each for each in bounds if each is not None) * steps / DAY_S
 
 
-def _counts(found: list[_Way]) -> Counts:
+def _counts(ways: list[_Way]) -> Counts:
     """Of all searches together."""
-    counts = [way.result.counts for way in found]
+    counts = [way.result.counts for way in ways]
     rejected: dict[str, int] = {}
     for each in counts:
         for rule, number in each.rejected.items():

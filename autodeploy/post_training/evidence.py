@@ -53,8 +53,8 @@ def evidence_of_generation(how: RlStrategy, family: str, *, moe: bool) -> tuple[
     """
     families = {family.removesuffix("/own"), carried_from(family.removesuffix("/own"))}
     runs = [run for run in _published() if run.family in families]
-    found = [_evidence(PLACEMENT, how.placement, [run for run in runs if run.placement == how.placement])]
-    return (*found, *_of_engine(how.generation, runs, moe=moe))
+    evidence = [_evidence(PLACEMENT, how.placement, [run for run in runs if run.placement == how.placement])]
+    return (*evidence, *_of_engine(how.generation, runs, moe=moe))
 
 
 def _of_engine(layout: GenerationLayout, runs: list[_Run], *, moe: bool) -> Iterator[Evidence]:

@@ -136,10 +136,10 @@ def generation_part(
     InfeasibleRlError
         if the cards are no whole number of replicas, or no response fits beside the weights.
     """
-    found = generation_parts(model, profile, cluster, rl, layout, [case], overheads=overheads)[0]
-    if isinstance(found, InfeasibleRlError):
-        raise found
-    return found
+    part = generation_parts(model, profile, cluster, rl, layout, [case], overheads=overheads)[0]
+    if isinstance(part, InfeasibleRlError):
+        raise part
+    return part
 
 
 def generation_parts(
@@ -186,13 +186,13 @@ def generations(
     first = asked[0][0]
     generator, usable = _inside(generator_of(model, profile, device, first), adds), device.usable_hbm_bytes
     lengths, prompt = lengths_of(rl), rl.prompt_length.mean_tokens
-    found: list[GenerationPart | InfeasibleRlError | None] = [None] * len(asked)
+    answers: list[GenerationPart | InfeasibleRlError | None] = [None] * len(asked)
     places: dict[tuple[int, int, bool], list[tuple[int, _Place]]] = {}
     for number, (layout, case) in enumerate(asked):
         try:
             place = _place(generator.model, layout, rl, lengths, profile.devices_per_npu, case, model, usable)
         except InfeasibleRlError as error:
-            found[number] = error
+            answers[number] = error
             continue
         together = _together(rl, place.responses)
         for at, parts in enumerate(case.parts):
@@ -221,10 +221,10 @@ def generations(
         done.update((number, (made, row, place)) for row, (number, place) in enumerate(members))
     weights = generating_weights(model, first)
     for number, (layout, case) in enumerate(asked):
-        if found[number] is None:
+        if answers[number] is None:
             rows = [done[2 * number + at] for at in range(len(case.parts))]
-            found[number] = _part(generator, adds, layout, weights, lengths, rl, usable, rows)
-    return [each for each in found if each is not None]
+            answers[number] = _part(generator, adds, layout, weights, lengths, rl, usable, rows)
+    return [each for each in answers if each is not None]
 
 
 def limited_alike(layout: GenerationLayout) -> GenerationLayout:

@@ -34,8 +34,8 @@ class Overheads:
 @cache
 def _documents() -> dict[str, dict[str, Any]]:
     text = files("autodeploy.post_training").joinpath("framework_defaults.yaml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = YAML(typ="safe").load(text)
-    return found
+    documents: dict[str, dict[str, Any]] = YAML(typ="safe").load(text)
+    return documents
 
 
 def defaults_of(framework: str) -> dict[str, Any]:

@@ -52,10 +52,10 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
     SpecError
         if it can't have run as the record says.
     """
-    found: list[Diagnosis] = list(record.diagnoses)
+    diagnoses: list[Diagnosis] = list(record.diagnoses)
     known = defaults_of(record.framework)
-    rl = _training(record, known, found)
-    layout = _layout(record, known, rl, found)
+    rl = _training(record, known, diagnoses)
+    layout = _layout(record, known, rl, diagnoses)
     strategy = record.strategy.model_copy(update={"rl": None})
     profile, adds = profile_of(record.cluster), overheads or overheads_of(record.framework)
     try:
@@ -64,25 +64,25 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
         if error.rule != MEMORY_RULE or "recompute" in record.strategy.model_fields_set:
             raise
         strategy = strategy.model_copy(update={"recompute": Recompute(granularity="full")})
-        found.append(_note("/strategy/recompute", Message("post_training.not_published_read_as", value="full")))
+        diagnoses.append(_note("/strategy/recompute", Message("post_training.not_published_read_as", value="full")))
         step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds)
     if record.training.rl.response_length.mean_is_assumed:
         step = replace(step, half_width=hypot(step.half_width, MEAN_HALF_WIDTH))
-    return RlPrediction(record, rl, strategy, layout, step, tuple(found))
+    return RlPrediction(record, rl, strategy, layout, step, tuple(diagnoses))
 
 
 def _note(path: str, text: str) -> Diagnosis:
     return Diagnosis(path=path, text=text)
 
 
-def _training(record: RlRecord, known: Mapping[str, Any], found: list[Diagnosis]) -> RlTraining:
+def _training(record: RlRecord, known: Mapping[str, Any], diagnoses: list[Diagnosis]) -> RlTraining:
     rl = record.training.rl
     update: dict[str, Any] = {}
     share, prompt, response = float(known["mean_to_max"]), rl.prompt_length, rl.response_length
     if response.mean_is_assumed:
         mean = share * response.max_tokens
         update["response_length"] = response.model_copy(update={"mean": mean})
-        found.append(
+        diagnoses.append(
             _note(
                 "/training/rl/response_length/mean", Message("post_training.not_published_read_as", value=f"{mean:.0f}")
             )
@@ -90,7 +90,7 @@ def _training(record: RlRecord, known: Mapping[str, Any], found: list[Diagnosis]
     if prompt.mean is None:
         mean = share * prompt.max_tokens
         update["prompt_length"] = prompt.model_copy(update={"mean": mean})
-        found.append(
+        diagnoses.append(
             _note(
                 "/training/rl/prompt_length/mean", Message("post_training.not_published_read_as", value=f"{mean:.0f}")
             )
@@ -102,18 +102,18 @@ def _training(record: RlRecord, known: Mapping[str, Any], found: list[Diagnosis]
     if most_samples and "updates_per_step" not in rl.model_fields_set and rl.samples > most_samples:
         updates = gcd(rl.samples // most_samples, rl.prompts_per_step)
         update["updates_per_step"] = updates
-        found.append(
+        diagnoses.append(
             _note("/training/rl/updates_per_step", Message("post_training.not_published_read_as", value=updates))
         )
     return rl.model_copy(update=update)
 
 
-def _layout(record: RlRecord, known: Mapping[str, Any], rl: RlTraining, found: list[Diagnosis]) -> RlStrategy:
+def _layout(record: RlRecord, known: Mapping[str, Any], rl: RlTraining, diagnoses: list[Diagnosis]) -> RlStrategy:
     layout = record.layout
     update: dict[str, Any] = {}
     if layout.placement == "colocated" and "offload" not in layout.model_fields_set:
         update["offload"] = tuple(known["offload"])
-        found.append(
+        diagnoses.append(
             _note(
                 "/strategy/rl/offload",
                 Message("post_training.not_published_read_as", value=", ".join(known["offload"])),
@@ -122,7 +122,7 @@ def _layout(record: RlRecord, known: Mapping[str, Any], rl: RlTraining, found: l
     if layout.pack_tokens is None and "pack_tokens" not in layout.model_fields_set:
         longest = ceil(rl.prompt_length.mean_tokens + rl.response_length.max_tokens)
         update["pack_tokens"] = int(known["pack_samples"]) * record.strategy.micro_batch_size * longest
-        found.append(
+        diagnoses.append(
             _note(
                 "/strategy/rl/pack_tokens", Message("post_training.not_published_read_as", value=update["pack_tokens"])
             )
@@ -133,7 +133,7 @@ def _layout(record: RlRecord, known: Mapping[str, Any], rl: RlTraining, found: l
     if of_engine:
         update["generation"] = engine.model_copy(update=of_engine)
         for name, value in of_engine.items():
-            found.append(
+            diagnoses.append(
                 _note(f"/strategy/rl/generation/{name}", Message("post_training.not_published_read_as", value=value))
             )
     return layout.model_copy(update=update)

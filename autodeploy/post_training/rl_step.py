@@ -71,12 +71,12 @@ def rl_step(
     why: SpecError | None = None
     for generating in splits(cards, profile):
         try:
-            found = on(cards - generating, generating)
+            step = on(cards - generating, generating)
         except SpecError as error:
             why = why or error
             continue
-        if best is None or found.step_time_s < best.step_time_s:
-            best = found
+        if best is None or step.step_time_s < best.step_time_s:
+            best = step
     if best is None:
         if why is None:
             raise InfeasibleRlError(

@@ -75,7 +75,7 @@ def samples_of(rl: RlTraining, strategy: Strategy, dp: int, pack_tokens: int | N
     prompt = rl.prompt_length.mean_tokens
     update = rl.samples // rl.updates_per_step
     try:
-        found = packing(lengths_of(rl), prompt, None if pack_tokens is None else float(pack_tokens), update)
+        packed = packing(lengths_of(rl), prompt, None if pack_tokens is None else float(pack_tokens), update)
     except ValueError as error:
         most = ceil(prompt + lengths_of(rl).longest)
         raise InfeasibleRlError(
@@ -84,11 +84,11 @@ def samples_of(rl: RlTraining, strategy: Strategy, dp: int, pack_tokens: int | N
     at_once = dp * strategy.micro_batch_size
 
     def rows(samples: int) -> int:
-        return ceil(round(found.packs * samples, 6) / at_once) * at_once
+        return ceil(round(packed.packs * samples, 6) / at_once) * at_once
 
-    tokens = update * found.tokens / rows(update)
-    full = pack_tokens if pack_tokens is not None else ceil(found.longest)
-    return Samples(found, max(1, round(tokens)), full, rows(rl.samples), rows(update))
+    tokens = update * packed.tokens / rows(update)
+    full = pack_tokens if pack_tokens is not None else ceil(packed.longest)
+    return Samples(packed, max(1, round(tokens)), full, rows(rl.samples), rows(update))
 
 
 def update_training(samples: Samples) -> TrainingSpec:

@@ -288,7 +288,7 @@ def _result(
 def counted(rl: RlTraining, step_time_s: float) -> dict[str, float]:
     """Tokens a second of all cards, by the three rules of counting."""
     lengths, prompt = lengths_of(rl), rl.prompt_length
-    found = tokens_per_s(
+    rates = tokens_per_s(
         rl.samples,
         step_time_s,
         prompt_mean=prompt.mean_tokens,
@@ -296,11 +296,11 @@ def counted(rl: RlTraining, step_time_s: float) -> dict[str, float]:
         response_mean=lengths.mean,
         response_max=lengths.longest,
     )
-    return {rule: float(rate) for rule, rate in found.items()}
+    return {rule: float(rate) for rule, rate in rates.items()}
 
 
 def _notes(generation: GenerationPart, rl: RlTraining) -> tuple[Note, ...]:
-    found = [Note(kind, text) for kind, text in generation.generator.assumed().items()]
+    notes = [Note(kind, text) for kind, text in generation.generator.assumed().items()]
     if rl.response_length.mean_is_assumed:
-        found.append(Note("mean_absent", Message("post_training.no_mean_response_length_is_given_all_responses")))
-    return tuple(found)
+        notes.append(Note("mean_absent", Message("post_training.no_mean_response_length_is_given_all_responses")))
+    return tuple(notes)

@@ -134,10 +134,10 @@ def update_part(
     come over its link each step. So do the states of policy and critic, in turn, where both do not fit.
     """
     asked = [(strategy, pack_tokens)]
-    (found,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features)
-    if isinstance(found, SpecError):
-        raise found
-    return found
+    (part,) = update_parts(model, profile, cluster, rl, asked, npus=npus, features=features)
+    if isinstance(part, SpecError):
+        raise part
+    return part
 
 
 def update_parts(
@@ -163,10 +163,10 @@ def update_parts(
     return _then(full, trainers.parts)
 
 
-def _then(found: Sequence[A | SpecError], step: Callable[[list[A]], list[B | SpecError]]) -> list[B | SpecError]:
+def _then(results: Sequence[A | SpecError], step: Callable[[list[A]], list[B | SpecError]]) -> list[B | SpecError]:
     """What a step makes of all that is not refused yet; refusals stay where they are."""
-    made = iter(step([each for each in found if not isinstance(each, SpecError)]))
-    return [each if isinstance(each, SpecError) else next(made) for each in found]
+    made = iter(step([each for each in results if not isinstance(each, SpecError)]))
+    return [each if isinstance(each, SpecError) else next(made) for each in results]
 
 
 @dataclass(frozen=True)
@@ -217,14 +217,14 @@ class _Trainers:
 
     def fullest(self, read: Sequence[_Read], *, within_memory: bool) -> list[tuple[_Read, PhaseCost] | SpecError]:
         """With the cost of the fullest packs."""
-        found: list[tuple[_Read, PhaseCost] | SpecError] = []
+        results: list[tuple[_Read, PhaseCost] | SpecError] = []
         for one, costs in zip(read, _priced([each.full for each in read]), strict=True):
             if isinstance(costs, SpecError):
-                found.append(costs)
+                results.append(costs)
                 continue
             peak, limit = float(np.max(costs[0].estimated.estimate.card_bytes)), one.full.context.limit_bytes
-            found.append(training_too_large(peak, limit) if within_memory and peak > limit else (one, costs[0]))
-        return found
+            results.append(training_too_large(peak, limit) if within_memory and peak > limit else (one, costs[0]))
+        return results
 
     def parts(self, full: Sequence[tuple[_Read, PhaseCost]]) -> list[UpdatePart | SpecError]:
         """With the cost of mean packs."""
@@ -287,10 +287,10 @@ def _priced(asked: Sequence[Phases]) -> list[list[PhaseCost] | SpecError]:
     alike: dict[tuple[object, ...], list[int]] = {}
     for row, phases in enumerate(asked):
         alike.setdefault(priced_by(phases.context), []).append(row)
-    found: dict[int, list[PhaseCost] | SpecError] = {}
+    costs: dict[int, list[PhaseCost] | SpecError] = {}
     for rows in alike.values():
-        found.update(zip(rows, phase_costs_together([asked[row] for row in rows]), strict=True))
-    return [found[row] for row in range(len(asked))]
+        costs.update(zip(rows, phase_costs_together([asked[row] for row in rows]), strict=True))
+    return [costs[row] for row in range(len(asked))]
 
 
 def fitted_to(strategy: Strategy, model: ModelSpec) -> Strategy:
@@ -343,7 +343,7 @@ def _weights(model: ModelSpec, trained: PhaseCost) -> WeightLayout:
 
 def _half_width(trained: PhaseCost) -> float:
     """Relative half width of the 80 % interval of training's time: that of pre-training runs like it."""
-    found = trained.estimated
-    context = found.context
-    run = run_in_context(found.candidate, context, context.features)
+    estimate = trained.estimated
+    context = estimate.context
+    run = run_in_context(estimate.candidate, context, context.features)
     return math.expm1(Z80 * spread_of(context.family, run).log_sigma)

@@ -19,13 +19,13 @@ LEAST_PART = 0.01  # of the step, that is told
 
 def validate_rl(records: Sequence[RlRecord]) -> list[RlRow]:
     """Every step beside its prediction, in order; one that can't be predicted is skipped with its reason."""
-    found = []
+    rows = []
     for record in records:
         try:
-            found.append(_row(predict_rl(record)))
+            rows.append(_row(predict_rl(record)))
         except SpecError as error:
-            found.append(RlRow(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error)))
-    return found
+            rows.append(RlRow(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error)))
+    return rows
 
 
 def speed_error(prediction: RlPrediction) -> float:

@@ -103,12 +103,12 @@ def fit_probe(profile: Profile, probe: ProbeFile) -> ProbeFit:
     changes: list[Change] = []
     after = before
     if points and paths:
-        found = fit(parameters, linear, noise / np.sqrt(weights), upper=upper, iterations=ITERATIONS)
-        scatter = np.maximum(noise, _scatter(kinds, weights, found.residuals))
-        found = fit(parameters, linear, scatter / np.sqrt(weights), upper=upper, iterations=ITERATIONS)
-        after = found.residuals
+        fitted = fit(parameters, linear, noise / np.sqrt(weights), upper=upper, iterations=ITERATIONS)
+        scatter = np.maximum(noise, _scatter(kinds, weights, fitted.residuals))
+        fitted = fit(parameters, linear, scatter / np.sqrt(weights), upper=upper, iterations=ITERATIONS)
+        after = fitted.residuals
         changes = [
-            _change(profile, found, number, path, old[number], upper[number]) for number, path in enumerate(paths)
+            _change(profile, fitted, number, path, old[number], upper[number]) for number, path in enumerate(paths)
         ]
     changes += _direct(profile, probe)
     source = f"probe of {probe.device.name}, {probe.ranks} ranks, torch {probe.versions.get('torch', '')}".strip()
@@ -145,13 +145,13 @@ def _paths(profile: Profile, probe: ProbeFile, points: Sequence[Measurement]) ->
     if all(point.kernel.startswith(LOOP) for point in points if point.kind == "grouped_gemm"):
         names = [name for name in names if not name.startswith(GROUPED)]
     waves = profile.efficiency["gemm_units"] > 0.0
-    found = [f"efficiency.{name}" for name in names if not (waves and name == "gemm_mn_half")]
+    paths = [f"efficiency.{name}" for name in names if not (waves and name == "gemm_mn_half")]
     machine = probed_machine(profile, probe)
     for number, tier in enumerate(machine.tiers):
         crossing = [p for p in points if p.kind == "collective" and _crosses(p, machine, number)]
         if crossing:
-            found += [f"{tier.name}.{name}" for name in LINK_NUMBERS]
-    return [path for path in found if path in profile.quantities and profile.quantity(path).value > 0.0]
+            paths += [f"{tier.name}.{name}" for name in LINK_NUMBERS]
+    return [path for path in paths if path in profile.quantities and profile.quantity(path).value > 0.0]
 
 
 def _crosses(point: Measurement, machine: Any, tier: int) -> bool:
@@ -193,31 +193,31 @@ def _weights(points: Sequence[Measurement]) -> Floats:
     What no plan needs counts little beside what they do; messages of all sizes draw the curve of a link.
     """
     seconds = np.array([point.count * point.median for point in points], dtype=np.float64)
-    found = np.ones(len(points))
+    weights = np.ones(len(points))
     for kind in {point.kind for point in points}:
         inside = np.array([point.kind == kind for point in points])
         needed = inside & (seconds > 0.0)
         if needed.any():
             share = seconds / seconds[needed].mean()
-            found[inside] = np.clip(share[inside], LEAST_WEIGHT, MOST_WEIGHT)
+            weights[inside] = np.clip(share[inside], LEAST_WEIGHT, MOST_WEIGHT)
             if kind != "collective":
-                found[inside & ~needed] = UNNEEDED_WEIGHT
-    return found
+                weights[inside & ~needed] = UNNEEDED_WEIGHT
+    return weights
 
 
 def _scatter(kinds: Sequence[str], weights: Floats, residuals: Floats) -> Floats:
     """How far the measurements of each one's kind lie from the curve: what the curve can't follow is no evidence."""
-    found = np.zeros(len(kinds))
+    scatter = np.zeros(len(kinds))
     for kind in set(kinds):
         inside = np.array([each == kind for each in kinds])
-        found[inside] = np.sqrt(np.average(residuals[inside] ** 2, weights=weights[inside]))
-    return found
+        scatter[inside] = np.sqrt(np.average(residuals[inside] ** 2, weights=weights[inside]))
+    return scatter
 
 
-def _change(profile: Profile, found: Fit, number: int, path: str, old: float, upper: float) -> Change:
-    moved = float(found.log_factors[number])
-    touched = int(np.count_nonzero(np.abs(found.jacobian[:, number]) > 1e-6))
-    sigmas = moved / found.parameters[number].prior_sigma
+def _change(profile: Profile, fitted: Fit, number: int, path: str, old: float, upper: float) -> Change:
+    moved = float(fitted.log_factors[number])
+    touched = int(np.count_nonzero(np.abs(fitted.jacobian[:, number]) > 1e-6))
+    sigmas = moved / fitted.parameters[number].prior_sigma
     unit = profile.quantity(path).unit
     return Change(path, unit, float(old), float(old * np.exp(moved)), sigmas, touched, moved > upper - 1e-3)
 
@@ -227,23 +227,23 @@ def _direct(profile: Profile, probe: ProbeFile) -> list[Change]:
     by_kind: dict[str, list[Measurement]] = {}
     for point in probe.measurements:
         by_kind.setdefault(point.kind, []).append(point)
-    found: dict[str, tuple[float, int]] = {}
+    measured: dict[str, tuple[float, int]] = {}
     if launches := by_kind.get("launch"):
         issue = float(np.median([each.median for each in launches])) * 1e6
         if probe.device.asynchronous:
-            found["host.issue_us_per_op"] = issue, len(launches)
+            measured["host.issue_us_per_op"] = issue, len(launches)
         else:  # who computes also issues: an operator's fixed cost
-            found["fixed_costs.cube_op_us"] = found["fixed_costs.vector_op_us"] = issue, len(launches)
+            measured["fixed_costs.cube_op_us"] = measured["fixed_costs.vector_op_us"] = issue, len(launches)
     if waits := by_kind.get("synchronisation"):
         wait = float(np.median([each.median for each in waits])) * 1e6
-        found["host.sync_us"] = (wait if probe.device.asynchronous else 0.0), len(waits)
+        measured["host.sync_us"] = (wait if probe.device.asynchronous else 0.0), len(waits)
     if copies := by_kind.get("host_link"):
         rates = [each.size("bytes") / each.median / 1e9 for each in copies]
-        found["host.host_link_gb_per_s"] = max(rates), len(copies)
+        measured["host.host_link_gb_per_s"] = max(rates), len(copies)
     if probe.device.runtime_bytes > 0.0:
-        found["memory.runtime_gib"] = probe.device.runtime_bytes / 2**30, 1
+        measured["memory.runtime_gib"] = probe.device.runtime_bytes / 2**30, 1
     changes = []
-    for path, (new, count) in found.items():
+    for path, (new, count) in measured.items():
         old = profile.quantity(path).value
         sigmas = float(np.log(new / old)) / HOST_SIGMA if old > 0.0 and new > 0.0 else 0.0
         changes.append(Change(path, profile.quantity(path).unit, old, new, sigmas, count))
@@ -251,10 +251,10 @@ def _direct(profile: Profile, probe: ProbeFile) -> list[Change]:
 
 
 def _agreements(points: Sequence[Measurement], before: Floats, after: Floats) -> tuple[Agreement, ...]:
-    found = []
+    agreements = []
     for kind in dict.fromkeys(point.kind for point in points):
         inside = np.array([point.kind == kind for point in points])
-        found.append(
+        agreements.append(
             Agreement(
                 kind,
                 int(inside.sum()),
@@ -263,4 +263,4 @@ def _agreements(points: Sequence[Measurement], before: Floats, after: Floats) ->
                 float(after[inside].mean()),
             )
         )
-    return tuple(found)
+    return tuple(agreements)

@@ -58,17 +58,17 @@ def facts() -> CpuFacts:
     return CpuFacts(lines.get("model name") or platform.machine(), cores, memory, clock, wide)
 
 
-def profile_yaml(found: CpuFacts, processes: int = 1) -> str:
+def profile_yaml(cpu: CpuFacts, processes: int = 1) -> str:
     """`profile_document` as the text of a file."""
-    heading = f"{found.title}: made by `autodeploy profiles this-machine`; rates are bounds until a probe is read."
-    return profile_text(profile_document(found, processes), heading)
+    heading = f"{cpu.title}: made by `autodeploy profiles this-machine`; rates are bounds until a probe is read."
+    return profile_text(profile_document(cpu, processes), heading)
 
 
-def profile_document(found: CpuFacts, processes: int = 1) -> dict[str, Any]:
+def profile_document(cpu: CpuFacts, processes: int = 1) -> dict[str, Any]:
     """The profile of a machine on which `processes` ranks share the cores and the memory, as its YAML says it."""
-    cores = max(1, found.cores // processes)
-    peak = cores * found.clock_mhz * 1e6 * TURBO * found.flops_per_cycle / 1e12
-    memory = found.memory_bytes / processes / 2**30
+    cores = max(1, cpu.cores // processes)
+    peak = cores * cpu.clock_mhz * 1e6 * TURBO * cpu.flops_per_cycle / 1e12
+    memory = cpu.memory_bytes / processes / 2**30
 
     def assumed(value: float, unit: str, note: str = "") -> dict[str, Any]:
         told = {"note": note} if note else {}
@@ -85,7 +85,7 @@ def profile_document(found: CpuFacts, processes: int = 1) -> dict[str, Any]:
 
     return {
         "name": NAME,
-        "title": f"{found.title}, {processes} x {cores} cores",
+        "title": f"{cpu.title}, {processes} x {cores} cores",
         "family": NAME,
         "vendor": "CPU",
         "default_device": DEVICE,
@@ -115,7 +115,7 @@ def profile_document(found: CpuFacts, processes: int = 1) -> dict[str, Any]:
         "host": {
             "cores_per_device": said(cores, "cores"),
             "host_link_gb_per_s": assumed(10.0, "GB/s", "host and device are one"),
-            "host_memory_gib_per_node": said(found.memory_bytes / 2**30, "GiB"),
+            "host_memory_gib_per_node": said(cpu.memory_bytes / 2**30, "GiB"),
             "issue_us_per_op": assumed(0.0, "us", "the device issues its own operators: part of their fixed cost"),
             "sync_us": assumed(0.0, "us", "nothing runs beside the host"),
         },

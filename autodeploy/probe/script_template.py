@@ -110,9 +110,9 @@ class Machine:
         """The values of all ranks, on every rank."""
         if self.world == 1:
             return [value]
-        found = [None] * self.world
-        self.dist.all_gather_object(found, value, group=self.control)
-        return found
+        gathered = [None] * self.world
+        self.dist.all_gather_object(gathered, value, group=self.control)
+        return gathered
 
     def wait(self):
         """Until the device has done all that it was given."""

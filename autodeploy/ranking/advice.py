@@ -145,11 +145,11 @@ class Adviser:
             self._peaks |= {id(each): maker.card_bytes(each) for each in made}
             if any(self._p_fits(each) >= level for each in (*self._best, *made)):
                 break
-        found = self._responses(made)
-        if found is None:
+        answers = self._responses(made)
+        if answers is None:
             return None
         pool = [*self._best, *made]
-        advice = self._ranked(pool, known.joined(found), level)
+        advice = self._ranked(pool, known.joined(answers), level)
         return self._in_full(advice, maker)
 
     def _in_full(self, advice: Advice, maker: RoomyPlans) -> Advice:
@@ -160,10 +160,10 @@ class Adviser:
         for each in advice.weighed[:NUM_REFINED]:
             if each.row < len(self._best) or (self._should_cancel is not None and self._should_cancel()):
                 continue
-            found = maker.refined(each.solved, self._budget.effort)
-            if found is not each.solved:
-                pool[each.row] = found
-                self._peaks[id(found)] = maker.card_bytes(found)
+            refined = maker.refined(each.solved, self._budget.effort)
+            if refined is not each.solved:
+                pool[each.row] = refined
+                self._peaks[id(refined)] = maker.card_bytes(refined)
                 better.append(each.row)
         if not better:
             return advice
@@ -173,7 +173,7 @@ class Adviser:
     def _ranked(self, pool: Sequence[Solved], answers: Responses, level: float) -> Advice:
         fits = np.array([self._p_fits(each) for each in pool])
         unproven = [self._rests_on(each) for each in pool]
-        found = regret_order(
+        order = regret_order(
             answers.at(self._box.draws(DRAWS)),
             answers.nominal,
             fits,
@@ -184,11 +184,11 @@ class Adviser:
         )
         weighed = (
             Weighed(
-                pool[row], float(fits[row]), unproven[row], found.regret.get(row), float(found.expected_s[row]), row
+                pool[row], float(fits[row]), unproven[row], order.regret.get(row), float(order.expected_s[row]), row
             )
-            for row in found.order
+            for row in order.order
         )
-        return Advice(tuple(weighed), answers, found.least_p_fits)
+        return Advice(tuple(weighed), answers, order.least_p_fits)
 
     def _picks(self, rows: Ints, worlds: Sequence[World], level: float) -> list[int]:
         """Candidates to make plans of that leave room: in no order that matters, but always the same."""
@@ -196,7 +196,7 @@ class Adviser:
         fit = [each for each in self._best if self._p_fits(each) >= level]
         known = [self._number(each) for each in fit]
         # Of most of them the search has looked at a template only, whatever room that leaves.
-        found = dict.fromkeys(each.index for each in self._best[: max(LEAST_FASTEST, round(FASTEST * scale))])
+        picks = dict.fromkeys(each.index for each in self._best[: max(LEAST_FASTEST, round(FASTEST * scale))])
         estimates = estimates_in(
             worlds,
             self._searched,
@@ -209,15 +209,15 @@ class Adviser:
         for world, seconds in zip(worlds, estimates or (), strict=estimates is not None):
             if world:
                 count = max(1, round(ELSEWHERE * scale))
-                found |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=known))
+                picks |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=known))
                 continue
             others = [int(self._outlines[each.index]) for each in fit]
             count = max(0, max(self._top_k + MORE, OUTLINES) - len(set(others)))
-            found |= dict.fromkeys(first_of_each(rows, seconds, self._outlines, count, without=others))
+            picks |= dict.fromkeys(first_of_each(rows, seconds, self._outlines, count, without=others))
             least = self._rest_on_least(rows, seconds)
             count = max(1, round(PROVEN * scale))
-            found |= dict.fromkeys(first_of_each(rows[least], seconds[least], self._outer, count, without=known))
-        return list(found)
+            picks |= dict.fromkeys(first_of_each(rows[least], seconds[least], self._outer, count, without=known))
+        return list(picks)
 
     def _rest_on_least(self, rows: Ints, seconds: Floats) -> Ints:
         """Of candidates that fit, those with the fewest degrees and words that no run has [some of rows]."""

@@ -32,9 +32,9 @@ def best_batch(spec: Spec, profile: Profile, context: Context) -> int:
 
 def round_batches(batch: int, world: int, tolerance: float) -> list[int]:
     """The roundest batches within a relative tolerance: multiples of the ranks and of large powers of two."""
-    found = set()
+    batches = set()
     for unit in (world, *(2**k for k in range(1, 14))):
         for value in (batch // unit * unit, -(-batch // unit) * unit):
             if value > 0 and value != batch and abs(value - batch) <= tolerance * batch:
-                found.add(value)
-    return sorted(found, key=lambda v: (-(v & -v), abs(v - batch)))[:LOOKED_AT]
+                batches.add(value)
+    return sorted(batches, key=lambda v: (-(v & -v), abs(v - batch)))[:LOOKED_AT]

@@ -67,13 +67,13 @@ def chosen(frontier: SearchState, advice: Advice | None, search: SearchSpec) -> 
 
 def weighed(plan: Plan, advice: Advice | None, solved: Solved, ratio: float) -> Plan:
     """A plan with how it stands in the ranking by risk; ratio: of measured times to predicted ones."""
-    found = None if advice is None else next((each for each in advice.weighed if each.solved is solved), None)
-    if found is None:
+    standing = None if advice is None else next((each for each in advice.weighed if each.solved is solved), None)
+    if standing is None:
         return plan
     return plan.model_copy(
         update={
-            "expected_step_time_s": ratio * found.expected_s,
-            "regret_p80_pct": None if found.regret is None else 100.0 * found.regret,
+            "expected_step_time_s": ratio * standing.expected_s,
+            "regret_p80_pct": None if standing.regret is None else 100.0 * standing.regret,
         }
     )
 
@@ -122,8 +122,8 @@ def valley_of(searched: Searched, order: Sequence[Solved], ranked: Sequence[Plan
     """How flat the ground around the fastest plan is."""
     if not ranked:
         return None
-    found = [
+    plans = [
         Found(plan.plan_id, solved.index, plan.step_time_s, len(unproven_in(plan.evidence)))
         for plan, solved in zip(ranked, order, strict=True)
     ]
-    return valley(searched.candidates, searched.swept.repaired_s, found)
+    return valley(searched.candidates, searched.swept.repaired_s, plans)

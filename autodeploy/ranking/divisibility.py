@@ -47,22 +47,22 @@ def divisibility_warnings(context: Context, near: NearRates, repaired_s: Floats)
     if here <= 0.0:
         return []
     batches = [
-        (found / here - 1.0, Message("ranking.global_batch_of_instead_of", batch=batch, now=context.global_batch))
-        for batch, found in near.batches.items()
+        (others / here - 1.0, Message("ranking.global_batch_of_instead_of", batch=batch, now=context.global_batch))
+        for batch, others in near.batches.items()
     ]
     cards = [
         (
-            found * count / (here * context.num_npus) - 1.0,
+            others * count / (here * context.num_npus) - 1.0,
             Message("ranking.cards_instead_of", cards=count, now=context.num_npus),
         )
-        for count, found in near.cards.items()
+        for count, others in near.cards.items()
     ]
     best = [max(options, default=(0.0, "")) for options in (batches, cards)]
-    found = [text for gain, text in best if gain > MIN_GAIN]
-    if not found:
+    others = [text for gain, text in best if gain > MIN_GAIN]
+    if not others:
         return []
     gain = max(gain for gain, _ in best)
-    return [f"the batch divides badly among the cards: {' or '.join(found)} would train up to {gain:.0%} faster"]
+    return [f"the batch divides badly among the cards: {' or '.join(others)} would train up to {gain:.0%} faster"]
 
 
 def _rate(step_s: Floats, context: Context) -> float:
@@ -82,12 +82,12 @@ def best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:
 
 def _near_batches(batch: int, world: int) -> list[int]:
     """Round batches within 5 %: multiples of large powers of two and of the ranks' own factors."""
-    found = set()
+    batches = set()
     for unit in (world, *(2**k for k in range(5, 11))):
         for value in (batch // unit * unit, -(-batch // unit) * unit):
             if value > 0 and value != batch and abs(value - batch) <= 0.05 * batch:
-                found.add(value)
-    return sorted(found, key=lambda v: (-(v & -v), abs(v - batch)))[:2]
+                batches.add(value)
+    return sorted(batches, key=lambda v: (-(v & -v), abs(v - batch)))[:2]
 
 
 def _near_cards(cards: int, per_node: int) -> list[int]:

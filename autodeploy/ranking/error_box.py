@@ -86,19 +86,19 @@ def error_box(profile: Profile, context: Context) -> ErrorBox:
 
 def _times(root: Floats, points: Floats) -> Floats:
     """L x of every point [count, numbers], term by term: the same sums on every machine."""
-    found = np.zeros_like(points)
+    times = np.zeros_like(points)
     for j in range(len(root)):
-        found += points[:, j : j + 1] * root[:, j]
-    return found
+        times += points[:, j : j + 1] * root[:, j]
+    return times
 
 
 def _solved(root: Floats, points: Floats) -> Floats:
     """x with L x = point, of every point [count, numbers]."""
-    found = points.copy()
+    solved = points.copy()
     for j in range(len(root)):
-        found[:, j] /= root[j, j]
-        found[:, j + 1 :] -= found[:, j : j + 1] * root[j + 1 :, j]
-    return found
+        solved[:, j] /= root[j, j]
+        solved[:, j + 1 :] -= solved[:, j : j + 1] * root[j + 1 :, j]
+    return solved
 
 
 def _root(covariance: Floats) -> Floats:

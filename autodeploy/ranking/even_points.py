@@ -28,10 +28,10 @@ def even_points(count: int, dimensions: int) -> npt.NDArray[np.float64]:
 @cache
 def _primes(count: int) -> tuple[int, ...]:
     """The first prime numbers."""
-    found: list[int] = []
+    primes: list[int] = []
     number = 2
-    while len(found) < count:
-        if all(number % prime for prime in found):
-            found.append(number)
+    while len(primes) < count:
+        if all(number % prime for prime in primes):
+            primes.append(number)
         number += 1
-    return tuple(found)
+    return tuple(primes)

@@ -19,10 +19,10 @@ MIN_TOLD_COST: Final = 0.01
 def bets_of(advice: RiskAdvice) -> tuple[Bet, ...]:
     """What the fastest plan has to be right about, and what each bet costs where it is lost; the dearest first."""
     fastest, chosen = advice.fastest, advice.weighed[0]
-    found = [*_unproven_bets(fastest, chosen), *_memory_bet(advice, fastest)]
+    bets = [*_unproven_bets(fastest, chosen), *_memory_bet(advice, fastest)]
     if fastest.row != chosen.row:
-        found += _number_bets(advice, fastest, chosen)
-    return tuple(sorted(found, key=lambda bet: (-(bet.cost_pct or 0.0), bet.name)))
+        bets += _number_bets(advice, fastest, chosen)
+    return tuple(sorted(bets, key=lambda bet: (-(bet.cost_pct or 0.0), bet.name)))
 
 
 def _unproven_bets(fastest: Considered, chosen: Considered) -> list[Bet]:
@@ -54,7 +54,7 @@ def _memory_bet(advice: RiskAdvice, fastest: Considered) -> list[Bet]:
 def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) -> list[Bet]:
     """Numbers that at one end cost the fastest plan more than the recommended one."""
     answers = advice.responses
-    found = []
+    bets = []
     for number, uncertain in enumerate(answers.box.numbers):
         costs = [
             float(np.expm1(side[fastest.row, number] - side[chosen.row, number]))
@@ -64,5 +64,5 @@ def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) ->
         if cost >= MIN_TOLD_COST:
             key = "ranking.number_at_its_low_end" if costs[0] >= costs[1] else "ranking.number_at_its_high_end"
             text = Message(key, number=uncertain.meaning)
-            found.append(Bet(kind="number", name=uncertain.name, text=text, cost_pct=round(100.0 * cost, 3)))
-    return found
+            bets.append(Bet(kind="number", name=uncertain.name, text=text, cost_pct=round(100.0 * cost, 3)))
+    return bets

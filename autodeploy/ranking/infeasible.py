@@ -67,7 +67,7 @@ def _least_gib(spec: Spec, profile: Profile, context: Context) -> float:
 
 def _memory_changes(spec: Spec, profile: Profile, context: Context) -> list[NearestChange]:
     """More cards, then looser limits of the spec: only what the sweep shows to fit is named."""
-    found = []
+    changes = []
     batch = context.global_batch
     nodes = max(1, context.num_npus // profile.npus_per_node)
     # Blocks name the nodes that there are: more of them stand in a cluster without blocks.
@@ -78,17 +78,17 @@ def _memory_changes(spec: Spec, profile: Profile, context: Context) -> list[Near
         if seconds is not None:
             change = f"cluster.num_npus: {count + spec.cluster.spare_npus}"
             change += ", no cluster.blocks" if spec.cluster.blocks else ""
-            found.append(
+            changes.append(
                 NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
             )
             break
     for change, search in _looser(spec.search):
         seconds = _fits(spec, profile, context.num_npus, batch, search)
         if seconds is not None:
-            found.append(
+            changes.append(
                 NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
             )
-    return found
+    return changes
 
 
 def _looser(search: SearchSpec) -> list[tuple[str, SearchSpec]]:
@@ -116,14 +116,14 @@ def _rule_changes(spec: Spec, profile: Profile, context: Context, choice: Featur
     cards = spec.cluster.num_npus or sum(b.nodes for b in spec.cluster.blocks or ()) * profile.npus_per_node
     cards -= spec.cluster.spare_npus
     batch = spec.training.global_batch_size.value
-    found = []
+    changes = []
     for change, search in _looser(spec.search):
         if (seconds := _fits(spec, profile, cards, batch, search)) is not None:
-            found.append(
+            changes.append(
                 NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
             )
     lifted = pins_to_lift(spec.search, context, profile, choice)
-    if not found and lifted:
+    if not changes and lifted:
         search = spec.search.model_copy(
             update={
                 field: {axis: v for axis, v in getattr(spec.search, field).items() if axis not in lifted}
@@ -132,16 +132,16 @@ def _rule_changes(spec: Spec, profile: Profile, context: Context, choice: Featur
         )
         if (seconds := _fits(spec, profile, cards, batch, search)) is not None:
             change = Message("ranking.search_without_what_it_says_of", names=" and ".join(lifted))
-            found.append(
+            changes.append(
                 NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
             )
     for value in sorted({-(-batch // unit) * unit for unit in (2, 4, 8, 16, 32, 64, 128, 256)} - {batch}):
         if (seconds := _fits(spec, profile, cards, value)) is not None:
-            found.append(
+            changes.append(
                 NearestChange(
                     change=f"training.global_batch_size: {value}",
                     effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"),
                 )
             )
             break
-    return found
+    return changes

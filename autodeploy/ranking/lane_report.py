@@ -60,8 +60,8 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
     priced = list(islice(layer_inputs(context, candidates.take(np.asarray([index]))), kinds))
     for layer, count in priced:
         table, features = layer.table, layer.features
-        found = layer_times(layer)
-        times, exchanged = found.busiest, found.exchanged
+        layer_s = layer_times(layer)
+        times, exchanged = layer_s.busiest, layer_s.exchanged
         for op in table.operators:
             seconds[class_of(op.name, op.kind)] += count * _both_s(times[op.name])
         for back in calls:
@@ -73,7 +73,7 @@ def lane_report(candidates: Candidates, context: Context, index: int) -> LaneRep
         waits = scalar_at(np.asarray(table.synchronisations), 0)
         if waits and not features.sync_free:
             synchronisations += count * waits
-            restart, queued = synchronisation_s(layer, found)
+            restart, queued = synchronisation_s(layer, layer_s)
             event = max(event, _event_s(context, waits, restart, queued) / waits)
     total, layers = sum(seconds.values()), context.model.num_hidden_layers
     compiled, launch_s = priced[0][0].features.compiled, context.machine.host.issue_s
@@ -96,5 +96,5 @@ def _both_s(time: OperatorTime) -> float:
 def _event_s(context: Context, waits: float, restart_s: np.ndarray, queued_s: np.ndarray) -> float:
     """Seconds that the synchronisations of a layer expose on a device that is otherwise busy."""
     sync = context.machine.host.sync_s
-    found = exposed_host_s(waits * sync, np.inf, waits, sync, restart_s=restart_s, queued_s=queued_s)
-    return scalar_at(found, 0)
+    exposed_s = exposed_host_s(waits * sync, np.inf, waits, sync, restart_s=restart_s, queued_s=queued_s)
+    return scalar_at(exposed_s, 0)

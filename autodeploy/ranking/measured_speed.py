@@ -107,12 +107,12 @@ def _runs_of(overlay: dict[str, Any], work: str) -> list[OwnRun]:
     """The runs of this work that an overlay was fitted to; what anybody else wrote there is none."""
     report = overlay.get("report")
     rows = report.get(MEASURED) if isinstance(report, dict) else None
-    found = []
+    own_runs = []
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and row.get("work") == work:
             with suppress(ValidationError):
-                found.append(OwnRun.model_validate(row))
-    return found
+                own_runs.append(OwnRun.model_validate(row))
+    return own_runs
 
 
 def _of_runs(runs: list[OwnRun], spec: Spec, profile: Profile, context: Context) -> Rescaled | None:
@@ -121,8 +121,8 @@ def _of_runs(runs: list[OwnRun], spec: Spec, profile: Profile, context: Context)
         return None
     fastest = min(runs, key=lambda run: run.step_time_s)
     features = frozenset(fastest.strategy.features) or context.features
-    found = _predicted_s(spec, profile, fastest.strategy, features, context)
-    return _ratio(fastest.step_time_s, found, fastest.run, "a run stored for this cluster")
+    predicted_s = _predicted_s(spec, profile, fastest.strategy, features, context)
+    return _ratio(fastest.step_time_s, predicted_s, fastest.run, "a run stored for this cluster")
 
 
 def _of_recipes(spec: Spec, profile: Profile, context: Context) -> Rescaled | None:
@@ -136,8 +136,8 @@ def _of_recipes(spec: Spec, profile: Profile, context: Context) -> Rescaled | No
     assert recipe.measured_step_time_s is not None
     there = _as_it_ran(recipe, spec)
     features = frozenset(recipe.strategy.features) | unnamed_features(recipe.profile)
-    found = _predicted_s(there, profile_of(there.cluster), recipe.strategy, features, context)
-    return _ratio(recipe.measured_step_time_s, found, recipe.measured.record, recipe.short_source)
+    predicted_s = _predicted_s(there, profile_of(there.cluster), recipe.strategy, features, context)
+    return _ratio(recipe.measured_step_time_s, predicted_s, recipe.measured.record, recipe.short_source)
 
 
 def _is_same_work(recipe: PublicRecipe, spec: Spec, profile: Profile, context: Context) -> bool:

@@ -25,7 +25,7 @@ def memory_menu(classes: StepClasses, context: Context, index: int, layout: Layo
 
     Of a swap what its transfers take from device memory counts, and what the passes of the same layer do not hide.
     """
-    found = []
+    items = []
     for number, step in enumerate(classes.layers):
         for name, cost in step.cost.choices.items():
             saved = scalar_at(cost.saved_bytes, index)
@@ -43,8 +43,8 @@ def memory_menu(classes: StepClasses, context: Context, index: int, layout: Layo
                 gib_per_ms=saved / GIB / (1e3 * added) if added > 0.0 else None,
                 used_layers=_used(layout, name, step.name, number),
             )
-            found.append(((step.name, added / saved, name), item))
-    return tuple(item for _, item in sorted(found, key=itemgetter(0)))
+            items.append(((step.name, added / saved, name), item))
+    return tuple(item for _, item in sorted(items, key=itemgetter(0)))
 
 
 def _exposed_s(step: StepClass, swap_bytes: float, context: Context, index: int) -> float:

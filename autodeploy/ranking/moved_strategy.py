@@ -123,14 +123,14 @@ def _turned(strategy: Strategy, context: Context) -> Iterator[list[_Turned]]:
     )
     changes = [[(option, _fields(strategy, option.strategy)) for option in knob] for knob in knobs]
     for count in range(1, MOST_CHANGED + 1):
-        found = []
+        turned = []
         for some in combinations(changes, count):
             for changed in product(*some):
                 fields = {name: value for _, changed_fields in changed for name, value in changed_fields.items()}
                 words = tuple(word for option, _ in changed for word in option.changes)
                 far = count, sum(option.far[1] for option, _ in changed)
-                found.append(_Turned(strategy.model_copy(update=fields), words, far))
-        yield sorted(found, key=lambda each: each.far)
+                turned.append(_Turned(strategy.model_copy(update=fields), words, far))
+        yield sorted(turned, key=lambda each: each.far)
 
 
 def _fields(before: Strategy, after: Strategy) -> dict[str, object]:
@@ -142,14 +142,14 @@ def _fields(before: Strategy, after: Strategy) -> dict[str, object]:
 
 def _pipelines(strategy: Strategy, layers: int) -> list[_Turned]:
     """Other numbers of stages, and the plain schedule of as many chunks for one that pairs."""
-    found = [_with_stages(strategy, pp, layers) for pp in STAGES if pp != strategy.pp and pp <= layers + 2]
+    turned = [_with_stages(strategy, pp, layers) for pp in STAGES if pp != strategy.pp and pp <= layers + 2]
     kind = kinds.schedule(strategy.schedule)
     if kind.pairs:
         chunks = strategy.vpp if kind.chunks is None else kind.chunks
         plain = kinds.plain(chunks)
         changed = strategy.model_copy(update={"schedule": plain.name, "vpp": chunks, "layers_per_stage": None})
-        found.append(_Turned(changed, (f"schedule: {kind.name} -> {plain.name}",), (1, 1.0)))
-    return found
+        turned.append(_Turned(changed, (f"schedule: {kind.name} -> {plain.name}",), (1, 1.0)))
+    return turned
 
 
 def _with_stages(strategy: Strategy, pp: int, layers: int) -> _Turned:
@@ -192,7 +192,7 @@ def _dispatchers(strategy: Strategy) -> list[_Turned]:
 def _sizes(strategy: Strategy, name: str, sizes: tuple[int, ...]) -> list[_Turned]:
     """Other sizes of that name; a micro batch only becomes smaller."""
     own = int(getattr(strategy, name))
-    found = []
+    turned = []
     for size in sizes:
         if size == own or (name == "micro_batch_size" and size > own):
             continue
@@ -200,8 +200,8 @@ def _sizes(strategy: Strategy, name: str, sizes: tuple[int, ...]) -> list[_Turne
         if name == "tp" and strategy.etp == own > 1:
             changed = changed.model_copy(update={"etp": size})
         # Tensor parallelism and experts are what a recipe is about: they give way last.
-        found.append(_Turned(changed, (f"{name}: {own} -> {size}",), (1, 2.0 + abs(log2(size / own)))))
-    return found
+        turned.append(_Turned(changed, (f"{name}: {own} -> {size}",), (1, 2.0 + abs(log2(size / own)))))
+    return turned
 
 
 def _divides(strategy: Strategy, context: Context) -> bool:
@@ -242,7 +242,7 @@ def _choices(strategy: Strategy) -> frozenset[str]:
 def _plan(strategy: Strategy, context: Context, spec: Spec, identity: Identity) -> Plan | None:
     """The plan of a strategy; None where it can't be simulated or does not fit."""
     try:
-        found = estimated(strategy, context)
-        return described(found, strategy, spec, identity) if fits(found.estimate, found.context) else None
+        estimate = estimated(strategy, context)
+        return described(estimate, strategy, spec, identity) if fits(estimate.estimate, estimate.context) else None
     except SpecError:
         return None

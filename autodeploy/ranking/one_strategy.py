@@ -26,21 +26,21 @@ class Predicted(Estimated):
 
 def predicted(strategy: Strategy, context: Context, spec: Spec, identity: Identity) -> Predicted:
     """The plan of a strategy, legal or not, fitting or not; as `estimated`."""
-    found, slopes = estimated_with_slopes(strategy, context, factors_of(context))
-    plan = _described(found, strategy, spec, identity, slopes)
-    return Predicted(found.estimate, found.context, found.candidate, found.classes, found.layout, plan)
+    result, slopes = estimated_with_slopes(strategy, context, factors_of(context))
+    plan = _described(result, strategy, spec, identity, slopes)
+    return Predicted(result.estimate, result.context, result.candidate, result.classes, result.layout, plan)
 
 
-def described(found: Estimated, strategy: Strategy, spec: Spec, identity: Identity) -> Plan:
+def described(result: Estimated, strategy: Strategy, spec: Spec, identity: Identity) -> Plan:
     """The plan of a strategy that is estimated."""
-    slopes = slopes_of(found.candidate, found.context, [found.layout])[0]
-    return _described(found, strategy, spec, identity, slopes)
+    slopes = slopes_of(result.candidate, result.context, [result.layout])[0]
+    return _described(result, strategy, spec, identity, slopes)
 
 
-def _described(found: Estimated, strategy: Strategy, spec: Spec, identity: Identity, slopes: Floats) -> Plan:
-    context, candidate = found.context, found.candidate
+def _described(result: Estimated, strategy: Strategy, spec: Spec, identity: Identity, slopes: Floats) -> Plan:
+    context, candidate = result.context, result.candidate
     full = strategy.model_copy(update={"dp": int(candidate.dp[0])})
     plan = plan_of_estimate(
-        found.estimate, full, candidate, found.classes, context, found.layout, spec, identity, slopes
+        result.estimate, full, candidate, result.classes, context, result.layout, spec, identity, slopes
     )
     return plan.model_copy(update={"rank": 1})

@@ -63,7 +63,7 @@ class _Swept:
 
     def estimates(self, world: World) -> Floats:
         """Step times in a world [rows]; inf where there was no time."""
-        found = np.full(len(self.rows), np.inf)
+        estimates = np.full(len(self.rows), np.inf)
         variants = self.searched.variant[self.rows]
         for variant in np.unique(variants).tolist():
             if self.stopped():
@@ -71,32 +71,32 @@ class _Swept:
             mine = np.flatnonzero(variants == variant)
             context = self.searched.contexts[variant]
             there = replace(context_in(context, self.box.numbers, world), limit_bytes=self.limit_bytes(context))
-            found[mine] = sweep(self.searched.candidates.take(self.rows[mine]), there, parts=False).repaired_s
-        return found
+            estimates[mine] = sweep(self.searched.candidates.take(self.rows[mine]), there, parts=False).repaired_s
+        return estimates
 
 
 def bad_worlds(answers: Responses, count: int) -> list[World]:
     """The worlds in which one number, of the most influential, is where the first plan falls farthest behind."""
     order = np.argsort(-answers.influence(), kind="stable")[:count]
     ends = answers.box.ends()
-    found: list[World] = []
+    worlds: list[World] = []
     for number in order.tolist():
         behind = [
             moved[0] - (answers.nominal + moved).min() for moved in (answers.low[:, number], answers.high[:, number])
         ]
-        found.append(ends[2 * number + int(behind[1] >= behind[0])])
-    return found
+        worlds.append(ends[2 * number + int(behind[1] >= behind[0])])
+    return worlds
 
 
 def first_of_each(rows: Ints, seconds: Floats, outer: Ints, count: int, *, without: Sequence[int] = ()) -> list[int]:
     """The first `count` candidates by their time, one of each outer strategy; none of the outer strategies left out."""
     seen = set(without)
-    found: list[int] = []
+    firsts: list[int] = []
     for place in np.argsort(seconds, kind="stable").tolist():
         number = int(outer[rows[place]])
-        if len(found) == count or not np.isfinite(seconds[place]):
+        if len(firsts) == count or not np.isfinite(seconds[place]):
             break
         if number not in seen:
             seen.add(number)
-            found.append(int(rows[place]))
-    return found
+            firsts.append(int(rows[place]))
+    return firsts

@@ -18,8 +18,8 @@ def pareto_set(plans: Iterable[Plan], ranked: Sequence[Plan]) -> tuple[ParetoPoi
     Plans are compared by the time of a token, since their batches may differ.
     """
     ranks = {plan.plan_id: plan.rank for plan in ranked}
-    found = list(plans)
-    best = [plan for plan in found if not any(_beats(other, plan) for other in found)]
+    points = list(plans)
+    best = [plan for plan in points if not any(_beats(other, plan) for other in points)]
     unique = {plan.plan_id: plan for plan in sorted(best, key=lambda p: (-p.tokens_per_s, p.plan_id))}
     return tuple(
         ParetoPoint(

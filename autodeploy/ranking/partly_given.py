@@ -130,11 +130,11 @@ def explain_partly_given(
     ----------
     search : `planner.plan`. predicted : the plan of a strategy as it stands. best : plans with everything free.
     """
-    found = search(asked.pinned(asked.axes), alone=True)
-    if not found.plans:
-        return _ruled_out(asked, found)
+    answer = search(asked.pinned(asked.axes), alone=True)
+    if not answer.plans:
+        return _ruled_out(asked, answer)
     result = best()
-    plan = _better(found.plans[0], result, asked.axes)
+    plan = _better(answer.plans[0], result, asked.axes)
     whole = asked.as_given(plan)
     if whole is not None:
         stands = predicted(whole)
@@ -148,11 +148,11 @@ def explain_partly_given(
     )
 
 
-def _better(found: Plan, result: PlanSet, axes: Mapping[Axis, AxisValue]) -> Plan:
+def _better(answered: Plan, result: PlanSet, axes: Mapping[Axis, AxisValue]) -> Plan:
     """This plan, or the first of the answer with these axes; always that where it is recommended for being safe."""
     ranked = next((each for each in result.plans if _has(each, axes)), None)
     if ranked is None:
-        return found
+        return answered
     averse = result.risk is not None and result.risk.risk == "averse"
     if averse and ranked.plan_id == result.plans[0].plan_id:
         return ranked
@@ -162,20 +162,20 @@ def _better(found: Plan, result: PlanSet, axes: Mapping[Axis, AxisValue]) -> Pla
         expected = plan.step_time_s if plan.expected_step_time_s is None else plan.expected_step_time_s
         return plan.p_fits is not None and plan.p_fits < least, expected
 
-    return min((ranked, found), key=key)
+    return min((ranked, answered), key=key)
 
 
 def _has(plan: Plan, axes: Mapping[Axis, AxisValue]) -> bool:
     return all(getattr(plan.strategy, name) == value for name, value in axes.items())
 
 
-def _ruled_out(asked: Asked, found: PlanSet) -> WhyNot:
+def _ruled_out(asked: Asked, answer: PlanSet) -> WhyNot:
     """Which rules leave nothing, or that nothing fits, and what comes nearest."""
-    counts, spec = found.counts, asked.pinned(asked.axes)
+    counts, spec = answer.counts, asked.pinned(asked.axes)
     choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
     context = choice_context(spec, asked.profile, choice)
     if counts.enumerated > sum(counts.rejected.values()):
-        late = not found.reproducible and spec.search.mode == "reproducible"
+        late = not answer.reproducible and spec.search.mode == "reproducible"
         message = Message("ranking.search_ran_out_of_time") if late else missing_memory(spec, asked.profile, context)
         return WhyNot(
             rule=None if late else "memory",
@@ -219,12 +219,12 @@ def _nearest_with(asked: Asked, kept: Mapping[Axis, AxisValue]) -> tuple[tuple[f
     """(axes changed, sum of |log2 ratio|, s), the change in words, s; None where nothing fits with what is kept."""
     spec = asked.pinned(kept)
     choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
-    found = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
-    fits = np.flatnonzero(found.swept.template_fits)
-    seconds = asked.ratio * found.swept.repaired_s
+    space = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
+    fits = np.flatnonzero(space.swept.template_fits)
+    seconds = asked.ratio * space.swept.repaired_s
     if not len(fits):
         return None
-    candidates = found.candidates.take(fits)
+    candidates = space.candidates.take(fits)
     changed, distance = np.zeros(len(fits)), np.zeros(len(fits))
     freed = [name for name in asked.axes if name not in kept]
     for name in freed:

@@ -48,8 +48,8 @@ def plain_start(spec: Spec, profile: Profile, context: Context, identity: Identi
         return plan
     choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
     _, *fewer = of_sizes(spec, profile, choice, context)
-    found = (_plain_start_on(spec, profile, each, identity) for each in fewer)
-    return next((plan for plan in found if plan is not None), None)
+    starts = (_plain_start_on(spec, profile, each, identity) for each in fewer)
+    return next((plan for plan in starts if plan is not None), None)
 
 
 def _plain_start_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:

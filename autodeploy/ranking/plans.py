@@ -166,53 +166,53 @@ def _names(stages: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
     return tuple(sorted({ChoiceKey.of(key).name for stage in stages for key in stage}))
 
 
-def plans_of_solved(found: Sequence[Solved], spec: Spec, identity: Identity, *, beside: bool = False) -> list[Plan]:
+def plans_of_solved(solved: Sequence[Solved], spec: Spec, identity: Identity, *, beside: bool = False) -> list[Plan]:
     """The plans of solved candidates. beside: by two processes."""
     # One process describes all together: a batch of one takes as long as one of many, and neither changes a number.
-    halves = halves_of(len(found)) if beside else [range(len(found))]
-    described = by_two(_Describer(found, spec, identity), _Describer.plans, halves, beside=beside, should_cancel=None)
+    halves = halves_of(len(solved)) if beside else [range(len(solved))]
+    described = by_two(_Describer(solved, spec, identity), _Describer.plans, halves, beside=beside, should_cancel=None)
     plans = {
         row: plan
         for half, some in zip(halves, described or (), strict=True)
         for row, plan in zip(half, some, strict=True)
     }
-    return [plans[row] for row in range(len(found))]
+    return [plans[row] for row in range(len(solved))]
 
 
 class _Describer:
     """Describes solved candidates of a spec."""
 
-    def __init__(self, found: Sequence[Solved], spec: Spec, identity: Identity) -> None:
-        self._found, self._spec, self._identity = found, spec, identity
+    def __init__(self, solved: Sequence[Solved], spec: Spec, identity: Identity) -> None:
+        self._solved, self._spec, self._identity = solved, spec, identity
         self.stopped: Callable[[], bool] = lambda: False
 
     def plans(self, some: range) -> list[Plan]:
         """The plans of some of them; how uncertain they are is computed for all of one context together."""
-        found = [self._found[row] for row in some]
-        laid_out = _laid_out(found)
+        chosen = [self._solved[row] for row in some]
+        laid_out = _laid_out(chosen)
         layouts = [layout for _, layout in laid_out]
         slopes: dict[int, Floats] = {}
-        for context, rows in by_context(found):
-            together = concatenate([found[row].candidate for row in rows])
+        for context, rows in by_context(chosen):
+            together = concatenate([chosen[row].candidate for row in rows])
             slopes |= dict(zip(rows, slopes_of(together, context, [layouts[row] for row in rows]), strict=True))
         return [plan_of(*of, self._spec, self._identity, slopes[row]) for row, of in enumerate(laid_out)]
 
 
-def layouts_of_solved(found: Sequence[Solved]) -> list[Layout]:
+def layouts_of_solved(solved: Sequence[Solved]) -> list[Layout]:
     """Where the layers of candidates' plans are, and what they recompute or swap."""
-    return [layout for _, layout in _laid_out(found)]
+    return [layout for _, layout in _laid_out(solved)]
 
 
-def strategies_of_solved(found: Sequence[Solved]) -> list[tuple[Strategy, float]]:
+def strategies_of_solved(solved: Sequence[Solved]) -> list[tuple[Strategy, float]]:
     """The strategies of candidates' plans with their step times [s], without all else that a plan says."""
     return [
         (strategy_of(one.candidate, one.context, layout), estimate_layout(one, layout).step_time_s)
-        for one, layout in _laid_out(found)
+        for one, layout in _laid_out(solved)
     ]
 
 
-def _laid_out(found: Sequence[Solved]) -> list[tuple[Priced, Layout]]:
-    return [(priced, _layout_of(each, priced)) for each, priced in zip(found, priced_together(found), strict=True)]
+def _laid_out(solved: Sequence[Solved]) -> list[tuple[Priced, Layout]]:
+    return [(priced, _layout_of(each, priced)) for each, priced in zip(solved, priced_together(solved), strict=True)]
 
 
 def _layout_of(solved: Solved, priced: Priced) -> Layout:
@@ -320,10 +320,10 @@ def fits(estimate: Estimate, context: Context) -> bool:
 
 def _stages(estimate: Estimate, layout: Layout) -> tuple[Stage, ...]:
     pp, _vpp = layout.layers.shape[:2]
-    found = []
+    stages = []
     for stage in range(pp):
         kinds = {name: float(values[stage]) / GIB for name, values in estimate.memory.items()}
-        found.append(
+        stages.append(
             Stage(
                 layers=tuple(int(x) for x in layout.layers[stage].sum(axis=-1)),
                 holds=estimate.holds[stage],
@@ -334,4 +334,4 @@ def _stages(estimate: Estimate, layout: Layout) -> tuple[Stage, ...]:
                 total_gib=float(estimate.card_bytes[stage]) / GIB,
             )
         )
-    return tuple(found)
+    return tuple(stages)

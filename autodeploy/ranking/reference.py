@@ -37,15 +37,15 @@ def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Ide
     """
     for recipe in _nearest(recipes_for(spec.model, profile), spec, context)[:MOST_RECIPES]:
         features = frozenset(recipe.strategy.features) | unnamed_features(spec.cluster.profile)
-        found = moved(recipe.strategy, features, context, spec, profile, identity)
-        if found is not None:
-            return _labelled(found, PUBLIC_RECIPE, _of_recipe(recipe))
+        start = moved(recipe.strategy, features, context, spec, profile, identity)
+        if start is not None:
+            return _labelled(start, PUBLIC_RECIPE, _of_recipe(recipe))
     if spec.strategy is not None:
         named = frozenset(spec.strategy.features)
         features = named | unnamed_features(spec.cluster.profile) if named else context.features
-        found = moved(spec.strategy, features, context, spec, profile, identity)
-        if found is not None:
-            return _labelled(found, YOUR_SCRIPT, Message("ranking.strategy_that_spec_brought"))
+        start = moved(spec.strategy, features, context, spec, profile, identity)
+        if start is not None:
+            return _labelled(start, YOUR_SCRIPT, Message("ranking.strategy_that_spec_brought"))
     plan = plain_start(spec, profile, context, identity)
     if plan is None:
         return None
@@ -88,6 +88,6 @@ def _of_recipe(recipe: PublicRecipe) -> str:
     )
 
 
-def _labelled(found: Moved, label: str, source: str) -> Plan:
-    text = Message("ranking.changed_here", source=source, changes=", ".join(found.changes)) if found.changes else source
-    return found.plan.model_copy(update={"label": label, "explanation": text})
+def _labelled(start: Moved, label: str, source: str) -> Plan:
+    text = Message("ranking.changed_here", source=source, changes=", ".join(start.changes)) if start.changes else source
+    return start.plan.model_copy(update={"label": label, "explanation": text})

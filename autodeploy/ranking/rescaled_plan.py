@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 STEP_TIME_TOLERANCE = 1e-6
 
 
-def rescaled(plan: Plan, found: Rescaled | None) -> Plan:
+def rescaled(plan: Plan, rescaling: Rescaled | None) -> Plan:
     """The plan with its times multiplied by the ratio and its rates divided by it; the plan itself without one.
 
     Shares, memory and what a single operator or event takes on the host stay.
     """
-    if found is None:
+    if rescaling is None:
         return plan
-    ratio = found.ratio
+    ratio = rescaling.ratio
     breakdown = Breakdown(**{part: ratio * getattr(plan.breakdown, part) for part in PARTS})
     step, mfu = ratio * plan.step_time_s, plan.mfu / ratio
     return plan.model_copy(
         update={
-            "rescaled": found,
+            "rescaled": rescaling,
             "step_time_s": step,
             "tokens_per_s": plan.tokens_per_s / ratio,
             "tokens_per_s_per_npu": plan.tokens_per_s_per_npu / ratio,
@@ -60,35 +60,40 @@ def rescaled(plan: Plan, found: Rescaled | None) -> Plan:
     )
 
 
-def at_level(plan: Plan, found: Rescaled | None) -> Plan:
+def at_level(plan: Plan, rescaling: Rescaled | None) -> Plan:
     """A plan of other cards at the level of the measured run, where nobody measured on its own: see `rescaled`."""
-    return rescaled(plan, found) if plan.rescaled is None else plan
+    return rescaled(plan, rescaling) if plan.rescaled is None else plan
 
 
 SLOT_TIMES = ("start_s", "end_s", "compute_s", "communication_s", "host_s")
 
 
-def rescaled_timeline(timeline: PipelineTimeline, found: Rescaled | None) -> PipelineTimeline:
+def rescaled_timeline(timeline: PipelineTimeline, rescaling: Rescaled | None) -> PipelineTimeline:
     """The timeline with every instant multiplied by the ratio."""
-    if found is None:
+    if rescaling is None:
         return timeline
     slots = (
-        slot.model_copy(update={name: found.ratio * getattr(slot, name) for name in SLOT_TIMES})
+        slot.model_copy(update={name: rescaling.ratio * getattr(slot, name) for name in SLOT_TIMES})
         for slot in timeline.slots
     )
     stages = (
-        stage.model_copy(update={name: found.ratio * seconds for name, seconds in stage}) for stage in timeline.stages
+        stage.model_copy(update={name: rescaling.ratio * seconds for name, seconds in stage})
+        for stage in timeline.stages
     )
-    times = {"makespan_s": found.ratio * timeline.makespan_s, "step_time_s": found.ratio * timeline.step_time_s}
+    times = {"makespan_s": rescaling.ratio * timeline.makespan_s, "step_time_s": rescaling.ratio * timeline.step_time_s}
     return timeline.model_copy(update={**times, "slots": tuple(slots), "stages": tuple(stages)})
 
 
-def slower_than_measured(plans: Sequence[Plan], found: Rescaled | None) -> tuple[str, ...]:
+def slower_than_measured(plans: Sequence[Plan], rescaling: Rescaled | None) -> tuple[str, ...]:
     """That the measured run is faster than the first of the plans is predicted to be, where it is."""
-    if found is None or not plans or plans[0].step_time_s <= (1.0 + STEP_TIME_TOLERANCE) * found.measured_step_time_s:
+    if (
+        rescaling is None
+        or not plans
+        or plans[0].step_time_s <= (1.0 + STEP_TIME_TOLERANCE) * rescaling.measured_step_time_s
+    ):
         return ()
-    took, first = found.measured_step_time_s, plans[0].step_time_s
-    return (Message("ranking.measured_run_took_s_step_less_than_s", run=found.run, took=took, first=first),)
+    took, first = rescaling.measured_step_time_s, plans[0].step_time_s
+    return (Message("ranking.measured_run_took_s_step_less_than_s", run=rescaling.run, took=took, first=first),)
 
 
 def _times(ratio: float, value: float | None) -> float | None:

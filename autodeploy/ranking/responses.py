@@ -58,12 +58,12 @@ class Responses:
 
     def replaced(self, rows: Sequence[int], by: Responses) -> Responses:
         """With other answers for the plans at some rows."""
-        found = []
+        replaced = []
         for mine, theirs in ((self.nominal, by.nominal), (self.low, by.low), (self.high, by.high)):
             values = mine.copy()
             values[list(rows)] = theirs
-            found.append(values)
-        return Responses(self.box, *found)
+            replaced.append(values)
+        return Responses(self.box, *replaced)
 
 
 def _half_widths(box: ErrorBox) -> Floats:
@@ -78,11 +78,11 @@ def responses(
     worlds: list[World] = [{}, *box.ends()]
     worker = _Timed(solved, box, worlds, should_cancel or (lambda: False))
     parts = _parts_of(box, worlds) if beside else [list(range(len(worlds)))]
-    found = by_two(worker, _Timed.times, parts, beside=beside, should_cancel=should_cancel)
-    if found is None or worker.stopped():
+    halves = by_two(worker, _Timed.times, parts, beside=beside, should_cancel=should_cancel)
+    if halves is None or worker.stopped():
         return None
     times = np.empty((len(solved), len(worlds)))
-    for part, mine in zip(parts, found, strict=True):
+    for part, mine in zip(parts, halves, strict=True):
         times[:, part] = mine
     return responses_of(box, times)
 

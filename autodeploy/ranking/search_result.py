@@ -160,15 +160,15 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
 
 
 def _described(
-    found: Sequence[Solved], spec: Spec, identity: Identity, deadline: Deadline, *, hurried: bool
+    solutions: Sequence[Solved], spec: Spec, identity: Identity, deadline: Deadline, *, hurried: bool
 ) -> list[Plan]:
     """The documents of plans; in a hurry one after the other, as many as there is time for."""
     if not hurried:
-        together = deadline.describe(lambda: plans_of_solved(found, spec, identity, beside=cores() > 1))
+        together = deadline.describe(lambda: plans_of_solved(solutions, spec, identity, beside=cores() > 1))
         if together is not None:
             return together
     documents: list[Plan] = []
-    for solved in found:
+    for solved in solutions:
         one = deadline.last(partial(plans_of_solved, [solved], spec, identity))
         if one is None:
             break
@@ -249,10 +249,10 @@ def _relaxation(frontier: SearchState, objective: str) -> str:
     return plan.relaxation if plan.bound_s <= frontier.open_bound_s else frontier.relaxation
 
 
-def _status(found: bool, proved: bool, cancelled: bool) -> Status:
+def _status(any_plan: bool, proved: bool, cancelled: bool) -> Status:
     if cancelled:
         return "cancelled"
-    if not found:
+    if not any_plan:
         return "infeasible"
     return "optimal" if proved else "feasible"
 

@@ -18,20 +18,20 @@ def solved_strategies(searched: Searched, frontier: SearchState, ratio: float) -
 
     ratio : of a measured over its predicted step time, by which predictions are multiplied.
     """
-    found = frontier.found
-    contexts = [searched.context_of(one.index) for one in found]
+    solved = frontier.found
+    contexts = [searched.context_of(one.index) for one in solved]
     axes = [
         axes_asked(searched.candidates.axes_at(one.index), moe=context.model.is_moe)
-        for one, context in zip(found, contexts, strict=True)
+        for one, context in zip(solved, contexts, strict=True)
     ]
     names = list(dict.fromkeys(name for row in axes for name in row))
-    step_s = [ratio * one.step_s for one in found]
+    step_s = [ratio * one.step_s for one in solved]
     return SolvedStrategies(
         axes={name: tuple(row.get(name) for row in axes) for name in names},
-        dp=tuple(int(searched.candidates.dp[one.index]) for one in found),
+        dp=tuple(int(searched.candidates.dp[one.index]) for one in solved),
         num_npus=tuple(context.num_npus for context in contexts),
         step_time_s=tuple(_short(seconds) for seconds in step_s),
-        peak_memory_gib=tuple(_short(one.card_bytes / GIB) for one in found),
+        peak_memory_gib=tuple(_short(one.card_bytes / GIB) for one in solved),
         mfu=tuple(
             _short(mfu_of_a_second(context) / seconds) for context, seconds in zip(contexts, step_s, strict=True)
         ),

@@ -68,10 +68,10 @@ def _order_of(place: int, count: int) -> np.ndarray:
 
 def _prime(place: int) -> int:
     """Prime number of a place, 2 the first."""
-    found: list[int] = []
+    primes: list[int] = []
     number = 2
-    while len(found) <= place:
-        if all(number % known for known in found):
-            found.append(number)
+    while len(primes) <= place:
+        if all(number % known for known in primes):
+            primes.append(number)
         number += 1
-    return found[place]
+    return primes[place]

@@ -58,11 +58,11 @@ def price_of_target(
     context = replace(frontier.best[0].context, target=UNRESTRICTED, stack=None)
     known = frontier.best[0]
     best = min(best, _freed(known, context, budget, should_cancel))
-    found = _forbidden(spec, profile, choice, context)
-    swept = sweep(found, context, parts=False)
+    candidates = _forbidden(spec, profile, choice, context)
+    swept = sweep(candidates, context, parts=False)
     hopeful = np.flatnonzero(np.isfinite(swept.repaired_s) & (swept.bound_s < best))
     hopeful = hopeful[np.argsort(swept.repaired_s[hopeful], kind="stable")][:MAX_QUICK_SOLVES]
-    solved = [solve_candidate(found.take(slice(i, i + 1)), context, int(i), should_cancel) for i in hopeful]
+    solved = [solve_candidate(candidates.take(slice(i, i + 1)), context, int(i), should_cancel) for i in hopeful]
     fitting = [s for s in solved if s.solution.plan is not None]
     if fitting:
         first = min(fitting, key=lambda s: (s.solution.step_s, s.index))

@@ -67,7 +67,7 @@ class Found:
 
 
 def valley(
-    candidates: Candidates, estimated_s: Floats, found: Sequence[Found], *, within: float = MAX_SLOWDOWN
+    candidates: Candidates, estimated_s: Floats, plans: Sequence[Found], *, within: float = MAX_SLOWDOWN
 ) -> Valley | None:
     """The outer strategies that are about as fast as the fastest; None where nothing fits.
 
@@ -78,21 +78,21 @@ def valley(
     Parameters
     ----------
     estimated_s : step time of each candidate [n], with enough recomputed to fit; infinite where it does not.
-    found : solved plans in order of rank.
+    plans : solved plans in order of rank.
     """
     least_s = float(estimated_s.min(initial=np.inf))
     if not np.isfinite(least_s):
         return None
     near = np.flatnonzero(estimated_s <= (1.0 + within) * least_s)
-    rows = candidates.take(np.concatenate([near, np.asarray([plan.index for plan in found], dtype=np.int64)]))
+    rows = candidates.take(np.concatenate([near, np.asarray([plan.index for plan in plans], dtype=np.int64)]))
     outer = outer_tuples(rows)
     solved_s: dict[int, float] = {}
-    for number, plan in zip(outer[len(near) :].tolist(), found, strict=True):
+    for number, plan in zip(outer[len(near) :].tolist(), plans, strict=True):
         solved_s[number] = min(plan.step_time_s, solved_s.get(number, np.inf))
     limit_s = (1.0 + within) * min(solved_s.values(), default=0.0)
     inside = {number for number, seconds in solved_s.items() if seconds <= limit_s}
     inside |= set(outer[: len(near)].tolist()) - solved_s.keys()
-    among = [plan for number, plan in zip(outer[len(near) :].tolist(), found, strict=True) if number in inside]
+    among = [plan for number, plan in zip(outer[len(near) :].tolist(), plans, strict=True) if number in inside]
     proven = min(among, key=lambda plan: plan.unproven, default=None)
     return Valley(
         layouts=len(inside),

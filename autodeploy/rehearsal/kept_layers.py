@@ -65,10 +65,10 @@ def kept_layers(plan: Plan, pp: int, dropped: int) -> KeptLayers:
 def model_of_layers(model: ModelSpec, layers: tuple[int, ...]) -> dict[str, object]:
     """The fields of a model that has these layers of another one and no more."""
     dense = [place for place, layer in enumerate(layers) if not model.is_moe_layer(layer)]
-    found: dict[str, object] = {"num_hidden_layers": len(layers)}
+    fields: dict[str, object] = {"num_hidden_layers": len(layers)}
     if model.is_moe:
         first = next((place for place in range(len(layers)) if place not in dense), len(layers))
-        found |= {"first_k_dense_replace": first, "mlp_only_layers": tuple(place for place in dense if place > first)}
+        fields |= {"first_k_dense_replace": first, "mlp_only_layers": tuple(place for place in dense if place > first)}
     if model.layer_types is not None:
-        found["layer_types"] = tuple(model.layer_types[layer] for layer in layers)
-    return found
+        fields["layer_types"] = tuple(model.layer_types[layer] for layer in layers)
+    return fields

@@ -111,9 +111,9 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
             path="/rehearse",
             hint=Message("rehearsal.rehearse_on_more_nodes"),
         )
-    shape, found = _first_that_fits(spec, plan, npus, ranks, options, planner)
-    alone = plan_set_of_one(plan_set, shape.spec, found, "rehearsal")
-    here, there = (unit_times(*planner.lowered(*each)) for each in ((shape.spec, found), (spec, plan)))
+    shape, fitting = _first_that_fits(spec, plan, npus, ranks, options, planner)
+    alone = plan_set_of_one(plan_set, shape.spec, fitting, "rehearsal")
+    here, there = (unit_times(*planner.lowered(*each)) for each in ((shape.spec, fitting), (spec, plan)))
     both = {kind: (there[kind], here[kind]) for kind in there if kind in here}
     return Rehearsal(NODES[nodes], plan, alone, shape.spec, shape.changed, both)
 
@@ -148,10 +148,10 @@ def _first_that_fits(
         for degrees in allowed:
             shape = rehearsal_of(spec, plan, npus, ranks, type(degrees)(degrees.pp, degrees.ep, dropped))
             there = {"strategy": shape.strategy, "micro_batches": shape.micro_batches, "num_npus_used": npus}
-            found = planner.reestimate(shape.spec, plan.model_copy(update=there))
-            if found.fits and (found.p_fits or 0.0) >= enough:
-                return shape, found
-            least = max(least, found.p_fits or 0.0)
+            fitting = planner.reestimate(shape.spec, plan.model_copy(update=there))
+            if fitting.fits and (fitting.p_fits or 0.0) >= enough:
+                return shape, fitting
+            least = max(least, fitting.p_fits or 0.0)
     if allowed:
         raise UnsupportedError(
             Message("rehearsal.no_rehearsal_of_this_plan_fits_on_cards", npus=npus, chance=100 * least),

@@ -57,14 +57,14 @@ def degrees_of(plan: Plan, model: ModelSpec, ranks: int) -> list[Degrees]:
     else:
         stages = [pp for pp in range(2, strategy.pp + 1) if strategy.pp % pp == 0 or pp == 2]
         stages += [1] if schedule.one_stage and strategy.vpp == 1 else []
-    found = []
+    degrees = []
     for pp in stages:
         if ranks % (held * pp) or ranks // (held * pp) > (strategy.dp or ranks):
             continue
         group = ranks // pp // (strategy.etp or 1)
         sizes = [ep for ep in range(min(strategy.ep, group), 0, -1) if not group % ep and not strategy.ep % ep]
-        found += [Degrees(pp, ep) for ep in (sizes if model.is_moe else [1])]
-    return found
+        degrees += [Degrees(pp, ep) for ep in (sizes if model.is_moe else [1])]
+    return degrees
 
 
 def most_dropped(plan: Plan) -> int:
@@ -102,7 +102,7 @@ def rehearsal_of(spec: Spec, plan: Plan, num_npus: int, ranks: int, degrees: Deg
         }
     )
     cluster = spec.cluster.model_copy(update={"num_npus": num_npus, "blocks": None, "spare_npus": 0, "use": "exactly"})
-    found = spec.model_copy(
+    spec_of_rehearsal = spec.model_copy(
         update={
             "model": model,
             "cluster": cluster,
@@ -126,7 +126,9 @@ def rehearsal_of(spec: Spec, plan: Plan, num_npus: int, ranks: int, degrees: Deg
         "micro_batches": (plan.micro_batches, micro_batches),
         "global_batch_size": (old, batch),
     }
-    return Shape(found, smaller, micro_batches, {k: pair for k, pair in values.items() if pair[0] != pair[1]})
+    return Shape(
+        spec_of_rehearsal, smaller, micro_batches, {k: pair for k, pair in values.items() if pair[0] != pair[1]}
+    )
 
 
 def _model(model: ModelSpec, kept: KeptLayers, full_ep: int, ep: int) -> ModelSpec:

@@ -127,10 +127,10 @@ def step_in_words(plan: Plan, lang: Language) -> str:
 
 def measured_mfu(plan: Plan, lang: Language) -> str | None:
     """The highest MFU that a published run of the plan's class reached; None where none has one."""
-    found = plan.best_measured_mfu
-    if found is None:
+    mfu = plan.best_measured_mfu
+    if mfu is None:
         return None
-    return report_text(lang, "measured_mfu", runs=found.runs, value=percent(found.highest), record=found.record)
+    return report_text(lang, "measured_mfu", runs=mfu.runs, value=percent(mfu.highest), record=mfu.record)
 
 
 def interval_line(plan: Plan, lang: Language) -> str:

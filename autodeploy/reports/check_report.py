@@ -55,7 +55,7 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
     suites = ElementTree.Element("testsuites", {"name": "autodeploy check", **counts})
     del counts["skipped"]
     suite = ElementTree.SubElement(suites, "testsuite", {"name": _printable(name), "skipped": "0", **counts})
-    found = _printable(in_columns(Block(lines=unmodelled(report, lang)), *_found(report, lang)))
+    output = _printable(in_columns(Block(lines=unmodelled(report, lang)), *_found(report, lang)))
     for gate in report.gates:
         title, value, limit, _ = gate_cells(gate, lang)
         case = ElementTree.SubElement(
@@ -63,9 +63,9 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
         )
         if not gate.passed:
             message = f"{title} {value}, {check_text(lang, 'limit')} {limit}"
-            ElementTree.SubElement(case, "failure", {"message": message, "type": gate.name}).text = found
+            ElementTree.SubElement(case, "failure", {"message": message, "type": gate.name}).text = output
     if not failed:
-        ElementTree.SubElement(suite, "system-out").text = found
+        ElementTree.SubElement(suite, "system-out").text = output
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
 
@@ -73,8 +73,8 @@ def render_check_junit(report: CheckReport, lang: Language = "en", *, name: str 
 def _found(report: CheckReport, lang: Language) -> list[Block]:
     titles = [check_text(lang, name) for name in ("gate", "value", "limit", "verdict")]
     gates = Table(titles, [gate_cells(gate, lang) for gate in report.gates], {1, 2})
-    found = Block(table=gates, lines=[*rules(report, lang), *facts(report, lang)])
-    return [found, *changes(report, lang), Block(lines=advice(report, lang))]
+    block = Block(table=gates, lines=[*rules(report, lang), *facts(report, lang)])
+    return [block, *changes(report, lang), Block(lines=advice(report, lang))]
 
 
 def gate_cells(gate: Gate, lang: Language) -> list[str]:
@@ -127,22 +127,22 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
 
 def changes(report: CheckReport, lang: Language) -> list[Block]:
     """What changed against the baseline: flags, then step time, memory, MFU and parts that moved, with the cause."""
-    found = report.changes
-    if found is None:
+    changed = report.changes
+    if changed is None:
         return []
     title = check_text(lang, "changed", name=_baseline_name(report, lang))
-    rows = [[each.name, f"{_value(each.before)} -> {_value(each.after)}"] for each in found.fields]
+    rows = [[each.name, f"{_value(each.before)} -> {_value(each.after)}"] for each in changed.fields]
     flags = Table([check_text(lang, "field"), check_text(lang, "change")], rows)
-    cause = [titled(lang, check_text(lang, "why"), in_language(found.cause, lang))] if found.cause else []
+    cause = [titled(lang, check_text(lang, "why"), in_language(changed.cause, lang))] if changed.cause else []
     if report.baseline is None or report.plan is None:
         moved = Block(lines=cause)
     else:
-        moved = Block(table=_numbers(report.baseline.plan, report.plan, found, lang), lines=cause)
+        moved = Block(table=_numbers(report.baseline.plan, report.plan, changed, lang), lines=cause)
     nothing = [] if rows else [check_text(lang, "all_equal")]
     return [Block(title, nothing, flags if rows else None), moved]
 
 
-def _numbers(before: Plan, after: Plan, found: Changes, lang: Language) -> Table:
+def _numbers(before: Plan, after: Plan, changed: Changes, lang: Language) -> Table:
     rows = [
         [
             check_text(lang, "step_time_s"),
@@ -156,7 +156,7 @@ def _numbers(before: Plan, after: Plan, found: Changes, lang: Language) -> Table
         ],
         ["MFU", f"{percent(before.mfu)} %", f"{percent(after.mfu)} %", f"{100 * (after.mfu - before.mfu):+z.1f}"],
     ]
-    for moved in found.moved[:SHOWN_PARTS]:
+    for moved in changed.moved[:SHOWN_PARTS]:
         difference = f"{moved.after_s - moved.before_s:+.3g}"
         rows.append([f"{part_name(lang, moved.part)} (s)", seconds(moved.before_s), seconds(moved.after_s), difference])
     return Table(["", *(check_text(lang, key) for key in ("before", "after", "difference"))], rows, {1, 2, 3})

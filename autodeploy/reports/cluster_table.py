@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from autodeploy.specs.clusters import ClusterComparison, ClusterPoint
 
 
-def cluster_lines(found: ClusterComparison, lang: Language) -> list[str]:
+def cluster_lines(comparison: ClusterComparison, lang: Language) -> list[str]:
     """Which cluster is cheapest in time, and why others are out."""
-    out = [answer for answer in found.clusters if answer.cheapest is None]
+    out = [answer for answer in comparison.clusters if answer.cheapest is None]
     why = [titled(lang, answer.offer.title, in_language(answer.message, lang)) for answer in out]
-    return [in_language(found.message, lang), *why]
+    return [in_language(comparison.message, lang), *why]
 
 
-def cluster_table(found: ClusterComparison, lang: Language) -> Table:
+def cluster_table(comparison: ClusterComparison, lang: Language) -> Table:
     """A row a plan, by cluster and cards. A star: none is sooner for as little, or cheaper and as soon."""
     names = ("cluster", "num_npus", "days", "interval_80", "cost", "versus_cheapest", "layout", "front")
     rows = [
@@ -31,11 +31,11 @@ def cluster_table(found: ClusterComparison, lang: Language) -> Table:
             f"{point.days:.1f}" + ("" if point.meets_deadline else command_text(lang, "too_late")),
             f"{point.days_low:.1f}\u2013{point.days_high:.1f}",
             f"{point.cost:,.0f}",
-            _dearer(point, found.best) if point is answer.cheapest and found.best is not None else "",
+            _dearer(point, comparison.best) if point is answer.cheapest and comparison.best is not None else "",
             degrees(point.strategy),
             "*" if point.on_front else "",
         ]
-        for answer in found.clusters
+        for answer in comparison.clusters
         for point in answer.points
     ]
     return Table([command_text(lang, name) for name in names], rows, {1, 2, 3, 4, 5})

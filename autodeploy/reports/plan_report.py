@@ -41,9 +41,9 @@ def render_markdown(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | No
 def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate as text: one strategy as given, no ranking."""
     title, work = header(spec, plan, lang)
-    found = plan_block(plan, lang, name=report_text(lang, "plan").upper())
+    block = plan_block(plan, lang, name=report_text(lang, "plan").upper())
     told = filter(None, [rescaled_line(plan, lang), in_language(plan.explanation, lang)])
-    return in_columns(Block(title, [work]), found._replace(lines=[*found.lines, *told]))
+    return in_columns(Block(title, [work]), block._replace(lines=[*block.lines, *told]))
 
 
 def best_of(plan_set: PlanSet) -> Plan | None:

@@ -20,65 +20,65 @@ MOST_POINTS = 4
 
 def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
     """The sentences that a reader of the ranking needs, those about every time first."""
-    found = (rescaled_line, reference_line, fastest_line, valley_line, risk_line)
-    return [line for line in (of(plan_set, lang) for of in found) if line is not None]
+    makers = (rescaled_line, reference_line, fastest_line, valley_line, risk_line)
+    return [line for line in (of(plan_set, lang) for of in makers) if line is not None]
 
 
-def rescaled_line(found: PlanSet | Plan, lang: Language) -> str | None:
+def rescaled_line(rescaled: PlanSet | Plan, lang: Language) -> str | None:
     """By what all times are multiplied, and the measured run that this rests on; None where they are not."""
-    if found.rescaled is None:
+    if rescaled.rescaled is None:
         return None
     return report_text(
         lang,
         "rescaled",
-        ratio=f"{found.rescaled.ratio:.3g}",
-        run=found.rescaled.run,
-        measured=seconds(found.rescaled.measured_step_time_s),
-        predicted=seconds(found.rescaled.predicted_step_time_s),
-        source=found.rescaled.source,
+        ratio=f"{rescaled.rescaled.ratio:.3g}",
+        run=rescaled.rescaled.run,
+        measured=seconds(rescaled.rescaled.measured_step_time_s),
+        predicted=seconds(rescaled.rescaled.predicted_step_time_s),
+        source=rescaled.rescaled.source,
     )
 
 
 def reference_line(plan_set: PlanSet, lang: Language) -> str | None:
     """Where the plan for comparison is from; None where nobody published it."""
-    found = plan_set.reference
-    if found is None or found.label not in {"public recipe", "your script"} or not found.explanation:
+    reference = plan_set.reference
+    if reference is None or reference.label not in {"public recipe", "your script"} or not reference.explanation:
         return None
-    name = reference_name(found.label, lang)
-    return titled(lang, name, in_language(found.explanation, lang))
+    name = reference_name(reference.label, lang)
+    return titled(lang, name, in_language(reference.explanation, lang))
 
 
 def other_fastest(plan_set: PlanSet) -> Fastest | None:
     """The plan that is fastest on paper, where it is not the recommended one."""
-    found = plan_set.fastest
-    if found is None or not plan_set.plans or found.plan_id == plan_set.plans[0].plan_id:
+    fastest = plan_set.fastest
+    if fastest is None or not plan_set.plans or fastest.plan_id == plan_set.plans[0].plan_id:
         return None
-    return found
+    return fastest
 
 
 def fastest_line(plan_set: PlanSet, lang: Language) -> str | None:
     """The plan that is fastest on paper and what it bets on; None where that is the recommended one."""
-    found = other_fastest(plan_set)
-    if found is None:
+    fastest = other_fastest(plan_set)
+    if fastest is None:
         return None
-    text = faster_by(found, plan_set.plans[0], lang)
-    if not found.bets:
+    text = faster_by(fastest, plan_set.plans[0], lang)
+    if not fastest.bets:
         return text
-    told = [bet_in_words(bet, lang) for bet in found.bets[:MOST_BETS]]
-    if len(found.bets) > MOST_BETS:
-        told.append(report_text(lang, "more_bets", count=len(found.bets) - MOST_BETS))
+    told = [bet_in_words(bet, lang) for bet in fastest.bets[:MOST_BETS]]
+    if len(fastest.bets) > MOST_BETS:
+        told.append(report_text(lang, "more_bets", count=len(fastest.bets) - MOST_BETS))
     return text + report_text(lang, "bets_on", bets=report_text(lang, "semicolon").join(told))
 
 
-def faster_by(found: Fastest, best: Plan, lang: Language) -> str:
+def faster_by(fastest: Fastest, best: Plan, lang: Language) -> str:
     """`TP4 PP8 VPP2 EP64 DP24 (#3) is 3.1 % faster on paper (59.3 s, P(fits) 71 %)`."""
-    layout = degrees(found.strategy) + (f" (#{found.rank})" if found.rank is not None else "")
-    if looks_like(found.strategy, best.strategy):
-        layout = bracketed(lang, layout, what_differs(found.strategy, best.strategy, lang))
-    gain = best.step_time_s / found.step_time_s - 1.0
+    layout = degrees(fastest.strategy) + (f" (#{fastest.rank})" if fastest.rank is not None else "")
+    if looks_like(fastest.strategy, best.strategy):
+        layout = bracketed(lang, layout, what_differs(fastest.strategy, best.strategy, lang))
+    gain = best.step_time_s / fastest.step_time_s - 1.0
     key = "faster_on_paper" if gain > 0.0 else "first_on_paper"  # another objective than the step time
-    times = {"step": seconds(found.step_time_s), "pct": percent(gain)}
-    return report_text(lang, key, layout=layout, chance=chance(found.p_fits), **times)
+    times = {"step": seconds(fastest.step_time_s), "pct": percent(gain)}
+    return report_text(lang, key, layout=layout, chance=chance(fastest.p_fits), **times)
 
 
 def bet_in_words(bet: Bet, lang: Language) -> str:
@@ -91,20 +91,20 @@ def bet_in_words(bet: Bet, lang: Language) -> str:
 
 def valley_line(plan_set: PlanSet, lang: Language) -> str | None:
     """How many layouts are nearly as fast, what they share and which of them is proven best."""
-    found = plan_set.valley
-    if found is None:
+    valley = plan_set.valley
+    if valley is None:
         return None
-    within = f"{100 * found.within:g}"
-    if found.layouts < 2:
+    within = f"{100 * valley.within:g}"
+    if valley.layouts < 2:
         return report_text(lang, "valley_alone", within=within)
-    text = report_text(lang, "valley", layouts=f"{found.layouts:,}", within=within)
-    if found.shared:
+    text = report_text(lang, "valley", layouts=f"{valley.layouts:,}", within=within)
+    if valley.shared:
         comma = report_text(lang, "comma")
-        shared = comma.join(_shared(axis, value, lang) for axis, value in found.shared.items())
+        shared = comma.join(_shared(axis, value, lang) for axis, value in valley.shared.items())
         text += comma + report_text(lang, "valley_shared", shared=shared)
-    if found.fewest_unproven is not None:
+    if valley.fewest_unproven is not None:
         ranks = {plan.plan_id: f"#{plan.rank}" for plan in plan_set.plans}  # of those that are shown
-        which = ranks.get(found.fewest_unproven, found.fewest_unproven)
+        which = ranks.get(valley.fewest_unproven, valley.fewest_unproven)
         text += report_text(lang, "semicolon") + report_text(lang, "fewest_unproven", plan=which)
     return text
 
@@ -119,23 +119,23 @@ def _shared(axis: str, value: int | str, lang: Language) -> str:
 
 def risk_line(plan_set: PlanSet, lang: Language) -> str | None:
     """What plans are ranked by, over how many draws of how many numbers, and what of unproven gains counts."""
-    found = plan_set.risk
-    if found is None:
+    risk = plan_set.risk
+    if risk is None:
         return None
-    if found.risk == "neutral":
+    if risk.risk == "neutral":
         return report_text(lang, "ranked_neutral")
     text = report_text(
         lang,
         "ranked_averse",
-        draws=f"{found.draws:,}",
-        numbers=len(found.box),
-        compared=f"{found.compared:,}",
-        chance=chance(found.least_p_fits),
+        draws=f"{risk.draws:,}",
+        numbers=len(risk.box),
+        compared=f"{risk.compared:,}",
+        chance=chance(risk.least_p_fits),
     )
-    if found.proven_share is not None:
-        share = percent(found.proven_share, 0)
-        if found.proven_share_sigma is not None:
-            share += f" ± {percent(found.proven_share_sigma, 0)}"
+    if risk.proven_share is not None:
+        share = percent(risk.proven_share, 0)
+        if risk.proven_share_sigma is not None:
+            share += f" ± {percent(risk.proven_share_sigma, 0)}"
         text += report_text(lang, "semicolon") + report_text(lang, "proven_share", share=share)
     return text
 

@@ -35,10 +35,14 @@ def rl_workload(spec: Spec, lang: Language) -> str:
 
 def generation_in_words(layout: RlStrategy) -> str:
     """TP4 DP16 EP64, vllm-ascend graph, bf16."""
-    found = layout.generation
-    degrees = [f"TP{found.tp}"] + [f"DP{found.dp}"] * (found.dp > 1) + [f"EP{found.ep}"] * (found.ep > 1)
-    engine = found.engine if found.mode is None else f"{found.engine} {found.mode}"
-    return f"{' '.join(degrees)}, {engine}, {found.precision}"
+    generation = layout.generation
+    degrees = (
+        [f"TP{generation.tp}"]
+        + [f"DP{generation.dp}"] * (generation.dp > 1)
+        + [f"EP{generation.ep}"] * (generation.ep > 1)
+    )
+    engine = generation.engine if generation.mode is None else f"{generation.engine} {generation.mode}"
+    return f"{' '.join(degrees)}, {engine}, {generation.precision}"
 
 
 def rl_lines(plan: Plan, lang: Language) -> list[str]:
@@ -50,15 +54,15 @@ def rl_lines(plan: Plan, lang: Language) -> list[str]:
 
 
 def _where(rl: RlPlan, layout: RlStrategy, lang: Language) -> str:
-    found = generation_in_words(layout)
+    generation = generation_in_words(layout)
     if layout.placement == "colocated":
         leaves = ", ".join(layout.offload) or report_text(lang, "none")
-        return report_text(lang, "rl_colocated", layout=found, offload=leaves)
+        return report_text(lang, "rl_colocated", layout=generation, offload=leaves)
     key = "rl_separate" if layout.placement == "separate" else "rl_async"
     return report_text(
         lang,
         key,
-        layout=found,
+        layout=generation,
         generating=f"{rl.generation_npus:,}",
         training=f"{rl.training_npus:,}",
         staleness=layout.staleness,
@@ -75,16 +79,16 @@ def _phases(rl: RlPlan, step_s: float, lang: Language) -> str:
 
 
 def _generation(rl: RlPlan, lang: Language) -> str:
-    found = rl.generation
+    generation = rl.generation
     return report_text(
         lang,
         "rl_generation",
-        tpot=f"{found.tpot_ms:.1f}",
-        batch=f"{found.batch_per_replica:,.0f}",
-        waves=f"{found.waves:.1f}",
-        longest=seconds(found.longest_s),
-        tail=percent(found.tail_share),
-        kv=f"{found.kv_gib:.1f}",
+        tpot=f"{generation.tpot_ms:.1f}",
+        batch=f"{generation.batch_per_replica:,.0f}",
+        waves=f"{generation.waves:.1f}",
+        longest=seconds(generation.longest_s),
+        tail=percent(generation.tail_share),
+        kv=f"{generation.kv_gib:.1f}",
     )
 
 

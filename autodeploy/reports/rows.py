@@ -83,9 +83,9 @@ def generation_cell(strategy: Strategy) -> str:
     """Where a plan of post-training generates, on how many cards of their own, and how it is cut."""
     if strategy.rl is None:
         return UNKNOWN
-    layout, found = strategy.rl, strategy.rl.generation
+    layout, generation = strategy.rl, strategy.rl.generation
     cards = [] if layout.generation_npus is None else [f"{layout.generation_npus:,}"]
-    return " ".join([layout.placement, *cards, f"TP{found.tp}", *[f"EP{found.ep}"] * (found.ep > 1)])
+    return " ".join([layout.placement, *cards, f"TP{generation.tp}", *[f"EP{generation.ep}"] * (generation.ep > 1)])
 
 
 def what_differs(strategy: Strategy, other: Strategy, lang: Language) -> str:

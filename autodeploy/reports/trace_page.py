@@ -17,7 +17,7 @@ _OPERATORS = ("kind", "operator", "shape", "trace_count", "ms/step", "throughput
 _EXCHANGES = ("operator", "group", "MB", "trace_count", "ms/step", "trace_waiting", "GB/s")
 
 
-def trace_page(found: TraceComparison, lang: Language = "en") -> str:
+def trace_page(comparison: TraceComparison, lang: Language = "en") -> str:
     """Parts of the step by their difference, memory, operators and exchanges by their time."""
 
     def said(key: str, **values: object) -> str:
@@ -27,9 +27,9 @@ def trace_page(found: TraceComparison, lang: Language = "en") -> str:
         return Table([said(name) if name in command_text else name for name in names], rows)
 
     blocks = []
-    if found.parts:
-        step = sum(part.measured_s for part in found.parts)
-        by_difference = sorted(found.parts, key=lambda part: -abs(part.measured_s - part.predicted_s))
+    if comparison.parts:
+        step = sum(part.measured_s for part in comparison.parts)
+        by_difference = sorted(comparison.parts, key=lambda part: -abs(part.measured_s - part.predicted_s))
         rows = [
             [
                 said(f"profiler_{part.name}"),
@@ -42,21 +42,21 @@ def trace_page(found: TraceComparison, lang: Language = "en") -> str:
         ]
         parts = table("part", "predicted", "measured", "difference", "trace_of_step", rows=rows)
         blocks.append(Block(said("step"), table=parts))
-    if found.memory is not None:
-        planned = "" if found.planned_peak_gib is None else f"{found.planned_peak_gib:.1f}"
+    if comparison.memory is not None:
+        planned = "" if comparison.planned_peak_gib is None else f"{comparison.planned_peak_gib:.1f}"
         rows = [
-            ["max_memory_allocated", planned, f"{found.memory.allocated_gib:.1f}"],
-            ["max_memory_reserved", "", f"{found.memory.reserved_gib:.1f}"],
+            ["max_memory_allocated", planned, f"{comparison.memory.allocated_gib:.1f}"],
+            ["max_memory_reserved", "", f"{comparison.memory.reserved_gib:.1f}"],
         ]
         blocks.append(Block(said("peak_memory_gib"), table=table("", "predicted", "measured", rows=rows)))
-    if found.classes:
-        rows = [[said(f"kernel_{name}"), f"{MILLI * seconds:.4g}"] for name, seconds in found.classes]
-        told = [said("trace_of_profile", profile=found.profile)]
+    if comparison.classes:
+        rows = [[said(f"kernel_{name}"), f"{MILLI * seconds:.4g}"] for name, seconds in comparison.classes]
+        told = [said("trace_of_profile", profile=comparison.profile)]
         blocks.append(Block(said("operator"), told, table("kind", "ms/step", rows=rows)))
-        rows = [_operator(each, said(f"kernel_{each.operator_class}")) for each in found.operators]
+        rows = [_operator(each, said(f"kernel_{each.operator_class}")) for each in comparison.operators]
         blocks.append(Block(table=table(*_OPERATORS, rows=rows)))
-    if found.exchanges:
-        rows = [_exchange(each, found.exchange_steps) for each in found.exchanges]
+    if comparison.exchanges:
+        rows = [_exchange(each, comparison.exchange_steps) for each in comparison.exchanges]
         blocks.append(Block(said("kernel_exchange"), table=table(*_EXCHANGES, "trace_links", rows=rows)))
     return f"# {said('predicted_against_measured')}\n\n{in_markdown(*blocks)}"
 

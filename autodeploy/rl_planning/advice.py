@@ -97,15 +97,15 @@ def advise(
 ) -> RlAdvice | None:
     """The choices ranked by the 80th percentile of their regret; None where the search was cancelled meanwhile."""
     updates = list({id(each.update): each.update for each in choices}.values())
-    found = [update.part.trained for update in updates]
-    numbers = error_box(profile, found[0].context)
-    training = _responses(found, numbers, should_cancel)
+    trained = [update.part.trained for update in updates]
+    numbers = error_box(profile, trained[0].context)
+    training = _responses(trained, numbers, should_cancel)
     if training is None:
         return None
     joint = _with_generation(numbers, choices)
     place = {id(update): row for row, update in enumerate(updates)}
     columns = [place[id(each.update)] for each in choices]
-    rests = [unproven_of(each.candidate, each.context) for each in found]
+    rests = [unproven_of(each.candidate, each.context) for each in trained]
 
     def log_times(moves: Floats) -> Floats:
         slower = np.exp(training.at(moves[:, : len(numbers.numbers)]) - training.nominal)
@@ -136,17 +136,17 @@ def advise(
     return RlAdvice(tuple(weighed), answers, order.least_p_fits)
 
 
-def _responses(found: Sequence[Estimated], box: ErrorBox, should_cancel: Callable[[], bool]) -> Responses | None:
+def _responses(trained: Sequence[Estimated], box: ErrorBox, should_cancel: Callable[[], bool]) -> Responses | None:
     """How the steps of updates follow the numbers of their box."""
     worlds: list[World] = [{}, *box.ends()]
     alike: dict[tuple[object, ...], list[int]] = {}
-    for row, each in enumerate(found):
+    for row, each in enumerate(trained):
         alike.setdefault(priced_by(each.context), []).append(row)
-    times = np.zeros((len(found), len(worlds)))
+    times = np.zeros((len(trained), len(worlds)))
     for rows in alike.values():
         if should_cancel():
             return None
-        some = [found[row] for row in rows]
+        some = [trained[row] for row in rows]
         together = concatenate([each.candidate for each in some])
         layouts = [each.layout for each in some]
         times[rows] = step_times_in(together, some[0].context, layouts, box.numbers, worlds)

@@ -39,12 +39,12 @@ def values_left(search: SearchSpec, axis: RlAxis, values: Sequence[T]) -> list[T
 def placements(search: SearchSpec) -> list[Placement]:
     """Where both may run: what the target sets up, and what pinned axes leave room for."""
     known: Sequence[Placement] = PLACEMENTS if FRAMEWORKS[search.target].generates_beside else PLACEMENTS[:1]
-    found = [each for each in values_left(search, "rl.placement", known) if each in known]
+    allowed = [each for each in values_left(search, "rl.placement", known) if each in known]
     if search.fix.get("rl.generation_npus") is not None:
-        found = [each for each in found if each != "colocated"]
+        allowed = [each for each in allowed if each != "colocated"]
     if search.fix.get("rl.staleness"):
-        found = [each for each in found if each == "async"]
-    return found
+        allowed = [each for each in allowed if each == "async"]
+    return allowed
 
 
 def offloads(search: SearchSpec) -> list[tuple[Offload, ...]]:

@@ -45,7 +45,7 @@ def layouts_on(
     fractions = sorted(values_left(search, "rl.generation.memory_fraction", FRACTIONS))
     wide = FRAMEWORKS[search.target].generation_precisions
     precisions = values_left(search, AXIS_PRECISION, [str(rl.generation_precision)])
-    found = []
+    layouts = []
     dense, experts = parameters_of(spec.model)
     device = device_of(profile, spec.cluster)
     usable = device.usable_hbm_bytes
@@ -68,8 +68,8 @@ def layouts_on(
                         document |= {"precision": precision, "memory_fraction": fractions[-1], "max_num_seqs": most}
                         layout = GenerationLayout.model_validate(document)
                         if launchable.generation(layout, npus):
-                            found.append(layout)
-    return found
+                            layouts.append(layout)
+    return layouts
 
 
 def refuse_unknown_precision(spec: Spec, profile: Profile) -> None:

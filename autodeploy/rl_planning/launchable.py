@@ -58,15 +58,15 @@ class Launchable:
 
     def _near_prompts(self) -> list[int]:
         """The next fewer and the next more prompts of a step with which it breaks no rule, whatever the layout."""
-        prompts, found = self._rl.prompts_per_step, []
+        prompts, near = self._rl.prompts_per_step, []
         unit = self._rl.updates_per_step
         for counts in (range(prompts - unit, 0, -unit), range(prompts + unit, 2 * prompts + self._ranks + 1, unit)):
             for count in counts:
                 facts = step_facts(self._rl.model_copy(update={"prompts_per_step": count}))
                 if not broken_rules(self._target, self._known | facts):
-                    found.append(count)
+                    near.append(count)
                     break
-        return found
+        return near
 
     def replicas(self, npus: int) -> tuple[int, ...]:
         """Data-parallel sizes of the update over which the step's prompts and responses can be dealt."""

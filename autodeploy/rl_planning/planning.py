@@ -98,8 +98,8 @@ def timeline_rl(spec: Spec, strategy: Strategy, *, slots: bool = True) -> Pipeli
     profile = profile_of(spec.cluster)
     npus = trainers(layout, healthy_npus(profile, spec.cluster))
     update = strategy.model_copy(update={"rl": None})
-    found = estimated(update, context_of_update(spec, profile, update, layout.pack_tokens, npus=npus))
-    return pipeline_timeline(found.priced, found.layout, slots=slots)
+    estimate = estimated(update, context_of_update(spec, profile, update, layout.pack_tokens, npus=npus))
+    return pipeline_timeline(estimate.priced, estimate.layout, slots=slots)
 
 
 def plan_rl(
@@ -120,14 +120,14 @@ def plan_rl(
     profile = profile_of(spec.cluster)
     cards = healthy_npus(profile, spec.cluster)
     search = RlSearch(spec, profile, cards, updates, stop)
-    found = search.run()
-    advice = _advice(spec, profile, found, stop)
+    result = search.run()
+    advice = _advice(spec, profile, result, stop)
     solved_s = time.monotonic() - started
-    if not found.choices and stop():
+    if not result.choices and stop():
         raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
     stop.finish()
-    ranked = _ranked(spec, profile, cards, found, advice)
-    bound = found.bound_s if spec.search.objective != "peak_memory" else None
+    ranked = _ranked(spec, profile, cards, result, advice)
+    bound = result.bound_s if spec.search.objective != "peak_memory" else None
     gap = None if bound is None or not ranked else max(0.0, 1.0 - bound / min(p.step_time_s for p in ranked))
     plans = _explained(ranked[: spec.search.top_k], bound)
     proved = gap is not None and gap <= OPTIMAL_GAP
@@ -150,23 +150,23 @@ def plan_rl(
             gap=gap,
             proved=proved,
         ),
-        counts=_counts(found),
+        counts=_counts(result),
         timing=Timing(solve_s=solved_s, total_s=time.monotonic() - started),
         plans=plans,
         pareto=pareto_set(ranked, plans),
         risk=ranking_of(advice) if ranked else None,
         fastest=_fastest(ranked, plans, advice),
-        warnings=(*spec.doubts, *search_notes(spec, found, gap)),
-        infeasible=None if plans else infeasible(spec, found, _no_update(spec, search)),
+        warnings=(*spec.doubts, *search_notes(spec, result, gap)),
+        infeasible=None if plans else infeasible(spec, result, _no_update(spec, search)),
     )
 
 
-def _counts(found: Found) -> Counts:
+def _counts(result: Found) -> Counts:
     """Layouts of the update, and what was put beside them; `pruned`: what bounds rule out."""
-    pruned = max(0, found.enumerated - found.combined)
-    refused = dict(sorted(found.refused.items()))
-    whole = pruned + found.combined + sum(refused.values())
-    return Counts(enumerated=whole, rejected=refused, pruned=pruned, solved=found.combined)
+    pruned = max(0, result.enumerated - result.combined)
+    refused = dict(sorted(result.refused.items()))
+    whole = pruned + result.combined + sum(refused.values())
+    return Counts(enumerated=whole, rejected=refused, pruned=pruned, solved=result.combined)
 
 
 def _no_update(spec: Spec, search: RlSearch) -> Infeasible | None:
@@ -174,15 +174,15 @@ def _no_update(spec: Spec, search: RlSearch) -> Infeasible | None:
     if not search.searched or any(each.strategies for each in search.searched.values()):
         return None
     try:
-        found = search.updates.why_none(update_spec(spec, min(search.searched)))
+        reasons = search.updates.why_none(update_spec(spec, min(search.searched)))
     except SpecError:  # said already
         return None
-    if found is None:
+    if reasons is None:
         return None
     near = tuple(
-        each.model_copy(update={"effect": Message("rl_planning.layouts_of_update_fit")}) for each in found.nearest
+        each.model_copy(update={"effect": Message("rl_planning.layouts_of_update_fit")}) for each in reasons.nearest
     )
-    return found.model_copy(update={"nearest": near})
+    return reasons.model_copy(update={"nearest": near})
 
 
 def _fastest(ranked: list[Plan], plans: tuple[Plan, ...], advice: RlAdvice | None) -> Fastest | None:
@@ -199,14 +199,14 @@ def _no_plan_in_time(spec: Spec) -> SpecError:
     )
 
 
-def _advice(spec: Spec, profile: Profile, found: Found, stop: Deadline) -> RlAdvice | None:
+def _advice(spec: Spec, profile: Profile, result: Found, stop: Deadline) -> RlAdvice | None:
     """The ranking by risk, where the spec wants one and there is something to rank."""
-    if spec.search.risk == "neutral" or spec.search.objective == "peak_memory" or not found.choices:
+    if spec.search.risk == "neutral" or spec.search.objective == "peak_memory" or not result.choices:
         return None
-    return stop.search(lambda: advise(spec, profile, found.choices, overheads_of(spec.search.target), stop))
+    return stop.search(lambda: advise(spec, profile, result.choices, overheads_of(spec.search.target), stop))
 
 
-def _ranked(spec: Spec, profile: Profile, cards: int, found: Found, advice: RlAdvice | None) -> list[Plan]:
+def _ranked(spec: Spec, profile: Profile, cards: int, result: Found, advice: RlAdvice | None) -> list[Plan]:
     """Documents of the best choices in order of rank, then of the fastest others, which only the Pareto set needs.
 
     The fastest plan is among the first `top_k`, as the last of them where it is ranked behind.
@@ -215,13 +215,13 @@ def _ranked(spec: Spec, profile: Profile, cards: int, found: Found, advice: RlAd
     if advice is not None:
         order = [each.choice for each in advice.weighed]
     elif spec.search.objective == "peak_memory":
-        order = sorted(found.choices, key=lambda each: each.peak_bytes)
+        order = sorted(result.choices, key=lambda each: each.peak_bytes)
     else:
-        order = list(found.choices)
+        order = list(result.choices)
     kept = order[: spec.search.top_k]
     if advice is not None and all(each is not advice.fastest.choice for each in kept):
         kept[-1] = advice.fastest.choice
-    kept += [each for each in found.choices[: spec.search.top_k] if all(each is not other for other in kept)]
+    kept += [each for each in result.choices[: spec.search.top_k] if all(each is not other for other in kept)]
     weights = {} if advice is None else {id(each.choice): each for each in advice.weighed}
 
     def document(rank: int, choice: Choice) -> Plan:
@@ -238,9 +238,9 @@ def _ranked(spec: Spec, profile: Profile, cards: int, found: Found, advice: RlAd
 
 def _explained(plans: list[Plan], bound: float | None) -> tuple[Plan, ...]:
     """Plans with their gaps and what sets them apart from the first, the first from the second."""
-    found = []
+    explained = []
     for number, plan in enumerate(plans):
         other = plans[0] if number else (plans[1] if len(plans) > 1 else None)
         gap = None if bound is None else max(0.0, 1.0 - bound / plan.step_time_s)
-        found.append(plan.model_copy(update={"gap": gap, "explanation": explanation(plan, other)}))
-    return tuple(found)
+        explained.append(plan.model_copy(update={"gap": gap, "explanation": explanation(plan, other)}))
+    return tuple(explained)

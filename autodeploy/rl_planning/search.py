@@ -159,23 +159,23 @@ class RlSearch:
         if npus in self.searched:
             return
         self.launchable.count_replicas(npus)
-        found = search_updates(self.spec, npus, self.updates, shared=npus == self.cards)
+        searched = search_updates(self.spec, npus, self.updates, shared=npus == self.cards)
         self._updates.clear()  # of other cards too: they take these layouts as well
-        self.searched[npus] = found
-        self.found.enumerated += found.enumerated
-        if not found.strategies:
+        self.searched[npus] = searched
+        self.found.enumerated += searched.enumerated
+        if not searched.strategies:
             hint = Message("rl_planning.more_cards_fewer_pinned_axes_or_search_features")
-            reasons = found.why or (Message("rl_planning.no_layout_of_update_fits_on_cards", count=npus),)
-            self.found.refused["update"] = self.found.refused.get("update", 0) + max(1, found.enumerated)
+            reasons = searched.why or (Message("rl_planning.no_layout_of_update_fits_on_cards", count=npus),)
+            self.found.refused["update"] = self.found.refused.get("update", 0) + max(1, searched.enumerated)
             self.found.errors += [SpecError(why, path="/training", hint=hint) for why in reasons]
 
     def _updates_on(self, npus: int) -> list[Update]:
         if npus not in self._updates:
             unique = {repr(s): s for each in self.searched.values() for s in each.strategies}
-            found = self._layouts_of_update.on(npus, list(unique.values()))
-            self._fastest_s[npus] = min((each.part.training_s for each in found), default=math.inf)
+            updates = self._layouts_of_update.on(npus, list(unique.values()))
+            self._fastest_s[npus] = min((each.part.training_s for each in updates), default=math.inf)
             averse = self.spec.search.risk == "averse"
-            self._updates[npus] = sorted(found, key=lambda each: averse and each.p_fits < LEAST_P_FITS)[:AT_ONCE]
+            self._updates[npus] = sorted(updates, key=lambda each: averse and each.p_fits < LEAST_P_FITS)[:AT_ONCE]
         return self._updates[npus]
 
     def _least_on_all_s(self) -> float:
@@ -371,9 +371,9 @@ class RlSearch:
             if part is None or isinstance(part, InfeasibleRlError):
                 continue
             how = choice.layout
-            found = self._choice(_Option(0.0, choice.update, how.placement, how.offload, part))
-            if found is not None and found.step.step_time_s <= choice.step.step_time_s * (1.0 + 1e-9):
-                return found
+            thrifty = self._choice(_Option(0.0, choice.update, how.placement, how.offload, part))
+            if thrifty is not None and thrifty.step.step_time_s <= choice.step.step_time_s * (1.0 + 1e-9):
+                return thrifty
         return choice
 
     def _choice(self, option: _Option) -> Choice | None:

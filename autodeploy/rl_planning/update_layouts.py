@@ -127,8 +127,8 @@ def update_alone(spec: Spec, strategy: Strategy) -> Spec:
     """The update of a strategy as a spec of pre-training, on the cards that train."""
     cards = healthy_npus(profile_of(spec.cluster), spec.cluster)
     generating = 0 if strategy.rl is None else strategy.rl.generation_npus or 0
-    found = update_spec(spec, max(1, cards - generating))
-    return found.model_copy(update={"strategy": strategy.model_copy(update={"rl": None})})
+    spec_of_update = update_spec(spec, max(1, cards - generating))
+    return spec_of_update.model_copy(update={"strategy": strategy.model_copy(update={"rl": None})})
 
 
 class LayoutSearch(Protocol):
@@ -159,14 +159,14 @@ def search_updates(spec: Spec, npus: int, search: LayoutSearch, *, shared: bool)
     limit = REDUCED_MEMORY_SHARE * (spec.search.memory_limit_gib or usable_gib)
     roomy = update.model_copy(update={"search": update.search.model_copy(update={"memory_limit_gib": limit})})
     try:
-        found = search.layouts(cautious)
+        layouts = search.layouts(cautious)
         strategies = (
-            *found.strategies,
-            *(search.layouts(roomy).strategies if shared and found.strategies else ()),
+            *layouts.strategies,
+            *(search.layouts(roomy).strategies if shared and layouts.strategies else ()),
         )
     except SpecError as error:
         return Searched(npus, (), None, 0, tuple(each.message for each in error.errors))
-    return Searched(npus, tuple(map(_of_any_size, strategies)), found.gap, found.enumerated)
+    return Searched(npus, tuple(map(_of_any_size, strategies)), layouts.gap, layouts.enumerated)
 
 
 def _of_any_size(strategy: Strategy) -> Strategy:
@@ -182,16 +182,16 @@ def least_training_s(spec: Spec, profile: Profile, npus: int, search: LayoutSear
     update = update_spec(spec, npus, launched=False)
     try:
         asked = update.search.model_copy(update={"top_k": 1, "gap": BOUND_GAP})
-        found = search.layouts(update.model_copy(update={"search": asked}))
+        layouts = search.layouts(update.model_copy(update={"search": asked}))
     except SpecError:
         return 0.0
-    if found.gap is None:
+    if layouts.gap is None:
         return 0.0
     anywhere = spec.model_copy(update={"search": spec.search.model_copy(update={"target": UNRESTRICTED})})
     free = Launchable(anywhere, profile, npus, {})
-    found_there = Updates(spec, profile, free, {}).on(npus, list(map(_of_any_size, found.strategies)))
+    found_there = Updates(spec, profile, free, {}).on(npus, list(map(_of_any_size, layouts.strategies)))
     fastest = min((each.part.training_s for each in found_there), default=0.0)
-    return fastest * (1.0 - found.gap)
+    return fastest * (1.0 - layouts.gap)
 
 
 @dataclass
@@ -218,13 +218,13 @@ class Updates:
                 continue
             whole = strategy.model_copy(update={"dp": dies // ranks})
             asked += [(whole, pack) for pack in packs(self.spec) if self.launchable.update(whole, pack, npus)]
-        found = []
+        updates = []
         for each in self._updates(asked, npus):
             if isinstance(each, str):
                 self._refuse(each)
             else:
-                found.append(each)
-        return sorted(found, key=lambda each: (each.part.training_s, each.part.peak_bytes))
+                updates.append(each)
+        return sorted(updates, key=lambda each: (each.part.training_s, each.part.peak_bytes))
 
     def _refuse(self, rule: str) -> None:
         self.refused[rule] = self.refused.get(rule, 0) + 1

@@ -34,11 +34,11 @@ def why_not_rl(
     """
     axes = asked_axes(strategy, moe=spec.model.is_moe)
     words = _words(axes, best)
-    found = search(_pinned(spec, strategy, axes))
-    if not found.plans:
-        return _ruled_out(words, found)
+    answer = search(_pinned(spec, strategy, axes))
+    if not answer.plans:
+        return _ruled_out(words, answer)
     result = best()
-    plan = found.plans[0]
+    plan = answer.plans[0]
     whole = _as_given(plan.strategy, strategy, axes)
     if whole is not None:
         stands = estimate_rl(spec, whole, beyond_memory=True)
@@ -98,14 +98,14 @@ def _pinned(spec: Spec, strategy: Strategy, axes: Mapping[str, Any]) -> Spec:
     return spec.model_copy(update={"strategy": None, "search": search.model_copy(update=asked)})
 
 
-def _as_given(found: Strategy, asked: Strategy, axes: Mapping[str, Any]) -> Strategy | None:
+def _as_given(strategy: Strategy, asked: Strategy, axes: Mapping[str, Any]) -> Strategy | None:
     """The strategy with what else is asked for, such as recomputation; None where it has that already."""
     names = asked.model_fields_set - axes.keys() - {"rl", "dp"}
     given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
-    changes = {name: value for name, value in given.items() if value != getattr(found, name)}
+    changes = {name: value for name, value in given.items() if value != getattr(strategy, name)}
     if "swap" in changes:
         changes.setdefault("swap_per_stage", None)
-    return found.model_copy(update=changes) if changes else None
+    return strategy.model_copy(update=changes) if changes else None
 
 
 def _has(plan: Plan, axes: Mapping[str, Any]) -> bool:
@@ -117,14 +117,14 @@ def _reasons(reasons: Sequence[str]) -> Message:
     return joined(reasons, "semicolon") if reasons else Message("rl_planning.no_layout_divides_cards")
 
 
-def _ruled_out(words: str, found: PlanSet) -> WhyNot:
+def _ruled_out(words: str, answer: PlanSet) -> WhyNot:
     """The rules that leave nothing, the commonest first, and what comes nearest."""
-    rejected = found.counts.rejected
+    rejected = answer.counts.rejected
     rules = tuple(sorted(rejected, key=lambda rule: (-rejected[rule], rule)))
-    reasons = () if found.infeasible is None else found.infeasible.binding_rules[:MOST_REASONS]
+    reasons = () if answer.infeasible is None else answer.infeasible.binding_rules[:MOST_REASONS]
     return WhyNot(
         rule=rules[0] if rules else "space",
         message=Message("ranking.no_plan_with", axes=words, text=_reasons(reasons)),
         broken_rules=rules,
-        nearest=() if found.infeasible is None else found.infeasible.nearest,
+        nearest=() if answer.infeasible is None else answer.infeasible.nearest,
     )

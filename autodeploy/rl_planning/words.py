@@ -35,10 +35,10 @@ RULES: Final = {
 """What the rules of this search say; those of a target are `rule_texts`."""
 
 
-def search_notes(spec: Spec, found: Found, gap: float | None) -> tuple[str, ...]:
+def search_notes(spec: Spec, result: Found, gap: float | None) -> tuple[str, ...]:
     """Notes beside the plans."""
     notes = []
-    best = found.best_of
+    best = result.best_of
     together = min((s for name, s in best.items() if name != "async"), default=None)
     beside = best.get("async")
     if together is not None and beside is not None:
@@ -62,23 +62,23 @@ def search_notes(spec: Spec, found: Found, gap: float | None) -> tuple[str, ...]
     return tuple(notes)
 
 
-def infeasible(spec: Spec, found: Found, update: Infeasible | None = None) -> Infeasible:
+def infeasible(spec: Spec, result: Found, update: Infeasible | None = None) -> Infeasible:
     """The rules that bind, the commonest first, and the changes that their refusals name.
 
     update : why the search of the update alone leaves nothing, where it does.
     """
     texts = rule_texts(spec.search.target)
-    binding = sorted(found.refused, key=lambda rule: (-found.refused[rule], rule))
+    binding = sorted(result.refused, key=lambda rule: (-result.refused[rule], rule))
     rules = [] if update is None else list(update.binding_rules)
-    rules += [_told(rule, found.refused[rule]) for rule in binding[:MOST_REASONS]]
+    rules += [_told(rule, result.refused[rule]) for rule in binding[:MOST_REASONS]]
     title = title_of(spec.search.target)
     rules += [
         Message("common.cannot_launch_this_plan", release=title, reason=texts[rule])
         for rule in binding[:MOST_REASONS]
         if rule in texts
     ]
-    changes = {error.errors[0].hint: error.errors[0].message for error in _nearest(found.errors)}
-    rules += [error.errors[0].message for error in found.errors[-1:]] if not rules else []
+    changes = {error.errors[0].hint: error.errors[0].message for error in _nearest(result.errors)}
+    rules += [error.errors[0].message for error in result.errors[-1:]] if not rules else []
     nearest = [] if update is None else list(update.nearest)
     nearest += [NearestChange(change=change, effect=message) for change, message in changes.items()]
     return Infeasible(
@@ -103,5 +103,5 @@ def _nearest(errors: Sequence[SpecError]) -> list[SpecError]:
             if known is None or error.share > known.share:
                 least[error.rule] = error
     others = [error for error in reversed(errors) if not isinstance(error, InfeasibleRlError)]
-    found = [*sorted(least.values(), key=lambda error: (-error.share, error.rule)), *others]
-    return [error for error in found if error.errors[0].hint]
+    refusals = [*sorted(least.values(), key=lambda error: (-error.share, error.rule)), *others]
+    return [error for error in refusals if error.errors[0].hint]

@@ -68,14 +68,14 @@ def strategy_bounds(planner: str, spec: Spec, most: int) -> StrategyBounds:
 
 def rules_broken(planner: str, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
     """What each strategy breaks, in words; one that can't be judged breaks what its refusal says."""
-    asked, found = load_planner(planner), []
+    asked, broken = load_planner(planner), []
     for strategy in strategies:
         try:
             rules = asked.launch_rules(spec.model_copy(update={"strategy": strategy}))
-            found.append(tuple(rule.text for rule in rules.broken))
+            broken.append(tuple(rule.text for rule in rules.broken))
         except SpecError as error:
-            found.append(tuple(each.message for each in error.errors))
-    return found
+            broken.append(tuple(each.message for each in error.errors))
+    return broken
 
 
 def rehearse(planner: str, plan_set: PlanSet, plan: Plan, nodes: str) -> Rehearsal:

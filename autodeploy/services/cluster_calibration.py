@@ -107,8 +107,8 @@ def calibrate_cluster(name: str, runs: Sequence[StoredRun], planner: Planner) ->
     pinned = benchmark_overlay(shipped, measured, device=newest.cluster.device, precision=newest.training.precision)
     timed = _timed(runs, planner)
     # Beside the factors: what memory runs met, how far times were from what was told of them, and of which models.
-    found = evidence_of(runs, shipped, {run.id for run in timed})
-    shown = {"evidence": found} if found else {}
+    evidence = evidence_of(runs, shipped, {run.id for run in timed})
+    shown = {"evidence": evidence} if evidence else {}
     if not timed:
         return _documents(name, pinned | shown, [], None) if len(pinned | shown) > 1 else ({}, {})
     base = profile_of(_plain(newest).cluster.model_copy(update={"overlay": pinned}))
@@ -148,7 +148,7 @@ def reestimated(
     cluster = spec.cluster.model_copy(update={"overlay": dict(overlay)})
     spec = spec.model_copy(update={"cluster": cluster})
     profile_hash = planner.profile_hash(cluster)
-    found = [(plan.plan_id, planner.reestimate(spec, plan)) for plan in plans]
+    plans_again = [(plan.plan_id, planner.reestimate(spec, plan)) for plan in plans]
     averse = spec.search.risk == "averse"
 
     def place(item: tuple[str, Plan]) -> tuple[bool, float, str]:
@@ -156,7 +156,7 @@ def reestimated(
         doubtful = averse and plan.p_fits is not None and plan.p_fits < LEAST_P_FITS
         return doubtful, objective_value(plan, spec.search.objective), plan_id
 
-    order = sorted(found, key=place)
+    order = sorted(plans_again, key=place)
     return [
         {
             "search_id": search_id,
@@ -183,7 +183,7 @@ def _plain(spec: Spec) -> Spec:
 
 def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
     groups: dict[str, None] = {}
-    found = []
+    timed = []
     for run in runs:
         step_s = run.step_s
         if step_s is None:
@@ -196,8 +196,8 @@ def _timed(runs: Sequence[StoredRun], planner: Planner) -> list[ClusterRun]:
         parts = {} if times is None else profiled_parts(times)
         axes = run.plan.strategy.model_dump()
         work = work_digest(run.spec.model, run.spec.training.seq_length, axes)
-        found.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner), parts, work))
-    return found
+        timed.append(ClusterRun(run.id, run.group, step_s, spread, _predictor(run, planner), parts, work))
+    return timed
 
 
 def _predictor(run: StoredRun, planner: Planner) -> Any:
@@ -228,17 +228,17 @@ def _documents(
     name: str,
     overlay: dict[str, Any],
     timed: Sequence[ClusterRun],
-    found: ClusterFit | None,
+    fitted: ClusterFit | None,
     measured: Sequence[dict[str, Any]] = (),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The overlay, which names its cluster and runs, and the report of what it does to their errors."""
     report: dict[str, Any] = {"factors": {}, "runs": []}
-    if found is not None:
+    if fitted is not None:
         several = len({run.group for run in timed}) > 1
-        errors = [np.expm1(-residuals) for residuals in (found.before, found.after, found.left_out)]
+        errors = [np.expm1(-residuals) for residuals in (fitted.before, fitted.after, fitted.left_out)]
         rows = zip(timed, *errors, strict=True)
         report = {
-            "factors": {name: rounded(factor, 4) for name, factor in found.fit.factors().items()},
+            "factors": {name: rounded(factor, 4) for name, factor in fitted.fit.factors().items()},
             "runs": [
                 {
                     "id": run.id,

@@ -107,16 +107,16 @@ def _profile_of(table: RankTable | None) -> str:
     grouped = table.servers[0].supernode is not None
     known = [load_profile(name) for name in list_profiles()]
     # Systems that are started by such tables have a launcher that writes them.
-    found = [
+    profiles = [
         p.name
         for p in known
         if p.document.ascendjob is not None
         and p.ranks_per_node == devices
         and (p.supernode_nodes is not None) == grouped
     ]
-    if len(found) != 1:
+    if len(profiles) != 1:
         raise SpecError(Message("services.no_profile_has_nodes_of_devices_as_rank", devices=devices), hint=hint)
-    return found[0]
+    return profiles[0]
 
 
 def _usual_devices(table: RankTable) -> int:
@@ -168,11 +168,11 @@ def _leaf(
         raise SpecError(
             Message("services.is_second_of_its_kind", file=maps[1][0]),
         )
-    for name, found in maps:
-        counts = Counter(found.nodes)
+    for name, leaf_map in maps:
+        counts = Counter(leaf_map.nodes)
         usual = max(counts, key=lambda count: (counts[count], count))
-        others = sum(count != usual for count in found.nodes)
-        if others > (found.nodes[-1] < usual):  # the last one may be partly filled
+        others = sum(count != usual for count in leaf_map.nodes)
+        if others > (leaf_map.nodes[-1] < usual):  # the last one may be partly filled
             said.append(Disagreement("leaves_differ", {"file": name, "usual": usual, "found": others}))
         if nodes is not None and nodes != usual:
             said.append(_differs(name, "leaf.nodes", usual, nodes, "--leaf-nodes"))
@@ -195,10 +195,10 @@ def _behind_leaves(
     if any(block["nodes"] != profile.supernode_nodes for block in blocks[:-1]):
         said.append(Disagreement("leaf_left_out", {"profile": profile.name}))
         return document
-    found = {key: value for key, value in document.items() if key != "blocks"}
+    section = {key: value for key, value in document.items() if key != "blocks"}
     if blocks:
-        found["num_npus"] = profile.npus_per_node * sum(block["nodes"] for block in blocks)
-    return found | {"leaf": leaf}
+        section["num_npus"] = profile.npus_per_node * sum(block["nodes"] for block in blocks)
+    return section | {"leaf": leaf}
 
 
 def _fewer_cards(profile: Profile, devices: int, cards: int, name: str, overlay: dict[str, Any]) -> None:
@@ -270,9 +270,9 @@ def _collectives(
         if section == "profile":
             continue
         overlay[section] = overlay.get(section, {}) | numbers
-        known, found = profile.tier(section).efficiency, float(numbers["efficiency"]["value"])
-        if abs(found / known - 1.0) > TOLERANCE:
-            said.append(_differs(names, f"{section}.efficiency", f"{found:.2f}", f"{known:.2f}"))
+        known, measured = profile.tier(section).efficiency, float(numbers["efficiency"]["value"])
+        if abs(measured / known - 1.0) > TOLERANCE:
+            said.append(_differs(names, f"{section}.efficiency", f"{measured:.2f}", f"{known:.2f}"))
 
 
 def _differs(file: str, number: str, found: object, expected: object, other: str = "profile") -> Disagreement:

@@ -97,14 +97,14 @@ class Freshness:
 
     def _clusters_of(self, session: Session, searches: Sequence[Resting]) -> dict[str, tuple[ClusterSpec, str]]:
         """The clusters of these specs; other threads may forget them meanwhile, and searches may be deleted."""
-        found = {
+        clusters = {
             search.spec_hash: known
             for search in searches
             if (known := self._clusters.get(search.spec_hash)) is not None
         }
-        unknown = {search.search_id: search.spec_hash for search in searches if search.spec_hash not in found}
+        unknown = {search.search_id: search.spec_hash for search in searches if search.spec_hash not in clusters}
         if not unknown:
-            return found
+            return clusters
         if len(self._clusters) + len(unknown) > MAX_CACHED_CLUSTERS:
             self._clusters = {}
         for search_id, document in Searches(session).clusters(list(unknown)).items():
@@ -112,8 +112,8 @@ class Freshness:
             if is_ledgers(cluster):
                 cluster = cluster.model_copy(update={"overlay": "auto"})
             known = cluster, canonical_json(cluster.model_dump(mode="json"))
-            found[unknown[search_id]] = self._clusters[unknown[search_id]] = known
-        return found
+            clusters[unknown[search_id]] = self._clusters[unknown[search_id]] = known
+        return clusters
 
     def _hash_today(self, session: Session, cluster: ClusterSpec, text: str, overlays_at: object) -> str | None:
         """None where the profile is a file that is gone, or an override no longer fits: nothing can be said."""
@@ -123,11 +123,11 @@ class Freshness:
         try:
             return self._hashes[key]
         except KeyError:
-            found = self._hash_of(_resolved(session, cluster))
+            today = self._hash_of(_resolved(session, cluster))
         if len(self._hashes) >= MAX_CACHED_CLUSTERS:
             self._hashes = {}
-        self._hashes[key] = found
-        return found
+        self._hashes[key] = today
+        return today
 
     def _hash_of(self, cluster: ClusterSpec) -> str | None:
         try:

@@ -27,8 +27,8 @@ def with_checkpoints(comparison: Comparison, pairs: Sequence[tuple[PlanSet, Plan
     """The comparison with what a checkpoint of the first plan is to each other, where that can be said."""
     launched = [_launched(plan_set, plan) for plan_set, plan in pairs]
     first, others = launched[0], launched[1:]
-    found = [checkpoint_change(first, other) for other in others if first is not None and other is not None]
-    return comparison.model_copy(update={"checkpoints": tuple(found)})
+    changes = [checkpoint_change(first, other) for other in others if first is not None and other is not None]
+    return comparison.model_copy(update={"checkpoints": tuple(changes)})
 
 
 def _launched(plan_set: PlanSet, plan: Plan) -> Launched | None:

@@ -28,14 +28,14 @@ def exported_overlay(runs: RunService, cluster: str, author: str, releases: tupl
     NotFoundError
         when the cluster has no overlay.
     """
-    found = [view for view in runs.clusters() if view.cluster == cluster]
-    if not found:
+    views = [view for view in runs.clusters() if view.cluster == cluster]
+    if not views:
         known = ", ".join(sorted({view.cluster for view in runs.clusters()})) or "none"
         raise NotFoundError(
             Message("services.cluster_has_no_overlay", name=cluster),
             hint=Message("common.one_of", names=known),
         )
-    view = found[0]
+    view = views[0]
     report: dict[str, Any] = {"author": author, "engine_version": ENGINE_VERSION}
     if releases:
         report["releases"] = list(releases)

@@ -51,14 +51,14 @@ def _seen(run: StoredRun, profile: Profile) -> list[dict[str, Any]]:
         "family": family_digest(spec.model),
         "configuration": configuration_digest(spec.model, spec.training.seq_length, axes),
     }
-    found = []
+    rows = []
     if run.measured.out_of_memory is not None:
         least = least_gib(run.measured.out_of_memory, plan)
         predicted = predicted_gib(run.measured.out_of_memory, plan, ranks)
-        found.append({**keys, "log_ratio": _log(least / predicted), "at_least": True})
+        rows.append({**keys, "log_ratio": _log(least / predicted), "at_least": True})
     elif run.measured.peak_memory_gib is not None:
-        found.append({**keys, "log_ratio": _log(run.measured.peak_memory_gib / plan.allocator_peak_gib)})
-    return found
+        rows.append({**keys, "log_ratio": _log(run.measured.peak_memory_gib / plan.allocator_peak_gib)})
+    return rows
 
 
 def _ranks(plan: Plan, profile: Profile) -> int:

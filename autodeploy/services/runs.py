@@ -141,7 +141,7 @@ class RunService:
                 stored = Runs(session).of_cluster(cluster, profile, limit=limit, also=counting)
                 searches = Runs(session).planned_searches(cluster, limit=MAX_SEARCHES_RERANKED)
             stored = tuple(run for run in stored if run.id != without)[:MAX_RUNS_READ]
-            found = self._fit(cluster, profile, stored, searches)
+            refitted = self._fit(cluster, profile, stored, searches)
             with self._database.write() as session:
                 runs = Runs(session)
                 if without:
@@ -151,17 +151,17 @@ class RunService:
                 if runs.ids_of_cluster(cluster, profile, limit=MAX_RUNS_READ) != [run.id for run in stored]:
                     session.rollback()
                     continue
-                if found.overlay:
+                if refitted.overlay:
                     now = utc_now()
                     by = self._principal.name
-                    overlay = changed(found.overlay, by, now)
+                    overlay = changed(refitted.overlay, by, now)
                     row = OverlayRow(cluster=cluster, profile=profile, updated_at=now, overlay=overlay)
-                    row.num_runs, row.report, row.changed_by = len(stored), found.report, by
+                    row.num_runs, row.report, row.changed_by = len(stored), refitted.report, by
                     runs.set_overlay(row)
                 else:
                     runs.delete_overlay(cluster, profile)
                 runs.replace_reestimates(
-                    [search.id for search in searches], [ReestimateRow(**values) for values in found.estimates]
+                    [search.id for search in searches], [ReestimateRow(**values) for values in refitted.estimates]
                 )
             return self.reranked(cluster)
         raise ConflictError(

@@ -227,9 +227,9 @@ class SearchService:
             queue = Queue(session)
             claim = queue.claim(view.id, str(Owner()), now=utc_now())
             assert claim is not None, "nobody else knows of it yet"
-            found = plan_set_of_one(of, spec, plan.model_copy(update={"rank": 1}), spec.search.objective)
+            plan_set = plan_set_of_one(of, spec, plan.model_copy(update={"rank": 1}), spec.search.objective)
             info = view.plan_set.search
-            kept = found.model_copy(update={"search": info, "reproducible": False, "warnings": (GIVEN,)})
+            kept = plan_set.model_copy(update={"search": info, "reproducible": False, "warnings": (GIVEN,)})
             queue.finish(claim, kept, now=utc_now())
         return kept
 
@@ -313,10 +313,10 @@ class SearchService:
             when there is none of that id.
         """
         with self._database.read() as session:
-            found = Searches(session).stored(search_id)
-            if found is None:
+            row_and_result = Searches(session).stored(search_id)
+            if row_and_result is None:
                 raise _no_search(search_id)
-            stored, row = found
+            stored, row = row_and_result
             self._principal.require_team(row.team, _no_search(search_id))
             running, queued = row.status == "running", row.status == "queued"
             return SearchView(
@@ -347,8 +347,8 @@ class SearchService:
     def find_status(self, search_id: str) -> str | None:
         """The status alone, None without such a search."""
         with self._database.read() as session:
-            found = Searches(session).whose_status(search_id)
-        return found[1] if found is not None and self._principal.sees(found[0]) else None
+            team_and_status = Searches(session).whose_status(search_id)
+        return team_and_status[1] if team_and_status is not None and self._principal.sees(team_and_status[0]) else None
 
     def _is_there(self, session: Session, search_id: str) -> bool:
         """Whether there is such a search that the caller sees."""

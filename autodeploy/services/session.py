@@ -140,13 +140,13 @@ class Services:
         Remembered: pages of the same plans are opened again and again.
         """
         asked = (spec.model_dump_json(), tuple(each.model_dump_json() for each in strategies))
-        found = self.refusals.get(asked)
-        if found is None:
-            found = self._call(calls.rules_broken, self.planner_module, spec, tuple(strategies))
+        broken = self.refusals.get(asked)
+        if broken is None:
+            broken = self._call(calls.rules_broken, self.planner_module, spec, tuple(strategies))
             for oldest in tuple(self.refusals)[: 1 - KEPT_REFUSALS]:  # others may be at it too
                 self.refusals.pop(oldest, None)
-            self.refusals[asked] = found
-        return found
+            self.refusals[asked] = broken
+        return broken
 
     def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
         """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
@@ -341,8 +341,8 @@ class Services:
         Errors as `RunService.add` and `autodeploy.rehearsal.rehearse`.
         """
         view = self.searches.plan(plan_id)
-        found = None if rehearse is None else self.rehearsal(view, rehearse)
-        outcome = self.runs.add(plan_id, measured, rehearsal=found)
+        rehearsed = None if rehearse is None else self.rehearsal(view, rehearse)
+        outcome = self.runs.add(plan_id, measured, rehearsal=rehearsed)
         said = outcome.run.measured_step_time_s is not None or outcome.run.measured.out_of_memory is not None
         if outcome.cluster is None or not said:
             return outcome
@@ -354,15 +354,15 @@ class Services:
         return self._call(calls.rehearse, self.planner_module, view.plan_set, view.plan, nodes)
 
     def _rehearsal(self, view: PlanView, to: str, lang: Language, nodes: str) -> Artefact:
-        found = self.rehearsal(view, nodes)
+        rehearsed = self.rehearsal(view, nodes)
         artefact = exporters.export(
-            found.plan_set,
-            found.plan,
+            rehearsed.plan_set,
+            rehearsed.plan,
             to,
-            timeline=lambda: self._call(calls.timeline, self.planner_module, found.spec, found.plan.strategy),
+            timeline=lambda: self._call(calls.timeline, self.planner_module, rehearsed.spec, rehearsed.plan.strategy),
             lang=lang,
         )
-        remarks = rehearsal_lines(found.of, found.plan, found.changed, found.layer_s)
+        remarks = rehearsal_lines(rehearsed.of, rehearsed.plan, rehearsed.changed, rehearsed.layer_s)
         return with_remarks(artefact, tuple(remarks), f"rehearsal_{nodes}")
 
     def is_ready(self) -> dict[str, bool]:

@@ -132,22 +132,22 @@ def _validated(model: type[Model], fields: Mapping[str, Any], prefix: str) -> Mo
 
 def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
     """Axes with dotted names, such as `rl.generation.tp`, in the documents that they are of."""
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for name, value in document.items():
         inner = value
         for part in reversed(name.split(".")[1:]):
             inner = {part: inner}
-        found = merged(found, {name.split(".")[0]: inner})
-    return found
+        tree = merged(tree, {name.split(".")[0]: inner})
+    return tree
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Two documents, the second's values over the first's, inside their documents too."""
-    found = dict(first)
+    both = dict(first)
     for name, value in second.items():
-        known = found.get(name)
-        found[name] = merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
-    return found
+        known = both.get(name)
+        both[name] = merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return both
 
 
 def _without_replicas(how: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _partly_given(how: Mapping[str, Any]) -> RlStrategy:
         given = _validated(GenerationLayout, given, "/strategy/rl/generation")
     states = how.get("offload")
     words = {"offload": [] if states == NOTHING_OFFLOADED else states.split("+")} if isinstance(states, str) else {}
-    found = _validated(RlStrategy, {**how, **words, "generation": given}, "/strategy/rl")
+    layout = _validated(RlStrategy, {**how, **words, "generation": given}, "/strategy/rl")
     if "generation" not in how:
-        found.model_fields_set.discard("generation")
-    return found
+        layout.model_fields_set.discard("generation")
+    return layout

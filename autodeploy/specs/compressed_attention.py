@@ -60,11 +60,11 @@ class CompressedAttention(Document):
 
     def whole_params(self, attention: AttentionType, hidden: int, query_rank: int, head_dim: int) -> int:
         """Matrices of a layer that tensor parallelism does not cut: down to latents and key, compressor, indexer."""
-        found = hidden * (query_rank + head_dim + self.pooled_columns(attention, head_dim))
+        params = hidden * (query_rank + head_dim + self.pooled_columns(attention, head_dim))
         if attention == CSA:
             pooled = self.pooled_columns(CSA, self.index_head_dim)
-            found += query_rank * self.index_width + hidden * (self.index_n_heads + pooled)
-        return found
+            params += query_rank * self.index_width + hidden * (self.index_n_heads + pooled)
+        return params
 
     def cut_params(self, hidden: int, query_rank: int, query_width: int) -> int:
         """Matrices of a layer that it cuts by heads: up to queries, down to the groups' ranks, up to hidden states."""
@@ -73,11 +73,11 @@ class CompressedAttention(Document):
     def vector_params(self, attention: AttentionType, query_rank: int, head_dim: int, heads: int) -> int:
         """Norms of latent and key, a sink a head, and of compressors positions in an entry and a norm."""
         rate = self.rate(attention)
-        found = query_rank + head_dim + heads
+        params = query_rank + head_dim + heads
         if rate is None:
-            return found
+            return params
         widths = (head_dim, self.index_head_dim) if attention == CSA else (head_dim,)
-        return found + sum(rate * self.pooled_columns(attention, width) // 2 + width for width in widths)
+        return params + sum(rate * self.pooled_columns(attention, width) // 2 + width for width in widths)
 
 
 class HyperConnections(Document):

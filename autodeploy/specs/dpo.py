@@ -35,5 +35,5 @@ _UNMODELLED: Final = ("n_routed_experts", "linear_attention", "num_nextn_predict
 
 def unmodelled_with_reference(value_of: Callable[[str], object]) -> str | None:
     """Why preference tuning of a model is not modelled yet; None where it is. value_of : a field of the model."""
-    found = next((field for field in _UNMODELLED if value_of(field)), None)
-    return found and Message("specs.not_modelled_with", one="kind: dpo", other=found)
+    unmodelled = next((field for field in _UNMODELLED if value_of(field)), None)
+    return unmodelled and Message("specs.not_modelled_with", one="kind: dpo", other=unmodelled)

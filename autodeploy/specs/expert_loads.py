@@ -65,14 +65,14 @@ def read_expert_loads(name: str, sha256: str | None = None) -> ExpertLoads:
         under /training/expert_load_file: unreadable, not in one of the formats, incomplete, or changed since its
         hash was taken.
     """
-    found = content_hash(Path(name))
-    if sha256 is not None and found != sha256:
+    digest = content_hash(Path(name))
+    if sha256 is not None and digest != sha256:
         raise SpecError(
             Message("specs.has_changed_since_spec_was_read", file=Path(name).name),
             path=FIELD,
             hint=Message("common.try_again"),
         )
-    return _read(name, found)
+    return _read(name, digest)
 
 
 @lru_cache(maxsize=8)

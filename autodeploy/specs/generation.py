@@ -79,13 +79,13 @@ class GenerationRecord(Document):
     def _in_our_words(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        found: list[Diagnosis] = []
+        diagnoses: list[Diagnosis] = []
         read = dict(value)
         if isinstance(layout := read.get("generation"), Mapping):
-            read["generation"] = layout_read(layout, found, "/generation")
+            read["generation"] = layout_read(layout, diagnoses, "/generation")
         if isinstance(cluster := read.get("cluster"), Mapping) and isinstance(name := cluster.get("profile"), str):
-            read["cluster"] = {**cluster, "profile": profile_read(name, found)}
-        return {**read, "diagnoses": (*read.get("diagnoses", ()), *found)} if found else read
+            read["cluster"] = {**cluster, "profile": profile_read(name, diagnoses)}
+        return {**read, "diagnoses": (*read.get("diagnoses", ()), *diagnoses)} if diagnoses else read
 
     @model_validator(mode="after")
     def _dies_are_used(self) -> Self:
@@ -95,31 +95,31 @@ class GenerationRecord(Document):
         return self
 
 
-def layout_read(layout: Mapping[str, Any], found: list[Diagnosis], path: str) -> dict[str, Any]:
-    """A layout of a measurement in the vocabulary's words; what was read otherwise than written is added to `found`.
+def layout_read(layout: Mapping[str, Any], diagnoses: list[Diagnosis], path: str) -> dict[str, Any]:
+    """A layout of a measurement in the vocabulary's words; what was read otherwise is added to `diagnoses`.
 
     path : of the layout in its document.
     """
     return {
         **layout,
-        "precision": _precision(layout.get("precision", "bf16"), found, path),
-        "engine": _engine(layout.get("engine", "vllm"), found, path),
-        "ep": _expert_ranks(layout, found, path),
+        "precision": _precision(layout.get("precision", "bf16"), diagnoses, path),
+        "engine": _engine(layout.get("engine", "vllm"), diagnoses, path),
+        "ep": _expert_ranks(layout, diagnoses, path),
     }
 
 
-def _engine(given: Any, found: list[Diagnosis], path: str) -> Any:
+def _engine(given: Any, diagnoses: list[Diagnosis], path: str) -> Any:
     """The engine that a name means, the commonest where none is known."""
     if not isinstance(given, str):
         return given
     word = _ENGINES.get(key(given))
     if word is None:
         text = f"{given!r} is not modelled; read as the nearest, vllm"
-        found.append(Diagnosis(path=f"{path}/engine", text=text))
+        diagnoses.append(Diagnosis(path=f"{path}/engine", text=text))
     return word or "vllm"
 
 
-def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis], path: str) -> Any:
+def _expert_ranks(layout: Mapping[str, Any], diagnoses: list[Diagnosis], path: str) -> Any:
     """Ranks over which experts lie: all of a replica, where a run says some of them."""
     given, degrees = layout.get("ep", 1), [layout.get(name, 1) for name in ("tp", "dp")]
     if not all(isinstance(each, int) and each >= 1 for each in (given, *degrees)):
@@ -127,7 +127,7 @@ def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis], path: str) 
     whole = degrees[0] * degrees[1]
     if given in (1, whole):
         return given
-    found.append(
+    diagnoses.append(
         Diagnosis(
             path=f"{path}/ep", text=Message("specs.is_not_modelled_read_as_nearest", name=f"ep {given}", word=whole)
         )
@@ -135,7 +135,7 @@ def _expert_ranks(layout: Mapping[str, Any], found: list[Diagnosis], path: str) 
     return whole
 
 
-def _precision(given: Any, found: list[Diagnosis], path: str) -> Any:
+def _precision(given: Any, diagnoses: list[Diagnosis], path: str) -> Any:
     """The vocabulary's word for a format; what has none stays as it is and is refused."""
     if not isinstance(given, str):
         return given
@@ -146,16 +146,16 @@ def _precision(given: Any, found: list[Diagnosis], path: str) -> Any:
     for start, word in _NEAREST_PRECISIONS.items():
         if name.startswith(start):
             text = Message("specs.is_not_modelled_read_as_nearest", name=repr(given), word=word)
-            found.append(Diagnosis(path=f"{path}/precision", text=text))
+            diagnoses.append(Diagnosis(path=f"{path}/precision", text=text))
             return word
     return given
 
 
-def profile_read(given: str, found: list[Diagnosis]) -> str:
+def profile_read(given: str, diagnoses: list[Diagnosis]) -> str:
     """The profile of a name, the nearest where none is of this system."""
     named, same = profile_named(given)
     if named is not None and not same:
-        found.append(
+        diagnoses.append(
             Diagnosis(
                 path="/cluster/profile",
                 text=Message("specs.is_not_modelled_read_as_nearest", name=repr(given), word=named),

@@ -88,9 +88,9 @@ def unmodelled_with_adapters(value_of: Callable[[str], object], targets: Iterabl
     Experts have adapters beside both of their matrices, whatever the targets are (MindSpeed-LLM @c77308a1,
     tasks/posttrain/lora/moe/experts.py): targets have to say so.
     """
-    found = next((field for field in _UNMODELLED if value_of(field)), None)
-    if found is None and value_of("kv_lora_rank") and not value_of("q_lora_rank"):
-        found = "kv_lora_rank, q_lora_rank: null"
-    if found is None and value_of("n_routed_experts") and not set(targets) >= EXPERT_TARGETS:
+    unmodelled = next((field for field in _UNMODELLED if value_of(field)), None)
+    if unmodelled is None and value_of("kv_lora_rank") and not value_of("q_lora_rank"):
+        unmodelled = "kv_lora_rank, q_lora_rank: null"
+    if unmodelled is None and value_of("n_routed_experts") and not set(targets) >= EXPERT_TARGETS:
         return Message("common.needs", one="lora + n_routed_experts", other="target_modules linear_fc1, linear_fc2")
-    return found and Message("specs.not_modelled_with", one="lora", other=found)
+    return unmodelled and Message("specs.not_modelled_with", one="lora", other=unmodelled)

@@ -214,9 +214,9 @@ class ModelSpec(Document):
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
         self._fill_derived()
-        found = faults(self)
-        if found:
-            raise ValidationError.from_exception_data("ModelSpec", [_line(self, *fault) for fault in found])
+        broken = faults(self)
+        if broken:
+            raise ValidationError.from_exception_data("ModelSpec", [_line(self, *fault) for fault in broken])
         return self
 
     def _fill_derived(self) -> None:

@@ -38,25 +38,25 @@ def faults(model: ModelSpec) -> list[Fault]:
 
 
 def _found(model: ModelSpec) -> list[Fault]:
-    found = [*_attention_faults(model), *_layer_faults(model), *_type_faults(model), *_expert_faults(model)]
-    found += _compressed_faults(model)
-    if not found and model.total_params(include_mtp=True) > MAX_TOTAL_PARAMS:
+    broken = [*_attention_faults(model), *_layer_faults(model), *_type_faults(model), *_expert_faults(model)]
+    broken += _compressed_faults(model)
+    if not broken and model.total_params(include_mtp=True) > MAX_TOTAL_PARAMS:
         message = Message("specs.model_would_have_parameters", count=model.total_params())
-        found.append(("hidden_size", message, ""))
-    return found
+        broken.append(("hidden_size", message, ""))
+    return broken
 
 
 def _attention_faults(model: ModelSpec) -> list[Fault]:
-    found: list[Fault] = []
+    broken: list[Fault] = []
     heads, kv_heads = model.num_attention_heads, model.num_key_value_heads
     mla = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     if model.is_mla:
         missing = [name for name in mla if getattr(model, name) is None]
-        found += [
+        broken += [
             (name, Message("common.needs_it", what="kv_lora_rank"), "DeepSeek-V3: 128, 64, 128") for name in missing
         ]
         if kv_heads != heads:
-            found.append(
+            broken.append(
                 (
                     "num_key_value_heads",
                     Message("specs.but_latent_attention_has_one_head", heads=kv_heads, all=heads),
@@ -65,12 +65,12 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
             )
         if not missing and model.head_dim != model.qk_head_dim:
             hint = Message("specs.omit_it_sum", sum=model.qk_head_dim)
-            found.append(("head_dim", Message("field_fault.is_invalid", value=model.head_dim), hint))
-        return found
+            broken.append(("head_dim", Message("field_fault.is_invalid", value=model.head_dim), hint))
+        return broken
     own = () if model.compressed_attention is None else ("q_lora_rank", "qk_rope_head_dim")
     for name in ("q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"):
         if getattr(model, name) is not None and name not in own:
-            found.append(
+            broken.append(
                 (
                     name,
                     Message("common.it_needs_field", name="kv_lora_rank"),
@@ -79,22 +79,22 @@ def _attention_faults(model: ModelSpec) -> list[Fault]:
             )
     if heads % kv_heads:
         message = Message("common.does_not_divide", part=kv_heads, whole=f"num_attention_heads {heads}")
-        found.append(("num_key_value_heads", message, ""))
+        broken.append(("num_key_value_heads", message, ""))
     if "head_dim" not in model.model_fields_set and model.hidden_size % heads:
         message = Message("common.does_not_divide", part=f"num_attention_heads {heads}", whole=model.hidden_size)
-        found.append(("hidden_size", message, Message("specs.give_head_dim_or_another_number_of_heads")))
-    return found
+        broken.append(("hidden_size", message, Message("specs.give_head_dim_or_another_number_of_heads")))
+    return broken
 
 
 def _layer_faults(model: ModelSpec) -> list[Fault]:
-    found: list[Fault] = []
+    broken: list[Fault] = []
     layers = model.num_hidden_layers
     if model.layer_types is not None:
         if len(model.layer_types) != layers:
             message = Message("common.entries_expected", count=layers, found=len(model.layer_types))
-            found.append(("layer_types", message, ""))
+            broken.append(("layer_types", message, ""))
         if model.sliding_window is None and "sliding_attention" in model.layer_types:
-            found.append(
+            broken.append(
                 (
                     "sliding_window",
                     Message("common.needs_it", what="layer_types: sliding_attention"),
@@ -103,28 +103,28 @@ def _layer_faults(model: ModelSpec) -> list[Fault]:
             )
     if model.first_k_dense_replace > layers:
         message = Message("common.exceeds", one=model.first_k_dense_replace, other=f"num_hidden_layers {layers}")
-        found.append(("first_k_dense_replace", message, ""))
+        broken.append(("first_k_dense_replace", message, ""))
     if model.mlp_only_layers and model.mlp_only_layers[-1] >= layers:
         message = Message("common.is_outside", value=model.mlp_only_layers[-1], range=f"[0, {layers - 1}]")
-        found.append(("mlp_only_layers", message, ""))
+        broken.append(("mlp_only_layers", message, ""))
     if model.num_dense_layers > 0 and model.intermediate_size is None:
-        found.append(("intermediate_size", Message("common.is_required", name="intermediate_size"), ""))
-    return found
+        broken.append(("intermediate_size", Message("common.is_required", name="intermediate_size"), ""))
+    return broken
 
 
 def _type_faults(model: ModelSpec) -> list[Fault]:
     """Types of layers and the sizes that they need."""
-    found: list[Fault] = []
+    broken: list[Fault] = []
     types = model.layer_types or ()
     if model.attention_chunk_size is None and "chunked_attention" in types:
         message = Message("common.needs_it", what="layer_types: chunked_attention")
-        found.append(("attention_chunk_size", message, ""))
+        broken.append(("attention_chunk_size", message, ""))
     if model.linear_attention is None and "linear_attention" in types:
         message = Message("common.needs_it", what="layer_types: linear_attention")
-        found.append(("linear_attention", message, ""))
+        broken.append(("linear_attention", message, ""))
     linear = model.linear_attention
     if linear is not None and "linear_attention" not in types:
-        found.append(
+        broken.append(
             (
                 "linear_attention",
                 Message("common.it_needs_field", name="layer_types: linear_attention"),
@@ -137,9 +137,9 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
             part=f"num_key_heads {linear.num_key_heads}",
             whole=f"num_value_heads {linear.num_value_heads}",
         )
-        found.append(("linear_attention", message, ""))
+        broken.append(("linear_attention", message, ""))
     if model.attention_output_gate and model.is_mla:
-        found.append(
+        broken.append(
             (
                 "attention_output_gate",
                 Message("common.excludes_it", what="kv_lora_rank"),
@@ -148,7 +148,7 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         )
     other = model.sliding_attention_heads
     if other is not None and "sliding_attention" not in types:
-        found.append(
+        broken.append(
             (
                 "sliding_attention_heads",
                 Message("common.it_needs_field", name="layer_types: sliding_attention"),
@@ -161,19 +161,19 @@ def _type_faults(model: ModelSpec) -> list[Fault]:
         )
         if model.is_mla:
             message = Message("common.excludes_it", what="kv_lora_rank")
-        found.append(("sliding_attention_heads", message, ""))
+        broken.append(("sliding_attention_heads", message, ""))
     if model.attention_head_gate and (model.is_mla or model.attention_output_gate):
         message = Message("common.excludes_it", what="kv_lora_rank" if model.is_mla else "attention_output_gate")
-        found.append(("attention_head_gate", message, Message("common.leave_it_out")))
+        broken.append(("attention_head_gate", message, Message("common.leave_it_out")))
     if model.sparse_attention is not None and not model.is_mla:
-        found.append(
+        broken.append(
             (
                 "sparse_attention",
                 Message("common.it_needs_field", name="kv_lora_rank"),
                 Message("common.leave_it_out_or", instead="kv_lora_rank"),
             )
         )
-    return found
+    return broken
 
 
 def _compressed_faults(model: ModelSpec) -> list[Fault]:
@@ -191,36 +191,36 @@ def _compressed_faults(model: ModelSpec) -> list[Fault]:
                 )
             ]
         return []
-    found: list[Fault] = []
+    broken: list[Fault] = []
     if not types & COMPRESSED or types - COMPRESSED - {"sliding_attention"}:
         message = Message("specs.layers_beside_compressed_ones_have_window")
-        found.append(
+        broken.append(
             ("layer_types", message, "compressed_sparse_attention, heavily_compressed_attention, sliding_attention")
         )
     needed = ("q_lora_rank", "qk_rope_head_dim", "sliding_window")
-    found += [
+    broken += [
         (name, Message("common.needs_it", what="compressed_attention"), "DeepSeek-V4-Flash: 1024, 64, 128")
         for name in needed
         if getattr(model, name) is None
     ]
     if model.num_key_value_heads != 1:
         message = Message("specs.attention_to_compressed_keys_has_one_key")
-        found.append(("num_key_value_heads", message, "1"))
+        broken.append(("num_key_value_heads", message, "1"))
     if model.num_attention_heads % compressed.o_groups:
         message = Message(
             "common.does_not_divide",
             part=f"o_groups {compressed.o_groups}",
             whole=f"num_attention_heads {model.num_attention_heads}",
         )
-        found.append(("compressed_attention", message, ""))
+        broken.append(("compressed_attention", message, ""))
     excluded = ("kv_lora_rank", "sparse_attention", "linear_attention", "sliding_attention_heads", "v_head_dim")
     switched = ("qk_norm", "attention_output_gate", "attention_head_gate", "tie_word_embeddings")
-    found += [
+    broken += [
         (name, Message("common.excludes_it", what="compressed_attention"), Message("common.leave_it_out"))
         for name in (*excluded, *switched)
         if getattr(model, name)
     ]
-    return found
+    return broken
 
 
 def _expert_faults(model: ModelSpec) -> list[Fault]:
@@ -232,9 +232,9 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
             for name in _EXPERT_FIELDS
             if getattr(model, name)
         ]
-    found: list[Fault] = []
+    broken: list[Fault] = []
     if top_k is None:
-        found.append(
+        broken.append(
             (
                 "num_experts_per_tok",
                 Message("common.needs_it", what="n_routed_experts"),
@@ -242,7 +242,7 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
             )
         )
     elif top_k > model.router_choices:
-        found.append(
+        broken.append(
             (
                 "num_experts_per_tok",
                 Message("common.exceeds", one=top_k, other=f"n_routed_experts {model.router_choices}"),
@@ -250,7 +250,7 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
             )
         )
     if model.moe_intermediate_size is None:
-        found.append(
+        broken.append(
             (
                 "moe_intermediate_size",
                 Message("common.needs_it", what="n_routed_experts"),
@@ -259,38 +259,38 @@ def _expert_faults(model: ModelSpec) -> list[Fault]:
         )
     if model.num_moe_layers == 0:
         message = Message("specs.every_layer_is_dense_but_there_are_routed")
-        found.append(("n_routed_experts", message, ""))
+        broken.append(("n_routed_experts", message, ""))
     if model.shared_expert_intermediate_size is not None and model.n_shared_experts == 0:
         message = Message("common.it_needs_field", name="n_shared_experts")
-        found.append(("shared_expert_intermediate_size", message, "n_shared_experts: 1"))
-    return found + _shortcut_faults(model) + _group_faults(model, experts, top_k)
+        broken.append(("shared_expert_intermediate_size", message, "n_shared_experts: 1"))
+    return broken + _shortcut_faults(model) + _group_faults(model, experts, top_k)
 
 
 def _shortcut_faults(model: ModelSpec) -> list[Fault]:
     """What layers with a shortcut, and experts that return what they get, are modelled with."""
-    found: list[Fault] = []
+    broken: list[Fault] = []
     if model.n_zero_experts:
         beside = ("n_shared_experts", "n_group", "capacity_factor")
-        found += [
+        broken += [
             (name, Message("common.excludes_it", what="n_zero_experts"), Message("common.leave_it_out"))
             for name in beside
             if getattr(model, name)
         ]
     if not model.shortcut_moe:
-        return found
+        return broken
     if model.intermediate_size is None:
         message = Message("common.needs_it", what="shortcut_moe")
-        found.append(("intermediate_size", message, ""))
+        broken.append(("intermediate_size", message, ""))
     unlike = (
         *("first_k_dense_replace", "mlp_only_layers", "layer_types", "sliding_window", "sparse_attention"),
         *("n_shared_experts", "num_nextn_predict_layers", "compressed_attention", "hyper_connections"),
     )
     shapes = [name for name in unlike if getattr(model, name)]
     shapes += ["norm_layout"] if model.norm_layout != "pre" else []
-    found += [
+    broken += [
         (name, Message("common.excludes_it", what="shortcut_moe"), Message("common.leave_it_out")) for name in shapes
     ]
-    return found
+    return broken
 
 
 def _group_faults(model: ModelSpec, experts: int, top_k: int | None) -> list[Fault]:

@@ -93,10 +93,10 @@ def read_records(path: Path) -> Iterator[Record]:
     SpecError
         with the line number in the path of each bad field.
     """
-    for found in read_lines(path):
-        if isinstance(found, Unread):
-            raise found.error
-        yield found
+    for record in read_lines(path):
+        if isinstance(record, Unread):
+            raise record.error
+        yield record
 
 
 def read_lines(path: Path) -> Iterator[Record | Unread]:

@@ -24,8 +24,8 @@ def profile_named(name: str) -> tuple[str | None, bool]:
     if word in spelled:
         return spelled[word], True
     names = _record_names()
-    if found := _match(word, {name: each.same for name, each in names.items()}):
-        return found, True
+    if profile := _match(word, {name: each.same for name, each in names.items()}):
+        return profile, True
     # The profile whose chip is most alike: of its generation first, then of its maker.
     nearest = _match(word, {name: each.generation for name, each in names.items()})
     return nearest or _match(word, {name: each.maker for name, each in names.items()}), False
@@ -44,8 +44,8 @@ def device_named(profile: str, name: str) -> tuple[str | None, bool]:
         if word in {key(known), f"ascend{key(known)}", f"ascend_{key(known)}", f"nvidia_{key(known)}"}:
             return known, True
     names = _record_names().get(profile, RecordNames())
-    if found := _match(word, names.grades):
-        return found, True
+    if grade := _match(word, names.grades):
+        return grade, True
     if len(grades) == 1 and profile_named(name) == (profile, True):
         return grades[0], True
     return _match(word, names.nearest_grades), False
@@ -61,5 +61,5 @@ def _record_names() -> dict[str, RecordNames]:
 
 
 def _match(word: str, patterns: Mapping[str, Iterable[str]]) -> str | None:
-    found = (name for name, known in patterns.items() if any(re.fullmatch(pattern, word) for pattern in known))
-    return next(found, None)
+    matches = (name for name, known in patterns.items() if any(re.fullmatch(pattern, word) for pattern in known))
+    return next(matches, None)

@@ -139,26 +139,26 @@ def _types_problem(model: Mapping[str, Any]) -> str:
 
 def _cluster(cluster: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
     """The cluster on a shipped profile and one of its devices."""
-    found = {k: v for k, v in cluster.items() if v is not None}
+    fields = {k: v for k, v in cluster.items() if v is not None}
     for name in ("num_gpus", "num_devices", "num_cards"):
-        if name in found:
-            found.setdefault("num_npus", found[name])
-            del found[name]
-    found = log.without_unknown("/cluster", found, ClusterSpec.model_fields)
-    if "num_npus" in found:
-        found["num_npus"] = words.whole(found["num_npus"])
-    given, device = found.get("profile"), found.get("device")
+        if name in fields:
+            fields.setdefault("num_npus", fields[name])
+            del fields[name]
+    fields = log.without_unknown("/cluster", fields, ClusterSpec.model_fields)
+    if "num_npus" in fields:
+        fields["num_npus"] = words.whole(fields["num_npus"])
+    given, device = fields.get("profile"), fields.get("device")
     if given is None and isinstance(device, str) and (of_device := profile_of_device(device)):
-        found["profile"] = of_device
+        fields["profile"] = of_device
     elif isinstance(given, str):
         profile, same = profile_named(given)
         if profile is not None:
-            found["profile"] = profile
+            fields["profile"] = profile
         if profile is not None and not same:
             log.say("/cluster/profile", f"there is no profile of {given}; {profile} is the nearest")
-    if isinstance(device, str) and isinstance(found.get("profile"), str):
-        _device(found, device, log)
-    return found
+    if isinstance(device, str) and isinstance(fields.get("profile"), str):
+        _device(fields, device, log)
+    return fields
 
 
 def _device(cluster: dict[str, Any], device: str, log: Diagnoses) -> None:
@@ -179,20 +179,20 @@ def _device(cluster: dict[str, Any], device: str, log: Diagnoses) -> None:
 
 def _training(training: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
     """The run's sizes; published runs state no imbalance: one without means balanced experts."""
-    found = {k: v for k, v in training.items() if v is not None}
+    fields = {k: v for k, v in training.items() if v is not None}
     for other, name in (("sequence_length", "seq_length"), ("seq_len", "seq_length"), ("gbs", "global_batch_size")):
-        if other in found:
-            found.setdefault(name, found[other])
-            del found[other]
-    found = log.without_unknown("/training", found, TrainingSpec.model_fields)
-    found |= {name: words.whole(found[name]) for name in ("seq_length", "global_batch_size") if name in found}
-    if "precision" in found:
-        found["precision"] = log.word(
-            "/training/precision", found["precision"], words.PRECISIONS, words.NEAREST_PRECISIONS
+        if other in fields:
+            fields.setdefault(name, fields[other])
+            del fields[other]
+    fields = log.without_unknown("/training", fields, TrainingSpec.model_fields)
+    fields |= {name: words.whole(fields[name]) for name in ("seq_length", "global_batch_size") if name in fields}
+    if "precision" in fields:
+        fields["precision"] = log.word(
+            "/training/precision", fields["precision"], words.PRECISIONS, words.NEAREST_PRECISIONS
         )
-    if "routing_imbalance" not in found:
-        found |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
-    return found
+    if "routing_imbalance" not in fields:
+        fields |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0}
+    return fields
 
 
 def _cards(record: dict[str, Any], log: Diagnoses) -> None:
@@ -231,30 +231,30 @@ def _measured(
     measured: dict[str, Any], record: Mapping[str, Any], fields: Iterable[str], log: Diagnoses
 ) -> dict[str, Any]:
     """What was measured, in the units of the document."""
-    found = {k: v for k, v in measured.items() if v is not None}
+    figures = {k: v for k, v in measured.items() if v is not None}
     training, cluster = record.get("training"), record.get("cluster")
     cards = cluster.get("num_npus") if isinstance(cluster, Mapping) else None
     seq = training.get("seq_length") if isinstance(training, Mapping) else None
     if not all(isinstance(size, int) and size > 0 for size in (cards, seq)):
         cards = seq = None
-    if isinstance(peaks := found.get("peak_memory_gib"), list) and all(isinstance(p, int | float) for p in peaks):
-        found["peak_memory_gib"] = max(peaks, default=None)  # one a rank: the fullest decides
+    if isinstance(peaks := figures.get("peak_memory_gib"), list) and all(isinstance(p, int | float) for p in peaks):
+        figures["peak_memory_gib"] = max(peaks, default=None)  # one a rank: the fullest decides
     for name, (own, factor) in _UNITS.items():
-        if isinstance(value := found.get(name), int | float) and not isinstance(value, bool):
-            found.setdefault(own, value * factor)
-            found.pop(name)
+        if isinstance(value := figures.get(name), int | float) and not isinstance(value, bool):
+            figures.setdefault(own, value * factor)
+            figures.pop(name)
     for name, own, size in (
         ("tokens_per_s", "tokens_per_s_per_npu", cards and 1.0 / cards),
         ("samples_per_s", "tokens_per_s_per_npu", cards and seq and seq / cards),
         ("samples_per_s_per_npu", "tokens_per_s_per_npu", seq),
     ):
-        if isinstance(value := found.get(name), int | float) and isinstance(size, int | float) and size:
-            found.setdefault(own, value * size)
-            found.pop(name)
-    for name in [name for name in found if name not in fields]:
+        if isinstance(value := figures.get(name), int | float) and isinstance(size, int | float) and size:
+            figures.setdefault(own, value * size)
+            figures.pop(name)
+    for name in [name for name in figures if name not in fields]:
         log.say(f"/measured/{name}", f"unknown key {name!r} is not read", widens=False)
-        del found[name]
-    return found
+        del figures[name]
+    return figures
 
 
 _UNITS = {

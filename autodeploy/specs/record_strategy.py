@@ -29,31 +29,31 @@ _SIZES = ("tp", "pp", "vpp", "dp", "cp", "ulysses_degree", "ep", "etp", "micro_b
 
 def read_strategy(strategy: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
     """The strategy's mapping as its document has it: nulls are absent, words are the vocabulary's."""
-    found = {k: v for k, v in strategy.items() if v is not None}
-    if "mbs" in found:
-        found.setdefault("micro_batch_size", found.pop("mbs"))
-    found = log.without_unknown("/strategy", found, Strategy.model_fields)
-    found |= {name: words.whole(found[name]) for name in _SIZES if name in found}
-    features = _features(found.get("features", ()), log)
-    dispatcher = words.key(found.get("moe_dispatcher", ""))
+    fields = {k: v for k, v in strategy.items() if v is not None}
+    if "mbs" in fields:
+        fields.setdefault("micro_batch_size", fields.pop("mbs"))
+    fields = log.without_unknown("/strategy", fields, Strategy.model_fields)
+    fields |= {name: words.whole(fields[name]) for name in _SIZES if name in fields}
+    features = _features(fields.get("features", ()), log)
+    dispatcher = words.key(fields.get("moe_dispatcher", ""))
     if dispatcher in words.DEDUPLICATING:
-        found["moe_dispatcher"] = "alltoall"
+        fields["moe_dispatcher"] = "alltoall"
         features.append("deduplicated_dispatch")
-    _words(found, log)
-    if "recompute" in found:
-        found["recompute"] = _recompute(found["recompute"], found.get("pp", 1), log)
-    if "swap" in found:
-        found["swap"] = _swaps(found["swap"], log)
-    layers = found.get("layers_per_stage")
-    if isinstance(layers, list | tuple) and len(layers) != found.get("pp", 1):
-        log.say("/strategy/layers_per_stage", f"{len(layers)} stages, pp is {found.get('pp', 1)}; spread evenly")
-        del found["layers_per_stage"]
-    found["features"] = features
-    _said_by_features(found, features)
-    return found
+    _words(fields, log)
+    if "recompute" in fields:
+        fields["recompute"] = _recompute(fields["recompute"], fields.get("pp", 1), log)
+    if "swap" in fields:
+        fields["swap"] = _swaps(fields["swap"], log)
+    layers = fields.get("layers_per_stage")
+    if isinstance(layers, list | tuple) and len(layers) != fields.get("pp", 1):
+        log.say("/strategy/layers_per_stage", f"{len(layers)} stages, pp is {fields.get('pp', 1)}; spread evenly")
+        del fields["layers_per_stage"]
+    fields["features"] = features
+    _said_by_features(fields, features)
+    return fields
 
 
-def _words(found: dict[str, Any], log: Diagnoses) -> None:
+def _words(fields: dict[str, Any], log: Diagnoses) -> None:
     """Schedule, dispatcher and context parallelism by the vocabulary's names; what none is near is left out."""
     tables = {
         "schedule": (words.SCHEDULES, words.NEAREST_SCHEDULES),
@@ -61,12 +61,12 @@ def _words(found: dict[str, Any], log: Diagnoses) -> None:
         "cp_algo": (words.CP_ALGOS, words.NEAREST_CP_ALGOS),
     }
     for name, (same, nearest) in tables.items():
-        if name not in found:
+        if name not in fields:
             continue
-        found[name] = log.word(f"/strategy/{name}", found[name], same, nearest)
-        if found[name] not in same.values():
-            log.say(f"/strategy/{name}", f"{found[name]!r} is not known; read as if it were not said")
-            del found[name]
+        fields[name] = log.word(f"/strategy/{name}", fields[name], same, nearest)
+        if fields[name] not in same.values():
+            log.say(f"/strategy/{name}", f"{fields[name]!r} is not known; read as if it were not said")
+            del fields[name]
 
 
 def _features(given: Any, log: Diagnoses) -> list[str]:
@@ -76,7 +76,7 @@ def _features(given: Any, log: Diagnoses) -> list[str]:
     if not isinstance(given, list | tuple):
         log.say("/strategy/features", f"{given!r} is no list of names; read as none")
         return []
-    found: dict[str, None] = {}
+    features: dict[str, None] = {}
     for each in given:
         raw = each.get("name") if isinstance(each, Mapping) else each
         name = words.key(raw).removeprefix("use_").removeprefix("enable_") if isinstance(raw, str) else ""
@@ -85,8 +85,8 @@ def _features(given: Any, log: Diagnoses) -> list[str]:
             continue
         if name not in FEATURES and name not in RELEASE_FACTS:
             log.say("/strategy/features", f"{name!r} is not modelled; predicted without it", widens=False)
-        found[name] = None
-    return list(found)
+        features[name] = None
+    return list(features)
 
 
 def _recompute(given: Any, pp: Any, log: Diagnoses) -> Any:
@@ -95,30 +95,30 @@ def _recompute(given: Any, pp: Any, log: Diagnoses) -> Any:
         given = {"granularity": given}
     if not isinstance(given, Mapping):
         return given
-    found = {k: v for k, v in given.items() if v is not None}
-    found = log.without_unknown("/strategy/recompute", found, Recompute.model_fields)
+    fields = {k: v for k, v in given.items() if v is not None}
+    fields = log.without_unknown("/strategy/recompute", fields, Recompute.model_fields)
     path = "/strategy/recompute/granularity"
     granularity = log.word(
-        path, found.get("granularity", "selective" if found.get("modules") else "none"), words.GRANULARITIES
+        path, fields.get("granularity", "selective" if fields.get("modules") else "none"), words.GRANULARITIES
     )
     if granularity not in words.GRANULARITIES.values():
         log.say(path, f"{granularity!r} is not known; read as none")
         granularity = "none"
-    found["granularity"] = granularity
-    if isinstance(found.get("modules"), list | tuple):
-        modules = [log.word("", name, words.RECOMPUTE_MODULES) for name in found["modules"]]
+    fields["granularity"] = granularity
+    if isinstance(fields.get("modules"), list | tuple):
+        modules = [log.word("", name, words.RECOMPUTE_MODULES) for name in fields["modules"]]
         known = [name for name in modules if name in words.RECOMPUTE_MODULES.values()]
         for name in modules:
             if name not in known:
                 log.say("/strategy/recompute/modules", f"recomputing {name!r} is not modelled; predicted without it")
-        found["modules"] = known
-    elif granularity == "selective" and "per_stage" not in found:
-        found["modules"] = ["core_attn"]  # Megatron-LM's default of --recompute-modules
+        fields["modules"] = known
+    elif granularity == "selective" and "per_stage" not in fields:
+        fields["modules"] = ["core_attn"]  # Megatron-LM's default of --recompute-modules
     for name in ("per_stage", "num_layers_per_stage"):
-        if isinstance(found.get(name), list | tuple) and len(found[name]) != pp:
-            log.say(f"/strategy/recompute/{name}", f"{len(found[name])} stages, pp is {pp}; read as all layers")
-            del found[name]
-    return found
+        if isinstance(fields.get(name), list | tuple) and len(fields[name]) != pp:
+            log.say(f"/strategy/recompute/{name}", f"{len(fields[name])} stages, pp is {pp}; read as all layers")
+            del fields[name]
+    return fields
 
 
 def _swaps(given: Any, log: Diagnoses) -> list[str]:
@@ -133,30 +133,30 @@ def _swaps(given: Any, log: Diagnoses) -> list[str]:
     return known
 
 
-def _said_by_features(found: dict[str, Any], features: list[str]) -> None:
+def _said_by_features(fields: dict[str, Any], features: list[str]) -> None:
     """Fields that a named feature fills: a mechanism named only among the features was on all the same.
 
     Tensor parallel ranks that join the expert group hold whole experts: ep counts them (MindSpeed moe-tp-extend-ep).
     """
     named = set(features)
-    chunks = found.get("vpp", 1)
-    if not kinds.schedule(found.get("schedule", kinds.plain(1).name)).pairs:
-        hides = found.get("ep", 1) != 1 and (chunks != 1 or found.get("pp", 1) == 1)
+    chunks = fields.get("vpp", 1)
+    if not kinds.schedule(fields.get("schedule", kinds.plain(1).name)).pairs:
+        hides = fields.get("ep", 1) != 1 and (chunks != 1 or fields.get("pp", 1) == 1)
         for kind in kinds.schedules():
             if kind.pairs and kind.name in named and (kind.chunks is not None or hides):
-                found |= {"schedule": kind.name} | ({} if kind.chunks is None else {"vpp": kind.chunks})
+                fields |= {"schedule": kind.name} | ({} if kind.chunks is None else {"vpp": kind.chunks})
                 break
     if "hierarchical_a2a" in named:
-        found["moe_dispatcher"] = "hierarchical"
+        fields["moe_dispatcher"] = "hierarchical"
     for name, algo in (("ulysses", "ulysses"), ("ring", "ring"), ("hybrid_cp", "hybrid")):
         if name in named:
-            found.setdefault("cp_algo", algo)
+            fields.setdefault("cp_algo", algo)
     if "swap_attention" in named:
-        found["swap"] = list(dict.fromkeys([*found.get("swap", ()), "attention"]))
+        fields["swap"] = list(dict.fromkeys([*fields.get("swap", ()), "attention"]))
     for name in ("fsdp", "swap_optimizer", "reuse_fp32_param"):
         if name in named:
-            found[name] = True
-    tp, ep = found.get("tp", 1), found.get("ep", 1)
+            fields[name] = True
+    tp, ep = fields.get("tp", 1), fields.get("ep", 1)
     whole = isinstance(tp, int) and isinstance(ep, int)
-    if "tp_extend_ep" in named and whole and tp > 1 and found.get("etp", tp) == tp:
-        found |= {"ep": ep * tp, "etp": 1}
+    if "tp_extend_ep" in named and whole and tp > 1 and fields.get("etp", tp) == tp:
+        fields |= {"ep": ep * tp, "etp": 1}

@@ -19,8 +19,8 @@ def key(text: object) -> str:
 
 def whole(value: object) -> object:
     """The whole number that a text says, 32K being 32,768; anything else as it is."""
-    found = _WHOLE.fullmatch(value.strip()) if isinstance(value, str) else None
-    return value if found is None else int(found[1].replace(",", "")) * (1024 if found[2] else 1)
+    match = _WHOLE.fullmatch(value.strip()) if isinstance(value, str) else None
+    return value if match is None else int(match[1].replace(",", "")) * (1024 if match[2] else 1)
 
 
 PRECISIONS = {

@@ -70,7 +70,7 @@ def _as_histogram(value: Any) -> Any:
     """Lengths written as text become numbers; what is none is told where it stands."""
     if not isinstance(value, Mapping):
         return value
-    found: dict[int, Any] = {}
+    histogram: dict[int, Any] = {}
     for length, share in value.items():
         text = str(length)
         if isinstance(length, bool) or not (text.isascii() and text.isdecimal() and 0 < int(text) <= 16_777_216):
@@ -78,10 +78,10 @@ def _as_histogram(value: Any) -> Any:
                 Message("field_fault.is_no_whole_number", value=repr(text[:40])),
                 Message("field_fault.at_least", bound=1),
             )
-        if int(text) in found:
+        if int(text) in histogram:
             raise FieldFault(Message("common.given_twice", name=int(text)))
-        found[int(text)] = share
-    return found
+        histogram[int(text)] = share
+    return histogram
 
 
 class ResponseLength(Document):

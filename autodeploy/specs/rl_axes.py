@@ -93,14 +93,14 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
         hint = Message("specs.or_some_of_with_between_them", none=NOTHING_OFFLOADED, names=", ".join(_STATES))
         raise FieldFault(no_value(axis, value), hint)
     try:
-        found = _VALUES[axis].validate_python(value)
+        axis_value = _VALUES[axis].validate_python(value)
     except ValidationError as error:
         complaints = error.errors()
         choices = [str(each["ctx"]["expected"]) for each in complaints if each["type"] == "literal_error"]
         hint = one_of(choices[:1]) if choices else _KINDS.get(axis, Message("field_fault.a_whole_number"))
         raise FieldFault(no_value(axis, value), hint) from None
-    if isinstance(found, int | float | str):
-        return found
+    if isinstance(axis_value, int | float | str):
+        return axis_value
     raise ValueError(no_value(axis, value))
 
 
@@ -110,5 +110,5 @@ def value_of(strategy: RlStrategy, axis: RlAxis) -> float | str | None:
         return offload_text(strategy.offload)
     name = axis.removeprefix("rl.")
     inner = name.removeprefix("generation.")
-    found = getattr(strategy.generation, inner) if inner != name else getattr(strategy, name)
-    return found if found is None or isinstance(found, int | float | str) else str(found)
+    axis_value = getattr(strategy.generation, inner) if inner != name else getattr(strategy, name)
+    return axis_value if axis_value is None or isinstance(axis_value, int | float | str) else str(axis_value)

@@ -69,25 +69,25 @@ class RlRecord(Document):
     def _in_our_words(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        found: list[Diagnosis] = []
+        diagnoses: list[Diagnosis] = []
         read = dict(value)
         if isinstance(cluster := read.get("cluster"), Mapping) and isinstance(name := cluster.get("profile"), str):
-            read["cluster"] = {**cluster, "profile": profile_read(name, found)}
+            read["cluster"] = {**cluster, "profile": profile_read(name, diagnoses)}
         if isinstance(strategy := read.get("strategy"), Mapping) and isinstance(rl := strategy.get("rl"), Mapping):
             if isinstance(layout := rl.get("generation"), Mapping):
-                rl = {**rl, "generation": layout_read(layout, found, "/strategy/rl/generation")}
+                rl = {**rl, "generation": layout_read(layout, diagnoses, "/strategy/rl/generation")}
             read["strategy"] = {**strategy, "rl": rl}
         for part, known in (("", cls.model_fields), ("measured", RlMeasured.model_fields)):
             there = read.get(part) if part else read
             if isinstance(there, Mapping):
                 unknown = sorted(str(name) for name in there if name not in known)
-                found += [
+                diagnoses += [
                     Diagnosis(path=f"/{part}/{name}".replace("//", "/"), text=Message("specs.not_read"))
                     for name in unknown
                 ]
                 kept = {name: each for name, each in there.items() if name in known}
                 read = {**read, part: kept} if part else kept
-        return {**read, "diagnoses": (*read.get("diagnoses", ()), *found)} if found else read
+        return {**read, "diagnoses": (*read.get("diagnoses", ()), *diagnoses)} if diagnoses else read
 
     @model_validator(mode="after")
     def _says_how_it_generates(self) -> RlRecord:

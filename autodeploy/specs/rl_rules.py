@@ -49,8 +49,8 @@ def _of_reinforcement(spec: Spec) -> Iterator[FieldError]:
         yield FieldError(
             "/search/target", message, Message("common.one_of", names=", ".join((*post_trainers(), UNRESTRICTED)))
         )
-    for path, found in (("/run", spec.run), ("/training/tokens", spec.training.tokens)):
-        if found is not None:
+    for path, given in (("/run", spec.run), ("/training/tokens", spec.training.tokens)):
+        if given is not None:
             yield FieldError(
                 path,
                 Message("common.excludes_it", what="training.kind: rl_post_training"),

@@ -61,8 +61,8 @@ def _nested_model(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
-        if (found := _nested_model(argument)) is not None:
-            return found
+        if (nested := _nested_model(argument)) is not None:
+            return nested
     return None
 
 
@@ -93,18 +93,18 @@ def field_errors(
     places: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for item in error.errors(include_url=False, include_context=True):
         places.setdefault(_location(item), []).append(item)
-    found: dict[tuple[str, str], FieldError] = {}
+    errors: dict[tuple[str, str], FieldError] = {}
     for location, items in places.items():
         path = prefix + pointer(location)
         branches = [item for item in items if item["loc"] != location and item["type"] in OF_BRANCHES]
         if len(branches) > 1:
             message, hint = fault_of_union(branches)
-            found[path, message] = FieldError(path, message, hint)
+            errors[path, message] = FieldError(path, message, hint)
         for item in items:
             if len(branches) < 2 or item not in branches:
                 message, hint = _fault(item, location, model)
-                found.setdefault((path, message), FieldError(path, message, hint))
-    return tuple(found.values())
+                errors.setdefault((path, message), FieldError(path, message, hint))
+    return tuple(errors.values())
 
 
 def _fault(item: ErrorDetails, location: tuple[int | str, ...], model: type[BaseModel] | None) -> tuple[str, str]:

@@ -120,8 +120,8 @@ def _compared(ops: Sequence[ast.cmpop], nodes: Sequence[ast.expr]) -> Callable[[
     compare, terms = [_COMPARE[type(op)] for op in ops], [_meaning(node) for node in nodes]
 
     def value(values: Values) -> Any:
-        found = [term(values) for term in terms]
-        first, *others = (holds(one, other) for holds, one, other in zip(compare, found, found[1:], strict=False))
+        operands = [term(values) for term in terms]
+        first, *others = (holds(one, other) for holds, one, other in zip(compare, operands, operands[1:], strict=False))
         return reduce(np.logical_and, others, first)
 
     return value

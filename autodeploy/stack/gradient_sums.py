@@ -29,12 +29,12 @@ def in_mindspeed(grouped: bool, *, plain_apart: bool, experts_fused: bool) -> fr
     ----------
     grouped : experts are one grouped product. plain_apart, experts_fused : the two flags.
     """
-    found = {PLAIN_APART} if plain_apart else set[str]()
+    ways = {PLAIN_APART} if plain_apart else set[str]()
     if grouped and not experts_fused:
-        found.add(EXPERTS_APART)
+        ways.add(EXPERTS_APART)
     elif grouped and plain_apart:
-        found.add(EXPERTS_FUSED)
-    return frozenset(found)
+        ways.add(EXPERTS_FUSED)
+    return frozenset(ways)
 
 
 def plain_sums_apart(words: Collection[str]) -> bool:

@@ -55,13 +55,13 @@ def launch_rules(framework: str) -> tuple[LaunchRule, ...]:
 @cache
 def _all_rules() -> dict[str, tuple[LaunchRule, ...]]:
     text = (files("autodeploy.stack") / "launch_rules.yaml").read_text(encoding="utf-8")
-    found: dict[str, tuple[LaunchRule, ...]] = {}
+    rules: dict[str, tuple[LaunchRule, ...]] = {}
     for framework, rows in YAML(typ="safe", pure=True).load(text).items():
         said = record_texts({f"launch_rule.{framework}.{row['name']}": row["text"] for row in rows})
         for row, each in zip(rows, said, strict=True):
             row |= {"engines": tuple(row.get("engines", ())), "text": each}
-        found[framework] = tuple(LaunchRule(**row) for row in rows)
-    return found
+        rules[framework] = tuple(LaunchRule(**row) for row in rows)
+    return rules
 
 
 def broken_rules(framework: str, facts: Mapping[str, int], engine: str = "") -> list[LaunchRule]:

@@ -167,12 +167,12 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
         when there is no such release, or it is of another framework or for other chips.
     """
     if name is not None:
-        found = release_named(name)
-        if found.framework != framework or not found.runs_on(vendor):
+        named = release_named(name)
+        if named.framework != framework or not named.runs_on(vendor):
             there = [r.name for r in releases() if r.framework == framework and r.runs_on(vendor)]
             fault = (
-                Message("stack.release_is_of", name=name, framework=found.framework)
-                if found.framework != framework
+                Message("stack.release_is_of", name=name, framework=named.framework)
+                if named.framework != framework
                 else ""
             )
             raise SpecError(
@@ -182,7 +182,7 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
                 if there
                 else Message("stack.has_no_release", framework=framework),
             )
-        return found
+        return named
     of_framework = [r for r in releases() if r.framework == framework and r.is_default and r.runs_on(vendor)]
     # A default for this vendor by name comes before one for any.
     for release in sorted(of_framework, key=lambda r: r.vendors is None):

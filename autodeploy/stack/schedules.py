@@ -50,8 +50,8 @@ def variant_of(name: str, stack: Stack) -> Variant | None:
 
 def frameworks_with(name: str) -> tuple[str, ...]:
     """Frameworks of which some release launches the schedule, in order."""
-    found = [each.framework for each in releases() if variant_of(name, each) is not None]
-    return tuple(dict.fromkeys(found))
+    frameworks = [each.framework for each in releases() if variant_of(name, each) is not None]
+    return tuple(dict.fromkeys(frameworks))
 
 
 @contextmanager

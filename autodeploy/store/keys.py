@@ -40,11 +40,11 @@ class ApiKeys:
 
     def revoke(self, key_id: str, *, now: datetime) -> bool:
         """Ends a key for good; False when there is none of that id. Revoking twice keeps the first moment."""
-        found = self.session.get(ApiKeyRow, key_id)
-        if found is None:
+        key = self.session.get(ApiKeyRow, key_id)
+        if key is None:
             return False
-        if found.revoked_at is None:
-            found.revoked_at = now
+        if key.revoked_at is None:
+            key.revoked_at = now
             self.session.flush()
         return True
 

@@ -54,8 +54,8 @@ class Plans:
 
     def best_degrees(self, search_ids: Sequence[str]) -> dict[str, dict[str, int]]:
         """The parallel degrees of the best plan of each of these searches that has one; no document is read."""
-        found = self.session.execute(BEST_DEGREES, {"search_ids": search_ids})
-        return {search_id: dict(zip(DEGREES, degrees, strict=True)) for search_id, *degrees in found}
+        rows = self.session.execute(BEST_DEGREES, {"search_ids": search_ids})
+        return {search_id: dict(zip(DEGREES, degrees, strict=True)) for search_id, *degrees in rows}
 
     def newest(self, plan_id: str, *, team: str | None = None) -> Any | None:
         """The plan with that id, of the newest search that found it: `document` as text, and columns of the search.

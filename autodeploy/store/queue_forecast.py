@@ -41,16 +41,16 @@ def forecast(waiting: Iterable[Waiting], slots: Slots, now_s: float, *, pace: fl
     starts: dict[str, Start] = {}
     moment_s = now_s
     while any(lines.values()):
-        found = None
+        first = None
         if len(ends) < slots.count:
-            found = next_search((line[0] for line in lines.values() if line), slots, moment_s)
-        if found is not None:
-            lines[found.key, found.left_behind, found.length].popleft()
-            starts[found.id] = Start(len(starts) + 1, moment_s - now_s)
-            takes_s = pace * _known(found.expected_s)
-            run = Running(found.key, moment_s, found.expected_s)
+            first = next_search((line[0] for line in lines.values() if line), slots, moment_s)
+        if first is not None:
+            lines[first.key, first.left_behind, first.length].popleft()
+            starts[first.id] = Start(len(starts) + 1, moment_s - now_s)
+            takes_s = pace * _known(first.expected_s)
+            run = Running(first.key, moment_s, first.expected_s)
             heapq.heappush(ends, (moment_s + takes_s, len(starts) + len(slots.running), run))
-            used_s = {**slots.used_s, found.key: slots.used_s.get(found.key, 0.0) + takes_s}
+            used_s = {**slots.used_s, first.key: slots.used_s.get(first.key, 0.0) + takes_s}
             slots = replace(slots, running=tuple(each for *_, each in ends), used_s=used_s)
         elif ends:
             moment_s = max(moment_s, ends[0][0])

@@ -139,7 +139,7 @@ def used_s(session: Session, waiting: Iterable[Waiting], *, now: datetime) -> di
     spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for key, started_at, finished_at in session.execute(_uses_of(len(oldest)), asked):
         spans[key].append((started_at.timestamp(), (finished_at or now).timestamp()))
-    return {key: used_within(found, now.timestamp()) for key, found in spans.items()}
+    return {key: used_within(spans_of_key, now.timestamp()) for key, spans_of_key in spans.items()}
 
 
 def pace(session: Session, *, now: datetime) -> float:

@@ -151,8 +151,8 @@ class Runs:
     def planned_searches(self, cluster: str, *, limit: int) -> tuple[SearchTexts, ...]:
         """The newest searches on a cluster that found plans."""
         query: Any = select(SearchRow.id, cast(SearchRow.spec, Text))
-        found = self.session.execute(_planned(query, cluster, limit)).all()
-        return tuple(SearchTexts(row[0], row[1], Plans(self.session).texts(row[0])) for row in found)
+        rows = self.session.execute(_planned(query, cluster, limit)).all()
+        return tuple(SearchTexts(row[0], row[1], Plans(self.session).texts(row[0])) for row in rows)
 
     def replace_reestimates(self, search_ids: Sequence[str], rows: Iterable[ReestimateRow]) -> None:
         """Replaces what is known of the plans of these searches under their cluster's overlay."""

@@ -177,22 +177,22 @@ class Searches:
 
     def _of_whom(self, where: SearchFilter) -> list[ColumnElement[bool]]:
         """The conditions for team and author. Few are looked up; of many a page is full soon along another index."""
-        found: list[ColumnElement[bool]] = []
+        conditions: list[ColumnElement[bool]] = []
         if where.author is not None:
             written = by_author(where.author)
             few = self._is_few(written)
-            found.append(SearchRow.id.in_(written) if few else SearchRow.author + "" == where.author)
+            conditions.append(SearchRow.id.in_(written) if few else SearchRow.author + "" == where.author)
         if where.team is not None:
             others = (where.model, where.profile, where.status, where.tag, where.author)
             of_team = select(SearchRow.id).where(SearchRow.team == where.team)
             if not any(others):
-                found.append(SearchRow.team == where.team)
+                conditions.append(SearchRow.team == where.team)
             elif self._is_few(of_team):
-                found.append(SearchRow.id.in_(of_team))
+                conditions.append(SearchRow.id.in_(of_team))
             else:
                 # Concatenated, the column is no longer one of an index: the other filter's is walked.
-                found.append(SearchRow.team + "" == where.team)
-        return found
+                conditions.append(SearchRow.team + "" == where.team)
+        return conditions
 
     def count_by_status(self) -> dict[str, int]:
         """How many searches have each status."""
@@ -223,8 +223,8 @@ class Searches:
 
     def reusable(self, spec_hash: str, profile_hash: str, engine_version: str) -> SearchRow | None:
         """The newest finished search of the same content, if its result is reproducible."""
-        found: SearchRow | None = self.session.scalar(_reusable(SearchRow, spec_hash, profile_hash, engine_version))
-        return found
+        row: SearchRow | None = self.session.scalar(_reusable(SearchRow, spec_hash, profile_hash, engine_version))
+        return row
 
     def add_copy(self, row: SearchRow, of: SearchRow, tags: Iterable[str] = ()) -> None:
         """Inserts a search that has the result of another one; its plans are copied unread."""
@@ -260,10 +260,10 @@ class Searches:
 
     def tags(self, search_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The tags of each of these searches, sorted."""
-        found: dict[str, list[str]] = {search_id: [] for search_id in search_ids}
+        tags_of: dict[str, list[str]] = {search_id: [] for search_id in search_ids}
         for search_id, tag in self.session.execute(TAGS, {"search_ids": search_ids}):
-            found[search_id].append(tag)
-        return {search_id: tuple(tags) for search_id, tags in found.items()}
+            tags_of[search_id].append(tag)
+        return {search_id: tuple(tags) for search_id, tags in tags_of.items()}
 
     def set_tags(self, search_id: str, tags: Iterable[str]) -> None:
         """Replaces the tags."""

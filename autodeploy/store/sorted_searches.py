@@ -59,10 +59,10 @@ def sorted_page(
         last = select(column).where(SearchRow.id == after)
         if where.team is not None:
             last = last.where(SearchRow.team == where.team)
-        found = session.execute(last).one_or_none()
-        if found is None:
+        row = session.execute(last).one_or_none()
+        if row is None:
             raise SpecError(Message("store.last_search_of_that_page_is_gone"), path="after")
-        value = found[0]
+        value = row[0]
     rows: list[Any] = []
     if after is None or value is not None:
         with_value = query.where(column.is_not(None)).order_by(*_ordered(column, down)).limit(limit)

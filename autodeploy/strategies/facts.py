@@ -112,14 +112,14 @@ def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
 
 def launched_facts(release: Release | None) -> dict[str, bool]:
     """What a release has flags for: features, and dispatchers."""
-    found = (
+    launches = (
         dict.fromkeys(FEATURES, True)
         if release is None
         else {name: variant is not None for name, variant in variants_of(release).items()}
     )
     for name in DISPATCHERS:
-        found.setdefault(name, release is None or _dispatches(release, name))
-    return {f"launches_{name}": launched for name, launched in found.items()}
+        launches.setdefault(name, release is None or _dispatches(release, name))
+    return {f"launches_{name}": launched for name, launched in launches.items()}
 
 
 def launched_schedules(release: Release | None) -> frozenset[str] | None:

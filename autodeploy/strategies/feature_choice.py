@@ -141,7 +141,7 @@ class _Chooser:
 
     def _alternatives(self, on: frozenset[str]) -> tuple[frozenset[str], ...]:
         """The sets that result where one decided by time gives way to the other."""
-        found: list[frozenset[str]] = []
+        alternatives: list[frozenset[str]] = []
         asked = self.asked
         for second, feature in FEATURES.items():
             first = feature.decided_by_time_against
@@ -149,8 +149,8 @@ class _Chooser:
                 continue
             other, _, errors = self._resolved({**asked, first: "off"})
             if not errors and second in other:
-                found.append(other)
-        return tuple(found)
+                alternatives.append(other)
+        return tuple(alternatives)
 
     def _as_asked(self, name: str) -> str:
         """The key of the spec that switched the feature: its own name or its group's."""

@@ -225,6 +225,6 @@ def values_at(grid: Grid, level: str) -> Mapping[str, Any]:
     table = {"cuts": grid.cuts, "shapes": grid.shapes}.get(level)
     if table is None:
         table = {name: grid.column(name) for name in (*CUT_AXES, *SHAPE_AXES)}
-    found = {name: values[:, None, None] for name, values in table.items()}
-    found |= {name: values[None, :, None] for name, values in grid.ways.items()}
-    return found | {name: values[None, None, :] for name, values in grid.modes.items()}
+    values_of_axes = {name: values[:, None, None] for name, values in table.items()}
+    values_of_axes |= {name: values[None, :, None] for name, values in grid.ways.items()}
+    return values_of_axes | {name: values[None, None, :] for name, values in grid.modes.items()}

@@ -50,7 +50,7 @@ def _first_broken(
 
     A mode without a rule of its own to break has None.
     """
-    found: dict[tuple[str, bool], Numbers] = {}
+    broken: dict[tuple[str, bool], Numbers] = {}
     scope, known = scope_of(facts, target), {**WORDS.places(), **facts}
     values: dict[str, dict[str, Any]] = {}  # by level
     for number, rule in enumerate(rules):
@@ -65,11 +65,11 @@ def _first_broken(
         if obeyed.all():
             continue
         shape = (_rows(grid, level), len(grid.ways["vpp"]), len(grid.modes[OPTIMIZER_STATE_AXES[0]]) if key[1] else 1)
-        before = found.get(key, np.uint8(OBEYS_ALL))
-        found[key] = np.minimum(before, np.broadcast_to(np.where(obeyed, OBEYS_ALL, number), shape).astype(np.uint8))
+        before = broken.get(key, np.uint8(OBEYS_ALL))
+        broken[key] = np.minimum(before, np.broadcast_to(np.where(obeyed, OBEYS_ALL, number), shape).astype(np.uint8))
     every = np.full((len(grid.cut_of), len(grid.ways["vpp"])), OBEYS_ALL, dtype=np.uint8)
     of_mode: list[Numbers | None] = [None] * len(grid.modes[OPTIMIZER_STATE_AXES[0]])
-    for (level, by_mode), numbers in found.items():
+    for (level, by_mode), numbers in broken.items():
         if not by_mode:
             np.minimum(every, _spread(grid, level, numbers[:, :, 0]), out=every)
             continue

@@ -35,6 +35,6 @@ def _binding(scope: frozenset[str]) -> Conditions:
 
 def placement_limits(candidate: Candidates, facts: Mapping[str, Any], target: str) -> PlacementLimits:
     """The limits of the first candidate."""
-    found = holding(_binding(scope_of(facts, target)), candidate, facts)
-    groups = "whole_groups" in found
-    return PlacementLimits("equal" in found and not groups, "filled" in found, groups)
+    limits = holding(_binding(scope_of(facts, target)), candidate, facts)
+    groups = "whole_groups" in limits
+    return PlacementLimits("equal" in limits and not groups, "filled" in limits, groups)

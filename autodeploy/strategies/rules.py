@@ -119,8 +119,8 @@ def _asked_rules(asked: tuple[tuple[str, AskedFor], ...]) -> Iterator[Rule]:
 def read_rules() -> dict[str, Any]:
     """The file of rules: `rules` over candidates and limits on their `placement`."""
     text = files("autodeploy.strategies").joinpath("rules.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = load_shipped_yaml(text)
-    return found
+    document: dict[str, Any] = load_shipped_yaml(text)
+    return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +139,10 @@ def values_of(candidates: Candidates, facts: Mapping[str, Any]) -> dict[str, Any
 def values_read(candidates: Candidates, facts: Mapping[str, Any], read: Iterable[str]) -> dict[str, Any]:
     """Of everything a rule may name, what is read."""
     named, words = axes_behind(read), WORDS.places()
-    found = {name: words[name] for name in named & words.keys()}
-    found |= {name: facts[name] for name in named & facts.keys()}
-    found |= {name: getattr(candidates, name) for name in named.intersection(AXES)}
-    return dict(with_columns(found, read))
+    values = {name: words[name] for name in named & words.keys()}
+    values |= {name: facts[name] for name in named & facts.keys()}
+    values |= {name: getattr(candidates, name) for name in named.intersection(AXES)}
+    return dict(with_columns(values, read))
 
 
 def holding(conditions: Conditions, candidate: Candidates, facts: Mapping[str, Any]) -> frozenset[str]:
@@ -185,10 +185,10 @@ def judge(candidates: Candidates, facts: Mapping[str, Any], target: str) -> Verd
 def broken_rules(candidates: Candidates, facts: Mapping[str, Any], target: str) -> list[list[Rule]]:
     """For each candidate, every rule it breaks."""
     values, scope = values_of(candidates, facts), scope_of(facts, target)
-    found: list[list[Rule]] = [[] for _ in range(len(candidates))]
+    broken: list[list[Rule]] = [[] for _ in range(len(candidates))]
     for rule in load_rules():
         if not rule.binds(scope) or (obeyed := rule.mask(values)).all():
             continue
         for index in np.flatnonzero(~np.broadcast_to(obeyed, (len(candidates),))):
-            found[index].append(rule)
-    return found
+            broken[index].append(rule)
+    return broken

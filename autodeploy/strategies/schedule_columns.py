@@ -28,12 +28,12 @@ _ATTRIBUTES: Final = {
 
 def _least_micro_batches(schedule: Any, pp: Any) -> Any:
     schedule, pp = np.broadcast_arrays(schedule, pp)
-    found = np.ones(schedule.shape, dtype=np.int64)
+    least = np.ones(schedule.shape, dtype=np.int64)
     for place, each in enumerate(schedules()):
         mine = schedule == place
         if mine.any():
-            found = np.where(mine, each.least_micro_batches(pp), found)
-    return found
+            least = np.where(mine, each.least_micro_batches(pp), least)
+    return least
 
 
 def _launched(schedule: Any, names: frozenset[str] | None) -> Any:
@@ -65,11 +65,11 @@ def with_columns(values: Mapping[str, Any], names: Iterable[str]) -> Mapping[str
     wanted = [name for name in names if name in _COLUMNS and name not in values]
     if not wanted:
         return values
-    found = dict(values)
+    columns = dict(values)
     for name in wanted:
         axes, column = _COLUMNS[name]
-        found[name] = column(*(values[axis] for axis in axes))
-    return found
+        columns[name] = column(*(values[axis] for axis in axes))
+    return columns
 
 
 class Words(Mapping[str, int]):

@@ -21,7 +21,7 @@ def refuse_unmodelled(spec: Spec) -> None:
         with each field that is not modelled yet.
     """
     training, search = spec.training, spec.search
-    found = [
+    refusals = [
         (
             "/training/kind",
             training.kind not in {"pretrain", "sft", "dpo"},
@@ -33,7 +33,7 @@ def refuse_unmodelled(spec: Spec) -> None:
         wanted = getattr(search, field).get("schedule", ())
         names = wanted if isinstance(wanted, tuple) else (wanted,)
         unknown = [name for name in names if not schedule(str(name)).searched]
-        found.append(
+        refusals.append(
             (
                 f"/search/{field}/schedule",
                 bool(unknown),
@@ -43,7 +43,7 @@ def refuse_unmodelled(spec: Spec) -> None:
         )
     errors = [
         FieldError(path, Message("common.is_not_modelled_yet", what=what), hint)
-        for path, asked, what, hint in found
+        for path, asked, what, hint in refusals
         if asked
     ]
     if errors:

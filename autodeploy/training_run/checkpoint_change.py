@@ -131,5 +131,5 @@ def _layout(plan: Plan) -> tuple[Any, ...]:
 
 def _optimizer(plan: Plan) -> tuple[OptimizerFormat, bool]:
     """The format of the states, but not of gradients and weights, which no checkpoint has."""
-    found = OptimizerFormat.of(frozenset(plan.strategy.features))
-    return OptimizerFormat(master=found.master, moments=found.moments), plan.strategy.distributed_optimizer
+    state = OptimizerFormat.of(frozenset(plan.strategy.features))
+    return OptimizerFormat(master=state.master, moments=state.moments), plan.strategy.distributed_optimizer

@@ -70,14 +70,14 @@ def planned_run(
     if run.layout_changes == "allowed" and layouts_for is not None:
         own = (spec.training.seq_length, spec.training.global_batch_size.value)
         wanted = dict.fromkeys((phase.seq_length, phase.stretches[-1].global_batch) for phase in phases)
-        layouts += [found for key in wanted if key != own for found in layouts_for(*key)[:1]]
-    found = conditions(run, plan.num_npus_used)
-    save, recovery = _Saving.of(spec, plan, run, found, host_link_bytes_per_s)
+        layouts += [assumed for key in wanted if key != own for assumed in layouts_for(*key)[:1]]
+    assumed = conditions(run, plan.num_npus_used)
+    save, recovery = _Saving.of(spec, plan, run, assumed, host_link_bytes_per_s)
     predicted = [
         [_phase(spec, phase, layout, step_of, own=i == 0) for i, layout in enumerate(layouts)] for phase in phases
     ]
     seconds = [[p.days * DAY_S if p.days is not None else math.inf for p in row] for row in predicted]
-    change_s = save.write_s + found.restart_s + save.read_s
+    change_s = save.write_s + assumed.restart_s + save.read_s
     way = cheapest_layouts(seconds, change_s)
     chosen = [row[0] for row in predicted] if way is None else [row[i] for row, i in zip(predicted, way, strict=True)]
     if way is not None:
@@ -92,19 +92,19 @@ def planned_run(
         ]
     result = TrainingRun(
         phases=tuple(chosen),
-        failure_interval_h=found.failure_interval_s / HOUR_S,
+        failure_interval_h=assumed.failure_interval_s / HOUR_S,
         checkpoint_gb=save.checkpoint_bytes / 1e9,
         checkpoint_s=save.pause_s,
         checkpoint_interval_s=save.interval_s,
-        restart_s=found.restart_s + save.read_s,
+        restart_s=assumed.restart_s + save.read_s,
         currency=run.currency,
         recovery=recovery.name,
-        priors=(*found.priors, *recovery.priors),
+        priors=(*assumed.priors, *recovery.priors),
     )
     return (
         result
         if way is None
-        else _with_totals(result, run, save, found, recovery, plan.num_npus_used + spec.cluster.spare_npus)
+        else _with_totals(result, run, save, assumed, recovery, plan.num_npus_used + spec.cluster.spare_npus)
     )
 
 
@@ -121,18 +121,18 @@ class _Saving:
 
     @classmethod
     def of(
-        cls, spec: Spec, plan: Plan, run: RunSpec, found: Conditions, link_bytes_per_s: float
+        cls, spec: Spec, plan: Plan, run: RunSpec, conditions: Conditions, link_bytes_per_s: float
     ) -> tuple[_Saving, Recovery]:
         size = saved_bytes(spec, plan)
-        moved_s = size / found.storage_bytes_per_s
+        moved_s = size / conditions.storage_bytes_per_s
         asynchronous = run.checkpoint == "asynchronous"
         held = max(s.memory_gib.weights + s.memory_gib.optimizer for s in plan.stages) * GIB
         pause_s = held / link_bytes_per_s if asynchronous else moved_s
-        read_s = read_bytes(spec, plan) / found.storage_bytes_per_s
-        restart_s = found.restart_s + read_s
+        read_s = read_bytes(spec, plan) / conditions.storage_bytes_per_s
+        restart_s = conditions.restart_s + read_s
         recovery = recovery_of(run, plan.strategy.features, dump_s=moved_s, restart_s=restart_s)
         # Only the other failures lead back to a checkpoint.
-        lost_s = found.failure_interval_s / (1.0 - recovery.share)
+        lost_s = conditions.failure_interval_s / (1.0 - recovery.share)
         interval_s = run.checkpoint_interval_s
         if interval_s is None:
             interval_s = float(optimum_checkpoint_interval_s(pause_s, lost_s))
@@ -185,7 +185,7 @@ def _phase(spec: Spec, phase: PhaseStretches, plan: Plan, step_of: StepOf, *, ow
 
 
 def _with_totals(
-    result: TrainingRun, run: RunSpec, save: _Saving, found: Conditions, recovery: Recovery, num_npus_held: int
+    result: TrainingRun, run: RunSpec, save: _Saving, conditions: Conditions, recovery: Recovery, num_npus_held: int
 ) -> TrainingRun:
     training_s = sum(phase.days or 0.0 for phase in result.phases) * DAY_S
     changes_s = sum(phase.layout_change_s for phase in result.phases)
@@ -194,7 +194,7 @@ def _with_totals(
         training_s,
         save.pause_s,
         save.interval_s,
-        found.failure_interval_s,
+        conditions.failure_interval_s,
         result.restart_s,
         recovered_share=recovery.share,
         recovery_s=recovery.recovery_s,

@@ -60,15 +60,15 @@ def points_on(
     SpecError
         as `recommend`.
     """
-    found, plans = recommend_with_plans(
+    recommended, plans = recommend_with_plans(
         spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus, beside=BESIDE
     )
     return ClusterAnswer(
         offer=offer,
-        num_npus=found.num_npus,
-        tokens=found.tokens,
-        message=found.message,
-        points=tuple(_point(plan, count, offer, found.tokens, days) for count, plan in plans.items()),
+        num_npus=recommended.num_npus,
+        tokens=recommended.tokens,
+        message=recommended.message,
+        points=tuple(_point(plan, count, offer, recommended.tokens, days) for count, plan in plans.items()),
     )
 
 

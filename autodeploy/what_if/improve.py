@@ -62,13 +62,13 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     tried = []
     count = 0
     for neighbour in neighbours(plan, spec.strategy, on, rules):
-        found = _predicted(neighbour, launch, on, rules, planner)
-        count += found is not None
-        if found is None or not found.fits:
+        predicted = _predicted(neighbour, launch, on, rules, planner)
+        count += predicted is not None
+        if predicted is None or not predicted.fits:
             continue
-        gain = 100.0 * (found.tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0)
+        gain = 100.0 * (predicted.tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0)
         if gain >= WORTH_PCT or not plan.fits:
-            tried.append(_Tried(neighbour, found, gain, _keeps_layout(plan, found)))
+            tried.append(_Tried(neighbour, predicted, gain, _keeps_layout(plan, predicted)))
     keeping = [each for each in tried if each.keeps]
     return ImproveReport(
         plan=plan,
@@ -163,7 +163,7 @@ def _axes(how: RlStrategy) -> dict[str, float | str | None]:
 
 def _best_gain_pct(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> float | None:
     """What the best plan of a short search would bring."""
-    found = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
-    if not found.plans:
+    result = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
+    if not result.plans:
         return None
-    return 100.0 * (found.plans[0].tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0)
+    return 100.0 * (result.plans[0].tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0)

@@ -148,8 +148,8 @@ class _Table:
         if num_npus not in self.plans:
             search = self._spec.search.model_copy(update=SEARCH)
             asked = _on(self._spec, num_npus).model_copy(update={"search": search})
-            found = self._planner.plan(asked, alone=True).plans
-            self.plans[num_npus] = at_level(found[0], self._level) if found else None
+            plans = self._planner.plan(asked, alone=True).plans
+            self.plans[num_npus] = at_level(plans[0], self._level) if plans else None
         plan = self.plans[num_npus]
         return plan is not None and plan.tokens_per_s >= self.needed
 
@@ -165,7 +165,7 @@ class _Table:
 
     def rows(self, tokens: float) -> tuple[CardCount, ...]:
         """Everything looked at, by number of cards; efficiency is against the first."""
-        found: list[CardCount] = []
+        rows: list[CardCount] = []
         for count in sorted({*self._estimates, *self.plans}):
             plan = self.plans.get(count)
             rate = self.estimate(count) if plan is None else plan.tokens_per_s
@@ -173,17 +173,17 @@ class _Table:
                 continue
             days = tokens / rate / DAY_S
             a_card = rate / count
-            found.append(
+            rows.append(
                 CardCount(
                     num_npus=count,
                     tokens_per_s=rate,
                     days=days,
                     npu_hours=24.0 * days * count,
-                    efficiency=1.0 if not found else a_card / (found[0].tokens_per_s / found[0].num_npus),
+                    efficiency=1.0 if not rows else a_card / (rows[0].tokens_per_s / rows[0].num_npus),
                     estimated=plan is None,
                 )
             )
-        return tuple(found)
+        return tuple(rows)
 
 
 def _first_enough(table: _Table, counts: list[int], share: float, low: int, high: int) -> int:

@@ -76,7 +76,7 @@ ATTENTION_TYPES: dict[KindOfAttention, AttentionRow] = {
 
 def unmeasured_types(model: ModelSpec) -> set[str]:
     """Layers of the model that no measured run covers, as errors of predictions name it."""
-    found = {
+    types = {
         "chunked_attention": model.attention_chunk_size is not None,
         "linear_attention": model.linear_attention is not None,
         "sparse_attention": model.sparse_attention is not None,
@@ -85,7 +85,7 @@ def unmeasured_types(model: ModelSpec) -> set[str]:
         "compressed_attention": model.compressed_attention is not None,
         "hyper_connections": model.hyper_connections is not None,
     }
-    return {name for name, present in found.items() if present}
+    return {name for name, present in types.items() if present}
 
 
 def mean_keys(kind: LayerKind, seq: float) -> float:

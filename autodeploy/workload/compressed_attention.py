@@ -62,8 +62,8 @@ def entries(model: ModelSpec, kind: LayerKind, seq: float) -> float:
 
 def seen(model: ModelSpec, kind: LayerKind, seq: float) -> float:
     """Mean tokens and entries that a query attends to: its window, and all entries before it or the chosen ones."""
-    found = entries(model, kind, seq)
-    chosen = score_columns(found, sizes(model).index_topk if kind.attention == CSA else None) if found else 0.0
+    count = entries(model, kind, seq)
+    chosen = score_columns(count, sizes(model).index_topk if kind.attention == CSA else None) if count else 0.0
     return score_columns(seq, model.sliding_window) + chosen
 
 
@@ -183,24 +183,24 @@ def _indexer(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: Laye
     heads, width, rank = float(own.index_n_heads), float(own.index_head_dim), float(model.q_lora_rank or 0)
     operators, tensors, exchanges = _compressor(model, shard, kind, width, "index_pool", CUT_OFF)
     turned = 16.0 * local * heads * width
-    found, chosen = entries(model, kind, document(shard, on)), float(own.index_topk)
+    count, chosen = entries(model, kind, document(shard, on)), float(own.index_topk)
     operators += [
         Operator("index_q_proj", "gemm", W, rows=local, columns=heads * width, depth=rank, passes=CUT_OFF),
         Operator("index_weight_proj", "gemm", W, rows=local, columns=heads, depth=h, passes=CUT_OFF),
         Operator("index_rotary", "vector", W, forward_bytes=turned, backward_bytes=turned, launches=6.0),
     ]
     shape = IndexShape(
-        keys=found / 2.0,
-        chosen=score_columns(found, own.index_topk),
+        keys=count / 2.0,
+        chosen=score_columns(count, own.index_topk),
         heads=heads,
         width=width,
         target_heads=np.asarray(model.num_attention_heads / shard.tp),
         target_width=float(model.head_dim),
     )
-    operators += index_operators(shape, tokens, found)
+    operators += index_operators(shape, tokens, count)
     tensors += [
         Tensor("index_q", np.asarray(2.0 * tokens * heads * width)),
-        Tensor("index_chosen", np.asarray(tokens * (8.0 * min(chosen, max(found, 1.0)) + FP32 * heads)), as_it_is=True),
+        Tensor("index_chosen", np.asarray(tokens * (8.0 * min(chosen, max(count, 1.0)) + FP32 * heads)), as_it_is=True),
     ]
     cut, _ = cut_and_whole(shard)
     queries = np.asarray(2.0 * tokens * heads * (width + 1.0))

@@ -52,8 +52,8 @@ def forward_flops_per_token(
             columns = float(seq_length)
         if keys is not None:
             columns = min(columns, keys)
-        found = float(attention_flops(1.0, columns, heads, qk, value))
-        return model.halves * (found + index_flops_per_token(shape, seq_length))
+        flops = float(attention_flops(1.0, columns, heads, qk, value))
+        return model.halves * (flops + index_flops_per_token(shape, seq_length))
 
     weights = sum(model.layer_matrix_params(layer, active=True) for layer in range(model.num_hidden_layers))
     weights += (1 + modules) * model.vocab_size * model.hidden_size

@@ -93,8 +93,8 @@ def rank_work(model: ModelSpec, tp: int, dp: int, ep: int, *, weight_bytes: floa
         table = layer_table(model, shard, FUSED, kind)
         products += _products(table, model, float(count), tp, dp, ep)
         caches.append(_cache(shape_of(model, kind), tp, float(count), kind[1]))
-        found = _reduced(table, 2.0 * model.hidden_size if kind[0] == "moe" and tp > 1 else 0.0)
-        reduced, reduces = reduced + count * found[0], reduces + count * found[1]
+        reduced_layer = _reduced(table, 2.0 * model.hidden_size if kind[0] == "moe" and tp > 1 else 0.0)
+        reduced, reduces = reduced + count * reduced_layer[0], reduces + count * reduced_layer[1]
         vector += count * _vector_bytes(table)
         resident += count * weight_bytes * float((table.dense_params + table.expert_params)[0])
     head, embedding = head_table(model, shard, FUSED), embedding_table(model, shard, FUSED)
@@ -162,11 +162,11 @@ def _reduced(table: LayerTable, routed_bytes: float) -> tuple[float, float]:
     routed_bytes : of a token where experts are cut or lie over the tensor-parallel group: engines add up what routed
     and shared experts give, and reduce it once.
     """
-    found = [x for x in table.exchanges if x.kind == "reduce" and np.max(x.message_bytes * x.forward_count) > 0.0]
+    reduces = [x for x in table.exchanges if x.kind == "reduce" and np.max(x.message_bytes * x.forward_count) > 0.0]
     if routed_bytes:
-        found = [x for x in found if x.window == "attention"]
+        reduces = [x for x in reduces if x.window == "attention"]
     once = [(routed_bytes, 1.0)] if routed_bytes else []
-    sums = [*((float(np.max(x.message_bytes)), float(np.max(x.forward_count))) for x in found), *once]
+    sums = [*((float(np.max(x.message_bytes)), float(np.max(x.forward_count))) for x in reduces), *once]
     return sum(size * count for size, count in sums), sum(count for _, count in sums)
 
 

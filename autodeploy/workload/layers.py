@@ -63,11 +63,11 @@ def layer_kinds(model: ModelSpec) -> list[tuple[LayerKind, int]]:
 
 def tables_of(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[tuple[LayerTable, int]]:
     """Tables of all that a model has, and of how many layers each is."""
-    found = [(layer_table(model, shard, on, kind), layers) for kind, layers in layer_kinds(model)]
-    found += [(embedding_table(model, shard, on), 1), (head_table(model, shard, on), 1)]
+    tables = [(layer_table(model, shard, on, kind), layers) for kind, layers in layer_kinds(model)]
+    tables += [(embedding_table(model, shard, on), 1), (head_table(model, shard, on), 1)]
     if model.num_nextn_predict_layers:
-        found.append((mtp_table(model, shard, on), model.num_nextn_predict_layers))
-    return found
+        tables.append((mtp_table(model, shard, on), model.num_nextn_predict_layers))
+    return tables
 
 
 def layer_table(
@@ -162,14 +162,14 @@ def _feed_forward(
     """A dense MLP or experts; with a shortcut both, the MLP twice."""
     if not moe:
         return _dense(model, shard, on)
-    found = moe_rows(model, shard, on)
-    parts = [found, zero_rows(model, shard, on)] if model.n_zero_experts else [found]
+    rows = moe_rows(model, shard, on)
+    parts = [rows, zero_rows(model, shard, on)] if model.n_zero_experts else [rows]
     if model.shortcut_moe:
         operators, tensors, _ = _dense(model, shard, on)
         around = _tensor_parallel(model, shard, on, "mlp", "mlp_up_proj", "mlp_down_proj")
         parts = [twice((operators, tensors, around)), *parts, ([shortcut_sum(model, shard)], [], [])]
     if len(parts) == 1:
-        return found
+        return rows
     return tuple([row for part in parts for row in part[n]] for n in range(3))  # type: ignore[return-value]
 
 
@@ -266,8 +266,8 @@ def _gathered(shard: Sharding, on: OperatorFeatures, moe: bool, model: ModelSpec
         return []
     others = np.asarray(2.0 * (shard.tokens - shard.local_tokens) * model.hidden_size)
     hidden = not latents or model.q_lora_rank is None
-    found = [Tensor("attention_gathered", others)] if hidden else []
-    return found if moe else [*found, Tensor("mlp_gathered", others)]
+    gathered = [Tensor("attention_gathered", others)] if hidden else []
+    return gathered if moe else [*gathered, Tensor("mlp_gathered", others)]
 
 
 def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:
@@ -434,8 +434,8 @@ def model_matrices(model: ModelSpec, on: OperatorFeatures) -> tuple[float, float
     """Matrices of all layers that an optimizer orthogonalises, on a rank that holds all experts: dense, of experts."""
     one = np.ones(1)
     shard = Sharding(one, one, one, one, one, one, one < 0.0, one < 0.0, 1.0)
-    found = [0.0, 0.0]
+    totals = [0.0, 0.0]
     for kind, layers in layer_kinds(model):
         for each in layer_table(model, shard, on, kind).matrices:
-            found[each.experts] += layers * float(np.max(each.count))
-    return found[0], found[1]
+            totals[each.experts] += layers * float(np.max(each.count))
+    return totals[0], totals[1]

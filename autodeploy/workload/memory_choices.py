@@ -189,7 +189,7 @@ def touched_by_choices(kept: tuple[str, ...], operators: tuple[str, ...], *, sha
 
     shares : what recomputation by operator frees and replays in part is known.
     """
-    found = [
+    touched = [
         Touched(
             choice,
             tuple(freed_by(choice, kept)),
@@ -198,7 +198,7 @@ def touched_by_choices(kept: tuple[str, ...], operators: tuple[str, ...], *, sha
         for choice in CHOICES.values()
         if shares or not choice.shares
     ]
-    return tuple(each for each in found if each.freed)
+    return tuple(each for each in touched if each.freed)
 
 
 # Name in a strategy's swap -> choice.

@@ -293,15 +293,15 @@ def _expert_exchanges(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -
     # Inside an expert's tensor-parallel group every rank needs all rows that any of its ranks received.
     etp_bytes = np.asarray(np.where(shard.etp > 1, 2.0 * h * expert_rows(shard, model, on), 0.0))
     times = np.where(shard.gathers_tokens, 0.0, 1.0)
-    found = [Exchange("dispatch", "dispatch", W, token_bytes), Exchange("combine", "combine", W, token_bytes)]
+    exchanges = [Exchange("dispatch", "dispatch", W, token_bytes), Exchange("combine", "combine", W, token_bytes)]
     if on.replicated_dispatch:
         # Every rank received all rows; partial sums are reduced forward, gradients of the rows backward.
-        found.append(Exchange("expert_scatter", "reduce", W, etp_bytes))
+        exchanges.append(Exchange("expert_scatter", "reduce", W, etp_bytes))
     else:
-        found.append(Exchange("expert_gather", "gather", W, etp_bytes, times, times))
-        found.append(Exchange("expert_scatter", "scatter", W, etp_bytes, times, times))
+        exchanges.append(Exchange("expert_gather", "gather", W, etp_bytes, times, times))
+        exchanges.append(Exchange("expert_scatter", "scatter", W, etp_bytes, times, times))
     if np.any(np.asarray(shard.hot_experts) > 0):
         weights = np.asarray(2.0 * shard.hot_experts * model.routed_expert_params)
-        found.append(Exchange("hot_weights", "gather", W, weights))
-        found.append(Exchange("hot_gradients", "scatter", W, weights, 0.0, 1.0))
-    return found
+        exchanges.append(Exchange("hot_weights", "gather", W, weights))
+        exchanges.append(Exchange("hot_gradients", "scatter", W, weights, 0.0, 1.0))
+    return exchanges

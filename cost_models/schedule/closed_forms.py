@@ -164,8 +164,8 @@ def _by_class(*values: Floats) -> tuple[Any, ...]:
 
 def _in_order(values: Floats | Counts) -> Floats:
     """As floats, as compiled loops take them."""
-    found: Floats = row_major(np.asarray(values, dtype=np.float64))
-    return found
+    ordered: Floats = row_major(np.asarray(values, dtype=np.float64))
+    return ordered
 
 
 def closed_form_s(
@@ -192,8 +192,8 @@ def closed_form_s(
 
     def of_side(ranks: int, runs: int, step: int) -> ClosedForm:
         """Of devices that follow each other one way, from the first on or from the last."""
-        found = stage_times(forward, backward, hidden, pairs, late, runs, ranks, step)
-        *seconds, work, slowest_forward_s, slowest_backward_s = (each.T for each in found)
+        times = stage_times(forward, backward, hidden, pairs, late, runs, ranks, step)
+        *seconds, work, slowest_forward_s, slowest_backward_s = (each.T for each in times)
         return _Pipelines(
             how,
             StageClasses(*seconds),

@@ -36,7 +36,7 @@ def of_stages(
     given = np.broadcast_arrays(pp, vpp, micro_batches, stage)
     pipelines = np.stack([np.asarray(values, dtype=np.int64).ravel() for values in given[:3]])
     places = np.asarray(given[3], dtype=np.int64).ravel()
-    found = np.zeros(places.shape)
+    counts = np.zeros(places.shape)
     distinct, which = np.unique(pipelines, axis=1, return_inverse=True)
     for number, (p, v, m) in enumerate(distinct.T.tolist()):
         mine = which.ravel() == number
@@ -44,8 +44,8 @@ def of_stages(
             values = np.asarray(read(kind, p, v, m), dtype=np.float64)
         except ValueError:
             continue
-        found[mine] = values[places[mine]]
-    return found.reshape(given[3].shape)
+        counts[mine] = values[places[mine]]
+    return counts.reshape(given[3].shape)
 
 
 def paired_slots(kind: str, pp: int, vpp: int, micro_batches: int) -> Counts:

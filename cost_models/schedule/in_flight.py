@@ -127,7 +127,7 @@ def _held_on(order: OperationOrder, device: int) -> Ints:
 @compiled
 def _held(forward: Ints, backward: Ints, vpp: int) -> Ints:
     """Counts from the chunks whose forward and backward run in each slot [slots, vpp]."""
-    found = np.empty((len(forward), vpp), dtype=np.int64)
+    counts = np.empty((len(forward), vpp), dtype=np.int64)
     now = np.zeros(vpp, dtype=np.int64)
     for slot in range(len(forward)):
         begun, ended = forward[slot], backward[slot]
@@ -137,10 +137,10 @@ def _held(forward: Ints, backward: Ints, vpp: int) -> Ints:
         if begun != NONE and ended != NONE:
             now[ended] -= 1
         for chunk in range(vpp):
-            found[slot, chunk] = now[chunk]
+            counts[slot, chunk] = now[chunk]
         if begun == NONE and ended != NONE:
             now[ended] -= 1
-    return found
+    return counts
 
 
 def in_flight_closed(

@@ -93,9 +93,9 @@ def group_size(pp: Ints | int, micro_batches: Ints | int) -> Ints:
     stages, m = pp.ravel(), micro_batches.ravel()
     refused = np.flatnonzero(m % np.maximum(stages, 1))  # the others come in groups of pp
     while len(refused):
-        found = size.ravel()[refused]
-        rest = m[refused] % np.maximum(found, 1)
-        refused = refused[(found < m[refused]) & (rest != 0) & (rest < stages[refused])]
+        smallest = size.ravel()[refused]
+        rest = m[refused] % np.maximum(smallest, 1)
+        refused = refused[(smallest < m[refused]) & (rest != 0) & (rest < stages[refused])]
         size.ravel()[refused] += 1
     return np.asarray(size.reshape(pp.shape))
 

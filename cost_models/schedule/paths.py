@@ -43,7 +43,7 @@ def stage_times(
     step : 1, or -1 for the other way, from the last device and its last chunk on.
     """
     n, pp, vpp = forward_s.shape
-    found = np.zeros((11, ranks, n))
+    times = np.zeros((11, ranks, n))
     for place in range(ranks):
         device = place if step > 0 else pp - 1 - place
         head, tail = (0, vpp - 1) if step > 0 else (vpp - 1, 0)
@@ -56,14 +56,14 @@ def stage_times(
                 slowest_forward, slowest_backward = max(slowest_forward, there), max(slowest_backward, back)
                 for other in range(vpp):
                     hidden += hidden_s[row, device, chunk, other] * pairs[device, chunk, other]
-            found[0, place, row], found[1, place, row] = forward, backward
-            found[2, place, row], found[3, place, row] = forward_s[row, device, head], backward_s[row, device, head]
-            found[4, place, row], found[5, place, row] = forward_s[row, device, tail], backward_s[row, device, tail]
-            found[6, place, row] = hidden_s[row, device, tail, head]
-            found[7, place, row] = split_s[row, device, tail]
-            found[8, place, row] = runs * both - hidden
-            found[9, place, row], found[10, place, row] = slowest_forward, slowest_backward
-    return found
+            times[0, place, row], times[1, place, row] = forward, backward
+            times[2, place, row], times[3, place, row] = forward_s[row, device, head], backward_s[row, device, head]
+            times[4, place, row], times[5, place, row] = forward_s[row, device, tail], backward_s[row, device, tail]
+            times[6, place, row] = hidden_s[row, device, tail, head]
+            times[7, place, row] = split_s[row, device, tail]
+            times[8, place, row] = runs * both - hidden
+            times[9, place, row], times[10, place, row] = slowest_forward, slowest_backward
+    return times
 
 
 @compiled

@@ -234,8 +234,8 @@ def peak_over_layers(loads: Loads, groups: ExpertRanks, layers: Floats) -> Float
     if loads.series is not None or loads.worst.value <= 1.0:
         return np.ones_like(groups.ranks)
 
-    (found,) = _each(groups, lambda *cases: _shares_over_layers(loads.worst, cases), np.maximum(1.0, layers))
-    return np.asarray(np.where(groups.ranks > 1, np.clip(found, 0.0, 1.0), 1.0))
+    (peak,) = _each(groups, lambda *cases: _shares_over_layers(loads.worst, cases), np.maximum(1.0, layers))
+    return np.asarray(np.where(groups.ranks > 1, np.clip(peak, 0.0, 1.0), 1.0))
 
 
 def worst_imbalance(loads: Loads, groups: ExpertRanks) -> Floats:
@@ -298,8 +298,8 @@ def _placed(loads: Loads, cases: Sequence[Case]) -> list[tuple[float, float]]:
 @kept_each(32)
 def _factors(family: SkewFamily, groups: Sequence[Case]) -> list[float]:
     """Max / mean of the ranks of each group of so many ranks, sequences and copies."""
-    found: list[float] = family_imbalance(family, *np.array(groups).T).tolist()
-    return found
+    factors: list[float] = family_imbalance(family, *np.array(groups).T).tolist()
+    return factors
 
 
 @kept_each(32)

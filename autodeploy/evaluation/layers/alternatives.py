@@ -25,11 +25,11 @@ def fastest_costs(context: Context, candidates: Candidates, *, one_machine: bool
 
     one_machine : as of `unit_costs`.
     """
-    found = costs_under((context, *context.alternatives), candidates, one_machine=one_machine)
-    costs = next(found)
+    costs_of = costs_under((context, *context.alternatives), candidates, one_machine=one_machine)
+    costs = next(costs_of)
     which = np.zeros(len(candidates), dtype=np.int64)
     least = _seconds(costs, candidates)
-    for place, (other, there) in enumerate(zip(context.alternatives, found, strict=True), start=1):
+    for place, (other, there) in enumerate(zip(context.alternatives, costs_of, strict=True), start=1):
         seconds = _seconds(there, candidates)
         better = (seconds < least) & _allowed(other, context, candidates)
         if better.any():

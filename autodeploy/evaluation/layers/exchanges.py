@@ -171,8 +171,8 @@ class _Work:
 
     def once(self, name: str) -> OperatorTime | None:
         """One run of an operator; None where the layer has none of the name."""
-        found = self.times.get(name)
-        return found and found.each(self.layer.operators[name].runs)
+        time = self.times.get(name)
+        return time and time.each(self.layer.operators[name].runs)
 
     @cached_property
     def pieces(self) -> dict[str, Floats]:
@@ -461,8 +461,8 @@ def sharded_s(layer: LayerInputs, work_s: Floats, exchanged: ExchangeTimes, *, b
         overlap_reduce=sharded.overlap_reduce,
         contention=machine.contention,
     )
-    found = np.asarray(passing + times.copied_s)
+    copied_s = np.asarray(passing + times.copied_s)
     if not np.any(sharded.through_step):
-        return found
+        return copied_s
     added = accumulated_s(table.dense_params, table.expert_params, sharded, machine) if backward else 0.0
-    return np.where(sharded.through_step, added, found)
+    return np.where(sharded.through_step, added, copied_s)

@@ -207,11 +207,11 @@ def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
 
 
 def _orthogonal_s(layer: LayerInputs) -> tuple[Floats, Floats]:
-    found, rates = [layer.zero, layer.zero], layer.machine.rates.wide()
+    seconds, rates = [layer.zero, layer.zero], layer.machine.rates.wide()
     for each in layer.table.matrices:
         once = newton_schulz_s(each.rows, each.columns, rates)
-        found[each.experts] = np.asarray(found[each.experts] + each.count * once * layer.machine.software_factor)
-    return found[0], found[1]
+        seconds[each.experts] = np.asarray(seconds[each.experts] + each.count * once * layer.machine.software_factor)
+    return seconds[0], seconds[1]
 
 
 def over_layers(cost: LayerCost, share: Floats) -> LayerCost:

@@ -145,15 +145,15 @@ class Prices:
     """What was found for objects that several layers share: a module of prediction is a layer and a head again."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[object, ...], tuple[tuple[object, ...], Any]] = {}
+        self._priced: dict[tuple[object, ...], tuple[tuple[object, ...], Any]] = {}
 
     def once(self, of: tuple[object, ...], price: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`price` of its arguments, found once for each of the objects `of`, on which alone it differs."""
         key = (price, *map(id, of))
-        if key not in self._found:
+        if key not in self._priced:
             # The objects are kept, or others could get their numbers.
-            self._found[key] = of, price(*args, **kwargs)
-        priced: T = self._found[key][1]
+            self._priced[key] = of, price(*args, **kwargs)
+        priced: T = self._priced[key][1]
         return priced
 
     def operators(
@@ -161,8 +161,8 @@ class Prices:
     ) -> dict[str, OperatorTime]:
         """`operator_times` by name, of those that are new together."""
         keys = [(operator_times, id(op), id(factor)) for op in operators]
-        new = [place for place, key in enumerate(keys) if key not in self._found]
+        new = [place for place, key in enumerate(keys) if key not in self._priced]
         times = operator_times([operators[place] for place in new], machine, factor)
         for place, time in zip(new, times, strict=True):
-            self._found[keys[place]] = (operators[place], factor), time
-        return {op.name: self._found[key][1] for op, key in zip(operators, keys, strict=True)}
+            self._priced[keys[place]] = (operators[place], factor), time
+        return {op.name: self._priced[key][1] for op, key in zip(operators, keys, strict=True)}

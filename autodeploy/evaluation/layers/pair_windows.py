@@ -183,7 +183,7 @@ class _Collectives:
     def __init__(self, layer: LayerInputs, exchanged: ExchangeTimes) -> None:
         self._zero = layer.zero
         self._none = np.zeros((len(layer.machine.tiers), *layer.zero.shape))
-        self._found: list[tuple[str, bool, Floats, Floats]] = []
+        self._exchanges: list[tuple[str, bool, Floats, Floats]] = []
         for one in exchanged.each:
             if one.exchange.kind in {"dispatch", "combine"}:
                 continue
@@ -192,12 +192,12 @@ class _Collectives:
             for back in one.passes:
                 count = one.exchange.backward_count if back else one.exchange.forward_count
                 shown = one.exposed_backward_s if back else one.exposed_forward_s
-                self._found.append((half, back, once * count, shown))
+                self._exchanges.append((half, back, once * count, shown))
 
     def lanes(self, work: list[Floats], halves: tuple[str, ...], *, backward: bool) -> Lanes:
         """Work of the cube and the vector units, with the collectives of these halves of the layer."""
         exposed, tiers = self._zero, self._none
-        for half, back, on_tiers, shown in self._found:
+        for half, back, on_tiers, shown in self._exchanges:
             if half in halves and back == backward:
                 exposed, tiers = exposed + shown, tiers + on_tiers
         return Lanes(np.asarray(work[0]), np.asarray(work[1]), np.asarray(exposed), tuple(tiers))

@@ -196,8 +196,8 @@ def costs_on(problem: InnerProblem, batch: Priced, rows: Ints) -> ChunkCosts:
     blocking, send_s = kinds.schedule(problem.schedule).blocking_sends, classes.send_s[rows]
 
     def of_pairs(table: Floats) -> Floats:
-        found: Floats = row_major(np.moveaxis(at_rows(table, rows) + none[:, None, None], 0, -1))
-        return found
+        pairs: Floats = row_major(np.moveaxis(at_rows(table, rows) + none[:, None, None], 0, -1))
+        return pairs
 
     return ChunkCosts(
         layers={name: row_major(values[:, :kinds_of_layers]) for name, values in numbers.items()},

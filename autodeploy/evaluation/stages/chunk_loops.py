@@ -28,10 +28,10 @@ def layer_totals(layout: Ints | Floats, of_layer: Floats) -> Floats:
         of = row if len(of_layer) > 1 else 0
         for stage in range(pp):
             for chunk in range(vpp):
-                found = 0.0
+                total_of_chunk = 0.0
                 for number in range(classes):
-                    found += layout[row, stage, chunk, number] * of_layer[of, number]
-                total[row, stage, chunk] = found
+                    total_of_chunk += layout[row, stage, chunk, number] * of_layer[of, number]
+                total[row, stage, chunk] = total_of_chunk
     return total
 
 
@@ -47,10 +47,10 @@ def peaks(held: Floats, moments: Floats) -> Floats:
         for stage in range(pp):
             most[row, stage] = -np.inf
             for moment in range(moments.shape[1]):
-                found = 0.0
+                peak = 0.0
                 for chunk in range(vpp):
-                    found += held[row, stage, chunk] * moments[stage, moment, chunk]
-                most[row, stage] = max(most[row, stage], found)
+                    peak += held[row, stage, chunk] * moments[stage, moment, chunk]
+                most[row, stage] = max(most[row, stage], peak)
     return most
 
 

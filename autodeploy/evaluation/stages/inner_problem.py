@@ -337,8 +337,8 @@ def tail_s(problem: InnerProblem, layout: Ints, costs: ChunkCosts | None = None)
 def by_class(starts: Numbers, ends: Numbers, layers: Sequence[int]) -> Numbers:
     """Layers of each class [..., classes] between two places in the model: classes follow each other in model order."""
     until = np.cumsum(layers)
-    found: Numbers = np.maximum(np.minimum(ends[..., None], until) - np.maximum(starts[..., None], until - layers), 0)
-    return found
+    counts: Numbers = np.maximum(np.minimum(ends[..., None], until) - np.maximum(starts[..., None], until - layers), 0)
+    return counts
 
 
 def placed_layers(schedule: str, pp: int, vpp: int, layers: Sequence[int], sizes: Ints) -> Ints:

@@ -306,8 +306,8 @@ def estimated_with_slopes(
     """`estimated` with the slopes of its log step time by these log factors of the context's profile [factors]."""
     candidate = candidate_for(context, strategy)
     context = resolved(context, candidate)
-    found = estimate_and_slopes(candidate, context, partial(layout_among, strategy), factors)
-    return Estimated(found.estimate, context, candidate, found.classes, found.layout), found.slopes
+    priced = estimate_and_slopes(candidate, context, partial(layout_among, strategy), factors)
+    return Estimated(priced.estimate, context, candidate, priced.classes, priced.layout), priced.slopes
 
 
 def _laid_out(
@@ -452,13 +452,13 @@ def phase_costs_together(asked: Sequence[Phases]) -> list[list[PhaseCost] | Spec
     distinct: list[Candidates] = []
 
     def rows_of(one: Phases) -> list[int]:
-        found = []
+        rows_asked = []
         for candidate in one.candidates():
             row = rows.setdefault(tuple(candidate.axes_at(0).values()), len(distinct))
             if row == len(distinct):
                 distinct.append(candidate)
-            found.append(row)
-        return found
+            rows_asked.append(row)
+        return rows_asked
 
     places = [or_refusal(partial(rows_of, one)) for one in asked]
     if not distinct:
@@ -471,11 +471,11 @@ def phase_costs_together(asked: Sequence[Phases]) -> list[list[PhaseCost] | Spec
         costs = []
         for number, (phase, row) in enumerate(zip(one.phases, mine, strict=True)):
             alone = at_rows(classes, np.array([row])) if len(distinct) > 1 else classes
-            found = _laid_out(
+            results = _laid_out(
                 one.strategy, one.context_at(number), distinct[row], alone, forward_only=phase.kind == "forward"
             )
-            parts = {name: phase.passes * seconds for name, seconds in found.estimate.breakdown.items()}
-            costs.append(PhaseCost(phase.passes * found.estimate.step_time_s, parts, found))
+            parts = {name: phase.passes * seconds for name, seconds in results.estimate.breakdown.items()}
+            costs.append(PhaseCost(phase.passes * results.estimate.step_time_s, parts, results))
         return costs
 
     return [
@@ -484,9 +484,9 @@ def phase_costs_together(asked: Sequence[Phases]) -> list[list[PhaseCost] | Spec
     ]
 
 
-def or_refusal(found: Callable[[], T]) -> T | SpecError:
+def or_refusal(attempt: Callable[[], T]) -> T | SpecError:
     """What is found, or the error that says why there is nothing."""
     try:
-        return found()
+        return attempt()
     except SpecError as error:
         return error

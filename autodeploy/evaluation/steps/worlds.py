@@ -200,12 +200,12 @@ def _problem_under(layout: Layout, first: Priced) -> tuple[InnerProblem, Ints, I
 
 def _times_of(problems: Sequence[tuple[InnerProblem, Ints, Ints]], number: int, batches: Batches) -> Floats:
     """The same of a candidate's problem in the first world of each batch, as `under_layout`."""
-    order, found = [], []
+    order, costs_of_worlds = [], []
     for (problem, _, _), (batch, places) in zip(problems, batches, strict=True):
         rows = np.arange(number * len(places), (number + 1) * len(places))
-        found.append(costs_on(problem, batch.at(rows[0], batch.context), rows))
+        costs_of_worlds.append(costs_on(problem, batch.at(rows[0], batch.context), rows))
         order += places
-    (problem, layers, applied), costs = problems[0], joined_costs(found)
+    (problem, layers, applied), costs = problems[0], joined_costs(costs_of_worlds)
     layers, applied = (np.repeat(each, len(costs.p2p_s), axis=0) for each in (layers, applied))
     times = chunk_times(problem, layers, applied, costs)
     passes = times.forward_s, times.backward_s, times.hidden_pair_s

@@ -119,8 +119,8 @@ class _Batch:
         if self.kind.pairs:
             hidden, exchange = self._hidden()
         paced, hidden = self._paced(blocking, edge, hidden)
-        found = self._parts(paced, blocking, hidden, exchange) if parts else {}
-        return self._with_parameters(paced, found, self._floor_s(send_s))
+        parts_s = self._parts(paced, blocking, hidden, exchange) if parts else {}
+        return self._with_parameters(paced, parts_s, self._floor_s(send_s))
 
     def _onto_one(self, values: Floats) -> Floats:
         """A single stage holds the first stage's pieces too: onto the last column, in place."""

@@ -48,7 +48,7 @@ def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...]) -> Float
     """
     synchronised, moving, updating, dense, expert, plain, lean = stages
     update_s, others_update_s, swap_s, others_swap_s, state_bytes, others_bytes = rates
-    found = np.empty((7, len(update_s)))
+    worst = np.empty((7, len(update_s)))
     for row in range(len(update_s)):
         longest, slowest, most, most_lean = -np.inf, 0, 0.0, 0.0
         for stage in (FIRST, MIDDLE, LAST):
@@ -59,11 +59,11 @@ def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...]) -> Float
             total = synchronised[stage, row] + moving[stage, row] + update + swap
             if total > longest:
                 longest, slowest = total, stage
-                found[2, row], found[3, row] = update, swap
+                worst[2, row], worst[3, row] = update, swap
             most, most_lean = max(most, plain[stage, row] + states), max(most_lean, lean[stage, row] + states)
-        found[0, row], found[1, row], found[4, row] = longest, synchronised[slowest, row], moving[slowest, row]
-        found[5, row], found[6, row] = most, most_lean
-    return found
+        worst[0, row], worst[1, row], worst[4, row] = longest, synchronised[slowest, row], moving[slowest, row]
+        worst[5, row], worst[6, row] = most, most_lean
+    return worst
 
 
 @compiled

@@ -126,14 +126,14 @@ def most_under(constant: Floats, cost: Floats, offered: Floats, limit: Floats) -
             own = limit[each, min(stage, limit.shape[1] - 1)]
             for row in range(rows):
                 left = own - constant[each, stage, row]
-                found = -1e9 if left < 0.0 else 0.0
+                value = -1e9 if left < 0.0 else 0.0
                 left = max(left, 0.0) * (1.0 + 1e-12)
                 for place in range(places):
                     of = cost[each, stage, row, place]
                     taken = min(np.floor(left / of + 1e-9), offered[each, stage, row, place])
-                    found += taken
+                    value += taken
                     left -= taken * of
-                most[each, stage] = min(most[each, stage], found)
+                most[each, stage] = min(most[each, stage], value)
     return most
 
 
@@ -148,7 +148,7 @@ def least_for(constant: Floats, cost: Floats, offered: Floats, count: int, most:
     for each in range(n):
         for stage in range(pp):
             for layers in range(min(count, int(max(most[each, stage], -1.0))) + 1):
-                found = -np.inf
+                value = -np.inf
                 for row in range(rows):
                     total, before = constant[each, stage, row], 0.0
                     for place in range(places):
@@ -157,6 +157,6 @@ def least_for(constant: Floats, cost: Floats, offered: Floats, count: int, most:
                         own = offered[each, stage, row, place]
                         total += min(layers - before, own) * cost[each, stage, row, place]
                         before += own
-                    found = max(found, total)
-                least[each, stage, layers] = found
+                    value = max(value, total)
+                least[each, stage, layers] = value
     return least

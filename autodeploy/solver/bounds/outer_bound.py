@@ -195,12 +195,12 @@ def _easiest(
     def choices(cost: LayerCost, names: list[str]) -> Choices:
         """Of some names; what a candidate may not choose, or frees nothing, frees nothing."""
         names = [name for name in names if name in possible]
-        found = [cost.choices.get(name) for name in names]
+        kinds = [cost.choices.get(name) for name in names]
         saved = [
             none if each is None else most(np.where(allowed[name], each.saved_bytes, 0.0))
-            for name, each in zip(names, found, strict=True)
+            for name, each in zip(names, kinds, strict=True)
         ]
-        extra = [none if each is None else least(each.recompute_s) for each in found]
+        extra = [none if each is None else least(each.recompute_s) for each in kinds]
         # What there is where whole layers may be recomputed, elsewhere what all that are allowed free.
         kept = most(cost.activation_bytes)
         freed = np.minimum(kept, sum((each for name, each in zip(names, saved, strict=True) if name != WHOLE), none))

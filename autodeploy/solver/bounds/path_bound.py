@@ -190,12 +190,12 @@ class _Model:
                 own / self.unit, INFINITE, np.append(self.counts[stage].ravel(), self.tail), np.append(tails, 1.0)
             )
 
-    def add_memory(self, found: _Found) -> bool:
+    def add_memory(self, solution: _Found) -> bool:
         """Rows of memory that a solution breaks; whether there were any."""
         if self.memory is None:
             return False
-        extra = found.extra_s.sum(axis=1) * self.problem.micro_batches / self.unit
-        return any([self._add_memory(row) for row in self.memory.broken(found.layout, extra).tolist()])
+        extra = solution.extra_s.sum(axis=1) * self.problem.micro_batches / self.unit
+        return any([self._add_memory(row) for row in self.memory.broken(solution.layout, extra).tolist()])
 
     def _add_memory(self, number: int) -> bool:
         """extra >= constant + sum of layers, or of bytes 0 >= that; whether it is new."""

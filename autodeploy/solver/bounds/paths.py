@@ -67,10 +67,10 @@ class PathLibrary:
                 self.add(self.paths[shape], critical_paths(problem.order, *times))
         return self.paths[shape]
 
-    def add(self, known: dict[bytes, SchedulePath], found: list[SchedulePath]) -> int:
+    def add(self, known: dict[bytes, SchedulePath], paths: list[SchedulePath]) -> int:
         """Keep new paths, and how many they are."""
         before = len(known)
-        for path in found:
+        for path in paths:
             known.setdefault(path_key(path), path)
         added = len(known) - before
         for key in list(known)[: max(0, len(known) - MOST_PATHS)]:

@@ -71,18 +71,18 @@ def columns(problem: InnerProblem, choices: StageChoices, upper_s: float, most: 
     return by_stage if sum(map(len, by_stage)) <= most else None
 
 
-def _in_company(problem: InnerProblem, found: list[list[Column]]) -> list[list[Column]]:
+def _in_company(problem: InnerProblem, by_stage: list[list[Column]]) -> list[list[Column]]:
     """Columns that leave the other stages no more layers than those can hold, and no fewer than they must.
 
     With one chunk a stage also: of layers that follow each other from where the stages before can end.
     """
-    if not all(found):
-        return [[] for _ in found]
-    held = [[sum(map(sum, column.chunks)) for column in own] for own in found]
+    if not all(by_stage):
+        return [[] for _ in by_stage]
+    held = [[sum(map(sum, column.chunks)) for column in own] for own in by_stage]
     most, least = [max(sizes) for sizes in held], [min(sizes) for sizes in held]
     until = _layers_until(problem)
     kept: list[list[Column]] = []
-    for stage, (own, sizes) in enumerate(zip(found, held, strict=True)):
+    for stage, (own, sizes) in enumerate(zip(by_stage, held, strict=True)):
         fitting: list[Column] = []
         for column, size in zip(own, sizes, strict=True):
             # Where its layers start and end, were the other stages a block before and one after it.

@@ -134,8 +134,8 @@ def undominated_sets(problem: InnerProblem) -> Ints:
         cost[:, 2 * option.layer_class] += on * option.extra_backward_s
         cost[:, 2 * option.layer_class + 1] += on * option.swap_bytes
     order = np.lexsort((masks.sum(axis=1), -saved.sum(axis=1), cost.sum(axis=1)))
-    found: Ints = masks[order[_undominated(np.concatenate([cost, -saved], axis=1)[order])]]
-    return found
+    sets: Ints = masks[order[_undominated(np.concatenate([cost, -saved], axis=1)[order])]]
+    return sets
 
 
 @compiled

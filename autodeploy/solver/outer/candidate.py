@@ -57,20 +57,20 @@ class Solved:
         return self.solution.plan
 
 
-def by_context(found: Sequence[Solved]) -> Iterator[tuple[Context, list[int]]]:
+def by_context(solved: Sequence[Solved]) -> Iterator[tuple[Context, list[int]]]:
     """Every context of solved candidates with the places of its own."""
-    for context in {id(each.context): each.context for each in found}.values():
-        yield context, [place for place, each in enumerate(found) if each.context is context]
+    for context in {id(each.context): each.context for each in solved}.values():
+        yield context, [place for place, each in enumerate(solved) if each.context is context]
 
 
-def priced_together(found: Sequence[Solved]) -> list[Priced]:
+def priced_together(solved: Sequence[Solved]) -> list[Priced]:
     """Solved candidates with the costs of their layers, in one batch a context."""
     priced: dict[int, Priced] = {}
-    for context, rows in by_context(found):
-        candidates = concatenate([found[row].candidate for row in rows])
+    for context, rows in by_context(solved):
+        candidates = concatenate([solved[row].candidate for row in rows])
         batch = Priced(step_classes(unit_costs(context, candidates), candidates, context), candidates, context)
         priced |= {row: replace(batch, index=index) for index, row in enumerate(rows)}
-    return [priced[row] for row in range(len(found))]
+    return [priced[row] for row in range(len(solved))]
 
 
 def refining(solved: Solved, effort: Effort, *, counts: bool) -> Callable[[CandidatePlans], Quick]:
