@@ -153,7 +153,7 @@ def test_a_gap_above_what_is_usual_and_asked_for_is_told() -> None:
     assert found.optimality.gap is not None
     assert found.optimality.gap > 0.06
     told = [text for text in found.warnings if "not ruled out" in text]
-    assert told == [text for text in told if f"up to {100 * found.optimality.gap:.1f}% faster" in text] != []
+    assert told == [text for text in told if f"up to {100 * found.optimality.gap:.1f} % faster" in text] != []
     document["search"]["gap"] = found.optimality.gap + 0.01  # type: ignore[index]
     asked = plan(read_spec_document(document))
     assert not [text for text in asked.warnings if "not ruled out" in text]

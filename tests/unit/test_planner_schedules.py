@@ -100,7 +100,7 @@ def test_more_micro_batches_hide_a_larger_share_of_the_step() -> None:
     [
         ({"schedule": "dualpipev", "micro_batch_size": 16}, "/strategy/schedule", "at least 2 pp - 1"),
         ({"schedule": "dualpipe", "pp": 1, "tp": 8}, "/strategy/schedule", "even pp"),
-        ({"schedule": "dualpipev", "vpp": 4}, "/strategy/vpp", "two chunks"),
+        ({"schedule": "dualpipev", "vpp": 4}, "/strategy/vpp", "2 chunks"),
     ],
 )
 def test_a_schedule_that_does_not_exist_is_refused(changes: dict[str, Any], path: str, match: str) -> None:
