@@ -87,6 +87,7 @@ def accuracy_context(
 def group_name(name: str, known: Mapping[str, str]) -> str:
     """A group such as `800T A2, dense` in the language of the texts."""
     device, _, kind = name.rpartition(", ")
+    device = device.replace(" and ", known["list.and"])
     return known[f"accuracy.{kind}"].format(device=device) if device else name
 
 

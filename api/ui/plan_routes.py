@@ -280,7 +280,7 @@ def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONRes
     """What a pasted file says, as it is typed: what was taken and what is wrong or missing. Nothing is stored."""
     lang = language_of(request)
     try:
-        imported = views.read_text(values.get("spec", ""), values)
+        imported, doubtful = views.read_text(values.get("spec", ""), values)
     except SpecError as error:
         faults = [
             {"pointer": e.path, "message": in_language(e.message, lang), "hint": in_language(e.hint, lang)}
@@ -288,13 +288,14 @@ def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONRes
         ]
         return JSONResponse({"kind": None, "errors": faults})
     notes = imported.diagnostics
+    doubts = dict.fromkeys(text for text in (*notes.to_check, *doubtful) if text not in notes.contradictions)
     return JSONResponse(
         {
             "kind": imported.kind,
             "errors": [],
             "taken": len(notes.taken),
             "defaulted": [f"{note.field} = {note.value}" for note in notes.defaulted],
-            "doubts": [in_language(text, lang) for text in notes.to_check if text not in notes.contradictions],
+            "doubts": [in_language(text, lang) for text in doubts],
             "contradicted": [in_language(text, lang) for text in notes.contradictions],
             "unknown": [flag.name for flag in imported.kept],
         }

@@ -1,6 +1,7 @@
 """The addresses of the pages. None of them is part of the API's schema."""
 
 from dataclasses import asdict
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -19,6 +20,7 @@ from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
 from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
 from autodeploy.figures.accuracy_svg import MEMORY_FILE, shipped_points
+from autodeploy.reports.operator_table import tier_name
 from autodeploy.services.searches import NEWEST
 from autodeploy.store.searches import SearchFilter
 from autodeploy.store.sorted_searches import SORTS
@@ -188,7 +190,7 @@ def profile(request: Request, name: str, views: ViewsOfApp) -> HTMLResponse:
         shown = views.profile(name)
     except NotFoundError as error:
         return not_found(request, error, error.hint)
-    return render(request, "profile.html", profile=shown)
+    return render(request, "profile.html", profile=shown, tier_word=partial(tier_name, lang=language_of(request)))
 
 
 @router.get("/accuracy")

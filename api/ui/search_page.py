@@ -99,7 +99,7 @@ def rows(plan_set: PlanSet, lang: Language = "en") -> tuple[Row, ...]:
             schedule=schedule(plan.strategy.schedule).title_in(lang),
             recompute=recompute_words(plan.strategy.recompute, lang),
             swap=", ".join(name.replace("_", " ") for name in swap_names(plan.strategy)) or "–",
-            slower=None if not best_s or plan.rank == 1 else plan.step_time_s / best_s - 1,
+            slower=None if not best_s or plan is plan_set.plans[0] else plan.step_time_s / best_s - 1,
             reference=is_reference(plan),
         )
         for plan in plans

@@ -19,6 +19,7 @@ SHARED_WORDS = {
     "compute": "part.compute_s",
     "communication": "label.profiler_communication",
     "bubble": "part.pipeline_bubble_s",
+    "named": "common.text_and_numbers",
 }
 TICKS_PER_S = 100_000
 """Instants are sent as whole ticks of 10 us: finer than a pixel of a second that fills a screen."""

@@ -191,8 +191,8 @@ class Views:
         """Starts the search that a pasted file asks for; `beside` as in `pasted_document`; errors as `submit`."""
         return self.submit(pasted_document(text, beside or {})[0], sure=sure)
 
-    def read_text(self, text: str, beside: Mapping[str, str]) -> Imported:
-        """What a pasted file says, if a search could be made of it.
+    def read_text(self, text: str, beside: Mapping[str, str]) -> tuple[Imported, tuple[str, ...]]:
+        """What a pasted file says and what looks like a slip in it, if a search could be made of it.
 
         Raises
         ------
@@ -201,8 +201,8 @@ class Views:
         """
         document, imported = pasted_document(text, beside)
         _refuse_unstorable(document)
-        read_network_spec(document, self._services.planner)
-        return imported
+        spec = read_network_spec(document, self._services.planner)
+        return imported, tuple(each.message for each in slips(spec))
 
     def plan(self, plan_id: str) -> PlanView:
         """A plan with the newest search that found it; NotFoundError when there is none."""

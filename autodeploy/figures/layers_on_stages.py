@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from autodeploy.figures.labels import picture_words
 from autodeploy.figures.layout import bar_trace, quiet_figure
 from autodeploy.figures.palette import LAYER_COLOURS, LAYER_INK
+from autodeploy.messages import label, text_of
 from autodeploy.stack.schedules import schedule
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def layers_on_stages(plan: Plan, dense_layers: Collection[int] = (), lang: Langu
     words = picture_words(lang)
     if len(plan.stages) > MANY_STAGES:
         return _layers_held(plan, dense_layers, words)
-    names = [_stage_name(index, stage.holds, words["stage"]) for index, stage in enumerate(plan.stages)]
+    names = [_stage_name(index, stage.holds, lang) for index, stage in enumerate(plan.stages)]
     runs = layer_runs(plan, dense_layers)
     traces = []
     for kind, colour in LAYER_COLOURS.items():
@@ -159,8 +160,9 @@ def _layers_held(plan: Plan, dense_layers: Collection[int], words: dict[str, str
     )
 
 
-def _stage_name(index: int, holds: tuple[str, ...], word: str) -> str:
-    return f"{word} {index}" + (f" · {', '.join(holds)}" if holds else "")
+def _stage_name(index: int, holds: tuple[str, ...], lang: Language) -> str:
+    held = text_of(lang, "list.comma").join(label(lang, f"layer_{part}") for part in holds)
+    return f"{label(lang, 'stage')} {index}" + (f" · {held}" if held else "")
 
 
 def _words_of(run: Run, words: dict[str, str]) -> str:

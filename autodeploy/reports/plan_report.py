@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import Message, in_language, text_of
+from autodeploy.messages import Message, in_language, label, text_of
 from autodeploy.reports.best_plan import header, lane_lines, plan_block
 from autodeploy.reports.evidence import evidence_table
 from autodeploy.reports.recommendation import box_table, pareto_line, recommendation_lines, rescaled_line
@@ -173,7 +173,11 @@ def menu_table(plan: Plan, lang: Language) -> Table:
     rows = []
     for item in plan.memory_menu:
         ratio = "–" if item.gib_per_ms is None else f"{item.gib_per_ms:.2f}"
-        cells = [item.layers, f"{item.choice} ({report_text(lang, item.kind)})", f"{item.saved_gib:.3f}"]
+        cells = [
+            label(lang, f"layer_{item.layers}"),
+            f"{item.choice} ({report_text(lang, item.kind)})",
+            f"{item.saved_gib:.3f}",
+        ]
         rows.append([*cells, f"{item.added_ms:.2f}", ratio, str(item.used_layers)])
     titles = [report_text(lang, key) for key in ("layers", "menu_choice", "menu_saved", "menu_added", "menu_used")]
     return Table([*titles[:4], "GiB/ms", titles[4]], rows, {2, 3, 4, 5})

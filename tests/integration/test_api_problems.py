@@ -196,7 +196,7 @@ async def test_a_problem_is_told_in_the_language_that_is_asked_for(client: httpx
         assert any(error["hint"].startswith(hint) for error in errors)
         assert response.headers["content-language"] == asked[:2]
     gone = await client.get("/v1/searches/srch_0000000000000000", headers={"Accept-Language": "zh"})
-    assert assert_problem(gone, 404, "not-found")["detail"].startswith("没有搜索")
+    assert assert_problem(gone, 404, "not-found")["detail"].startswith("搜索不存在")
     read = await client.post(
         "/new/read", data={"spec": "a: [1"}, headers={"Accept-Language": "zh", "Origin": "http://test"}
     )

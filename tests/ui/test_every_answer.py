@@ -43,9 +43,9 @@ WHAT_IF, WHY_NOT = ("section[aria-labelledby='what-if']", "section[aria-labelled
 # `test_clusters_compared` and `test_walk_through` judge the answers of forms that are sent there.
 SENT: tuple[tuple[str, str, dict[str, str], str | None], ...] = (
     ("zh", "/plans/{plan1}/what-if", {"micro_batch_size": "2"}, WHAT_IF),
-    ("en", "/plans/{plan1}/what-if", {"tp": "16", "pp": "4"}, "main > section.alert"),
+    ("en", "/plans/{plan1}/what-if", {"tp": "16", "pp": "4"}, f"{WHAT_IF} .alert"),
     ("en", "/plans/{plan1}/why-not", {"strategy": "tp=16,pp=1", "others": "plan"}, WHY_NOT),
-    ("zh", "/plans/{plan1}/why-not", {"strategy": "nonsense"}, "main > section.alert"),
+    ("zh", "/plans/{plan1}/why-not", {"strategy": "nonsense"}, f"{WHY_NOT} .alert"),
     ("en", "/plans/{plan1}/ablation", {}, ABLATION),
     ("zh", "/plans/{plan1}/search", {"micro_batch_size": "2"}, "main"),
     ("en", "/searches/{search}/notes", {"tags": "x" * 100}, "main"),

@@ -125,6 +125,20 @@ def test_a_search_is_made_by_the_form_and_seen_to_its_end(visitor: Visitor) -> N
     expect(page.get_by_role("heading", level=1)).to_contain_text("Qwen3")
 
 
+def test_a_batch_that_was_meant_in_tokens_is_asked_about(chromium_browser: Browser, site: Site) -> None:
+    with visiting(chromium_browser, site.url) as visitor:
+        page = visitor.open("/new")
+        page.locator("#fields").get_by_label("Global batch (sequences)").fill("4194304")
+        page.locator("#fields").get_by_role("button", name="Search").click()
+        expect(page.get_by_role("alert")).to_contain_text("if tokens were meant, write 1,024")
+        page.get_by_label("Search anyway").check()
+        page.locator("#fields").get_by_role("button", name="Search").click()
+        page.wait_for_url(re.compile(r"/searches/srch_"))
+        page.locator("section.best").wait_for(timeout=30_000)
+        assert len(visitor.faults) == 1
+        assert "422" in visitor.faults.pop()
+
+
 def test_a_search_that_waits_shows_its_place_and_no_empty_numbers(visitor: Visitor, site: Site) -> None:
     slow = factories.spec(model=factories.DEEPSEEK_V3 | {"name": "slow"})
     asked = [site.services.searches.submit(slow).search.id for _ in range(4)]

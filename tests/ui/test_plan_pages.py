@@ -293,7 +293,7 @@ def test_a_pasted_script_is_read_as_it_stands(chromium_browser: Browser, planned
         status = page.locator("#paste-status")
         page.locator("#way-of-script").click()
         page.locator("#spec-text").fill((FILES / "mindspeed_moe.sh").read_text())
-        expect(status).to_contain_text("choose the cluster beside the text")
+        expect(status).to_contain_text("choose the cluster below the text")
         page.locator("#paste-cluster").select_option("cloudmatrix-384")
         expect(status).to_contain_text("launch script")
         expect(status).to_contain_text("--some-flag-of-ours")

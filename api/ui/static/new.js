@@ -70,7 +70,21 @@
     (form.querySelector("[aria-invalid]") || summary).focus();
   };
 
+  // What looks like a slip is asked about by the page itself, which the form then posts to.
+  const isDoubtful = async () => {
+    if (form.querySelector("[name=sure]:checked")) return false;
+    const answer = await fetch(`${document.body.dataset.root}/new/read`, {
+      method: "POST",
+      body: new URLSearchParams({ spec: JSON.stringify(specDocument()) }),
+    });
+    return answer.ok && (await answer.json()).doubts?.length > 0;
+  };
+
   const send = async (button) => {
+    if (await isDoubtful()) {
+      form.submit();
+      return;
+    }
     const answer = await fetch(`${document.body.dataset.root}/v1/searches`, {
       method: "POST",
       headers: {

@@ -13,17 +13,18 @@
     list.append(item);
   };
 
+  const { colon } = document.body.dataset;
   const show = (body) => {
     const title = document.createElement("p");
     const list = document.createElement("ul");
     status.className = body.errors.length ? "alert" : "good";
     title.textContent = body.errors.length
       ? status.dataset.faults
-      : `${status.dataset.understood}: ${body.kind.replaceAll("-", " ")} (${body.taken})`;
+      : `${status.dataset.understood}${colon}${body.kind.replaceAll("-", " ")} (${body.taken})`;
     for (const e of body.errors) line(list, [e.pointer, e.message, e.hint].filter(Boolean).join(" · "));
-    for (const words of body.contradicted ?? []) line(list, `${status.dataset.contradicted}: ${words}`);
+    for (const words of body.contradicted ?? []) line(list, `${status.dataset.contradicted}${colon}${words}`);
     for (const words of body.doubts ?? []) line(list, words);
-    if (body.unknown?.length) line(list, `${status.dataset.unknown}: ${body.unknown.slice(0, 20).join(", ")}`);
+    if (body.unknown?.length) line(list, `${status.dataset.unknown}${colon}${body.unknown.slice(0, 20).join(", ")}`);
     status.replaceChildren(title, list);
     status.dataset.shown = String(asked);
   };

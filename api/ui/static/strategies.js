@@ -244,10 +244,11 @@
     } else {
       const { words } = data;
       const [least, most] = isSolved(point) ? ["", ""] : ["≥ ", "≤ "];
-      const title = point.plan ? `${words.plan} ${point.rank}: ` : "";
+      const { colon } = document.body.dataset;
+      const title = point.plan ? `${words.plan} ${point.rank}${colon}` : "";
       chosenText.textContent =
         `${title}${point.name} · ${least}${number(point.step_time_s)} s · ${least}${number(point.peak_memory_gib)} GiB · ` +
-        `MFU ${most}${number(point.mfu_pct)} % · ${words.num_npus}: ${number(point.num_npus)}`;
+        `MFU ${most}${number(point.mfu_pct)} % · ${words.num_npus}${colon}${number(point.num_npus)}`;
       slider.value = shown.indexOf(point);
       slider.setAttribute("aria-valuetext", chosenText.textContent);
       if (point.plan) openLink.href = box.dataset.plans + point.plan + window.location.search;

@@ -318,7 +318,9 @@
     const lanes = LANES.map((lane, i) => `${words[lane]} ${seconds(data.lanes[stage][slot[LANE]][i])}`);
     const idle = idleBefore(slots, number);
     const when = words.when.replace("{length}", seconds(slot[LENGTH])).replace("{start}", seconds(slot[START]));
-    return [`${words.stage} ${stage}, ${fullName(slot)} (${words[kind(slot)]}): ${when}`, ...lanes, ...(idle ? [`${words.idle_before} ${seconds(idle)}`] : [])].join(" · ");
+    const { colon, comma } = document.body.dataset;
+    const named = words.named.replace("{text}", fullName(slot)).replace("{numbers}", words[kind(slot)]);
+    return [`${words.stage} ${stage}${comma}${named}${colon}${when}`, ...lanes, ...(idle ? [`${words.idle_before} ${seconds(idle)}`] : [])].join(" · ");
   };
   const choose = (stage, number, follow) => {
     const slots = data.slots[stage];
@@ -442,17 +444,19 @@
   const explain = () => {
     const used = new Set(data.slots.flat().map(kind));
     const names = [...["forward", "backward", "pair"].filter((each) => used.has(each)), "bubble", "after"];
-    const shown = lanesBox.checked ? [...names, ...LANES] : names;
-    legend.replaceChildren(
-      ...shown.map((name) => {
-        const item = document.createElement("li");
-        const swatch = document.createElement("span");
-        swatch.className = "swatch";
-        swatch.style.backgroundColor = data.colours[name];
-        item.append(swatch, data.words[name]);
-        return item;
-      }),
-    );
+    const entry = (name) => {
+      const item = document.createElement("li");
+      const swatch = document.createElement("span");
+      swatch.className = "swatch";
+      swatch.style.backgroundColor = data.colours[name];
+      item.append(swatch, data.words[name]);
+      return item;
+    };
+    legend.replaceChildren(...names.map(entry));
+    if (lanesBox.checked) {
+      // A pass and a lane may have one colour: the lanes are told apart by their heading.
+      legend.append(Object.assign(document.createElement("li"), { textContent: data.words.lanes }), ...LANES.map(entry));
+    }
     if (data.left_out) legend.append(Object.assign(document.createElement("li"), { textContent: data.words.paler }));
   };
   lanesBox.addEventListener("change", () => data && explain());

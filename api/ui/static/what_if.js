@@ -107,7 +107,7 @@
       bar.append(piece);
       start += width;
     }
-    bar.setAttribute("aria-label", `${title}: ${words.join(", ")}`);
+    bar.setAttribute("aria-label", `${title}${document.body.dataset.colon}${words.join(document.body.dataset.comma)}`);
     return bar;
   };
 
@@ -142,9 +142,9 @@
 
   const refuse = (body) => {
     for (const cell of answer.querySelectorAll("[data-key], [data-part]")) cell.textContent = "–";
-    const errors = (body.errors ?? []).map((e) => `${e.detail}${e.hint ? ` (${e.hint})` : ""}`);
+    const errors = (body.errors ?? []).map((e) => `${e.detail}${e.hint ? ` · ${e.hint}` : ""}`);
     document.getElementById("what-if-changed")?.replaceChildren();
-    faults.textContent = `${answer.dataset.failed}: ${errors.join("; ") || body.detail}`;
+    faults.textContent = `${answer.dataset.failed}${document.body.dataset.colon}${errors.join(" · ") || body.detail}`;
   };
 
   // A server that has too much to do is asked again a little later.
