@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.messages import Message, joined
+from autodeploy.messages import Message
 from hardware_profiles.changes import apply_overlay, apply_overrides, behind_leaves
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.profile import Profile
@@ -125,7 +125,7 @@ def _named(name: str, calibrated: bool) -> Profile:
         names = ", ".join(known)
         hint = Message("profiles.known_are_or_path", names=names)
         if close:
-            hint = joined([Message("common.did_you_mean", names=close[0]), hint], "semicolon")
+            hint = Message("profiles.did_you_mean_or_known", close=close[0], names=names)
         raise ProfileError(no_profile(name), hint=hint)
     if calibrated and name in _RECALIBRATED:
         return _RECALIBRATED[name]

@@ -50,7 +50,8 @@ def refuse_unknown_rules(allowed: Iterable[str], path: str = "/limits/allow_rule
     for name in allowed:
         if name not in known:
             close = get_close_matches(name, known, n=3, cutoff=0.4)
-            hint = Message("common.did_you_mean", names=" or ".join(close)) if close else "autodeploy check FILE"
+            see = Message("common.see", source="docs/reference/legality_rules.md")
+            hint = Message("common.did_you_mean", names=" or ".join(close)) if close else see
             raise SpecError(Message("field_fault.is_invalid", value=repr(name[:100])), path=path, hint=hint)
 
 

@@ -22,20 +22,26 @@ MODES = ("baseline", "alone", "cumulative", "leave_one_out")
 
 @app.command(epilog="Example: autodeploy ablate spec.yaml --order adaptive_pipe,edpb")
 def ablate(
-    spec: Annotated[str | None, typer.Argument(metavar="SPEC", help="YAML or JSON spec; - reads stdin")] = None,
-    published: Annotated[bool, typer.Option("--published", help="reproduce the published effects")] = False,
-    cases: Annotated[
-        Path | None, typer.Option("--cases", metavar="FOLDER", help="with --published: cases of your own")
+    spec: Annotated[
+        str | None, typer.Argument(metavar="SPEC", help="spec in YAML or JSON; - reads YAML from stdin")
     ] = None,
-    order: Annotated[str, typer.Option("--order", metavar="FEATURE,...", help="order of the cumulative rows")] = "",
+    published: Annotated[
+        bool, typer.Option("--published", help="predict the published ablations instead, and compare")
+    ] = False,
+    cases: Annotated[
+        Path | None, typer.Option("--cases", metavar="FOLDER", help="with --published: a folder of your own cases")
+    ] = None,
+    order: Annotated[
+        str, typer.Option("--order", metavar="FEATURE,...", help="order in which features are accumulated")
+    ] = "",
     output_format: SimpleFormat = ListFormat.TABLE,
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Switch features of a strategy one at a time; or compare the published effects with this model.
+    """Predict what each feature of a strategy contributes, or compare published ablations with predictions.
 
-    The strategy is the spec's own, or the best plan of a search. `--published` exits with 1 when fewer than four of
-    five figures are within their tolerance.
+    The strategy is the spec's own, or the best plan of a search. `--published` exits with 1 if
+    fewer than 80 % of the published figures are reproduced within their tolerance.
     """
     from autodeploy.cli.output import talk, write_report
 

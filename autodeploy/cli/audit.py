@@ -34,16 +34,18 @@ def note_here(database: Database, action: str, object_id: str, **detail: Any) ->
 
 @app.command("ls", epilog="Example: autodeploy audit ls --object srch_01m3xk7pq2w9a4fh")
 def list_all(
-    object_id: Annotated[str | None, typer.Option("--object", metavar="ID", help="of one search, run or key")] = None,
-    key_id: Annotated[str | None, typer.Option("--key", metavar="KEY_ID", help="by one key")] = None,
-    author: Annotated[str | None, typer.Option("--author", help="by keys of that name")] = None,
-    team: Annotated[str | None, typer.Option("--team", help="by keys of that team")] = None,
-    action: Annotated[str | None, typer.Option("--action", help="as search.cancel")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="newest entries to show")] = 50,
+    object_id: Annotated[
+        str | None, typer.Option("--object", metavar="ID", help="changes to one search, run or key")
+    ] = None,
+    key_id: Annotated[str | None, typer.Option("--key", metavar="KEY_ID", help="changes by one key")] = None,
+    author: Annotated[str | None, typer.Option("--author", help="changes by keys of this name")] = None,
+    team: Annotated[str | None, typer.Option("--team", help="changes by keys of this team")] = None,
+    action: Annotated[str | None, typer.Option("--action", help="kind of change, e.g. search.cancel")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="number of entries to show")] = 50,
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """List what callers changed, newest first: when, who, from where, what, and how it was answered."""
+    """List changes, newest first: time, author, source, action and HTTP status."""
     from dataclasses import asdict
 
     from autodeploy.cli.database import current_database
@@ -72,7 +74,7 @@ def list_all(
 
 @app.command(epilog="Example: autodeploy audit prune --older-than 52w")
 def prune(
-    older_than: Annotated[str, typer.Option(help="age of the entries that go: hours (12h), days (90d), weeks (52w)")],
+    older_than: Annotated[str, typer.Option(help="minimum age: hours (12h), days (90d) or weeks (52w)")],
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Delete entries older than the given age."""

@@ -36,21 +36,29 @@ def calibrate(
             "GEMM table, hccl_test output, a folder ASCEND_PROFILER_OUTPUT; or the file of a probe",
         ),
     ],
-    profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="the profile whose runs are used")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="OVERLAY.yaml", help="where the overlay goes")],
-    plan: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID", help="the stored plan that ran")] = None,
+    profile: Annotated[str, typer.Option("--profile", metavar="NAME", help="hardware profile to calibrate")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OVERLAY.yaml", help="file to write the overlay to")
+    ],
+    plan: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID", help="stored plan that was run")] = None,
     spec: Annotated[
-        Path | None, typer.Option("--spec", metavar="SPEC", help="what ran: a spec with its strategy")
+        Path | None, typer.Option("--spec", metavar="SPEC", help="spec with the strategy that was run")
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option("--page", metavar="PAGE.md", help="where the run of a profiler's folder differs from the plan"),
+        typer.Option(
+            "--page", metavar="PAGE.md", help="also write a page on where the profiled run differs from the plan"
+        ),
     ] = None,
-    op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
-    ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
+    op: Annotated[
+        str | None, typer.Option("--op", help="operation of a collective benchmark, if its output does not state it")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", min=2, help="number of ranks of the benchmark, likewise")
+    ] = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Fit a few physically meaningful efficiencies; the overlay records the values and the goodness of fit."""
+    """Fit a few physical efficiencies to measurements; the overlay has their values and the goodness of fit."""
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
 

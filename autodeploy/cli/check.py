@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.check import CheckLimits, CheckReport
 
 app = typer.Typer()
+_EXAMPLES = {"--min-mfu": "35%", "--max-slowdown": "5%"}
 
 
 class CheckFormat(StrEnum):
@@ -45,24 +46,33 @@ def check(
     baseline: Annotated[
         str | None,
         typer.Option(
-            "--baseline", metavar="PLAN", help="plan id, or a file: PlanSet, plan, check, or the script before a change"
+            "--baseline",
+            metavar="PLAN",
+            help="plan id, or a file: PlanSet, plan, check report, or the script before the change",
         ),
     ] = None,
-    min_mfu: Annotated[str | None, typer.Option("--min-mfu", metavar="X", help="such as 0.35 or 35%")] = None,
-    max_memory: Annotated[str, typer.Option("--max-memory", metavar="X", help="of the card's usable memory")] = "100%",
+    min_mfu: Annotated[str | None, typer.Option("--min-mfu", metavar="X", help="lowest MFU allowed, e.g. 35%")] = None,
+    max_memory: Annotated[
+        str, typer.Option("--max-memory", metavar="X", help="highest peak memory allowed, relative to usable memory")
+    ] = "100%",
     max_slowdown: Annotated[
-        str | None, typer.Option("--max-slowdown", metavar="X", help="against the baseline, else against the best plan")
+        str | None,
+        typer.Option(
+            "--max-slowdown",
+            metavar="X",
+            help="highest slowdown allowed relative to the baseline, else to the best plan",
+        ),
     ] = None,
     allow_rule: Annotated[
         list[str] | None,
-        typer.Option("--allow-rule", metavar="NAME", help="a rule that the launch may break; may be repeated"),
+        typer.Option("--allow-rule", metavar="NAME", help="rule that the launch may violate; repeatable"),
     ] = None,
     allow_flag: Annotated[
         list[str] | None,
-        typer.Option("--allow-flag", metavar="FLAG", help="a flag of your own fork; may be repeated"),
+        typer.Option("--allow-flag", metavar="FLAG", help="flag of your own fork; repeatable"),
     ] = None,
     server: Server = None,
-    output_format: Annotated[CheckFormat, typer.Option("-f", "--format", help="json prints the CheckReport")] = (
+    output_format: Annotated[CheckFormat, typer.Option("-f", "--format", help="json: the CheckReport")] = (
         CheckFormat.TABLE
     ),
     output: Output = None,
@@ -72,7 +82,7 @@ def check(
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="also write JUnit XML there")] = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Gate a launch: can it start, will it fit, how far is it from the best plan, is it slower than a baseline?
+    """Check a launch against limits: legality, memory, time relative to the best plan or a baseline.
 
     Exit codes: 0 passed, 1 a gate failed, 2 invalid file or option. Scripts are parsed, never executed.
     """
@@ -125,6 +135,7 @@ def share(text: str, option: str, *, most: float) -> float:
     """
     from autodeploy.errors import SpecError
 
+    hint = Message("common.such_as", example=_EXAMPLES.get(option, "95%"))
     bare = text.strip()
     try:
         value = float(bare.removesuffix("%")) / (100.0 if bare.endswith("%") else 1.0)
@@ -132,13 +143,13 @@ def share(text: str, option: str, *, most: float) -> float:
         raise SpecError(
             Message("field_fault.is_no_number", value=repr(text[:40])),
             path=option,
-            hint=Message("common.such_as", example="95%"),
+            hint=hint,
         ) from None
     if not 0.0 <= value <= most or (option == "--max-memory" and value == 0.0):
         raise SpecError(
-            Message("common.is_outside", value=repr(text[:40]), range=f"[0 %, {most:.0%}]"),
+            Message("common.is_outside", value=repr(text[:40]), range=f"0-{100.0 * most:.0f} %"),
             path=option,
-            hint=Message("common.such_as", example="95%"),
+            hint=hint,
         )
     return value
 

@@ -31,17 +31,25 @@ def import_files(
     ],
     profile: Annotated[
         str | None,
-        typer.Option("--profile", metavar="NAME", help="held against this profile; by default the one that fits"),
+        typer.Option(
+            "--profile", metavar="NAME", help="profile to compare with; default: the one that matches the rank table"
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="the cluster's name in the spec")] = None,
-    op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
-    ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="name of the cluster in the spec")] = None,
+    op: Annotated[
+        str | None, typer.Option("--op", help="operation of a collective benchmark, if its output does not state it")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", min=2, help="number of ranks of the benchmark, likewise")
+    ] = None,
     leaf_nodes: Annotated[
-        int | None, typer.Option("--leaf-nodes", min=1, max=25_000, help="nodes below one leaf switch")
+        int | None, typer.Option("--leaf-nodes", min=1, max=25_000, help="nodes per leaf switch")
     ] = None,
     leaf_oversubscription: Annotated[
         float | None,
-        typer.Option("--leaf-oversubscription", min=1.0, max=1000.0, help="bandwidth below over that of uplinks"),
+        typer.Option(
+            "--leaf-oversubscription", min=1.0, max=1000.0, help="bandwidth to nodes over bandwidth of uplinks"
+        ),
     ] = None,
     output: Output = None,
     lang: Lang = LanguageOption.EN,
@@ -66,11 +74,11 @@ def import_files(
 
 @app.command("export", epilog="Example: autodeploy cluster export hall-2 --author 'NPU team' -o overlay.yaml")
 def export_overlay(
-    name: Annotated[str, typer.Argument(metavar="CLUSTER", help="as `runs ls` names it")],
-    author: Annotated[str, typer.Option("--author", help="who stands for the numbers")],
+    name: Annotated[str, typer.Argument(metavar="CLUSTER", help="name from `runs ls`")],
+    author: Annotated[str, typer.Option("--author", help="who vouches for the numbers")],
     releases: Annotated[
         list[str] | None,
-        typer.Option("--release", help="software that the runs were on, as 'CANN 8.3.RC1'; may be repeated"),
+        typer.Option("--release", help="software of the runs, e.g. 'CANN 8.3.RC1'; repeatable"),
     ] = None,
     output: Output = None,
     lang: Lang = LanguageOption.EN,

@@ -27,9 +27,11 @@ class CompareFormat(StrEnum):
 
 @app.command(epilog="Examples: autodeploy compare p_7kq2abcd p_x2m4abcd; autodeploy compare before.json after.json")
 def compare(
-    plans: Annotated[list[str], typer.Argument(metavar="A B...", help="plan ids, or PlanSet files (their best plan)")],
+    plans: Annotated[
+        list[str], typer.Argument(metavar="A B...", help="plan ids, or PlanSet files, of which the best plan counts")
+    ],
     server: Server = None,
-    output_format: Annotated[CompareFormat, typer.Option("-f", "--format", help="json prints the Comparison")] = (
+    output_format: Annotated[CompareFormat, typer.Option("-f", "--format", help="json: the Comparison")] = (
         CompareFormat.TABLE
     ),
     output: Output = None,

@@ -29,9 +29,7 @@ LARGEST_LINE = 64 * 2**20
 
 @app.command()
 def upgrade(
-    no_copy: Annotated[
-        bool, typer.Option("--no-copy", help="of an SQLite file, which is copied beside it before its tables change")
-    ] = False,
+    no_copy: Annotated[bool, typer.Option("--no-copy", help="do not copy an SQLite file before migrating it")] = False,
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Migrate the database to this version; does nothing if it is up to date."""
@@ -54,8 +52,10 @@ def upgrade(
 
 @app.command(epilog="Example: autodeploy db downgrade 0005")
 def downgrade(
-    revision: Annotated[str, typer.Argument(help="of the older version, which says it itself when it refuses")],
-    yes: Annotated[bool, typer.Option("--yes", help="also where data is lost")] = False,
+    revision: Annotated[
+        str, typer.Argument(help="revision that the older version needs; it states it when it refuses to start")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="even if data is lost")] = False,
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Downgrade the database to an older revision. Stop servers and workers first."""
@@ -83,7 +83,7 @@ def downgrade(
 
 @app.command(epilog="Example: autodeploy db prune --older-than 90d --keep-tagged")
 def prune(
-    older_than: Annotated[str, typer.Option(help="age of the searches that go: hours (12h), days (90d), weeks (8w)")],
+    older_than: Annotated[str, typer.Option(help="minimum age: hours (12h), days (90d) or weeks (8w)")],
     keep_tagged: Annotated[bool, typer.Option("--keep-tagged", help="keep searches that have a tag")] = False,
     lang: Lang = LanguageOption.EN,
 ) -> None:
@@ -100,7 +100,7 @@ def prune(
 
 @app.command("export", epilog="Example: autodeploy db export backup.jsonl")
 def export_file(
-    file: Annotated[Path, typer.Argument(help="JSON lines; replaced whole or not at all")],
+    file: Annotated[Path, typer.Argument(help="JSON Lines file to write, atomically")],
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write all stored data to a file; the service can keep running."""
@@ -115,7 +115,7 @@ def export_file(
 
 @app.command("import", epilog="Example: autodeploy db import backup.jsonl")
 def import_file(
-    file: Annotated[Path, typer.Argument(help="made by `autodeploy db export`")], lang: Lang = LanguageOption.EN
+    file: Annotated[Path, typer.Argument(help="file written by `autodeploy db export`")], lang: Lang = LanguageOption.EN
 ) -> None:
     """Import what an exported file has and this database lacks; importing twice has no effect."""
     from autodeploy.cli.output import notify

@@ -24,10 +24,11 @@ FORMATS = ", ".join((*launchers(), "ascendjob", "chrome-trace", "json", "csv", "
 
 @app.command(epilog="Example: autodeploy export p_7kq2abcd --to mindspeed-llm -o pretrain.sh")
 def export(
-    plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="as the report names it, p_...")],
+    plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="plan id from the report, p_...")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=Message("common.one_of", names=FORMATS))],
     rehearse: Annotated[
-        str | None, typer.Option("--rehearse", metavar="NODES", help="its rehearsal on 1node, 2nodes or 4nodes instead")
+        str | None,
+        typer.Option("--rehearse", metavar="NODES", help="export its rehearsal on 1node, 2nodes or 4nodes instead"),
     ] = None,
     server: Server = None,
     output: Output = None,

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 app = typer.Typer()
 EXAMPLE = "Example: autodeploy import pretrain.sh --cluster cloudmatrix-384 -o spec.yaml"
 
-Cluster = Annotated[str | None, typer.Option("--cluster", metavar="PROFILE", help="hardware profile the run is for")]
-Device = Annotated[str | None, typer.Option("--device", metavar="GRADE", help="chip grade of the profile, as 910B3")]
-NumNpus = Annotated[int | None, typer.Option("--num-npus", min=1, help="cards, where the file names no number")]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="PROFILE", help="hardware profile; required if the file does not name one"),
+]
+Device = Annotated[str | None, typer.Option("--device", metavar="GRADE", help="chip grade, e.g. 910B3")]
+NumNpus = Annotated[int | None, typer.Option("--num-npus", min=1, help="number of cards, if the file does not give it")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="a variable that a launch script expects; may be repeated"),
+    typer.Option("--set", metavar="NAME=VALUE", help="variable that the launch script expects; repeatable"),
 ]
 
 
@@ -39,7 +42,7 @@ def import_file(
             "--show", help="show parameters, what was taken, defaulted, ignored, contradicted, and is not modelled"
         ),
     ] = False,
-    name: Annotated[str | None, typer.Option("--name", help="the model's name in the spec")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="name of the model in the spec")] = None,
     cluster: Cluster = None,
     device: Device = None,
     num_npus: NumNpus = None,

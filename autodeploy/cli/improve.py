@@ -34,7 +34,7 @@ def improve(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Find the three most profitable changes of a launch, and the best that keep its checkpoints loadable."""
+    """Find the three changes of a launch that gain most, and the best that keep its checkpoints loadable."""
     from autodeploy.cli.output import write_report
 
     asked = LaunchOptions(file, settings, cluster, device, num_npus)
@@ -74,7 +74,7 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
         lines.append(command_text(lang, "nothing_gains", count=report.tried) + "\n")
     if report.best_gain_pct is not None:
         gains = report.best_gain_pct > 0.0
-        gain = {"gain": f"{report.best_gain_pct:+.1f}"} if gains else {}
+        gain = {"gain": f"{report.best_gain_pct:.1f}"} if gains else {}
         lines.append(command_text(lang, "best_gains" if gains else "no_faster_plan", **gain) + "\n")
     return "\n".join(lines)
 

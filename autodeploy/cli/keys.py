@@ -23,24 +23,22 @@ class KeyScope(StrEnum):
 
 @app.command(epilog="Example: autodeploy keys create ci --team vision --scope write --max-searches 4")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="whose key it is")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the key's owner")],
     scope: Annotated[
         KeyScope,
         typer.Option(
-            help="of its team's searches and runs; read: look; write: also submit, annotate, cancel, store runs; "
-            "calibrate: its runs also move predictions; admin: everything, of all teams"
+            help="read: read its team's searches and runs; write: also submit, annotate, cancel, store runs; "
+            "calibrate: its runs also recalibrate predictions; admin: everything, for all teams"
         ),
     ] = KeyScope.READ,
-    team: Annotated[str, typer.Option(metavar="TEAM", help="whose searches and runs it sees and changes")] = "default",
+    team: Annotated[str, typer.Option(metavar="TEAM", help="team whose searches and runs it can access")] = "default",
     max_searches: Annotated[
-        int | None, typer.Option(min=1, help="searches that wait or run at once; default: AUTODEPLOY_KEY_SEARCHES")
+        int | None, typer.Option(min=1, help="most searches queued or running; default: AUTODEPLOY_KEY_SEARCHES")
     ] = None,
     max_spec_bytes: Annotated[
-        int | None, typer.Option(min=1024, help="length of a body; default: AUTODEPLOY_BODY_LIMIT_BYTES")
+        int | None, typer.Option(min=1024, help="largest request body; default: AUTODEPLOY_BODY_LIMIT_BYTES")
     ] = None,
-    max_running: Annotated[
-        int | None, typer.Option(min=1, help="searches that run at once; default: as many as there is room for")
-    ] = None,
+    max_running: Annotated[int | None, typer.Option(min=1, help="most searches running; default: no limit")] = None,
     max_time_limit_s: Annotated[
         float | None, typer.Option(min=1, help="longest time limit of a search, in seconds; default: the server's")
     ] = None,
@@ -96,7 +94,7 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
 
 @app.command(epilog="Example: autodeploy keys revoke key_01m3xk7pq2w9a4fh")
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="as `keys ls` shows it, key_...")],
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="key id from `keys ls`, key_...")],
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Revoke a key immediately and permanently; its searches are kept."""

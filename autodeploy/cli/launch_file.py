@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Report = TypeVar("Report")
 LaunchFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="spec with a strategy, launch script (.sh), MindFormers YAML")
+    Path, typer.Argument(metavar="FILE", help="spec with a strategy, launch script (.sh) or MindFormers YAML")
 ]
 
 

@@ -51,13 +51,11 @@ def _be_verbose(wanted: bool) -> None:
 
 def _options(
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", callback=_be_quiet, help="say nothing beside the report but errors")
+        bool, typer.Option("--quiet", "-q", callback=_be_quiet, help="print only the report and errors")
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option(
-            "--verbose", "-v", callback=_be_verbose, help="say everything: each step of a search, the trace of an error"
-        ),
+        typer.Option("--verbose", "-v", callback=_be_verbose, help="print every search step, and tracebacks of errors"),
     ] = False,
 ) -> None:
     """What every command takes; the callbacks keep it, so that no command has to."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="autodeploy",
     help="Find the best parallel strategy for training large models on Ascend clusters.",
-    epilog="Exit codes: 0 done, 1 gate failed, 2 bad input, 3 infeasible, 4 service error or timeout.",
+    epilog="Exit codes: 0 success, 1 gate failed, 2 invalid input, 3 infeasible, 4 service error or timeout.",
     cls=EveryCommand,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -55,13 +55,13 @@ for module in (plan, validate, calibrate, probe, export, why_not, improve, recom
     app.add_typer(module.app)
 for module in (replay, import_file, serve, worker, doctor):
     app.add_typer(module.app)
-app.add_typer(profiles.app, name="profiles", help="Hardware profiles: ls, show, this-machine.")
-app.add_typer(models.app, name="models", help="Model presets: ls, show.")
-app.add_typer(cluster.app, name="cluster", help="Clusters as they are: import, export.")
-app.add_typer(runs.app, name="runs", help="Measured runs of plans: add, ls, rm.")
-app.add_typer(keys.app, name="keys", help="API keys of the server: create, ls, revoke.")
-app.add_typer(audit.app, name="audit", help="Who changed what: ls, prune.")
-app.add_typer(database.app, name="db", help="The database: upgrade, prune, export, import.")
+app.add_typer(profiles.app, name="profiles", help="List, show and write hardware profiles.")
+app.add_typer(models.app, name="models", help="List and show model presets.")
+app.add_typer(cluster.app, name="cluster", help="Import a cluster's own files, export its overlay.")
+app.add_typer(runs.app, name="runs", help="Add, list and remove measured runs of plans.")
+app.add_typer(keys.app, name="keys", help="Create, list and revoke API keys of the server.")
+app.add_typer(audit.app, name="audit", help="List and prune the audit log.")
+app.add_typer(database.app, name="db", help="Upgrade, downgrade, prune, export and import the database.")
 
 
 def _print_version(wanted: bool) -> None:

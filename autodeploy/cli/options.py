@@ -58,16 +58,16 @@ def language(option: LanguageOption) -> Language:
     return "zh" if option is LanguageOption.ZH else "en"
 
 
-SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="YAML or JSON spec; - reads YAML from stdin")]
-Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write there, not to stdout")]
-Format = Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the PlanSet")]
-SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help="json prints the whole answer")]
+SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="spec in YAML or JSON; - reads YAML from stdin")]
+Output = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")]
+Format = Annotated[ReportFormat, typer.Option("-f", "--format", help="json: the PlanSet")]
+SimpleFormat = Annotated[ListFormat, typer.Option("-f", "--format", help="json: the full result")]
 Lang = Annotated[
     LanguageOption,
     typer.Option("--lang", help="language of reports and messages", envvar="AUTODEPLOY_LANG", callback=_remember),
 ]
 Server = Annotated[
-    str | None, typer.Option("--server", metavar="URL", help="plan on that server", envvar="AUTODEPLOY_SERVER")
+    str | None, typer.Option("--server", metavar="URL", help="use the service at this URL", envvar="AUTODEPLOY_SERVER")
 ]
 
 

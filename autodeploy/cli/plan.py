@@ -44,21 +44,24 @@ class Detail(StrEnum):
 def plan(
     spec_file: SpecFile,
     server: Server = None,
-    top: Annotated[int | None, typer.Option("--top", min=1, max=100, metavar="K", help="ranked plans to show")] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, max=100, metavar="K", help="number of plans to rank and print")
+    ] = None,
     detail: Annotated[
-        bool, typer.Option("--detail", help="also print the evidence and the uncertain numbers of the ranking")
+        bool, typer.Option("--detail", help="also print evidence, uncertain parameters and memory options")
     ] = False,
     spare_table: Annotated[
         bool,
         typer.Option(
-            "--spare-table", help="also plan with 1, 2 and 4 nodes fewer: does today's checkpoint load there?"
+            "--spare-table",
+            help="also plan with 1, 2 and 4 fewer nodes, and tell whether checkpoints of the best plan load there",
         ),
     ] = False,
     output_format: Format = ReportFormat.TABLE,
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Find the best plans for a spec. Exit code 3: nothing fits."""
+    """Find the best plans for a spec. Exit code 3: infeasible."""
     spec = _with_top(read_spec(spec_file), top)
     if spare_table:
         spec = _with_spares(spec)
@@ -72,9 +75,10 @@ def estimate(
     spec_file: SpecFile,
     server: Server = None,
     detail: Annotated[
-        Detail | None, typer.Option("--detail", help="operators: where the time goes, by kind of layer, instead")
+        Detail | None,
+        typer.Option("--detail", help="operators: print the time of every operator instead, by kind of layer"),
     ] = None,
-    output_format: Annotated[ReportFormat, typer.Option("-f", "--format", help="json prints exactly the Plan")] = (
+    output_format: Annotated[ReportFormat, typer.Option("-f", "--format", help="json: the Plan")] = (
         ReportFormat.TABLE
     ),
     output: Output = None,

@@ -20,15 +20,16 @@ app = typer.Typer()
 
 @app.command(
     epilog="Examples: autodeploy probe spec.yaml -o probe.py; autodeploy probe spec.yaml --nodes 2 -o probe.py; "
-    "then torchrun --nproc-per-node 8 probe.py, and autodeploy calibrate autodeploy_probe.json"
+    "torchrun --nproc-per-node 8 probe.py; "
+    "autodeploy calibrate autodeploy_probe.json --profile ascend-800t-a2 -o overlay.yaml"
 )
 def probe(
     spec_file: SpecFile,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="PROBE.py", help="where the script goes")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="PROBE.py", help="file to write the script to")],
     plans: Annotated[
-        Path | None, typer.Option("--plans", metavar="PLANSET.json", help="plans of this spec; absent: plan it now")
+        Path | None, typer.Option("--plans", metavar="PLANSET.json", help="plans of this spec; default: plan it now")
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=2, help="nodes that will run it, whole ones")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=2, help="whole nodes that will run it")] = 1,
     ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="ranks that will run it, if fewer")] = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
@@ -46,12 +47,19 @@ def probe(
 
 def _plans(spec: Spec, file: Path | None) -> Sequence[Plan]:
     """Of the file, or the spec's own strategy, or the best of a search."""
+    from pydantic import ValidationError
+
     from autodeploy import planner
+    from autodeploy.errors import SpecError
     from autodeploy.importers.documents import load_json, read_text
     from autodeploy.specs.planset import PlanSet
+    from autodeploy.specs.validation import field_errors
 
     if file is not None:
-        return PlanSet.model_validate(load_json(read_text(file))).plans
+        try:
+            return PlanSet.model_validate(load_json(read_text(file))).plans
+        except ValidationError as error:
+            raise SpecError(errors=field_errors(error, prefix="/plans")) from None
     if spec.strategy is not None:
         return (planner.estimate(spec),)
     from autodeploy.cli.progress import SearchTalk

@@ -58,11 +58,13 @@ def _systems(profiles: Sequence[Profile], lang: Language) -> str:
 
 @app.command("this-machine", epilog="Example: autodeploy profiles this-machine --processes 2 -o cpu.yaml")
 def this_machine(
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="PROFILE.yaml", help="where the profile goes")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="PROFILE.yaml", help="file to write the profile to")
+    ],
     processes: Annotated[int, typer.Option("--processes", min=1, max=4096, help="ranks that share the cores")] = 1,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Write a profile of this machine's processors; its rates are bounds until `calibrate` reads a probe."""
+    """Write a profile of this machine's processors; its rates are upper bounds until a probe calibrates them."""
     from autodeploy.cli.output import write_report
     from autodeploy.probe.own_cpu import facts, profile_yaml
 
@@ -71,7 +73,7 @@ def this_machine(
 
 @app.command(epilog="Example: autodeploy profiles show cloudmatrix-384")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="a profile's name, or an own YAML file")],
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="a profile's name, or your own YAML file")],
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
 ) -> None:

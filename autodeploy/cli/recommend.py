@@ -37,19 +37,20 @@ app = typer.Typer()
 )
 def recommend(
     spec_file: SpecFile,
-    days: Annotated[float, typer.Option("--days", metavar="D", help="the deadline")],
+    days: Annotated[float, typer.Option("--days", metavar="D", help="deadline in days")],
     tokens: Annotated[
-        str | None, typer.Option("--tokens", metavar="N", help="such as 13T or 500B; default: the spec's")
+        str | None, typer.Option("--tokens", metavar="N", help="tokens to train, e.g. 13T or 500B; default: the spec's")
     ] = None,
     max_npus: Annotated[
-        int | None, typer.Option("--max-npus", min=1, metavar="N", help="default: 16 times the spec's cards")
+        int | None,
+        typer.Option("--max-npus", min=1, metavar="N", help="most cards to consider; default: 16 times the spec's"),
     ] = None,
     cluster: Annotated[
         list[str] | None,
         typer.Option(
             "--cluster",
             metavar="PROFILE[:GRADE]=PRICE",
-            help="price of a card and hour; give several to compare days and cost on them",
+            help="price per card-hour; repeat to compare days and cost of clusters",
         ),
     ] = None,
     server: Server = None,
@@ -57,7 +58,7 @@ def recommend(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Find the smallest number of cards that trains the tokens within the days. Exit code 3: none does."""
+    """Find the smallest number of cards that meets a deadline. Exit code 3: none does."""
     from autodeploy.cli.output import write_report
     from autodeploy.errors import SpecError
 

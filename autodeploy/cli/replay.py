@@ -25,7 +25,7 @@ def replay(
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Predict the plan of every stored run with this release; exit 1 if errors grew by more than allowed."""
+    """Predict all stored runs with this release. Exit code 1: errors grew by more than allowed."""
     from autodeploy.cli.exits import GATE_FAILED
     from autodeploy.cli.output import json_text, notify, table_text, write_report
     from autodeploy.jobs.planning import load_planner

@@ -28,7 +28,7 @@ SHOWN_FACTORS = 4
 
 @app.command(epilog="Example: autodeploy runs add p_7kq2abcd train.log")
 def add(
-    plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="the plan that ran, p_...")],
+    plan_id: Annotated[str, typer.Argument(metavar="PLAN_ID", help="id of the plan that was run, p_...")],
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -37,29 +37,34 @@ def add(
         ),
     ] = None,
     oom: Annotated[bool, typer.Option("--oom", help="instead of FILE: a card ran out of memory")] = False,
-    stage: Annotated[int | None, typer.Option("--stage", min=0, help="of --oom: the pipeline stage, from 0")] = None,
-    rank: Annotated[int | None, typer.Option("--rank", min=0, help="of --oom: the rank, from 0")] = None,
-    asked: Annotated[float | None, typer.Option("--asked", min=0, help="of --oom: GiB that were asked for")] = None,
+    stage: Annotated[int | None, typer.Option("--stage", min=0, help="with --oom: pipeline stage, from 0")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="with --oom: rank, from 0")] = None,
+    asked: Annotated[float | None, typer.Option("--asked", min=0, help="with --oom: GiB requested")] = None,
     allocated: Annotated[
-        float | None, typer.Option("--allocated", min=0, help="of --oom: GiB that the allocator had given out")
+        float | None, typer.Option("--allocated", min=0, help="with --oom: GiB already allocated")
     ] = None,
-    note: Annotated[str, typer.Option("--note", help="kept with the run")] = "",
-    op: Annotated[str | None, typer.Option("--op", help="of a collective benchmark that does not say")] = None,
-    ranks: Annotated[int | None, typer.Option("--ranks", min=2, help="the same")] = None,
+    note: Annotated[str, typer.Option("--note", help="note to keep with the run")] = "",
+    op: Annotated[
+        str | None, typer.Option("--op", help="operation of a collective benchmark, if its output does not state it")
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", min=2, help="number of ranks of the benchmark, likewise")
+    ] = None,
     rehearse: Annotated[
-        str | None, typer.Option("--rehearse", metavar="NODES", help="its rehearsal ran, on 1node, 2nodes or 4nodes")
+        str | None,
+        typer.Option("--rehearse", metavar="NODES", help="the run is its rehearsal on 1node, 2nodes or 4nodes"),
     ] = None,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Link a measured run to its plan: its cluster's overlay is fitted again, stored plans are re-ranked."""
+    """Attach a measured run to its plan; refits its cluster's overlay and re-ranks stored plans."""
     from autodeploy.cli.output import json_text, write_report
 
     said = {"stage": stage, "rank": rank, "asked_gib": asked, "allocated_gib": allocated}
     met = {name: value for name, value in said.items() if value is not None}
     if oom == (file is not None) or (met and not oom):
-        raise typer.BadParameter("FILE, or --oom with what is known of it", param_hint="FILE")
+        raise typer.BadParameter("give either FILE or --oom", param_hint="FILE")
     if server is None:
         outcome = _document(_add_here(plan_id, file, met, note, op, ranks, rehearse))
     else:
@@ -81,9 +86,9 @@ def add(
 
 @app.command("ls", epilog="Example: autodeploy runs ls --cluster ascend-800t-a2")
 def list_all(
-    cluster: Annotated[str | None, typer.Option("--cluster", help="by default its profile's name")] = None,
-    plan_id: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID", help="runs of that plan only")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="newest runs to show")] = 50,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="runs of this cluster only")] = None,
+    plan_id: Annotated[str | None, typer.Option("--plan", metavar="PLAN_ID", help="runs of this plan only")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="number of runs to show")] = 50,
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
@@ -114,7 +119,7 @@ def list_all(
 
 @app.command("rm", epilog="Example: autodeploy runs rm run_01m3xk7pq2w9a4fh")
 def remove(
-    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="as `runs ls` names it, run_...")],
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="run id from `runs ls`, run_...")],
     server: Server = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:

@@ -17,7 +17,7 @@ def serve(
     host: Annotated[
         str | None, typer.Option(help="address to listen on; default: AUTODEPLOY_HOST or 127.0.0.1")
     ] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="default: AUTODEPLOY_PORT or 8000")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="port; default: AUTODEPLOY_PORT or 8000")] = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Serve the API and the pages until Ctrl-C. The log goes to stderr; stdout says where to open the pages."""

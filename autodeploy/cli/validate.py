@@ -31,17 +31,18 @@ class ValidationFormat(StrEnum):
 
 @app.command(epilog="Example: autodeploy validate runs.jsonl -f json")
 def validate(
-    records: Annotated[Path, typer.Argument(metavar="RECORDS.jsonl", help="measured runs, one JSON object a line")],
+    records: Annotated[Path, typer.Argument(metavar="RECORDS.jsonl", help="measured runs, one JSON object per line")],
     profile_overlay: Annotated[
-        Path | None, typer.Option("--profile-overlay", metavar="FILE", help="calibrated numbers over the profile's")
+        Path | None,
+        typer.Option("--profile-overlay", metavar="FILE", help="calibration overlay to apply to the profile"),
     ] = None,
     output_format: Annotated[
-        ValidationFormat, typer.Option("-f", "--format", help="html is one file with the plot and tables")
+        ValidationFormat, typer.Option("-f", "--format", help="html: a single file with plots and tables")
     ] = ValidationFormat.TABLE,
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Predict every measured run and report the errors."""
+    """Predict measured runs and report the errors."""
     from autodeploy.calibration.validate import validate as compare
     from autodeploy.cli.output import write_report
     from autodeploy.post_training.validate import classes_of_rl, validate_rl
@@ -49,7 +50,10 @@ def validate(
     from autodeploy.specs.measurement import read_measurements
     from autodeploy.specs.record import Record, Unread
     from autodeploy.specs.rl_record import RlRecord
+    from hardware_profiles.reading import read_yaml_file
 
+    if profile_overlay is not None:
+        read_yaml_file(profile_overlay)
     lines = list(read_measurements(records))
     measured = [line for line in lines if isinstance(line, Record)]
     served = [line for line in lines if isinstance(line, GenerationRecord)]

@@ -23,18 +23,18 @@ PLAN_ID = re.compile(r"p_[a-z2-7]{8}")
 
 @app.command("why-not", epilog="Example: autodeploy why-not spec.yaml --strategy tp=8,pp=4,ep=32")
 def why_not(
-    subject: Annotated[str, typer.Argument(metavar="SPEC|PLAN_ID", help="a spec, or a plan to change")],
+    subject: Annotated[str, typer.Argument(metavar="SPEC|PLAN_ID", help="a spec, or the id of a plan to change")],
     strategy: Annotated[
         str,
         typer.Option(
-            "--strategy", metavar="AXIS=VALUE,...", help="such as tp=8,pp=4; the best plan with them completes it"
+            "--strategy", metavar="AXIS=VALUE,...", help="axes to fix, e.g. tp=8,pp=4; the others are optimised"
         ),
     ],
     server: Server = None,
     output_format: SimpleFormat = ListFormat.TABLE,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Explain why a strategy was not chosen: the rule or bound, or the cost of the best plan with its axes."""
+    """Explain why a strategy was not chosen: the rule it violates, the memory it lacks, or what it costs."""
     from autodeploy.cli.output import write_report
 
     answer = _here(subject, strategy) if server is None else _there(server, subject, strategy)

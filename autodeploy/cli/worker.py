@@ -17,7 +17,7 @@ LOOK_S = 1.0
 @app.command(epilog="Example: autodeploy worker --workers 2")
 def worker(
     workers: Annotated[
-        int | None, typer.Option(min=1, max=256, help="searches at the same time; default: AUTODEPLOY_WORKERS or 1")
+        int | None, typer.Option(min=1, max=256, help="concurrent searches; default: AUTODEPLOY_WORKERS or 1")
     ] = None,
 ) -> None:
     """Run searches that servers send, until Ctrl-C; for AUTODEPLOY_JOBS=procrastinate on PostgreSQL."""

@@ -9,11 +9,11 @@ from autodeploy.errors import FieldError, UnsupportedError
 from autodeploy.exporters.arguments import LaunchArguments
 from autodeploy.exporters.launch_arguments import Launch, note_doubts, note_other_target
 from autodeploy.exporters.target_release import profile_of, release_of_spec
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined
 from autodeploy.specs.presets import preset_of
 from autodeploy.specs.rl_facts import RlFacts, facts_of
 from autodeploy.specs.spec import Spec
-from autodeploy.stack.frameworks import title_of
+from autodeploy.stack.frameworks import launchers, title_of
 from autodeploy.stack.launch_rules import broken_rules
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def rl_launch(
     rl, layout, title = spec.training.rl, plan.strategy.rl, title_of(target)
     if rl is None or layout is None:
         raise UnsupportedError(
-            Message("common.it_needs_field", name="training.kind: rl_post_training"),
+            Message("common.needs", one=title, other="training.kind: rl_post_training"),
             path="/to",
-            hint="training.kind: rl_post_training",
+            hint=Message("exporters.export_to", names=joined(launchers(), "or")),
         )
     given = arguments(release_of_spec(spec, target))
     note_doubts(given, spec)

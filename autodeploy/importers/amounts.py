@@ -61,11 +61,19 @@ def with_read_amounts(document: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(cluster := changed.get("cluster"), Mapping):
         changed["cluster"] = _with_cards(cluster)
     if isinstance(training := changed.get("training"), Mapping):
-        changed["training"] = training = {**training}
-        for name, read in FIELDS.items():
-            value = training.get(name)
-            if isinstance(value, str) and value.strip()[-1:].isalpha():
-                training[name] = value if (amount := read(value)) is None else amount
+        changed["training"] = _with_numbers(training)
+    if isinstance(run := changed.get("run"), Mapping) and isinstance(phases := run.get("phases"), list):
+        changed["run"] = {**run, "phases": [_with_numbers(p) if isinstance(p, Mapping) else p for p in phases]}
+    return changed
+
+
+def _with_numbers(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section with its lengths, batches and tokens as numbers."""
+    changed = {**section}
+    for name, read in FIELDS.items():
+        value = section.get(name)
+        if isinstance(value, str) and value.strip()[-1:].isalpha():
+            changed[name] = value if (amount := read(value)) is None else amount
     return changed
 
 

@@ -163,7 +163,9 @@ def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
             try:
                 apply_overrides(profile, {str(path): float(value)})
             except ProfileError as error:
-                errors.append(FieldError(f"/cluster/overrides/{path}", str(error), error.hint))
+                problem = error.problems[0] if error.problems else None
+                message = str(error) if problem is None else problem.message
+                errors.append(FieldError(f"/cluster/overrides/{path}", message, error.hint))
     return errors
 
 

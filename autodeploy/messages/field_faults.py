@@ -68,8 +68,15 @@ def limits_of(item: Mapping[str, Any]) -> str:
     context = item.get("ctx") or {}
     if item["type"] == "literal_error":
         return one_of((context["expected"],))
-    broken = [Message(f"field_fault.{word}", bound=context[key]) for key, word in _LIMITS.items() if key in context]
+    broken = [
+        Message(f"field_fault.{word}", bound=_short(context[key])) for key, word in _LIMITS.items() if key in context
+    ]
     return joined(broken) if len(broken) > 1 else broken[0] if broken else ""
+
+
+def _short(bound: object) -> object:
+    """A bound without the zero of a whole one."""
+    return f"{bound:g}" if isinstance(bound, float) and abs(bound) < 1e6 else bound
 
 
 def one_of(expected: Iterable[str]) -> Message:

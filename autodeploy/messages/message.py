@@ -111,7 +111,10 @@ def _plain(value: Any) -> Any:
 def _filled(lang: Language, key: str, values: Mapping[str, Any]) -> str:
     said = {name: in_language(value, lang) if isinstance(value, str) else value for name, value in values.items()}
     if key.startswith("list."):
-        text = text_of(lang, key).join(in_language(part, lang) for part in values["parts"])
+        parts = [in_language(part, lang) for part in values["parts"]]
+        if len(parts) > 2 and key in {"list.and", "list.or"}:
+            parts = [text_of(lang, "list.comma").join(parts[:-1]), parts[-1]]
+        text = text_of(lang, key).join(parts)
         return _BETWEEN_HANZI.sub("", text) if lang == "zh" else text
     return text_of(lang, key, **said)
 

@@ -47,8 +47,7 @@ def _memory_bet(advice: RiskAdvice, fastest: Considered) -> list[Bet]:
     cost = None
     if remedy is not None:
         cost = round(100.0 * (remedy.step_s / fastest.step_s - 1.0), 3)
-    text = Message("ranking.it_fits_with_probability_of", chance=100.0 * fastest.p_fits)
-    return [Bet(kind="memory", name="memory", text=text, cost_pct=cost)]
+    return [Bet(kind="memory", name="memory", text=Message("ranking.it_fits_with_probability_of"), cost_pct=cost)]
 
 
 def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) -> list[Bet]:

@@ -136,11 +136,11 @@ def measured_mfu(plan: Plan, lang: Language) -> str | None:
 def interval_line(plan: Plan, lang: Language) -> str:
     """The 80 % interval, and the axes in which no measured run is near."""
     given = plan.uncertainty
-    text = valued(lang, "interval_80", f"{seconds(given.low_s)}-{seconds(given.high_s)} s")
+    text = report_text(lang, "interval", low=seconds(given.low_s), high=seconds(given.high_s))
     if not given.extrapolated:
         return text
     axes = axes_in_words(given.extrapolated, lang)
-    return text + report_text(lang, "comma") + report_text(lang, "extrapolated", axes=axes)
+    return text + report_text(lang, "semicolon") + report_text(lang, "extrapolated", axes=axes)
 
 
 def axes_in_words(axes: Iterable[str], lang: Language) -> str:

@@ -49,11 +49,12 @@ def breakdown_line(plan: Plan, lang: Language) -> str:
 
 
 def losses(plan: Plan, lang: Language) -> list[str]:
-    """The largest losses of a step with what MFU gains without each: `recompute 15.1 s (MFU +5.8)`."""
+    """The largest losses of a step with what MFU gains without each: `recompute 15.1 s (+5.8 MFU points)`."""
     told = []
     for loss in plan.headroom[:MOST_LOSSES]:
         name = report_text(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part)
-        told.append(bracketed(lang, f"{name} {seconds(loss.seconds)} s", f"MFU {loss.mfu_points:+.1f}"))
+        gain = report_text(lang, "mfu_points", points=f"{loss.mfu_points:+.1f}")
+        told.append(bracketed(lang, f"{name} {seconds(loss.seconds)} s", gain))
     return told
 
 

@@ -83,7 +83,8 @@ def faster_by(fastest: Fastest, best: Plan, lang: Language) -> str:
 
 def bet_in_words(bet: Bet, lang: Language) -> str:
     """What the bet is on, an uncertain number by its name, and what losing it costs."""
-    text = bet.name if bet.kind == "number" else in_language(bet.text, lang)
+    number = bet.kind == "number"
+    text = report_text(lang, "bet_number", name=bet.name) if number else in_language(bet.text, lang)
     if bet.cost_pct is None:
         return text
     return text + report_text(lang, "bet_cost", pct=f"{bet.cost_pct:.1f}")

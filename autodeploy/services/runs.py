@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from autodeploy.errors import ConflictError, NotFoundError
 from autodeploy.evaluation.inputs.build_context import profile_of
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined
 from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.cluster_overlays import as_read_by, without_overlay
 from autodeploy.services.measured_intake import batch_of, check_run, measured_step_s
@@ -187,7 +187,8 @@ class RunService:
         row = Runs(session).get(run_id)
         if row is None or not self._principal.sees(row.team):
             raise NotFoundError(
-                Message("common.there_is_no", name=run_id, what=Message("label.run")), hint="GET /v1/runs"
+                Message("common.there_is_no", name=run_id, what=Message("label.run")),
+                hint=joined(("autodeploy runs ls", "GET /v1/runs"), "or"),
             )
         return row
 

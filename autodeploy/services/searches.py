@@ -12,7 +12,7 @@ from autodeploy.errors import ConflictError, LimitError, NotFoundError
 from autodeploy.jobs.execution import execute
 from autodeploy.jobs.owner import Owner
 from autodeploy.jobs.slots import slot_rules
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined
 from autodeploy.services.access import ANYONE, Principal
 from autodeploy.services.caps import within_caps
 from autodeploy.services.cluster_overlays import Freshness, Resting, with_overlay
@@ -439,7 +439,7 @@ class SearchService:
             if row is None:
                 raise NotFoundError(
                     Message("common.there_is_no", name=plan_id, what=Message("label.plan")),
-                    hint="GET /v1/searches",
+                    hint=joined(("autodeploy plan SPEC", "GET /v1/searches"), "or"),
                 )
             stale = self._freshness.is_stale(session, _resting(row))
         return StoredPlan(row.id, plan_json(row.document, row.engine_version), stale)

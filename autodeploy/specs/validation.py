@@ -66,6 +66,8 @@ def _nested_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+_AMOUNTS = {"seq_length": "4096, 4k", "global_batch_size": "512, 4k", "tokens": "1e12, 1T", "num_npus": "128, 16 nodes"}
+_NO_NUMBER = ("int_type", "int_parsing", "float_type", "float_parsing")
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]*)?(e[-+]?[0-9]+)?")
 _QUOTED = {"int_type": _NUMBER, "float_type": _NUMBER, "bool_type": re.compile("true|false")}
 
@@ -75,7 +77,15 @@ def _unquoted(item: ErrorDetails) -> str:
     value = item["input"]
     if item["type"] in _QUOTED and isinstance(value, str) and _QUOTED[item["type"]].fullmatch(value.strip().lower()):
         return Message("field_fault.without_quotes")
+    if item["type"] == "string_type" and isinstance(value, int | float):
+        return Message("field_fault.in_quotes")
     return ""
+
+
+def _amount_of(item: ErrorDetails, location: tuple[int | str, ...]) -> str:
+    """How an amount may be written, where it is no number."""
+    example = _AMOUNTS.get(str(location[-1])) if location else None
+    return Message("common.such_as", example=example) if example and item["type"] in _NO_NUMBER else ""
 
 
 def _location(item: ErrorDetails) -> tuple[int | str, ...]:
@@ -86,12 +96,19 @@ def _location(item: ErrorDetails) -> tuple[int | str, ...]:
     return location
 
 
+def _has_enough(item: ErrorDetails) -> bool:
+    """Whether a list is told too short only because pydantic leaves out the entries that it complains about."""
+    return item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]
+
+
 def field_errors(
     error: ValidationError, *, prefix: str = "", model: type[BaseModel] | None = None
 ) -> tuple[FieldError, ...]:
     """All complaints of one validation, in document order, one per field and message; one for all of a union."""
     places: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for item in error.errors(include_url=False, include_context=True):
+        if _has_enough(item):
+            continue
         places.setdefault(_location(item), []).append(item)
     errors: dict[tuple[str, str], FieldError] = {}
     for location, items in places.items():
@@ -112,12 +129,12 @@ def _fault(item: ErrorDetails, location: tuple[int | str, ...], model: type[Base
     message, hint = fault_of(item)
     match item["type"]:
         case "extra_forbidden":
-            hint = did_you_mean(str(location[-1]), _fields_at(model, location))
+            hint = did_you_mean(str(location[-1]), _fields_at(model, location)) or Message("common.leave_it_out")
         case "model_type":
             keys = _fields_at(model, (*location, ""))
             hint = Message("specs.mapping_with", keys=", ".join(keys)) if keys else ""
         case "value_error":
             pass
         case _:
-            hint = hint or limits_of(item) or _unquoted(item)
+            hint = hint or limits_of(item) or _unquoted(item) or _amount_of(item, location)
     return message, hint

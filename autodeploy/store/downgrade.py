@@ -94,7 +94,7 @@ def _require_behind(database: Database, revision: str) -> str:
     known = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
     if revision not in known:
         message = Message("common.there_is_no", what=Message("label.revision"), name=revision)
-        raise NotFoundError(message, hint=", ".join(known))
+        raise NotFoundError(message, hint=Message("common.one_of", names=", ".join(known)))
     current = current_revision(database)
     if current not in known:
         raise ConflictError(

@@ -101,8 +101,9 @@ class _Chooser:
         errors: list[FieldError] = []
 
         def refuse(name: str, reason: str, hint: str) -> None:
-            said = Message("common.place", place=name, message=reason)
-            errors.append(FieldError(f"/search/features/{self._as_asked(name)}", said, hint))
+            asked_as = self._as_asked(name)
+            said = reason if asked_as == name else Message("common.place", place=name, message=reason)
+            errors.append(FieldError(f"/search/features/{asked_as}", said, hint))
 
         for name, feature in FEATURES.items():
             switch = asked.get(name, "auto")
@@ -181,7 +182,10 @@ class _Chooser:
         return variant is not None and variant.always
 
     def _hint(self, feature: Feature) -> str:
-        return Message("strategies.leave_it_at_auto") if self._is_launchable(feature) else "search.target: any"
+        if not self._is_launchable(feature):
+            return "search.target: any"
+        too_loose = _RANK[feature.numerics] > _RANK[self.search.numerics]
+        return f"search.numerics: {feature.numerics}" if too_loose else Message("strategies.leave_it_at_auto")
 
     def _why_not(self, feature: Feature) -> str | None:
         """Why a feature can't be on, or None."""

@@ -27,7 +27,7 @@ SPEC: dict[str, Any] = {
     },
 }
 WORDS = {
-    "en": ("Where MFU is lost", "operators below peak", "Pareto-optimal"),
+    "en": ("Where MFU is lost", "kernels below peak", "Pareto-optimal"),
     "zh": ("损失构成", "算子未达峰值", "帕累托最优"),
 }
 # What stands on the page of a search and on that of its second plan, by language.
@@ -37,7 +37,8 @@ RECOMMENDED = {
             "Recommended plan",
             "1.1 times as fast as the reference (public recipe)",
             "P(fits) 97 %",
-            "Not covered by any run: EP 32; nearest record: pangu-ultra-moe-718b-6144, predicted 8.2 % too long.",
+            "Not covered by any run: EP 32; nearest record: pangu-ultra-moe-718b-6144, "
+            "step time overpredicted by 8.2 %.",
             "All times are scaled by 1.03",
             "Fastest on paper, and what it bets on",
             "TP4 PP8 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %).",
@@ -46,7 +47,7 @@ RECOMMENDED = {
             "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features.",
             'title="EP 48, Adaptive Pipe">2 unproven</span>',
         ),
-        ("Evidence", "expected 140.7 s", "telechat2-512", "+8.2 %", "Uncertain numbers", "1.45", "2.9 %"),
+        ("Evidence", "expected 140.7 s", "telechat2-512", "+8.2 %", "Uncertain parameters", "1.45", "2.9 %"),
     ),
     "zh": (
         (
@@ -64,7 +65,7 @@ RECOMMENDED = {
         ("实测依据", "期望 140.7 s", "telechat2-512", "+8.2 %", "不确定参数", "1.45", "2.9 %"),
     ),
 }
-OLD = ("P(fits)", "Fastest on paper", "unproven", "Regret", "Uncertain numbers")
+OLD = ("P(fits)", "Fastest on paper", "unproven", "Regret", "Uncertain parameters")
 
 
 async def test_pages_say_what_is_lost_and_what_none_beats(sqlite_url):

@@ -49,7 +49,7 @@ def test_a_search_shows_its_best_plan_first_and_charts_that_answer_the_pointer(v
         expect(best.locator(".axes b", has_text=degree)).to_be_visible()
     expect(best.get_by_role("link", name="Launch file for MindSpeed-LLM")).to_be_visible()
     for text in (
-        "134.2 s a step, 1.1 times as fast",
+        "134.2 s per step, 1.1 times as fast",
         "1,221",
         "38.0 %",
         "55.5 GiB",

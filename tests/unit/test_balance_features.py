@@ -108,7 +108,7 @@ def test_expert_migration_takes_off_imbalance(imbalance: float) -> None:
     off, on = run(training=uneven), run("expert_migration", training=uneven)
     assert on.breakdown.imbalance_s < off.breakdown.imbalance_s
     assert on.breakdown.compute_s == off.breakdown.compute_s
-    assert any("experts move every 50 steps" in note for note in on.assumptions)
+    assert any("experts migrated every 50 steps" in note for note in on.assumptions)
     assert off.assumptions == ()
 
 

@@ -259,11 +259,11 @@ def test_reports_fit_and_say_the_same(good: CheckReport, tight: CheckReport, lan
 def test_a_launch_that_beats_the_best_plan_takes_less_time(good: CheckReport) -> None:
     told = Gate(name="slowdown", passed=True, value=-0.022)
     held = told.model_copy(update={"limit": 0.05})
-    assert gate_cells(told, "en") == ["time against the best plan", "-2.2 %", "", "–"]
+    assert gate_cells(told, "en") == ["time relative to the best plan", "-2.2 %", "", "–"]
     assert gate_cells(held, "zh") == ["相对最优方案的用时", "-2.2 %", "<= +5.0 %", "通过"]
     report = good.model_copy(update={"gates": (held,)})
     for text in (render_check(report), render_check_markdown(report), render_check_junit(report)):
-        assert "time against the best plan" in text
+        assert "time relative to the best plan" in text
         assert "-2.2 %" in text
     assert gate_cells(told.model_copy(update={"value": -0.0001}), "en")[1] == "+0.0 %"
 

@@ -366,8 +366,8 @@ def test_why_not_parses_axes_and_answers():
     )
     assert why_not.answer_text(answer).splitlines() == [
         "rejected by heads_divide_by_tp: 128 heads are not a multiple of tp 3",
-        "  step time would be 70 s, +14.2 % against the best plan",
-        "  Nearest feasible changes",
+        "  step time would be 70 s, +14.2 % relative to the best plan",
+        "  Smallest changes that make it feasible",
         "    - tp=4: legal",
     ]
 

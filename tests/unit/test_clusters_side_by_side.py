@@ -97,7 +97,7 @@ def test_a_deadline_that_no_cluster_meets_is_a_result() -> None:
     assert found.cheapest is None
     assert found.num_npus is None
     text = clusters_text(found)
-    assert "none of the clusters meets 0.001 days" in text
+    assert "no cluster meets the 0.001-day deadline" in text
     assert "late" in text
 
 

@@ -233,7 +233,7 @@ def test_plans_of_one_kind_are_not_launched_as_the_other():
     for to in ("verl", "mindspeed-rl"):
         assert to not in formats_of("1f1b")
         assert to in formats_of("1f1b", post_trains=True)
-        with pytest.raises(UnsupportedError, match=r"requires training\.kind"):
+        with pytest.raises(UnsupportedError, match=r"needs training\.kind"):
             export(pre_training, pre_training.plans[0], to)
     assert "dualpipev" not in formats_of("dualpipev", post_trains=True)
 

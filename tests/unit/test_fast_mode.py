@@ -74,7 +74,7 @@ def test_the_result_says_that_it_need_not_repeat() -> None:
     fast, sure = planned("fast", **CASES[0]), planned("reproducible", **CASES[0])
     assert not fast.reproducible
     assert sure.reproducible
-    said = f"mode fast searched on {len(os.sched_getaffinity(0))} cores"
+    said = f"search.mode: fast used {len(os.sched_getaffinity(0))} cores"
     assert any(said in warning for warning in fast.warnings)
     assert not any(said in warning for warning in sure.warnings)
     assert said in render_plan_set(fast).replace("\n  ", " ")

@@ -174,7 +174,7 @@ def test_nothing_is_run(tmp_path):
         ('A=1\nB="two\n', 'line 2, column 3: missing "'),
         ("A=${B", "line 1, column 4: missing '}'"),
         ("A=(1 2", r"line 1, column 3: missing '\)'"),
-        ("\nif true; then\n", "missing 'elif' or 'else' or 'fi'"),
+        ("\nif true; then\n", "missing 'elif', 'else' or 'fi'"),
         ("fi\n", "line 1, column 1: unexpected 'fi'"),
         ("A=$((1 / 0))\n", "line 1, column 3: .*: 1 / 0 is not a whole number"),
         ("A=$((99999999999999999999 * 9))\n", "column 3: .* is too big"),

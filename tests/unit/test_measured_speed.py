@@ -209,7 +209,7 @@ def test_a_comparison_tells_plans_of_measured_work_from_others() -> None:
 def test_a_best_plan_that_is_slower_than_the_measured_run_is_told() -> None:
     slow = factories.plan(1)
     (told,) = slower_than_measured([slow], FOUND)
-    assert told.startswith("the measured run R1 took 10 s a step, less than the ")
+    assert told.startswith("the measured run R1 took 10 s per step, less than the ")
     assert in_language(told, "zh").startswith("实测 R1")
     assert slower_than_measured([slow], FOUND.model_copy(update={"measured_step_time_s": slow.step_time_s})) == ()
     assert slower_than_measured([], FOUND) == ()

@@ -71,9 +71,9 @@ def test_an_explanation_names_what_is_saved_and_what_is_paid() -> None:
     best = plan_with(compute_s=80.0, pipeline_bubble_s=20.0)
     other = plan_with(2, compute_s=90.0, pipeline_bubble_s=5.0, exposed_tp_s=15.0)
     text = explanation(best, other)
-    assert text.startswith(f"{degrees(other)} takes 10.0 % longer: it adds ")
+    assert text.startswith(f"{degrees(other)} takes 10.0 % longer, adding ")
     assert "15.00 s of TP, 10.00 s of compute" in text
-    assert text.endswith("; it saves 15.00 s of bubble")
+    assert text.endswith(", but saving 15.00 s of bubble")
 
 
 def test_differences_too_small_to_matter_are_not_told() -> None:
@@ -235,7 +235,7 @@ def test_a_memory_limit_of_the_users_own_is_a_change_to_lift() -> None:
     assert found.infeasible is not None
     changes = [near.change for near in found.infeasible.nearest]
     assert "search.memory_limit_gib: null" in changes
-    assert all(near.effect.startswith("fits; about ") for near in found.infeasible.nearest)
+    assert all(near.effect.startswith("fits, about ") for near in found.infeasible.nearest)
 
 
 def test_the_memory_that_is_missing_is_more_than_a_card_has() -> None:
@@ -250,5 +250,5 @@ def test_a_pin_that_no_strategy_obeys_is_named() -> None:
     found = planned(tp=3)
     assert found.status == "infeasible"
     assert found.infeasible is not None
-    assert [near.change for near in found.infeasible.nearest] == ["search.fix without tp"]
+    assert [near.change for near in found.infeasible.nearest] == ["remove search.fix.tp"]
     assert found.infeasible.binding_rules, "a rule or the pin that leaves nothing"

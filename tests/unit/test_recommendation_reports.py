@@ -46,12 +46,13 @@ def test_every_fact_of_the_ranking_is_said_in_english() -> None:
     for part in (
         "RECOMMENDED TP2 PP16",
         "80 % interval 52.2-58.3 GiB; P(fits) 97 %",
-        "not covered by any run: EP 32; nearest record: pangu-ultra-moe-718b-6144, predicted 8.2 % too long",
-        "all times are scaled by 1.03: the measured run an A3 script took 67.1 s, predicted 65.1 s (its README)",
-        "TP4 PP8 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %) and bets on: EP 64 (+6.2 % if lost); ",
+        "not covered by any run: EP 32; nearest record: pangu-ultra-moe-718b-6144, step time overpredicted by 8.2 %",
+        "all times are scaled by 1.03: the measured run an A3 script took 67.1 s, the prediction "
+        "was 65.1 s (its README)",
+        "TP4 PP8 EP64 DP24 is 3.1 % faster on paper (130.2 s, P(fits) 71 %) but bets on: EP 64 (+6.2 % if lost); ",
         "41 layouts within 3 % of the fastest, all with TP2, PP16; #1 needs the fewest unproven features",
-        "ranked by regret: time beyond the best of 38 plans, 80th percentile of 200 draws of 2 uncertain numbers; "
-        "plans with P(fits) of at least 90 % first; unmeasured gains count at 62 ± 24 %",
+        "ranked by regret: time beyond the best of 38 plans, 80th percentile of 200 draws of 2 uncertain parameters; "
+        "plans with P(fits) of at least 90 % first; unmeasured gains weighted by 62 ± 24 %",
         "2 TP1 PP16 VPP2 EP48 adaptive_pipe 139.2 55.9 94 % +3.7 % 2.9 % ≈ #1",
     ):
         assert part in text
@@ -177,10 +178,11 @@ def test_evidence_of_a_proven_plan_names_the_weakest() -> None:
         Evidence(axis="moe_dispatcher", value="alltoall_seq", runs=1),
     )
     plan = factories.plan(1, evidence=given)
-    assert evidence_line(plan, "en") == "every axis and feature has runs; fewest: alltoall_seq (1)"
+    assert evidence_line(plan, "en") == "every axis and feature is covered by runs; fewest: alltoall_seq (1)"
     plan = factories.plan(1, evidence=given[:1])
     assert evidence_line(plan, "en") == (
-        "every axis and feature has runs; fewest: TP 2 (3); nearest record: near, predicted 4.0 % too short"
+        "every axis and feature is covered by runs; fewest: TP 2 (3); nearest record: near, "
+        "step time underpredicted by 4.0 %"
     )
     assert in_words(Evidence(axis="micro_batch_size", value=2, runs=0), "zh") == "微批 2"
 
@@ -203,7 +205,8 @@ def test_references_by_their_labels() -> None:
     assert reference_name("public recipe", "en") == "public recipe"
     assert reference_name("1F1B", "zh") == "1F1B"
     assert reference_name("your script", "zh") == "您的脚本"
-    assert reference_name(None, "en") == reference_name("the usual starting point", "en") == "the usual starting point"
+    plain = "baseline (1F1B, full recompute)"
+    assert reference_name(None, "en") == reference_name("the usual starting point", "en") == plain
     assert reference_name("of a cousin", "zh") == "of a cousin"
 
 

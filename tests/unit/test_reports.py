@@ -47,7 +47,7 @@ def test_the_report_says_what_the_plan_says():
         f"step {best.step_time_s:.1f} s",
         f"{best.tokens_per_s_per_npu:,.0f} tokens/s/card",
         f"MFU {100 * best.mfu:.1f} % (causal attention, no recompute, 353.9 TFLOP/s a die)",
-        "extrapolated in ranks, EP",
+        "outside the calibration data: ranks, EP",
         "memory 55.5 of 61.0 GiB (stage 0); OOM if expert imbalance exceeds 2.4",
         f"14.8T tokens: {best.run.days:,.0f} days",
         "step time: compute 62 | TP 3 | EP 6 (86 % hidden) |",
@@ -80,7 +80,7 @@ def test_a_reference_that_does_not_fit_says_so():
 def test_no_plan_names_rules_and_nearest_changes():
     text = render_plan_set(factories.infeasible_plan_set())
     assert "NO PLAN" in text
-    assert "binding rules: memory_fits; experts_divide_by_ep" in text
+    assert "because: memory_fits; experts_divide_by_ep" in text
     assert "/cluster/num_npus: 64: peak memory 58.2 of 61.0 GiB" in text
     assert "RECOMMENDED" not in text
     assert "gap" not in text
@@ -195,7 +195,7 @@ def test_markdown_escapes_what_a_user_wrote():
 def test_a_single_axis_is_not_listed_with_and():
     given = Uncertainty(low_s=1, high_s=2, basis="b", nearest_record=None, extrapolated=("ep",))
     text = render_plan(factories.spec(), factories.plan(1, uncertainty=given))
-    assert "80 % interval 1.00-2.00 s, extrapolated in EP\n" in text
+    assert "80 % prediction interval 1.00-2.00 s; outside the calibration data: EP\n" in text
 
 
 @pytest.mark.parametrize(

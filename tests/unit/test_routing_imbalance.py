@@ -151,5 +151,5 @@ def test_a_report_names_the_factors_and_where_they_hold() -> None:
         assert words in line
         assert any("EP32" in text for text in plan_block(plan, lang, name="plan").lines)
     forced = str(experts_line(predicted(training={"router": "forced"}), "en"))
-    assert forced.startswith("experts: the busiest rank of EP32 has 1.00 x the mean load")
+    assert forced.startswith("experts: load of the busiest EP32 rank 1.00x the mean")
     assert forced.endswith("router: forced")

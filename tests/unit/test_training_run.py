@@ -165,7 +165,7 @@ def test_days_are_those_of_the_whole_run() -> None:
     said = run_facts(found, "en")[0]
     assert found.days is not None
     assert said.startswith(f"14T tokens: {found.days:.0f} days, ")
-    assert "of them for checkpoints and failures" in said
+    assert "for checkpoints and failures" in said
     assert f"(failures: {found.failures:.0f})" in said
 
 

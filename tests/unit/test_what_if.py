@@ -227,7 +227,7 @@ def test_a_deadline_that_none_meets_is_a_result() -> None:
     found = recommend(spec_of(), planner=Linear(), days=0.001, tokens=1e15, max_npus=64)  # type: ignore[arg-type]
     assert found.num_npus is None
     assert found.plan is None
-    assert "no card count up to" in found.message
+    assert "no number of cards up to" in found.message
 
 
 def test_tokens_have_to_come_from_somewhere() -> None:

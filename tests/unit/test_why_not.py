@@ -95,7 +95,7 @@ def test_the_fastest_plan_on_paper_is_compared_with_too() -> None:
     answer = why_not(spec_of(), Strategy(tp=8), best=known)
     assert answer.step_time_s is not None
     assert answer.against_fastest_pct == pytest.approx(100.0 * (answer.step_time_s / fastest.step_time_s - 1.0))
-    assert "against the fastest on paper" in answer_text(answer)
+    assert "relative to the fastest on paper" in answer_text(answer)
 
 
 def test_what_else_is_given_stands_on_the_completed_axes() -> None:
@@ -130,7 +130,7 @@ def test_the_rule_that_leaves_nothing_is_named_with_the_nearest_change(
     assert answer.rule == answer.broken_rules[0]
     (near,) = answer.nearest
     assert near.change.startswith(change)
-    assert near.effect.startswith("fits; about")
+    assert near.effect.startswith("fits, about")
 
 
 def test_memory_that_nothing_brings_down_is_named_with_the_nearest_change() -> None:
@@ -196,7 +196,7 @@ def test_near_strategies_are_scaled_as_plans_are(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Identity, "ratio", property(lambda identity: 2.0))
     (scaled,) = why_not(spec_of(), Strategy(tp=3), best=planned()).nearest
     assert near.change == scaled.change
-    seconds = [float(each.effect.removeprefix("fits; about ").removesuffix(" s a step")) for each in (near, scaled)]
+    seconds = [float(each.effect.removeprefix("fits, about ").removesuffix(" s per step")) for each in (near, scaled)]
     assert seconds[1] == pytest.approx(2.0 * seconds[0], rel=1e-3)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from autodeploy.errors import FieldError, ProfileError, SpecError, UnsupportedError
 from autodeploy.evaluation.inputs.context import Context
@@ -14,6 +14,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
 from autodeploy.specs.router import router_of
+from autodeploy.specs.training import Precision
 from autodeploy.stack.features import FEATURES, expand, launch_values, mechanisms
 from autodeploy.stack.gradient_sums import expert_sums_apart, plain_sums_apart
 from autodeploy.strategies.facts import facts_of
@@ -356,7 +357,7 @@ def _device_with_peak(profile: Profile, cluster: ClusterSpec, precision: str) ->
     """The chip grade of a cluster spec, which has to compute in this precision."""
     device = device_of(profile, cluster)
     if precision not in device.peak_flops:
-        known = ", ".join(device.peak_flops)
+        known = ", ".join(name for name in device.peak_flops if name in get_args(Precision))
         raise SpecError(
             Message("common.has_no_products_in", device=device.name, precision=precision),
             path="/training/precision",
