@@ -90,9 +90,9 @@ def buckets(params: Number, layers: Number, ranks: Number, *, overlapped: Switch
     What overlaps with a pass leaves in buckets of max(40e6, 1e6 ranks) parameters, what follows the pass in one that
     holds the whole stage. Source: Megatron-LM core_v0.12.1, distributed_data_parallel.py.
     """
-    held = np.maximum(BUCKET_PARAMS, BUCKET_PARAMS_A_RANK * np.asarray(ranks))
+    bucket_params = np.maximum(BUCKET_PARAMS, BUCKET_PARAMS_A_RANK * np.asarray(ranks))
     alone = np.where(np.asarray(params) > 0.0, 1.0 / np.maximum(layers, 1.0), 0.0)
-    return np.asarray(np.where(overlapped, np.asarray(params) / held, alone))
+    return np.asarray(np.where(overlapped, np.asarray(params) / bucket_params, alone))
 
 
 def sharded_pass_s(
@@ -181,10 +181,10 @@ def states_on_host_bytes(
 
     12 / D and 8 / D. Source: MindSpeed swap-optimizer, virtual-optimizer.
     """
-    held = np.where(
+    bytes_per_param = np.where(
         swap_optimizer, optimizer.master + optimizer.moments, np.where(virtual_optimizer, optimizer.moments, 0.0)
     )
-    return np.asarray(held / np.asarray(shards, dtype=np.float64))
+    return np.asarray(bytes_per_param / np.asarray(shards, dtype=np.float64))
 
 
 def host_optimizer_s(params: Number, on_host_bytes: Number, link_bytes_per_s: Number, update_s: Number) -> Floats:

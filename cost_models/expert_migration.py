@@ -80,17 +80,17 @@ def _filled(loads: Floats, order: Ints, nodes: int, inside: int) -> Ints:
     n, items = loads.shape
     ranks = nodes * inside
     taken = np.empty((n, items), dtype=np.int64)
-    held, slots, held_of, slots_of = np.empty(nodes), np.empty(nodes), np.empty(ranks), np.empty(ranks)
+    loads_of_nodes, slots, held_of, slots_of = np.empty(nodes), np.empty(nodes), np.empty(ranks), np.empty(ranks)
     for row in range(n):
-        held[:], slots[:], held_of[:], slots_of[:] = 0.0, items // nodes, 0.0, items // ranks
+        loads_of_nodes[:], slots[:], held_of[:], slots_of[:] = 0.0, items // nodes, 0.0, items // ranks
         for item in order[row]:
-            node = np.argmin(held)
+            node = np.argmin(loads_of_nodes)
             rank = node * inside + np.argmin(held_of[node * inside : (node + 1) * inside])
             taken[row, item] = rank
             slots[node] -= 1
             slots_of[rank] -= 1
             # Who has no slot left is as heavy as can be.
-            held[node] = held[node] + loads[row, item] if slots[node] > 0 else np.inf
+            loads_of_nodes[node] = loads_of_nodes[node] + loads[row, item] if slots[node] > 0 else np.inf
             held_of[rank] = held_of[rank] + loads[row, item] if slots_of[rank] > 0 else np.inf
     return taken
 

@@ -201,9 +201,9 @@ def optimizer_moved_bytes(
     Unfused: mindformers/core/optim/optim.py, _update_run_op, releases 1.2 to 1.5.
     """
     moments = np.where(virtual_optimizer, 0.0, optimizer.moments)
-    held = optimizer.master + optimizer.gradient_copy + moments
+    state = optimizer.master + optimizer.gradient_copy + moments
     written = optimizer.weights if optimizer.master else 2.0 * optimizer.weights  # read too where they are the master
-    shard = optimizer.gradient + 2.0 * held + 4.0 * optimizer.moments_copy + written if fused else UNFUSED_ADAM_BYTES
+    shard = optimizer.gradient + 2.0 * state + 4.0 * optimizer.moments_copy + written if fused else UNFUSED_ADAM_BYTES
     shard = optimizer.update or shard
     return np.asarray(shard / np.asarray(shards, dtype=np.float64) + 2.0 * optimizer.gradient)
 

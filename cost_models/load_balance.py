@@ -71,9 +71,9 @@ def _summed(loads: Floats, placement: Ints, ranks: int) -> Floats:
     """Loads of ranks [n, ranks] of loads of experts [n, experts]; row n has placement n modulo k [k, experts]."""
     sums = np.zeros((len(loads), ranks))
     for row in range(len(loads)):
-        held = row % len(placement)
+        place = row % len(placement)
         for expert in range(loads.shape[1]):
-            sums[row, placement[held, expert]] += loads[row, expert]
+            sums[row, placement[place, expert]] += loads[row, expert]
     return sums
 
 

@@ -46,5 +46,5 @@ def owned_share(matrices: Number, ranks: Number) -> Floats:
     ceil(M / R) / M. Source: MindSpeed @028de58c core/optimizer/muon/layer_wise_optimizer.py, shard_params: sorted by
     size and dealt back and forth.
     """
-    held = np.maximum(1.0, np.rint(np.asarray(matrices, dtype=np.float64)))
-    return np.asarray(np.ceil(held / np.maximum(1.0, ranks)) / held)
+    count = np.maximum(1.0, np.rint(np.asarray(matrices, dtype=np.float64)))
+    return np.asarray(np.ceil(count / np.maximum(1.0, ranks)) / count)

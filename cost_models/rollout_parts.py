@@ -42,7 +42,7 @@ def folded(of_a_step: Stretches, parts: int, ranks: Floats) -> tuple[Stretches, 
     mean_batch = of_a_step.mean_batch.copy()
     mean_batch[:, -1] = 0.0
     mean = cells(mean_batch)
-    held = cells(mean_batch * of_a_step.context)
+    in_cells = cells(mean_batch * of_a_step.context)
     # What one step's responses put on a rank beyond the mean is independent of what another's do.
     excess = np.sqrt(((cells(of_a_step.batch) - mean) ** 2).sum(axis=1))
     running = mean.sum(axis=1)
@@ -52,10 +52,10 @@ def folded(of_a_step: Stretches, parts: int, ranks: Floats) -> tuple[Stretches, 
         steps=np.broadcast_to(cell, running.shape),
         batch=np.maximum(1.0, fullest),
         mean_batch=running,
-        context=held.sum(axis=1) / np.maximum(running, LEAST),
+        context=in_cells.sum(axis=1) / np.maximum(running, LEAST),
         longest_tokens=of_a_step.longest_tokens,
     )
-    return several, held[:, 1:, 0].sum(axis=1)
+    return several, in_cells[:, 1:, 0].sum(axis=1)
 
 
 def at_steps(steps: Floats, values: Floats, at: Floats) -> Floats:

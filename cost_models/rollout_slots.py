@@ -65,8 +65,8 @@ def renewal(lengths: Lengths) -> Renewal:
     lag = np.arange(rows)[:, None] - np.arange(1, rows)
     earlier = np.where(lag >= 0, starts[lag], 0.0)
     still = np.append(lengths.survival, 0.0)[np.searchsorted(lengths.tokens, elapsed - 1e-9, side="right")]
-    held = earlier @ (still * (elapsed + step))
-    return Renewal(starts, earlier @ survives, earlier @ (survives * middle), float(held.max()))
+    in_slots = earlier @ (still * (elapsed + step))
+    return Renewal(starts, earlier @ survives, earlier @ (survives * middle), float(in_slots.max()))
 
 
 def drained(lengths: Lengths, waves: Floats) -> tuple[Floats, Floats]:

@@ -120,8 +120,8 @@ def attention_imbalance(
     slowest = np.zeros(groups)
     for packs in ordered:
         # Alternate the order so that no set takes the longer packs of every micro batch.
-        mine = packs.reshape(-1, groups)
-        mine = np.where((np.arange(len(mine)) % 2 == 0)[:, None], mine, mine[:, ::-1])
+        grouped = packs.reshape(-1, groups)
+        grouped = np.where((np.arange(len(grouped)) % 2 == 0)[:, None], grouped, grouped[:, ::-1])
         for group in range(groups):
-            slowest[group] += longest_first(mine[:, group], ranks).max()
+            slowest[group] += longest_first(grouped[:, group], ranks).max()
     return float(min(plain, slowest.max())) / mean

@@ -67,12 +67,12 @@ def page(found: Sequence[Backtest], promised: Sequence[Gain]) -> str:
 def _summary(found: Sequence[Backtest]) -> str:
     one, shares = [each for each in found if each.group.releases == 1], weights_of(found)
     rows = []
-    for title, some, weights in (
+    for title, groups, weights in (
         (f"all {len(found)} groups", found, None),
         (f"the same layouts on several numbers of cards once, {round(sum(shares))}", found, shares),
         (f"of one release, {len(one)}", one, None),
     ):
-        pairs = (summary(some, ranking, weights) for ranking in ("averse", "neutral"))
+        pairs = (summary(groups, ranking, weights) for ranking in ("averse", "neutral"))
         rows.append([title, *(_pc(value) for pair in pairs for value in pair)])
     aim = ["aim", _pc(MEAN_AIM), _pc(WORST_AIM), "", ""]
     titles = ["Groups", "averse: mean regret", "largest", "neutral: mean regret", "largest"]

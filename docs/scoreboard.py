@@ -123,11 +123,11 @@ def published_lines() -> list[Line]:
     right = sum(bool(row.within_tolerance) for row in judged)
     missed = "; ".join(f"{row.case}: {row.feature}" for row in judged if not row.within_tolerance)
     of_rl = [row for row in rows if row.within_tolerance is not None and row.case in after]
-    held = sum(bool(row.within_tolerance) for row in of_rl)
+    within = sum(bool(row.within_tolerance) for row in of_rl)
     return [
         Line("ablate --published", f"{right} of {len(judged)}", ">= 32 of 36", right >= 32),
         Line(f"  missed: {missed}", "", "told"),
-        Line("  of post-training, whose workload nobody published", f"{held} of {len(of_rl)}", "told"),
+        Line("  of post-training, whose workload nobody published", f"{within} of {len(of_rl)}", "told"),
     ]
 
 

@@ -98,9 +98,9 @@ def held(name: str, count: int) -> dict[str, Any]:
 
     worlds = [box.world(row) for row in box.draws(count)]
     draws = [regret(world, LEAST_P_FITS, known=False) for world in worlds]
-    some = worlds[::KNOWN_EVERY]
-    levels = np.random.default_rng(1).permutation((np.arange(len(some)) + 0.5) / len(some)).tolist()
-    memory_known = [regret(world, level, known=True) for world, level in zip(some, levels, strict=True)]
+    sampled = worlds[::KNOWN_EVERY]
+    levels = np.random.default_rng(1).permutation((np.arange(len(sampled)) + 0.5) / len(sampled)).tolist()
+    memory_known = [regret(world, level, known=True) for world, level in zip(sampled, levels, strict=True)]
     ends: dict[str, list[float]] = {}
     for number in np.argsort(-advice.responses.influence(), kind="stable")[:INFLUENTIAL].tolist():
         for side, world in zip(("low", "high"), box.ends()[2 * number : 2 * number + 2], strict=True):

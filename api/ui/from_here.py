@@ -30,8 +30,8 @@ def changed_by(view: PlanView, given: Mapping[str, str]) -> tuple[Spec, Strategy
         with every bad field.
     """
     spec = Spec.model_validate(view.plan_set.search.spec)
-    there = changed_spec(spec, conditions_of(view.plan, view.plan_set.search.spec), given)
-    return there, changed_strategy(view.plan.strategy, {name: given[name] for name in KNOBS if name in given})
+    changed = changed_spec(spec, conditions_of(view.plan, view.plan_set.search.spec), given)
+    return changed, changed_strategy(view.plan.strategy, {name: given[name] for name in KNOBS if name in given})
 
 
 def searched_from(view: PlanView, given: Mapping[str, str]) -> dict[str, Any]:

@@ -30,8 +30,8 @@ def _services(request: Request) -> Services:
 
 def login_page(request: Request, *, wanted: str | None = None, refused: bool = False, wait_s: float = 0.0) -> Response:
     """The form, with status 401, or 429 where the browser has to wait; afterwards it goes where it wanted to go."""
-    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    wanted = here if wanted is None else wanted
+    address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    wanted = address if wanted is None else wanted
     seconds = math.ceil(wait_s)
     status = 429 if seconds else 401
     response = render(request, "login.html", status=status, wanted=_own_path(wanted), refused=refused, seconds=seconds)

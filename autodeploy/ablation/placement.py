@@ -42,10 +42,10 @@ def _with_choices(problem: InnerProblem) -> InnerProblem:
     """The problem with every choice applied to every layer, so that only the placement is left to decide."""
 
     def applied(number: int, layer: LayerClass) -> LayerClass:
-        mine = [option for option in problem.options if option.layer_class == number]
+        of_class = [option for option in problem.options if option.layer_class == number]
         return layer._replace(
-            backward_s=layer.backward_s + sum(option.extra_backward_s for option in mine),
-            activation_bytes=max(0.0, layer.activation_bytes - sum(option.saved_bytes for option in mine)),
+            backward_s=layer.backward_s + sum(option.extra_backward_s for option in of_class),
+            activation_bytes=max(0.0, layer.activation_bytes - sum(option.saved_bytes for option in of_class)),
         )
 
     classes = tuple(applied(number, layer) for number, layer in enumerate(problem.classes))

@@ -71,8 +71,8 @@ def collective_overlay(
     def residuals(log_factors: Floats) -> Floats:
         scaled = dict(zip(crossed, np.exp(log_factors), strict=True))
         tiers = tuple(replace(t, efficiency=t.efficiency * scaled.get(i, 1.0)) for i, t in enumerate(machine.tiers))
-        there = replace(machine, tiers=tiers)
-        predicted = [collective_s(p.op, p.message_bytes, g, there) for p, g in zip(points, groups, strict=True)]
+        with_tiers = replace(machine, tiers=tiers)
+        predicted = [collective_s(p.op, p.message_bytes, g, with_tiers) for p, g in zip(points, groups, strict=True)]
         return np.asarray(np.log(np.array(predicted) / seconds))
 
     over = {"ranks": [p.ranks for p in points], "bytes": [p.message_bytes for p in points]}

@@ -193,10 +193,10 @@ def _solve(jacobian: Floats, residuals: Floats, weights: Floats, theta: Floats, 
     """Change of the log factors to the optimum of the linear model; what would pass its limit is held there."""
     change, free = np.zeros_like(theta), np.ones(len(theta), dtype=np.bool_)
     while True:
-        held = residuals + jacobian[:, ~free] @ change[~free]
+        at_bounds = residuals + jacobian[:, ~free] @ change[~free]
         slopes = jacobian[:, free]
         information = slopes.T @ (weights[:, None] * slopes) + np.diag(1.0 / prior[free] ** 2)
-        gradient = slopes.T @ (weights * held) + theta[free] / prior[free] ** 2
+        gradient = slopes.T @ (weights * at_bounds) + theta[free] / prior[free] ** 2
         change[free] = np.linalg.solve(information, -gradient)
         over = free & (theta + change > upper)
         if not over.any():

@@ -102,8 +102,8 @@ def check(
     if server is None:
         report = _here(asked, limits, baseline)
     else:
-        held = {"limits": limits.model_dump(), "baseline": _sent(baseline)}
-        report = asked.on_server(server, lambda client, request: client.check(request), **held)
+        body = {"limits": limits.model_dump(), "baseline": _sent(baseline)}
+        report = asked.on_server(server, lambda client, request: client.check(request), **body)
     if output_format in {CheckFormat.JSON, CheckFormat.JUNIT}:
         _tell_doubts(report, lang)
     name = file.name

@@ -138,9 +138,9 @@ def moves_dense_layers(placed: Placement, dense: int) -> bool:
     virtual, stages, layers = len(placed.chunks), len(placed.chunks[0]), sum(placed.in_order)
     before = 0
     for v, row in enumerate(placed.chunks):
-        for s, held in enumerate(row):
+        for s, in_chunk in enumerate(row):
             reckoned = v * (layers // virtual) + s * (layers // stages // virtual)
-            if min(held, max(0, dense - reckoned)) != min(held, max(0, dense - before)):
+            if min(in_chunk, max(0, dense - reckoned)) != min(in_chunk, max(0, dense - before)):
                 return True
-            before += held
+            before += in_chunk
     return False

@@ -53,13 +53,13 @@ def recomputed_layers(strategy: Strategy, stages: int, most: int) -> dict[str, l
     return {name: [min(most, count) for count in layers] for name in names_chosen if max(layers) > 0}
 
 
-def treats_as_planned(name: str, given: Sequence[int], held: Sequence[int], full: Sequence[int]) -> bool:
+def treats_as_planned(name: str, given: Sequence[int], present: Sequence[int], full: Sequence[int]) -> bool:
     """Whether the largest count, given to every stage, treats as many layers as the plan on each.
 
-    held : layers of each stage that have what is treated. full : those recomputed whole, where it makes no difference.
+    present : layers of each stage that have what is treated. full : those recomputed whole, where it is no difference.
     """
     most = max(given)
-    each = zip(given, held, full, strict=True)
+    each = zip(given, present, full, strict=True)
     if name == "full":
         return all(count == min(most, layers) for count, layers, _ in each)
     return all(
@@ -90,12 +90,14 @@ def add_recompute(arguments: LaunchArguments, strategy: Strategy, placed: Placem
     most = max(placed.layers_of_stage(stage) for stage in range(stages))
     chosen = recomputed_layers(strategy, stages, most)
     full = chosen.get("full", [0] * stages)
-    held = {name: held_layers(name, placed, model) for name in chosen}
-    if not all(treats_as_planned(name, given, held[name], full) for name, given in chosen.items()):
+    present = {name: held_layers(name, placed, model) for name in chosen}
+    if not all(treats_as_planned(name, given, present[name], full) for name, given in chosen.items()):
         arguments.note(Message("exporters.applied_to_more_layers", what="recompute"))
     if "full" in chosen:
         _add_full(arguments, strategy, max(full), most)
-    some = {name for name, given in chosen.items() if any(n < all_ for n, all_ in zip(given, held[name], strict=True))}
+    some = {
+        name for name, given in chosen.items() if any(n < all_ for n, all_ in zip(given, present[name], strict=True))
+    }
     modules = {name: max(given) for name, given in chosen.items() if name != "full"}
     if not arguments.release.has("mindspeed"):
         _add_megatron_modules(arguments, modules, some, with_full="full" in chosen)

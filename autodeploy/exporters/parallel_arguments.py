@@ -104,12 +104,12 @@ def add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches: 
     """The schedule, or a refusal: another schedule would be another plan."""
     variant = variant_of(strategy.schedule, arguments.release)
     if variant is None:
-        there = frameworks_with(strategy.schedule)
+        frameworks = frameworks_with(strategy.schedule)
         without = f"search.forbid: {{schedule: [{strategy.schedule}]}}"
         raise UnsupportedError(
             Message("exporters.cannot_launch_axis", target=arguments.target, value=strategy.schedule, axis="schedule"),
             path="/strategy/schedule",
-            hint=Message("exporters.export_to", names=there[0]) if there else without,
+            hint=Message("exporters.export_to", names=frameworks[0]) if frameworks else without,
         )
     for flag in variant.flags:
         if not flag.when or evaluate(flag.when, strategy.model_dump()):

@@ -113,11 +113,11 @@ def export(
         )
     chosen = FORMATS[to]
     if chosen.of_pre_training and plan.strategy.rl is not None:
-        there = [name for name in formats_of("1f1b", post_trains=True) if FORMATS[name].launches]
+        names = [name for name in formats_of("1f1b", post_trains=True) if FORMATS[name].launches]
         raise UnsupportedError(
             Message("specs.does_not_train_by_reinforcement", target=to),
             path="/to",
-            hint=Message("exporters.export_to", names=" or ".join(there)),
+            hint=Message("exporters.export_to", names=" or ".join(names)),
         )
     function = getattr(import_module(f"autodeploy.exporters.{chosen.module}"), chosen.function)
     if chosen.for_people:

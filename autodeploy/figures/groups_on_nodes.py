@@ -93,15 +93,15 @@ def groups_on_nodes(strategy: Strategy, devices_per_node: int, lang: Language = 
     row_px = 18 if nodes <= 16 else 9
     stages = []
     for stage in range(places[-1].pp + 1):
-        held = [rank for rank in ranks if places[rank].pp == stage]
+        of_stage = [rank for rank in ranks if places[rank].pp == stage]
         cells = bar_trace(
             name=f"{words['stage']} {stage}",
             meta=f"stage {stage}",
             orientation="h",
-            base=[rank % devices_per_node for rank in held],
-            x=[CELL] * len(held),
-            y=[rank // devices_per_node for rank in held],
-            customdata=[_words(rank, places[rank], strategy) for rank in held],
+            base=[rank % devices_per_node for rank in of_stage],
+            x=[CELL] * len(of_stage),
+            y=[rank // devices_per_node for rank in of_stage],
+            customdata=[_words(rank, places[rank], strategy) for rank in of_stage],
             marker={"color": _colour(stage, strategy.pp), "line": {"width": 0}},
             hovertemplate="%{customdata}<extra></extra>",
         )

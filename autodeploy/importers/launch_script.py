@@ -128,14 +128,14 @@ def _training_words(followed: Followed) -> tuple[list[Value], str]:
     best = max((words for _, words in followed.commands), key=understood, default=[])
     if _has_shape(best):
         return best, ""
-    held: list[Value] = []
+    kept_words: list[Value] = []
     for values in followed.variables.arrays.values():
-        held += values if values and values[0].text.startswith("--") else ()
+        kept_words += values if values and values[0].text.startswith("--") else ()
     for value in followed.variables.scalars.values():
         if value.text.lstrip().startswith("--"):
-            held += _words(value)
-    if _has_shape(held):
-        return held, "its variables"
+            kept_words += _words(value)
+    if _has_shape(kept_words):
+        return kept_words, "its variables"
     refuse_program(word.text for _, words in followed.commands for word in words)
     raise SpecError(
         Message("common.missing", word=", ".join(sorted(SHAPE))),

@@ -136,10 +136,10 @@ class OverrideReader:
             if without is not None:
                 self.log.unmodelled(given.place, value, without)
             elif key not in self._read:
-                there = _is_known(key, known)
-                if not there:
+                exists = _is_known(key, known)
+                if not exists:
                     kept.append(KeptFlag(key, value, given.line))
-                self.log.ignore(given.place, value, NO_FIELD if there else Message("importers.unknown_key"))
+                self.log.ignore(given.place, value, NO_FIELD if exists else Message("importers.unknown_key"))
         return tuple(kept)
 
 

@@ -125,8 +125,8 @@ class WordReader:
                 return [Text(self.text[start : start + 2], start, quoted)]
             return [Text(self.text[start + 1 : start + 2], start + 1, quoted=True)]
         if character == "$":
-            here = _HERE_TEXT.match(self.text, start)
-            return [self._dollar(quoted=quoted)] if here is None else self._here_text(here, quoted=quoted)
+            match = _HERE_TEXT.match(self.text, start)
+            return [self._dollar(quoted=quoted)] if match is None else self._here_text(match, quoted=quoted)
         if character == "`":
             end = self.text.find("`", start + 1)
             if end < 0:
@@ -140,19 +140,19 @@ class WordReader:
         self.position += 1
         return [Text(character, start, quoted)]
 
-    def _here_text(self, here: re.Match[str], *, quoted: bool) -> list[Part]:
+    def _here_text(self, match: re.Match[str], *, quoted: bool) -> list[Part]:
         """`$(cat <<NAME`: the lines up to NAME, with their substitutions unless NAME is quoted."""
-        end = re.compile(rf"^\t*{here[2]}[ \t\r]*\n?\s*\)", re.MULTILINE).search(self.text, here.end())
+        end = re.compile(rf"^\t*{match[2]}[ \t\r]*\n?\s*\)", re.MULTILINE).search(self.text, match.end())
         if end is None:
-            raise self.error(here.start(), Message("common.missing", word=repr(here[2])))
-        self.position = here.end()
+            raise self.error(match.start(), Message("common.missing", word=repr(match[2])))
+        self.position = match.end()
         # Line ends at the end go, as of every substitution.
         limit = self.position + len(self.text[self.position : end.start()].rstrip("\r\n"))
         parts: list[Part] = []
         while self.position < limit:
             plain = _IN_HERE_TEXT.match(self.text, self.position, limit)
-            if here[1] or plain:
-                stop = limit if plain is None or here[1] else plain.end()
+            if match[1] or plain:
+                stop = limit if plain is None or match[1] else plain.end()
                 parts.append(Text(self.text[self.position : stop], self.position, quoted))
                 self.position = stop
             else:

@@ -66,12 +66,12 @@ class CallPool:
         Calls that come meanwhile wait for their turn. A process that does not come up is left to the next call, which
         says so.
         """
-        held = threading.Barrier(len(self._processes))
+        barrier = threading.Barrier(len(self._processes))
 
         def first() -> None:
             try:
                 with self._turns.turn("", self._limit_s) as process:
-                    held.wait(self._limit_s)  # each has another one
+                    barrier.wait(self._limit_s)  # each has another one
                     process.run(self._limit_s, function, *args, **kwargs)
             except Exception as error:
                 log.warning("a process for predictions did not get ready: %r", error)

@@ -48,8 +48,8 @@ class Housekeeper:
     def clean(self) -> int | None:
         """Deletes what is too old; how many searches, None where another process is at it."""
         now, settings = utc_now(), self._settings
-        with my_turn(self._database, "housekeeping") as mine:
-            if not mine:
+        with my_turn(self._database, "housekeeping") as has_turn:
+            if not has_turn:
                 return None
             if settings.keep_audit_days is not None:
                 prune_audit(self._database, before=now - timedelta(days=settings.keep_audit_days))

@@ -83,10 +83,12 @@ def _on_card_gib(searched: Searched, chosen: Ints, allocator_bytes: Floats) -> F
     """Memory on the card of candidates whose allocators hold so many bytes [n]."""
     gib = np.zeros(len(chosen))
     for number in np.unique(searched.variant[chosen]).tolist():
-        here = searched.variant[chosen] == number
+        of_variant = searched.variant[chosen] == number
         context = searched.contexts[number]
-        beside = communication_bytes(searched.candidates.take(chosen[here]), context) + context.machine.runtime_bytes
-        gib[here] = on_card_bytes(allocator_bytes[here], beside, context.machine.fragmentation) / GIB
+        beside = (
+            communication_bytes(searched.candidates.take(chosen[of_variant]), context) + context.machine.runtime_bytes
+        )
+        gib[of_variant] = on_card_bytes(allocator_bytes[of_variant], beside, context.machine.fragmentation) / GIB
     return gib
 
 

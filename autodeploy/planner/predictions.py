@@ -100,12 +100,12 @@ def with_run(prepared: Prepared, plan: Plan, layouts_for: Callable[[int, int], t
     """The plan with what the run of weeks takes under it; as it is where the spec says nothing of the run."""
 
     def step_of(layout: Plan, seq_length: int, global_batch: int) -> Step:
-        there = replace(prepared, spec=at_size(prepared.spec, seq_length, global_batch))
+        resized = replace(prepared, spec=at_size(prepared.spec, seq_length, global_batch))
         count = global_batch // (layout.strategy.micro_batch_size * (layout.strategy.dp or 1))
-        context = context_of_plan(there, layout.model_copy(update={"micro_batches": count}))
+        context = context_of_plan(resized, layout.model_copy(update={"micro_batches": count}))
         candidate = candidate_for(context, layout.strategy)
-        broken = broken_rules(candidate, context.facts, there.spec.search.target)[0]
-        plan = predicted(layout.strategy, context, there.spec, there.identity).plan
+        broken = broken_rules(candidate, context.facts, resized.spec.search.target)[0]
+        plan = predicted(layout.strategy, context, resized.spec, resized.identity).plan
         return Step(plan.step_time_s, plan.peak_memory_gib, broken[0].text if broken else None)
 
     link = float(prepared.context.machine.host.link_bytes_per_s)

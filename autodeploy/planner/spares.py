@@ -39,12 +39,12 @@ def spare_rows(spec: Spec, today: Plan, plan: Callable[[Spec], PlanSet], stop: D
         left = cards - nodes * profile.npus_per_node
         if left < 1 or stop():
             continue
-        there = _with_cards(spec, left)
-        best, reason = _planned(there, plan)
+        smaller = _with_cards(spec, left)
+        best, reason = _planned(smaller, plan)
         if fewer is not None and (best is None or fewer.step_time_s < best.step_time_s):
             best, reason = fewer, None
         fewer = best
-        kept = _with_layout(there, today.strategy, left, profile.devices_per_npu)
+        kept = _with_layout(smaller, today.strategy, left, profile.devices_per_npu)
         same, _ = (None, None) if kept is None else _planned(kept, plan)
         rows.append(
             SpareRow(

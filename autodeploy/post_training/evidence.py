@@ -39,10 +39,10 @@ class _Run:
 
     def has(self, name: str, value: int | str) -> bool:
         """Whether it generates so: the word, or the degree within a factor of two."""
-        mine = self.layout[name]
+        own = self.layout[name]
         if isinstance(value, str):
-            return bool(mine == value)
-        return bool(1.0 / MAX_DEGREE_RATIO <= mine / value <= MAX_DEGREE_RATIO and (mine > 1 or value == 1))
+            return bool(own == value)
+        return bool(1.0 / MAX_DEGREE_RATIO <= own / value <= MAX_DEGREE_RATIO and (own > 1 or value == 1))
 
 
 def evidence_of_generation(how: RlStrategy, family: str, *, moe: bool) -> tuple[Evidence, ...]:

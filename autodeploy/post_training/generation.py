@@ -357,7 +357,7 @@ def _part(
     together = _together(rl, place.responses)
     at_once, queued = held_tokens(lengths, prompt, together)
     running = min(place.slots[0], place.case.parts[0] * place.responses)
-    held = float(at_once if running >= place.case.parts[0] * place.responses else queued) * running
+    kv_tokens_held = float(at_once if running >= place.case.parts[0] * place.responses else queued) * running
     per_token = place.kv_tokens and (model.cache_space_bytes - place.case.left_bytes) / place.kv_tokens
     taken = usable_bytes * (layout.memory_fraction or ENGINES[layout.engine].memory_fraction)
     return GenerationPart(
@@ -369,7 +369,7 @@ def _part(
         tpot_ms=1e3 * sum(parts.values()),
         batch_per_replica=batch,
         waves=float(made.waves[row]),
-        kv_bytes=min(held, place.kv_tokens) * per_token,
+        kv_bytes=min(kv_tokens_held, place.kv_tokens) * per_token,
         longest_s=float(made.longest_s[row]),
         tail_share=float(made.tail_share[row]),
         replicas=place.units,

@@ -248,12 +248,14 @@ class _Trainers:
         if rl.algorithm == "ppo":
             critic = rl.critic if isinstance(rl.critic, ModelSpec) else model
             how = strategy if critic is model else fitted_to(strategy, critic)
-            there = context if critic is model else self.context(critic, how, samples)
-            valued, step = (scored, trained) if critic is model else phase_costs([forward, update], how, there)
+            context_of_critic = context if critic is model else self.context(critic, how, samples)
+            valued, step = (
+                (scored, trained) if critic is model else phase_costs([forward, update], how, context_of_critic)
+            )
             phases["values"] = _phase(valued)
             phases["critic_update"] = _phase(step)
-            held = step.estimated.estimate.memory
-            beside = float(np.max(sum(held[kind] for kind in MEMORY_OF.values())))
+            memory = step.estimated.estimate.memory
+            beside = float(np.max(sum(memory[kind] for kind in MEMORY_OF.values())))
             if peak + beside <= context.limit_bytes:
                 peak += beside
             else:  # each is on the device while it is at work
@@ -261,7 +263,7 @@ class _Trainers:
                 phases["critic_update"] = _moved(phases["critic_update"], 2.0 * (own + beside) / link)
                 peak = max(peak, float(np.max(step.estimated.estimate.card_bytes)))
             for name, kind in MEMORY_OF.items():
-                states[name] = states[name] + float(np.max(held[kind]))
+                states[name] = states[name] + float(np.max(memory[kind]))
         if isinstance(rl.reward, ModelSpec):
             how = fitted_to(strategy, rl.reward)
             reward = phase_cost(forward, how, self.context(rl.reward, how, samples))

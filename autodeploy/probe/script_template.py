@@ -124,13 +124,13 @@ class Machine:
         if size * stride > self.world or self.world % (size * stride):
             return None, f"needs a multiple of {size * stride} ranks, there are {self.world}"
         if (size, stride) not in self.groups:
-            mine = None
+            group = None
             for block, first in itertools.product(range(0, self.world, size * stride), range(stride)):
                 ranks = [block + first + stride * i for i in range(size)]
                 made = self.dist.new_group(ranks)
                 if self.rank in ranks:
-                    mine = made, ranks
-            self.groups[size, stride] = mine
+                    group = made, ranks
+            self.groups[size, stride] = group
         return self.groups[size, stride], ""
 
     def runtime_bytes(self):
@@ -418,10 +418,10 @@ def host_link(machine, dtype, shape, part):
         raise RuntimeError("the device is the host")
     torch, count = machine.torch, int(shape["bytes"])
     host = torch.zeros(count, dtype=torch.uint8).pin_memory()
-    there = torch.zeros(count, device=machine.device, dtype=torch.uint8)
+    on_device = torch.zeros(count, device=machine.device, dtype=torch.uint8)
     if part == "to_device":
-        return lambda: there.copy_(host, non_blocking=True), "copy_"
-    return lambda: host.copy_(there, non_blocking=True), "copy_"
+        return lambda: on_device.copy_(host, non_blocking=True), "copy_"
+    return lambda: host.copy_(on_device, non_blocking=True), "copy_"
 
 
 def collective(machine, dtype, shape, part):

@@ -43,16 +43,16 @@ def divisibility_warnings(context: Context, near: NearRates, repaired_s: Floats)
 
     repaired_s : step times of the swept candidates, of which the fastest sets the rate without a change [n].
     """
-    here = _rate(repaired_s, context)
-    if here <= 0.0:
+    rate = _rate(repaired_s, context)
+    if rate <= 0.0:
         return []
     batches = [
-        (others / here - 1.0, Message("ranking.global_batch_of_instead_of", batch=batch, now=context.global_batch))
+        (others / rate - 1.0, Message("ranking.global_batch_of_instead_of", batch=batch, now=context.global_batch))
         for batch, others in near.batches.items()
     ]
     cards = [
         (
-            others * count / (here * context.num_npus) - 1.0,
+            others * count / (rate * context.num_npus) - 1.0,
             Message("ranking.cards_instead_of", cards=count, now=context.num_npus),
         )
         for count, others in near.cards.items()

@@ -127,21 +127,21 @@ def _of_runs(runs: list[OwnRun], spec: Spec, profile: Profile, context: Context)
 
 def _of_recipes(spec: Spec, profile: Profile, context: Context) -> Rescaled | None:
     """The fastest public recipe of this work, predicted as it ran: profile as shipped, experts loaded as then."""
-    here = [each for each in recipes_for(spec.model, profile) if _is_same_work(each, spec, profile, context)]
-    measured = [each for each in here if each.measured_step_time_s is not None]
+    recipes = [each for each in recipes_for(spec.model, profile) if _is_same_work(each, spec, profile, context)]
+    measured = [each for each in recipes if each.measured_step_time_s is not None]
     if not measured:
         return None
     recipe = min(measured, key=lambda each: each.measured_step_time_s or math.inf)
     assert recipe.measured is not None
     assert recipe.measured_step_time_s is not None
-    there = _as_it_ran(recipe, spec)
+    as_measured = _as_it_ran(recipe, spec)
     features = frozenset(recipe.strategy.features) | unnamed_features(recipe.profile)
-    predicted_s = _predicted_s(there, profile_of(there.cluster), recipe.strategy, features, context)
+    predicted_s = _predicted_s(as_measured, profile_of(as_measured.cluster), recipe.strategy, features, context)
     return _ratio(recipe.measured_step_time_s, predicted_s, recipe.measured.record, recipe.short_source)
 
 
 def _is_same_work(recipe: PublicRecipe, spec: Spec, profile: Profile, context: Context) -> bool:
-    mine = (
+    work = (
         spec.cluster.profile,
         device_of(profile, spec.cluster).name,
         context.num_npus,
@@ -150,7 +150,7 @@ def _is_same_work(recipe: PublicRecipe, spec: Spec, profile: Profile, context: C
         spec.training.precision,
         spec.model.num_nextn_predict_layers,
     )
-    return mine == (
+    return work == (
         recipe.profile,
         recipe.device,
         recipe.num_npus,
@@ -187,7 +187,7 @@ def _predicted_s(
 ) -> float | None:
     """Step time as the model has it; None where it can't be predicted here."""
     try:
-        there = spec_context(
+        measured_context = spec_context(
             spec,
             profile,
             features | {"fsdp"} if strategy.fsdp else features,
@@ -195,7 +195,7 @@ def _predicted_s(
             global_batch=context.global_batch,
             distributed_optimizer=strategy.distributed_optimizer,
         )
-        return estimated(strategy, there).estimate.step_time_s
+        return estimated(strategy, measured_context).estimate.step_time_s
     except AutoDeployError:
         return None
 

@@ -62,6 +62,6 @@ def _used(layout: Layout, choice: str, layers: str, number: int) -> int:
     counts = layout.applied.get(ChoiceKey(choice))
     if counts is None:
         return 0
-    held = layout.layers.sum(axis=1)  # [pp, class]
-    before = held[:, :number].sum(axis=1)
-    return int(np.sum(np.clip(np.asarray(counts) - before, 0, held[:, number])))
+    layers_of_stage = layout.layers.sum(axis=1)  # [pp, class]
+    before = layers_of_stage[:, :number].sum(axis=1)
+    return int(np.sum(np.clip(np.asarray(counts) - before, 0, layers_of_stage[:, number])))

@@ -92,7 +92,7 @@ def moved(
             **{name: False for name in dropped if name in Strategy.model_fields},
         }
     )
-    here = spec_context(
+    own_context = spec_context(
         spec,
         profile,
         on,
@@ -100,10 +100,10 @@ def moved(
         global_batch=context.global_batch,
         distributed_optimizer=strategy.distributed_optimizer,
     )
-    dividing = ([each for each in some if _divides(each.strategy, here)] for some in _turned(own, here))
-    starting = (each for some in dividing for each in _starting(some, here, spec))
+    dividing = ([each for each in some if _divides(each.strategy, own_context)] for some in _turned(own, own_context))
+    starting = (each for some in dividing for each in _starting(some, own_context, spec))
     for turned in islice(starting, MOST_PREDICTED):
-        if (plan := _plan(turned.strategy, here, spec, identity)) is not None:
+        if (plan := _plan(turned.strategy, own_context, spec, identity)) is not None:
             return Moved(plan, (*turned.changes, *(f"features: -{name}" for name in dropped)))
     return None
 

@@ -68,10 +68,14 @@ class _Swept:
         for variant in np.unique(variants).tolist():
             if self.stopped():
                 break
-            mine = np.flatnonzero(variants == variant)
+            of_variant = np.flatnonzero(variants == variant)
             context = self.searched.contexts[variant]
-            there = replace(context_in(context, self.box.numbers, world), limit_bytes=self.limit_bytes(context))
-            estimates[mine] = sweep(self.searched.candidates.take(self.rows[mine]), there, parts=False).repaired_s
+            context_in_world = replace(
+                context_in(context, self.box.numbers, world), limit_bytes=self.limit_bytes(context)
+            )
+            estimates[of_variant] = sweep(
+                self.searched.candidates.take(self.rows[of_variant]), context_in_world, parts=False
+            ).repaired_s
         return estimates
 
 

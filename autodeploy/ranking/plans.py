@@ -186,9 +186,9 @@ class _Describer:
         self._solved, self._spec, self._identity = solved, spec, identity
         self.stopped: Callable[[], bool] = lambda: False
 
-    def plans(self, some: range) -> list[Plan]:
+    def plans(self, rows_described: range) -> list[Plan]:
         """The plans of some of them; how uncertain they are is computed for all of one context together."""
-        chosen = [self._solved[row] for row in some]
+        chosen = [self._solved[row] for row in rows_described]
         laid_out = _laid_out(chosen)
         layouts = [layout for _, layout in laid_out]
         slopes: dict[int, Floats] = {}

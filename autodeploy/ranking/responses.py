@@ -82,8 +82,8 @@ def responses(
     if halves is None or worker.stopped():
         return None
     times = np.empty((len(solved), len(worlds)))
-    for part, mine in zip(parts, halves, strict=True):
-        times[:, part] = mine
+    for part, half in zip(parts, halves, strict=True):
+        times[:, part] = half
     return responses_of(box, times)
 
 
@@ -107,9 +107,9 @@ class _Timed:
         self._solved, self._box, self._worlds, self.stopped = solved, box, worlds, stopped
         self._layouts = layouts_of_solved(solved)
 
-    def times(self, some: Sequence[int]) -> Floats:
+    def times(self, places: Sequence[int]) -> Floats:
         """In some of the worlds [plans, some]; ones where there was no time."""
-        worlds = [self._worlds[place] for place in some]
+        worlds = [self._worlds[place] for place in places]
         times = np.ones((len(self._solved), len(worlds)))
         for context, rows in by_context(self._solved):
             if self.stopped():

@@ -50,9 +50,9 @@ def different(ranked: Sequence[T], top_k: int, outline_of: Callable[[T], Hashabl
     firsts: list[int] = []
     others: list[int] = []
     for place, each in enumerate(ranked):
-        mine = outline_of(each)
-        (others if mine in seen else firsts).append(place)
-        seen.add(mine)
+        own = outline_of(each)
+        (others if own in seen else firsts).append(place)
+        seen.add(own)
     return [ranked[place] for place in sorted([*firsts, *others][:top_k])]
 
 
@@ -106,8 +106,8 @@ def _shared(candidates: Candidates, inside: Candidates) -> dict[str, int | str]:
     """Axes of which these candidates have one value, and all candidates more."""
     shared: dict[str, int | str] = {}
     for axis in SHARED:
-        everywhere, here = getattr(candidates, axis), getattr(inside, axis)
-        value = int(here[0])
-        if (here == value).all() and (everywhere != value).any():
+        everywhere, in_valley = getattr(candidates, axis), getattr(inside, axis)
+        value = int(in_valley[0])
+        if (in_valley == value).all() and (everywhere != value).any():
             shared[axis] = CHOICES[axis][value] if axis in CHOICES else value
     return shared

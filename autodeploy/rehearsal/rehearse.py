@@ -113,8 +113,8 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
         )
     shape, fitting = _first_that_fits(spec, plan, npus, ranks, options, planner)
     alone = plan_set_of_one(plan_set, shape.spec, fitting, "rehearsal")
-    here, there = (unit_times(*planner.lowered(*each)) for each in ((shape.spec, fitting), (spec, plan)))
-    both = {kind: (there[kind], here[kind]) for kind in there if kind in here}
+    rehearsed_s, plan_s = (unit_times(*planner.lowered(*each)) for each in ((shape.spec, fitting), (spec, plan)))
+    both = {kind: (plan_s[kind], rehearsed_s[kind]) for kind in plan_s if kind in rehearsed_s}
     return Rehearsal(NODES[nodes], plan, alone, shape.spec, shape.changed, both)
 
 
@@ -147,8 +147,8 @@ def _first_that_fits(
     for dropped in range(most_dropped(plan) + 1):
         for degrees in allowed:
             shape = rehearsal_of(spec, plan, npus, ranks, type(degrees)(degrees.pp, degrees.ep, dropped))
-            there = {"strategy": shape.strategy, "micro_batches": shape.micro_batches, "num_npus_used": npus}
-            fitting = planner.reestimate(shape.spec, plan.model_copy(update=there))
+            smaller = {"strategy": shape.strategy, "micro_batches": shape.micro_batches, "num_npus_used": npus}
+            fitting = planner.reestimate(shape.spec, plan.model_copy(update=smaller))
             if fitting.fits and (fitting.p_fits or 0.0) >= enough:
                 return shape, fitting
             least = max(least, fitting.p_fits or 0.0)

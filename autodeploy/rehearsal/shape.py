@@ -51,7 +51,7 @@ def degrees_of(plan: Plan, model: ModelSpec, ranks: int) -> list[Degrees]:
     """
     strategy = plan.strategy
     schedule = kinds.schedule(strategy.schedule)
-    held = strategy.tp * strategy.cp
+    ranks_of_stage = strategy.tp * strategy.cp
     if strategy.pp == 1:
         stages = [1]
     else:
@@ -59,7 +59,7 @@ def degrees_of(plan: Plan, model: ModelSpec, ranks: int) -> list[Degrees]:
         stages += [1] if schedule.one_stage and strategy.vpp == 1 else []
     degrees = []
     for pp in stages:
-        if ranks % (held * pp) or ranks // (held * pp) > (strategy.dp or ranks):
+        if ranks % (ranks_of_stage * pp) or ranks // (ranks_of_stage * pp) > (strategy.dp or ranks):
             continue
         group = ranks // pp // (strategy.etp or 1)
         sizes = [ep for ep in range(min(strategy.ep, group), 0, -1) if not group % ep and not strategy.ep % ep]

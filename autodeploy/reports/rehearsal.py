@@ -16,7 +16,7 @@ SHOWN_MS = 0.005  # parts below it are left out
 
 def rehearsal_lines(
     of: Plan,
-    here: Plan,
+    rehearsal: Plan,
     changed: Mapping[str, tuple[int, int]],
     layer_s: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]],
 ) -> list[str]:
@@ -31,18 +31,18 @@ def rehearsal_lines(
         Message(
             "reports.rehearsal_of_plan_on_of_its_cards",
             plan=of.plan_id,
-            here=here.num_npus_used,
+            here=rehearsal.num_npus_used,
             cards=of.num_npus_used,
         ),
         Message("reports.changed_from_plan_to_here", changes=fewer),
         Message("reports.all_else_of_rank_s_work_is_as"),
-        *(Message("reports.predicted", cards=plan.num_npus_used, **_prediction(plan)) for plan in (here, of)),
+        *(Message("reports.predicted", cards=plan.num_npus_used, **_prediction(plan)) for plan in (rehearsal, of)),
     ]
-    for kind, (there, now) in layer_s.items():
+    for kind, (planned, now) in layer_s.items():
         parts = [
-            f"{part.removesuffix('_s')} {1e3 * there[part]:.2f} -> {1e3 * now[part]:.2f} ms"
-            for part in there
-            if max(there[part], now[part]) * 1e3 > SHOWN_MS
+            f"{part.removesuffix('_s')} {1e3 * planned[part]:.2f} -> {1e3 * now[part]:.2f} ms"
+            for part in planned
+            if max(planned[part], now[part]) * 1e3 > SHOWN_MS
         ]
         lines.append(Message("reports.one_layer_and_micro_batch_from_plan_to", kind=kind, parts=", ".join(parts)))
     lines.append(Message("reports.it_does_not_show"))

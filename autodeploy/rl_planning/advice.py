@@ -146,10 +146,10 @@ def _responses(trained: Sequence[Estimated], box: ErrorBox, should_cancel: Calla
     for rows in alike.values():
         if should_cancel():
             return None
-        some = [trained[row] for row in rows]
-        together = concatenate([each.candidate for each in some])
-        layouts = [each.layout for each in some]
-        times[rows] = step_times_in(together, some[0].context, layouts, box.numbers, worlds)
+        of_rows = [trained[row] for row in rows]
+        together = concatenate([each.candidate for each in of_rows])
+        layouts = [each.layout for each in of_rows]
+        times[rows] = step_times_in(together, of_rows[0].context, layouts, box.numbers, worlds)
     return responses_of(box, times)
 
 

@@ -134,18 +134,18 @@ class RlSearch:
         self.found.errors += (never := self.launchable.step())
         if never:
             return self.found
-        there = placements(self.spec.search)
+        all_placements = placements(self.spec.search)
         options: list[_Option] = []
         whole = math.inf
         split: list[tuple[Placement, int, list[GenerationPart]]] = []
-        if "colocated" in there:
+        if "colocated" in all_placements:
             self._search_updates(self.cards)
             options += self._colocated()
             whole = self._least_colocated_s()
-        for placement in there:
+        for placement in all_placements:
             if placement != "colocated" and self.cards > 1:
-                mine, parts = self._beside(placement)
-                options += mine
+                options_of_placement, parts = self._beside(placement)
+                options += options_of_placement
                 split += [(placement, npus, each) for npus, each in parts.items()]
         self.found.choices = self._put_together(options)
         least = self._least_of_all_s(whole, split) if self.found.choices else math.inf
@@ -248,13 +248,13 @@ class RlSearch:
         for each in asked:
             alike.setdefault(limited_alike(each[0]), []).append(each)
         made: dict[_Asked, GenerationPart | InfeasibleRlError] = {}
-        for some in alike.values():
+        for requests in alike.values():
             if self.stop():
                 break
             parts = generations(
-                self.spec.model, self.profile, self.spec.cluster, self.rl, some, overheads=self.overheads
+                self.spec.model, self.profile, self.spec.cluster, self.rl, requests, overheads=self.overheads
             )
-            made.update(zip(some, parts, strict=True))
+            made.update(zip(requests, parts, strict=True))
         return {each: made[each] for each in asked if each in made}
 
     # -- placements ----------------------------------------------------------------------------------------------
@@ -354,8 +354,8 @@ class RlSearch:
             if known is None or _order(choice) < _order(known):
                 best[choice.outline] = choice
         for placement in dict.fromkeys(option.placement for option in options):
-            mine = (o for o in sorted(options, key=lambda each: each.least_s) if o.placement == placement)
-            while placement not in self.found.best_of and (another := next(mine, None)) is not None:
+            remaining = (o for o in sorted(options, key=lambda each: each.least_s) if o.placement == placement)
+            while placement not in self.found.best_of and (another := next(remaining, None)) is not None:
                 if (choice := self._choice(another)) is not None:
                     self.found.best_of[placement] = choice.step.step_time_s
                     best.setdefault(choice.outline, choice)

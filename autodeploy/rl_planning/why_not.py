@@ -70,8 +70,8 @@ def _words(axes: Mapping[str, Any], best: Callable[[], PlanSet]) -> str:
     """The axes; of many, as where a plan is changed, those that the recommended plan has not."""
     shown = dict(axes)
     if len(axes) > FEW_AXES and (plans := best().plans):
-        mine = _axes_of(plans[0])
-        shown = {axis: value for axis, value in axes.items() if mine.get(axis) != value}
+        axes_of_plan = _axes_of(plans[0])
+        shown = {axis: value for axis, value in axes.items() if axes_of_plan.get(axis) != value}
     return ", ".join(f"{axis}={value}" for axis, value in shown.items()) or "what is given"
 
 
@@ -109,8 +109,8 @@ def _as_given(strategy: Strategy, asked: Strategy, axes: Mapping[str, Any]) -> S
 
 
 def _has(plan: Plan, axes: Mapping[str, Any]) -> bool:
-    mine = _axes_of(plan)
-    return all(mine[axis] == value for axis, value in axes.items())
+    axes_of_plan = _axes_of(plan)
+    return all(axes_of_plan[axis] == value for axis, value in axes.items())
 
 
 def _reasons(reasons: Sequence[str]) -> Message:

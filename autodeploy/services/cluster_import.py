@@ -254,8 +254,8 @@ def _joined(profile: Profile, topology: NpuTopology, name: str, said: list[Disag
                 pair = f"{topology.devices[j]}-{device}"
                 otherwise.setdefault((tier.name, expected, link), []).append(pair)
     for (tier_name, expected, link), pairs in otherwise.items():
-        some = ", ".join(pairs[:4]) + (", ..." if len(pairs) > 4 else "")
-        said.append(_differs(name, f"{tier_name} {some}", link, expected))
+        shown_pairs = ", ".join(pairs[:4]) + (", ..." if len(pairs) > 4 else "")
+        said.append(_differs(name, f"{tier_name} {shown_pairs}", link, expected))
 
 
 def _collectives(

@@ -137,8 +137,8 @@ def problem_of(met: OutOfMemory, plan: Plan, ranks: int) -> FieldError | None:
             Message("field_fault.is_too_big", value=stage),
             Message("field_fault.at_most", bound=stages - 1),
         )
-    held, limit = met.reserved_gib, plan.memory_limit_gib
-    if held is not None and held + (met.asked_gib or 0.0) < LEAST_HELD * least_gib(met, plan):
-        message = Message("services.run_held_gib_of_gib_something_else_filled", held=held, limit=limit)
+    reserved, limit = met.reserved_gib, plan.memory_limit_gib
+    if reserved is not None and reserved + (met.asked_gib or 0.0) < LEAST_HELD * least_gib(met, plan):
+        message = Message("services.run_held_gib_of_gib_something_else_filled", held=reserved, limit=limit)
         return FieldError(f"{at}/reserved_gib", message, Message("services.end_other_processes"))
     return None

@@ -141,20 +141,20 @@ def _csv_rows(text: str) -> dict[tuple[int, Key], list[float]]:
                 ),
                 path=FIELD,
             )
-        held = rows.setdefault((step, (layer,)), {})
+        row = rows.setdefault((step, (layer,)), {})
         for expert, tokens in [(int(values[0]), values[1])] if long else list(enumerate(values)):
-            if expert in held:
+            if expert in row:
                 twice = Message("common.given_twice", name=f"step,layer,expert {step},{layer},{expert}")
                 raise SpecError(Message("common.line", line=number, message=twice), path=FIELD)
-            held[expert] = tokens
-    for (step, (layer, *_)), held in rows.items():
-        if sorted(held) != list(range(len(held))):
+            row[expert] = tokens
+    for (step, (layer, *_)), row in rows.items():
+        if sorted(row) != list(range(len(row))):
             raise SpecError(
                 Message("specs.step_layer_has_gaps_between_its_experts", step=step, layer=layer),
                 path=FIELD,
                 hint=Message("specs.count_from_0"),
             )
-    return {key: [held[expert] for expert in range(len(held))] for key, held in rows.items()}
+    return {key: [row[expert] for expert in range(len(row))] for key, row in rows.items()}
 
 
 def _json_series(text: str) -> LoadSeries:

@@ -78,14 +78,14 @@ class RlRecord(Document):
                 rl = {**rl, "generation": layout_read(layout, diagnoses, "/strategy/rl/generation")}
             read["strategy"] = {**strategy, "rl": rl}
         for part, known in (("", cls.model_fields), ("measured", RlMeasured.model_fields)):
-            there = read.get(part) if part else read
-            if isinstance(there, Mapping):
-                unknown = sorted(str(name) for name in there if name not in known)
+            fields = read.get(part) if part else read
+            if isinstance(fields, Mapping):
+                unknown = sorted(str(name) for name in fields if name not in known)
                 diagnoses += [
                     Diagnosis(path=f"/{part}/{name}".replace("//", "/"), text=Message("specs.not_read"))
                     for name in unknown
                 ]
-                kept = {name: each for name, each in there.items() if name in known}
+                kept = {name: each for name, each in fields.items() if name in known}
                 read = {**read, part: kept} if part else kept
         return {**read, "diagnoses": (*read.get("diagnoses", ()), *diagnoses)} if diagnoses else read
 

@@ -163,9 +163,9 @@ class SearchSpec(Document):
     @classmethod
     def _release_is_of_target(cls, name: str | None, info: ValidationInfo) -> str | None:
         target = info.data.get("target")
-        there = [release.name for release in releases() if release.framework == target]
-        if name is not None and target is not None and name not in there:
-            known = Message("common.one_of", names=", ".join(there)) if there else Message("common.leave_it_out")
+        names = [release.name for release in releases() if release.framework == target]
+        if name is not None and target is not None and name not in names:
+            known = Message("common.one_of", names=", ".join(names)) if names else Message("common.leave_it_out")
             raise FieldFault(Message("field_fault.is_invalid", value=repr(name)), known)
         return name
 

@@ -84,10 +84,10 @@ def checkpoint_format(
         return None
     if sharded and any(each.sharded for each in known):
         return next(each for each in known if each.sharded)
-    there = [each for each in known if not each.sharded]
-    fits = [each for each in there if asked in {None, each.name}]
+    unsharded = [each for each in known if not each.sharded]
+    fits = [each for each in unsharded if asked in {None, each.name}]
     if not fits:
-        hint = Message("common.one_of", names=", ".join(each.name for each in there))
+        hint = Message("common.one_of", names=", ".join(each.name for each in unsharded))
         raise SpecError(
             Message("stack.saves_no_checkpoints", release=release.title, format=asked),
             path="/run/checkpoint_format",

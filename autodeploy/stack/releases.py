@@ -169,7 +169,7 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
     if name is not None:
         named = release_named(name)
         if named.framework != framework or not named.runs_on(vendor):
-            there = [r.name for r in releases() if r.framework == framework and r.runs_on(vendor)]
+            names = [r.name for r in releases() if r.framework == framework and r.runs_on(vendor)]
             fault = (
                 Message("stack.release_is_of", name=name, framework=named.framework)
                 if named.framework != framework
@@ -178,8 +178,8 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
             raise SpecError(
                 fault or Message("stack.release_does_not_run_on_chips_of", name=name, vendor=vendor),
                 path=_PATH,
-                hint=Message("common.one_of", names=", ".join(there))
-                if there
+                hint=Message("common.one_of", names=", ".join(names))
+                if names
                 else Message("stack.has_no_release", framework=framework),
             )
         return named

@@ -114,8 +114,8 @@ class _Import:
     def _insert(self, table: Table, rows: list[dict[str, Any]]) -> None:
         key = list(table.primary_key)
         keys = [tuple(row[column.name] for column in key) for row in rows]
-        there = {tuple(row) for row in self._session.execute(select(*key).where(tuple_(*key).in_(keys)))}
-        new = [row for row, row_key in zip(rows, keys, strict=True) if row_key not in there]
+        existing = {tuple(row) for row in self._session.execute(select(*key).where(tuple_(*key).in_(keys)))}
+        new = [row for row, row_key in zip(rows, keys, strict=True) if row_key not in existing]
         if table.name in PARTS_OF_A_SEARCH:
             new = [row for row in new if row["search_id"] in self._new_searches]
         if table.name == "searches":

@@ -25,19 +25,19 @@ def my_turn(database: Database, work: str) -> Iterator[bool]:
     PostgreSQL keeps the lock for as long as its connection lives. For an SQLite file it is one on a file beside it: to
     open and close the database itself would end SQLite's own locks.
     """
-    with (_turn_in_file if database.is_sqlite else _turn_in_server)(database, work) as mine:
-        yield mine
+    with (_turn_in_file if database.is_sqlite else _turn_in_server)(database, work) as has_turn:
+        yield has_turn
 
 
 @contextmanager
 def _turn_in_server(database: Database, work: str) -> Iterator[bool]:
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         key = {"key": LOCKS[work]}
-        mine = bool(connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), key))
+        locked = bool(connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), key))
         try:
-            yield mine
+            yield locked
         finally:
-            if mine:
+            if locked:
                 connection.execute(text("SELECT pg_advisory_unlock(:key)"), key)
 
 

@@ -184,8 +184,8 @@ class Runs:
 
 def _of_cluster(query: Select[Any], cluster: str, profile: str, limit: int, also: str = "") -> Select[Any]:
     counting = or_(RunRow.counts, RunRow.id == also) if also else RunRow.counts
-    here = query.where(RunRow.cluster == cluster, RunRow.profile == profile, counting)
-    return here.order_by(RunRow.id.desc()).limit(limit)
+    of_cluster = query.where(RunRow.cluster == cluster, RunRow.profile == profile, counting)
+    return of_cluster.order_by(RunRow.id.desc()).limit(limit)
 
 
 def _planned(query: Select[Any], cluster: str, limit: int) -> Select[Any]:

@@ -172,8 +172,8 @@ class Searches:
 
     def _is_few(self, ids: Select[Any]) -> bool:
         """Whether these are at most MAX_TAGGED_LOOKUPS searches; looks at no more than that."""
-        some = ids.limit(MAX_TAGGED_LOOKUPS + 1).subquery()
-        return (self.session.scalar(select(func.count()).select_from(some)) or 0) <= MAX_TAGGED_LOOKUPS
+        limited = ids.limit(MAX_TAGGED_LOOKUPS + 1).subquery()
+        return (self.session.scalar(select(func.count()).select_from(limited)) or 0) <= MAX_TAGGED_LOOKUPS
 
     def _of_whom(self, where: SearchFilter) -> list[ColumnElement[bool]]:
         """The conditions for team and author. Few are looked up; of many a page is full soon along another index."""

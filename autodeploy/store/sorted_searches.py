@@ -68,9 +68,9 @@ def sorted_page(
         with_value = query.where(column.is_not(None)).order_by(*_ordered(column, down)).limit(limit)
         if after is not None:
             same = column is SearchRow.id
-            here: Any = SearchRow.id if same else tuple_(column, SearchRow.id)
-            there: Any = after if same else tuple_(literal(value), literal(after))
-            with_value = with_value.where(here < there if down else here > there)
+            row_key: Any = SearchRow.id if same else tuple_(column, SearchRow.id)
+            last_key: Any = after if same else tuple_(literal(value), literal(after))
+            with_value = with_value.where(row_key < last_key if down else row_key > last_key)
         rows += session.execute(with_value).all()
     if len(rows) < limit and SearchRow.__table__.c[column.key].nullable:
         without = query.where(column.is_(None)).order_by(*_ordered(SearchRow.id, down)).limit(limit - len(rows))
@@ -123,5 +123,5 @@ def _filtered(session: Session, query: Select[Any], where: SearchFilter) -> Sele
 
 
 def _is_few(session: Session, ids: Select[Any]) -> bool:
-    some = ids.limit(MAX_SORTED_IN_MEMORY + 1).subquery()
-    return (session.scalar(select(func.count()).select_from(some)) or 0) <= MAX_SORTED_IN_MEMORY
+    limited = ids.limit(MAX_SORTED_IN_MEMORY + 1).subquery()
+    return (session.scalar(select(func.count()).select_from(limited)) or 0) <= MAX_SORTED_IN_MEMORY

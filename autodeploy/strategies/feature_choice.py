@@ -46,8 +46,8 @@ class FeatureChoice:
     @property
     def off_everywhere(self) -> dict[str, str]:
         """Features that no alternative uses either, each with its reason."""
-        some = frozenset().union(*self.alternatives)
-        return {name: reason for name, reason in self.off_reasons.items() if name not in some}
+        on_somewhere = frozenset().union(*self.alternatives)
+        return {name: reason for name, reason in self.off_reasons.items() if name not in on_somewhere}
 
 
 def choose_features(search: SearchSpec, model: ModelSpec, profile: Profile, *, adapters: bool = False) -> FeatureChoice:

@@ -30,9 +30,9 @@ def _least_micro_batches(schedule: Any, pp: Any) -> Any:
     schedule, pp = np.broadcast_arrays(schedule, pp)
     least = np.ones(schedule.shape, dtype=np.int64)
     for place, each in enumerate(schedules()):
-        mine = schedule == place
-        if mine.any():
-            least = np.where(mine, each.least_micro_batches(pp), least)
+        of_schedule = schedule == place
+        if of_schedule.any():
+            least = np.where(of_schedule, each.least_micro_batches(pp), least)
     return least
 
 

@@ -87,8 +87,8 @@ class CandidateTree:
         run = index - self.mode_starts[mode]
         for number, kept in enumerate(self.kept):
             if kept is not None:
-                here = mode == number
-                run[here] = kept[run[here]]
+                of_mode = mode == number
+                run[of_mode] = kept[run[of_mode]]
         return run, mode
 
     def take(self, index: Any) -> Candidates:
@@ -142,8 +142,8 @@ def tree_of(candidates: Candidates, *, by_replicas: bool = False) -> tuple[Candi
     )
     places = np.zeros(len(candidates), dtype=np.int64)
     for number, runs_of_mode in enumerate(kept):
-        here = mode == number
-        places[here] = tree.mode_starts[number] + np.searchsorted(runs_of_mode, run[here])
+        of_mode = mode == number
+        places[of_mode] = tree.mode_starts[number] + np.searchsorted(runs_of_mode, run[of_mode])
     return tree, places
 
 

@@ -77,8 +77,8 @@ def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str
         return "unknown", Message("training_run.not_known"), saved.name, ()
     strategy = after.plan.strategy
     commands = conversion_commands(release, tp=strategy.tp, pp=strategy.pp, ep=strategy.ep, etp=strategy.etp or 1)
-    there = next((each for each in checkpoint_formats(release) if each.name == saved.name), None)
-    if there is None:
+    loadable = next((each for each in checkpoint_formats(release) if each.name == saved.name), None)
+    if loadable is None:
         return (
             "impossible",
             Message("training_run.loads_no_checkpoints", release=release.title, format=saved.name),
@@ -86,7 +86,7 @@ def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str
             (),
         )
     same, alike = _layout(before.plan) == _layout(after.plan), _optimizer(before.plan) == _optimizer(after.plan)
-    if not same and there.weights != "any":
+    if not same and loadable.weights != "any":
         if not commands:
             return "impossible", Message("training_run.format_is_loaded_into_layout_that_it_was"), saved.name, ()
         return (
@@ -104,7 +104,7 @@ def _judged(before: Launched, after: Launched) -> tuple[str, str, str, tuple[str
         )
     if same:
         return "loaded", Message("training_run.only_number_of_replicas_may_differ"), saved.name, ()
-    if there.optimizer != "any":
+    if loadable.optimizer != "any":
         reason = Message("training_run.states_of_distributed_optimizer_are_saved_for_layout")
         return "weights_resharded", reason, saved.name, ()
     return "resharded", Message("training_run.format_is_loaded_into_any_layout"), saved.name, ()

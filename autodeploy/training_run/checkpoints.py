@@ -65,6 +65,6 @@ def read_bytes(spec: Spec, plan: Plan) -> float:
     """Bytes that all ranks of a plan read to continue: each its weights, and the optimizer's states once."""
     strategy = plan.strategy
     ranks = strategy.tp * strategy.cp * (strategy.dp or 1)
-    held = GIB * ranks * sum(stage.memory_gib.weights for stage in plan.stages)
+    weights_on_ranks = GIB * ranks * sum(stage.memory_gib.weights for stage in plan.stages)
     weights = WEIGHT_BYTES * spec.model.total_params(include_mtp=True)
-    return float(checkpoint_read_bytes(saved_bytes(spec, plan), weights, held))
+    return float(checkpoint_read_bytes(saved_bytes(spec, plan), weights, weights_on_ranks))

@@ -126,8 +126,8 @@ class _Saving:
         size = saved_bytes(spec, plan)
         moved_s = size / conditions.storage_bytes_per_s
         asynchronous = run.checkpoint == "asynchronous"
-        held = max(s.memory_gib.weights + s.memory_gib.optimizer for s in plan.stages) * GIB
-        pause_s = held / link_bytes_per_s if asynchronous else moved_s
+        saved_bytes_of_rank = max(s.memory_gib.weights + s.memory_gib.optimizer for s in plan.stages) * GIB
+        pause_s = saved_bytes_of_rank / link_bytes_per_s if asynchronous else moved_s
         read_s = read_bytes(spec, plan) / conditions.storage_bytes_per_s
         restart_s = conditions.restart_s + read_s
         recovery = recovery_of(run, plan.strategy.features, dump_s=moved_s, restart_s=restart_s)

@@ -39,12 +39,12 @@ def of_stages(
     counts = np.zeros(places.shape)
     distinct, which = np.unique(pipelines, axis=1, return_inverse=True)
     for number, (p, v, m) in enumerate(distinct.T.tolist()):
-        mine = which.ravel() == number
+        of_graph = which.ravel() == number
         try:
             values = np.asarray(read(kind, p, v, m), dtype=np.float64)
         except ValueError:
             continue
-        counts[mine] = values[places[mine]]
+        counts[of_graph] = values[places[of_graph]]
     return counts.reshape(given[3].shape)
 
 

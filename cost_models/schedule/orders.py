@@ -262,8 +262,8 @@ def _dual_row(ranks: int, rank: int, micro_batches: int, *, fuse_first: bool) ->
     slots[4, split] = 1
     for half in (0, 2):
         for chunk in (0, 1):
-            mine = slots[half + 1] == chunk
-            slots[half, mine] = np.arange(mine.sum())
+            of_chunk = slots[half + 1] == chunk
+            slots[half, of_chunk] = np.arange(of_chunk.sum())
     return slots
 
 

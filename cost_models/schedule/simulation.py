@@ -192,7 +192,7 @@ def _account(
     length = durations[graph.duration]
     busy, idle = np.empty((durations.shape[1], order.pp)), np.empty((durations.shape[1], order.pp))
     for device in range(order.pp):
-        mine = graph.device == device
-        busy[:, device] = length[mine].sum(axis=0)
-        idle[:, device] = gap[mine].sum(axis=0) + (makespan - ends[graph.last[device]])
+        on_device = graph.device == device
+        busy[:, device] = length[on_device].sum(axis=0)
+        idle[:, device] = gap[on_device].sum(axis=0) + (makespan - ends[graph.last[device]])
     return makespan, busy, idle

@@ -285,20 +285,20 @@ def ascend_peaks(records: Sequence[Record]) -> list[tuple[Record, float, float]]
 
 def interval_lines(fitted: Iterable[Calibration]) -> list[Line]:
     """80 % intervals of runs whose family was left out, one a configuration, pooled over devices."""
-    held = [each for calibration in fitted for each in left_out_intervals(calibration)]
+    intervals = [each for calibration in fitted for each in left_out_intervals(calibration)]
     lines = []
     for title, moe in (("experts", True), ("dense", False)):
-        some = by_configuration([h for h in held if h.record.model.is_moe is moe])
-        inside = sum(h.inside for h in some)
-        share, chance = inside / len(some), binomial_chance(inside, len(some))
-        half = float(np.median([math.sinh(h.half_width) for h in some]))
-        p90 = errors_of(np.array([h.residual for h in some])).p90_ape
-        met = 0.72 <= share <= 0.88 if len(some) >= MANY else chance >= DOUBTFUL
+        by_run = by_configuration([h for h in intervals if h.record.model.is_moe is moe])
+        inside = sum(h.inside for h in by_run)
+        share, chance = inside / len(by_run), binomial_chance(inside, len(by_run))
+        half = float(np.median([math.sinh(h.half_width) for h in by_run]))
+        p90 = errors_of(np.array([h.residual for h in by_run])).p90_ape
+        met = 0.72 <= share <= 0.88 if len(by_run) >= MANY else chance >= DOUBTFUL
         lines.append(
             Line(
-                f"80 % intervals, {title}, {len(some)} configurations, left out: inside",
+                f"80 % intervals, {title}, {len(by_run)} configurations, left out: inside",
                 f"{_pc(share)} ({inside}), binomial {chance:.2f}",
-                "72 to 88 %" if len(some) >= MANY else "binomial >= 0.10",
+                "72 to 88 %" if len(by_run) >= MANY else "binomial >= 0.10",
                 met,
             )
         )
@@ -306,10 +306,10 @@ def interval_lines(fitted: Iterable[Calibration]) -> list[Line]:
     return lines
 
 
-def by_configuration(held: Iterable[Held]) -> list[Held]:
+def by_configuration(intervals: Iterable[Held]) -> list[Held]:
     """One run for each configuration: the one in the middle of how far they fill their intervals."""
     groups: dict[str, list[Held]] = {}
-    for each in held:
+    for each in intervals:
         groups.setdefault(configuration_of(each.record), []).append(each)
     return [sorted(group, key=lambda h: h.filled)[len(group) // 2] for group in groups.values()]
 

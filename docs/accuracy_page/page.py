@@ -89,9 +89,9 @@ def _experts(measures: Measures) -> str:
     """Every run with experts on Ascend, by model and number format on H100, and what is told apart."""
     runs = measures.runs[ASCEND]
     inside = runs.of([r.model.is_moe for r in runs.records])
-    held = {each.record.id: each for each in measures.held[ASCEND]}
+    intervals = {each.record.id: each for each in measures.held[ASCEND]}
     rows = [
-        [*_run_cells(r), signed(np.expm1(-out)), signed(np.expm1(-seen)), "yes" if held[r.id].inside else "**no**"]
+        [*_run_cells(r), signed(np.expm1(-out)), signed(np.expm1(-seen)), "yes" if intervals[r.id].inside else "**no**"]
         for r, out, seen in zip(inside.records, inside.left_out, inside.in_sample, strict=True)
     ]
     apart = [
@@ -159,18 +159,18 @@ def _intervals(measures: Measures) -> str:
     rows = []
     for profile, name in NAMES.items():
         for kind, moe in (("experts", True), ("dense", False)):
-            held = by_configuration([h for h in measures.held[profile] if h.record.model.is_moe is moe])
-            if held:
-                rows.append([f"{name}, {kind}, family left out", *_held_cells(held)])
+            intervals = by_configuration([h for h in measures.held[profile] if h.record.model.is_moe is moe])
+            if intervals:
+                rows.append([f"{name}, {kind}, family left out", *_held_cells(intervals)])
     rows += [[_split_name(split), *_held_cells(split.held)] for split in measures.splits]
     titles = ("set", "runs", "inside", "median half-width", "p90 of the errors")
     return f"## Intervals\n\n{INTERVALS_INTRO}\n\n{table(titles, rows)}"
 
 
-def _held_cells(held: Sequence[Held]) -> list[str]:
-    width = float(np.median([np.sinh(h.half_width) for h in held]))
-    p90 = errors_of(np.array([h.residual for h in held])).p90_ape
-    return [str(len(held)), percent(share_inside(held)), percent(width), percent(p90)]
+def _held_cells(intervals: Sequence[Held]) -> list[str]:
+    width = float(np.median([np.sinh(h.half_width) for h in intervals]))
+    p90 = errors_of(np.array([h.residual for h in intervals])).p90_ape
+    return [str(len(intervals)), percent(share_inside(intervals)), percent(width), percent(p90)]
 
 
 def _split_name(found: SplitErrors) -> str:

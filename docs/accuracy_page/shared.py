@@ -40,9 +40,9 @@ def shared_node_rows(runs: Runs) -> list[list[str]]:
     )
     rows = []
     for name, keep in kept:
-        some = runs.of([keep(r) for r in runs.records])
-        errors, order = errors_of(some.left_out), ordered_pairs(some)
-        groups = "; ".join(f"{g.name.split()[0]} {g.tau:.2f}, {100 * g.regret:.1f} %" for g in layout_groups(some))
+        subset = runs.of([keep(r) for r in runs.records])
+        errors, order = errors_of(subset.left_out), ordered_pairs(subset)
+        groups = "; ".join(f"{g.name.split()[0]} {g.tau:.2f}, {100 * g.regret:.1f} %" for g in layout_groups(subset))
         right = f"{100 * order.left_out / order.pairs:.1f} %" if order.pairs else "-"
         size = [str(errors.n), f"{100 * errors.mape:.1f} %", f"{100 * errors.p90_ape:.1f} %"]
         rows.append([name, *size, str(order.pairs), right, groups])

@@ -75,16 +75,16 @@ def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, variances_of(fitted))
     slope = ranks_per_doubling(rehearsals(fitted, rows))
     variances = projected(slopes, fitted.fit.covariance)
-    held = tuple(
+    intervals = tuple(
         Held(r, float(residual), Z80 * log_sigma(rows[r.id], basis, slope, float(variance)))
         for r, residual, variance in zip(large, found, variances, strict=True)
     )
-    return SplitErrors(split, len(fitted.records), errors_of(found), held)
+    return SplitErrors(split, len(fitted.records), errors_of(found), intervals)
 
 
-def share_inside(held: Sequence[Held]) -> float:
+def share_inside(intervals: Sequence[Held]) -> float:
     """Share of runs inside their intervals."""
-    return float(np.mean([each.inside for each in held]))
+    return float(np.mean([each.inside for each in intervals]))
 
 
 def left_out_intervals(calibration: Calibration, of_parameters: Floats | None = None) -> tuple[Held, ...]:
@@ -96,7 +96,7 @@ def left_out_intervals(calibration: Calibration, of_parameters: Floats | None = 
     rows = rows_by_id()
     families = np.array([family_of(r) for r in calibration.records])
     slope = ranks_per_doubling(rehearsals(calibration, rows))
-    held = []
+    intervals = []
     for number, record in enumerate(calibration.records):
         others = families != families[number]
         basis = Basis(
@@ -105,8 +105,8 @@ def left_out_intervals(calibration: Calibration, of_parameters: Floats | None = 
             variances[others],
         )
         sigma = log_sigma(rows[record.id], basis, slope, float(variances[number]))
-        held.append(Held(record, float(calibration.left_out[number]), Z80 * sigma))
-    return tuple(held)
+        intervals.append(Held(record, float(calibration.left_out[number]), Z80 * sigma))
+    return tuple(intervals)
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,8 @@ def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], resi
     makers = [str(row["vendor_family"]) for row in rows]
     names = [names_of(maker, regime) for maker, regime in zip(makers, regimes, strict=True)]
     for name in sorted({name for each in names for name in each}):
-        mine = residuals[[name in each for each in names]]
-        if len(mine) >= LEAST_IN_SUBCLASS:
-            classes[name] = {"log_sigma": rounded(log_sigma_of(mine)), "n": len(mine)}
+        of_class = residuals[[name in each for each in names]]
+        if len(of_class) >= LEAST_IN_SUBCLASS:
+            classes[name] = {"log_sigma": rounded(log_sigma_of(of_class)), "n": len(of_class)}
     kept = ("vendor_family", *MEMORY_PER_DOUBLING, "features")
     return {"classes": classes, "records": [{name: row[name] for name in kept} for row in rows]}

@@ -317,11 +317,11 @@ def _placed_of_file(loads: Loads, ranks: int) -> tuple[float, float]:
         return 1.0, 1.0
     # A log of fewer ranks says nothing about how its ranks' experts share their load: they are at least as uneven.
     groups = ranks if loads.series.experts % ranks == 0 or not loads.of_ranks else loads.series.experts
-    held, mean = loads.series.loads, loads.series.loads.mean(axis=-1)
+    loads_of_steps, mean = loads.series.loads, loads.series.loads.mean(axis=-1)
     if loads.capacity is not None and not loads.of_ranks:
-        held = capped(held, loads.capacity)
-    layers, experts = held.shape[1:]
-    on_ranks = loads_of_ranks(held, contiguous(layers, experts, groups), groups)
+        loads_of_steps = capped(loads_of_steps, loads.capacity)
+    layers, experts = loads_of_steps.shape[1:]
+    on_ranks = loads_of_ranks(loads_of_steps, contiguous(layers, experts, groups), groups)
     uneven = np.maximum(1.0, on_ranks.max(axis=-1) / (mean * experts / groups))
     return float(uneven.mean()), float(uneven.max(axis=0).mean())
 

@@ -29,11 +29,11 @@ def fastest_costs(context: Context, candidates: Candidates, *, one_machine: bool
     costs = next(costs_of)
     which = np.zeros(len(candidates), dtype=np.int64)
     least = _seconds(costs, candidates)
-    for place, (other, there) in enumerate(zip(context.alternatives, costs_of, strict=True), start=1):
-        seconds = _seconds(there, candidates)
+    for place, (other, other_costs) in enumerate(zip(context.alternatives, costs_of, strict=True), start=1):
+        seconds = _seconds(other_costs, candidates)
         better = (seconds < least) & _allowed(other, context, candidates)
         if better.any():
-            costs = where_each(better, _alike(there, costs), _alike(costs, there))
+            costs = where_each(better, _alike(other_costs, costs), _alike(costs, other_costs))
             which, least = np.where(better, place, which), np.where(better, seconds, least)
     return costs, which
 

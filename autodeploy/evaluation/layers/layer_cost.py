@@ -433,8 +433,8 @@ def _waits(
             together = together + np.where(saved[name] > 0.0, work[name], 0.0)
 
     def hidden(choice: MemoryChoice) -> Floats:
-        mine = work[choice.name]
-        share = 1.0 if EVERYTHING in choice.frees else mine / np.maximum(together, 1e-30)
-        return np.minimum(mine, exposed * share)
+        hideable = work[choice.name]
+        share = 1.0 if EVERYTHING in choice.frees else hideable / np.maximum(together, 1e-30)
+        return np.minimum(hideable, exposed * share)
 
     return hidden

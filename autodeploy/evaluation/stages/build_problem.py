@@ -239,8 +239,8 @@ def _options(priced: Priced, choices: frozenset[str], *, menu: bool) -> tuple[Me
         menu_of = _menu_of_all if priced.context.framework.uniform_options else _menu_of_each
         names = menu_of(known, [step.count for step in layers], index)
     options = []
-    for number, (costs, mine) in enumerate(zip(known, names, strict=True)):
-        for name in mine:
+    for number, (costs, of_class) in enumerate(zip(known, names, strict=True)):
+        for name in of_class:
             cost = costs[name]
             saved = scalar_at(cost.saved_bytes, index)
             if saved <= 0.0:
@@ -254,7 +254,7 @@ def _options(priced: Priced, choices: frozenset[str], *, menu: bool) -> tuple[Me
                     extra_backward_s=scalar_at(cost.recompute_s, index),
                     swap_bytes=scalar_at(cost.swap_bytes, index),
                     host_s=scalar_at(cost.host_s, index),
-                    excludes=tuple(other for other in mine if other != name and compete(name, other)),
+                    excludes=tuple(other for other in of_class if other != name and compete(name, other)),
                 )
             )
     return tuple(options)

@@ -36,12 +36,12 @@ def layer_totals(layout: Ints | Floats, of_layer: Floats) -> Floats:
 
 
 @compiled
-def peaks(held: Floats, moments: Floats) -> Floats:
+def peaks(chunk_bytes: Floats, moments: Floats) -> Floats:
     """Most that a stage holds at its moments [n, pp]: in each chunk so much a micro batch in flight [n, pp, vpp].
 
     moments [pp, moments, vpp] : micro batches in flight.
     """
-    n, pp, vpp = held.shape
+    n, pp, vpp = chunk_bytes.shape
     most = np.empty((n, pp))
     for row in range(n):
         for stage in range(pp):
@@ -49,7 +49,7 @@ def peaks(held: Floats, moments: Floats) -> Floats:
             for moment in range(moments.shape[1]):
                 peak = 0.0
                 for chunk in range(vpp):
-                    peak += held[row, stage, chunk] * moments[stage, moment, chunk]
+                    peak += chunk_bytes[row, stage, chunk] * moments[stage, moment, chunk]
                 most[row, stage] = max(most[row, stage], peak)
     return most
 

@@ -187,8 +187,8 @@ def owned_of(cost: LayerCost, ends: Floats, candidates: Candidates, context: Con
     more = data_parallel.optimizer_s(ends, one, memory_rate, optimizer=adam)
     less = data_parallel.optimizer_s(ends, split[0], memory_rate, optimizer=form)
     moments = adam.moments - form.moments / split[0]
-    held = adam.master - form.master / split[0] + moments
-    return Owned(*(np.asarray(zero + each) for each in (seconds + more - less, ends * held, ends * moments)))
+    owned_bytes = adam.master - form.master / split[0] + moments
+    return Owned(*(np.asarray(zero + each) for each in (seconds + more - less, ends * owned_bytes, ends * moments)))
 
 
 def _rates(candidates: Candidates, context: Context, shards: Floats, gradient_bytes: Floats | float) -> StateRates:

@@ -204,9 +204,9 @@ class Placed:
         passes = PASSES[:1] if self.forward_only else PASSES
         parts = dict.fromkeys((*PHASE_PARTS, "exposed_pp_s", "pipeline_bubble_s", "recompute_s", "exposed_swap_s"), 0.0)
         parts["optimizer_s"] = 0.0
-        held = [(step, int(self.layers[0, stage, :, n].sum())) for n, step in enumerate(priced.classes.layers)]
-        held += [(step, 1) for step, piece in self.pieces if piece.stage == stage]
-        for step, count in held:
+        counts = [(step, int(self.layers[0, stage, :, n].sum())) for n, step in enumerate(priced.classes.layers)]
+        counts += [(step, 1) for step, piece in self.pieces if piece.stage == stage]
+        for step, count in counts:
             for part, seconds in step.parts(passes).items():
                 parts[part] += micro_batches * count * priced.at(seconds)
         for number, option in enumerate(problem.options):
@@ -254,18 +254,18 @@ class Placed:
     def oom_imbalance(self, room_bytes: Floats) -> float | None:
         """Routing imbalance at which the fullest stage would run out of memory; None where no imbalance fills it.
 
-        Expert activations grow in proportion to the imbalance, all else stays: `held` is what a stage's layers have
+        Expert activations grow in proportion to the imbalance, all else stays: `unit` is what a stage's layers have
         together, which a layer's own is above by so much as `over_layers` says. The busiest of `ep` ranks can't have
         more than the tokens of all, which is an imbalance of `ep`. room_bytes : left on every stage [pp].
         """
         problem, layers, at_index = self.problem, self.layers, self.priced.at
-        uneven, held, share = np.zeros((1, problem.pp, problem.vpp)), 1.0, 1.0
+        uneven, unit, share = np.zeros((1, problem.pp, problem.vpp)), 1.0, 1.0
         for number, step in enumerate(self.priced.classes.layers):
             activations = at_index(step.cost.activation_bytes)
             balanced = at_index(step.cost.balanced_activation_bytes)
             extra, per_unit = activations - balanced, at_index(step.cost.expert_activation_bytes)
             if extra > 0.0:
-                held = max(held, 1.0 + extra / per_unit)
+                unit = max(unit, 1.0 + extra / per_unit)
                 share = extra / (at_index(step.cost.worst_activation_bytes) - balanced)
                 kept = np.ones((problem.pp, problem.vpp))
                 for position, option in enumerate(problem.options):
@@ -277,7 +277,7 @@ class Placed:
         growth = worst_moment(problem, uneven)[0]
         if not np.any(growth > 0.0):
             return None
-        at_limit = held + np.where(growth > 0.0, room_bytes / np.maximum(growth, 1.0), np.inf)
+        at_limit = unit + np.where(growth > 0.0, room_bytes / np.maximum(growth, 1.0), np.inf)
         fills = max(0.0, 1.0 + (float(np.min(at_limit)) - 1.0) / share)
         return fills if fills <= int(self.priced.candidates.ep[self.priced.index]) else None
 

@@ -467,9 +467,9 @@ def phase_costs_together(asked: Sequence[Phases]) -> list[list[PhaseCost] | Spec
     assert not context.alternatives
     classes = step_classes(unit_costs(context, together), together, context)
 
-    def costs_of(one: Phases, mine: Sequence[int]) -> list[PhaseCost]:
+    def costs_of(one: Phases, rows_of_phases: Sequence[int]) -> list[PhaseCost]:
         costs = []
-        for number, (phase, row) in enumerate(zip(one.phases, mine, strict=True)):
+        for number, (phase, row) in enumerate(zip(one.phases, rows_of_phases, strict=True)):
             alone = at_rows(classes, np.array([row])) if len(distinct) > 1 else classes
             results = _laid_out(
                 one.strategy, one.context_at(number), distinct[row], alone, forward_only=phase.kind == "forward"

@@ -218,11 +218,11 @@ def _placed(batch: _Batch, layout: Layout) -> Iterator[Placed]:
     """The only candidate of a batch under its layout in each of its worlds."""
     plain = build_problem(batch.at(0, batch.one), choices=layout.chosen, menu=False)
     for row in range(len(batch.candidates)):
-        there = batch.at(row, batch.context)
-        problem = repriced(plain, there, choices=layout.chosen)
+        strategy = batch.at(row, batch.context)
+        problem = repriced(plain, strategy, choices=layout.chosen)
         problem, layers, applied = under_layout(problem, layout, batch.at(row, batch.one))
         times = chunk_times(problem, layers, applied)
-        yield Placed(there, problem, layers, applied, times, forward_only=False)
+        yield Placed(strategy, problem, layers, applied, times, forward_only=False)
 
 
 def _values_in(

@@ -140,16 +140,16 @@ class _Batch:
 
     def _seconds(self, of: Callable[[UnitColumns], Floats], blocking: Floats) -> ChunkSeconds:
         """Of one micro batch in one pass; blocking : what a stage spends on sending [n]."""
-        template, held = self.template, self._sum_over(of)
+        template, total = self.template, self._sum_over(of)
         first_piece_s, last_pieces_s = of(self.costs.first), of(self.costs.last)
-        stage = held + blocking[:, None]
+        stage = total + blocking[:, None]
         stage[:, FIRST] += first_piece_s
         stage[:, self._pieces_at] += last_pieces_s
         self._onto_one(stage)
         if self.vpp == 1:
             return ChunkSeconds(stage, stage, stage)
-        held /= template.rows(np.maximum(sum(template.layers), 1.0))
-        first, last = held * template.rows(template.embedding_chunk), held * template.rows(template.head_chunk)
+        total /= template.rows(np.maximum(sum(template.layers), 1.0))
+        first, last = total * template.rows(template.embedding_chunk), total * template.rows(template.head_chunk)
         first[:, FIRST] += first_piece_s
         last[:, self._pieces_at] += last_pieces_s
         return ChunkSeconds(stage, self._onto_one(first), self._onto_one(last))
@@ -199,14 +199,14 @@ class _Batch:
         with_first, with_last = stage_class == FIRST, stage_class == self._pieces_at
         if self.single is not None:
             with_first, with_last = with_first | self.single, with_last | self.single
-        held = [
+        counts = [
             (with_first * micro_batches, costs.first),
             (with_last * micro_batches, costs.last),
             *((n.T.ravel().take(at) * micro_batches, of) for n, of in zip(template.layers, costs.layers, strict=True)),
         ]
         parts = {"exposed_pp_s": 2.0 * micro_batches * blocking, "recompute_s": np.zeros(1)}
         for name in PHASE_PARTS:
-            seconds = [count * unit.parts[name] for count, unit in held if name in unit.parts]
+            seconds = [count * unit.parts[name] for count, unit in counts if name in unit.parts]
             parts[name] = reduce(iadd, seconds) if seconds else np.zeros(len(at))
         if self.kind.pairs:
             sizes = shapes.pp, np.array(self.vpp), micro_batches, shapes.group_size
@@ -279,15 +279,15 @@ class _Batch:
         in_flight = (in_flight_closed(self.kind.name, place, pp, np.array(vpp), m, size) for place in places)
         return np.stack([count / vpp for count in in_flight]).take(self.shapes.which, axis=1).T
 
-    def _repairs(self, held: Floats) -> tuple[Floats, Floats]:
+    def _repairs(self, in_flight: Floats) -> tuple[Floats, Floats]:
         """Bytes that REPAIRS free where most micro batches are held, and seconds they cost [REPAIRS, n]."""
         most = [self.template.rows(layers.max(axis=1)) for layers in self.template.layers]
-        saved, cost = np.zeros((2, len(REPAIRS), len(held)))
+        saved, cost = np.zeros((2, len(REPAIRS), len(in_flight)))
         for number, name in enumerate(REPAIRS):
             for count, layer in zip(most, self.costs.layers, strict=True):
                 saved[number] += count * layer.choices[name][0]
                 cost[number] += count * layer.choices[name][1]
-        return saved * held, cost * self.shapes.micro_batches
+        return saved * in_flight, cost * self.shapes.micro_batches
 
     def _floor_s(self, edge: Floats) -> Floats:
         """Seconds of a pipeline that no layout and no memory choice can beat [n].

@@ -52,8 +52,8 @@ class Template:
         total = np.empty((3, len(self.which)))
         for stage_class, into in enumerate(total):
             known = False
-            for held, quantity in zip(self.held, each, strict=True):
-                count = held[stage_class]
+            for counts_of_class, quantity in zip(self.held, each, strict=True):
+                count = counts_of_class[stage_class]
                 if count is None or (len(quantity) == 1 and not quantity[0]):
                     continue
                 if known:

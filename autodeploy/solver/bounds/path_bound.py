@@ -222,8 +222,8 @@ class _Model:
         if unknown.any():
             self._hide(unknown)
         columns = np.concatenate([*map(np.ravel, places), [self.makespan]])
-        for row, some, rest in zip(rows, rows != 0.0, (fixed_s / self.unit).tolist(), strict=True):
-            self._row(rest, INFINITE, columns[some], row[some])
+        for row, nonzero, rest in zip(rows, rows != 0.0, (fixed_s / self.unit).tolist(), strict=True):
+            self._row(rest, INFINITE, columns[nonzero], row[nonzero])
 
     def _hide(self, paired: np.ndarray) -> None:
         """Columns of what pairs of chunks [pp, vpp, vpp] hide, in units of `unit` / micro batches."""
@@ -430,11 +430,11 @@ def _easiest_of(members: list[Priced]) -> tuple[InnerProblem, ...]:
     lean = list(range(len(members)))
     heavy = [member for member, choices in enumerate(allowed) if WHOLE in choices]
     relaxed = []
-    for some, whole in ((lean, frozenset[str]()), (heavy, frozenset({WHOLE}))):
-        if some:
+    for extremes, whole in ((lean, frozenset[str]()), (heavy, frozenset({WHOLE}))):
+        if extremes:
             # The easiest has the options of the first; the others' say what workspace they leave.
-            first = build_problem(members[some[0]], choices=allowed[some[0]] - ({WHOLE} - whole), menu=False)
-            others = [members[member] for member in some[1:]]
+            first = build_problem(members[extremes[0]], choices=allowed[extremes[0]] - ({WHOLE} - whole), menu=False)
+            others = [members[member] for member in extremes[1:]]
             problems = [repriced(first, other, choices=frozenset()) for other in others]
             leaving = (with_choices(each, other, whole) for each, other in zip(problems, others, strict=True))
             relaxed.append(easiest([first, *leaving]))

@@ -119,18 +119,18 @@ class Surcharges:
         return np.asarray(rows[order[first]])
 
 
-def over_limit_bytes(problem: InnerProblem, stage: Ints, held: Floats) -> Floats:
+def over_limit_bytes(problem: InnerProblem, stage: Ints, in_flight: Floats) -> Floats:
     """Bytes above the limit without layers [k], with held micro batches in flight [k, vpp] in the chunks of stages."""
     over = problem.fixed_bytes[stage] - problem.limit_bytes
     for piece in problem.pieces:
-        own = piece.cost.static_bytes + piece.cost.activation_bytes * held[:, piece.chunk]
+        own = piece.cost.static_bytes + piece.cost.activation_bytes * in_flight[:, piece.chunk]
         over = over + np.where(stage == piece.stage, own, 0.0)
     return np.asarray(over)
 
 
-def lean_bytes(problem: InnerProblem, held: Floats) -> Floats:
+def lean_bytes(problem: InnerProblem, in_flight: Floats) -> Floats:
     """`Part.lean_bytes` of every class at moments held [k, vpp]: [k, vpp, classes]."""
-    return np.stack([part.lean_bytes(held)[0] for part in batch_of(problem, every_class=True).layers], axis=-1)
+    return np.stack([part.lean_bytes(in_flight)[0] for part in batch_of(problem, every_class=True).layers], axis=-1)
 
 
 def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
@@ -144,17 +144,17 @@ def surcharges(problem: InnerProblem, time_unit_s: float) -> Surcharges | None:
     new = np.ones(moments.shape[:2], dtype=np.bool_)
     new[:, 1:] = (moments[:, 1:] != moments[:, :-1]).any(axis=2)  # stages with fewer moments repeat their last
     stage, moment = np.nonzero(new)
-    held = moments[stage, moment]
-    over = over_limit_bytes(problem, stage, held)
+    at_moment = moments[stage, moment]
+    over = over_limit_bytes(problem, stage, at_moment)
     layers, limit = batch_of(problem, every_class=True).layers, max(problem.limit_bytes, 1.0)
-    lean = lean_bytes(problem, held)
+    lean = lean_bytes(problem, at_moment)
     parts = [(stage, over / limit, lean / limit, np.zeros(len(stage), dtype=np.bool_))]
     # At these prices it pays some layer to free more, in some chunk.
     corners = prices(part.choices for part in layers)
     if len(corners):
-        often = np.where(held > 0.0, held, np.maximum(held.max(axis=1, keepdims=True), 1.0))
+        often = np.where(at_moment > 0.0, at_moment, np.maximum(at_moment.max(axis=1, keepdims=True), 1.0))
         mu = (corners[:, None] / often[:, None]).reshape(len(stage), -1)  # [k, prices]
-        in_flight, place = mu[..., None] * held[:, None], np.arange(mu.size * problem.vpp).reshape(*mu.shape, -1)
+        in_flight, place = mu[..., None] * at_moment[:, None], np.arange(mu.size * problem.vpp).reshape(*mu.shape, -1)
         layer = np.stack([part.paid_s(mu[None], in_flight.reshape(1, -1), place)[0] for part in layers], axis=-1)
         parts.append(
             (

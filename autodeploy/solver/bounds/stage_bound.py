@@ -87,8 +87,8 @@ class Batch:
     def order(self, *, steady: bool = False) -> _Order:
         """Of the operations of the first candidate, or of the steady micro batches that all candidates have."""
         micro_batches = int(self.micro_batches[0])
-        some = steady_micro_batches(self.pp, micro_batches, self.kind) if steady else micro_batches
-        return _order(self.kind, self.pp, self.vpp, some)
+        micro_batches_played = steady_micro_batches(self.pp, micro_batches, self.kind) if steady else micro_batches
+        return _order(self.kind, self.pp, self.vpp, micro_batches_played)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,8 +223,10 @@ def most_layers(batch: Batch, makespan_s: float = float("inf")) -> Floats:
 
 def _kept(batch: Batch, order: _Order, *, every: bool = False) -> list[tuple[Floats, Floats]]:
     """Sets of layers, by their counts, with how many of them memory can hold of each stage [n, pp]."""
-    held, room, most = _bytes_rows(batch, order), batch.room_bytes, batch.most_layers * batch.vpp
-    return [(counts, np.minimum(held.sorted(counts).most(room), most)) for counts in _layer_sets(batch, every=every)]
+    bytes_rows, room, most = _bytes_rows(batch, order), batch.room_bytes, batch.most_layers * batch.vpp
+    return [
+        (counts, np.minimum(bytes_rows.sorted(counts).most(room), most)) for counts in _layer_sets(batch, every=every)
+    ]
 
 
 def _timed(
@@ -342,16 +344,16 @@ def _memory_rows(batch: Batch, order: _Order, prices: Floats) -> tuple[Floats, F
     [n, pp, rows] and [n, pp, rows, vpp, classes]: a row for each price of a byte and each moment.
     """
     full = np.maximum.reduce([part.choices.dearest() for part in batch.layers])
-    held = np.maximum(order.moments.mean(axis=2), 1e-9)  # [pp, k]
+    mean_in_flight = np.maximum(order.moments.mean(axis=2), 1e-9)  # [pp, k]
     missing = _pieces_bytes(batch, order) - batch.room_bytes[:, :, None]
     n, pp, vpp = len(missing), batch.pp, batch.vpp
     prices = prices / max(float(full[0]), 1e-300)
-    ratios, place = np.unique(np.round(order.moments / held[..., None], 6), return_inverse=True)
-    place = np.broadcast_to(place.reshape(pp, 1, -1, vpp), (pp, len(prices), held.shape[1], vpp))
+    ratios, place = np.unique(np.round(order.moments / mean_in_flight[..., None], 6), return_inverse=True)
+    place = np.broadcast_to(place.reshape(pp, 1, -1, vpp), (pp, len(prices), mean_in_flight.shape[1], vpp))
     place = (np.arange(len(prices)) * len(ratios))[None, :, None, None] + place  # of prices times ratios
     scaled = full[:, None] * (prices[:, None] * ratios).ravel()  # mu h, [n, prices x ratios]
-    mu = full[:, None, None, None] * prices[None, None, :, None] / held[None, :, None]  # [n, pp, prices, k]
-    rows = (n, pp, len(prices) * held.shape[1])
+    mu = full[:, None, None, None] * prices[None, None, :, None] / mean_in_flight[None, :, None]  # [n, pp, prices, k]
+    rows = (n, pp, len(prices) * mean_in_flight.shape[1])
     place = place.reshape(*rows[1:], vpp)
     extra = [part.paid_s(mu.reshape(rows), scaled, place) for part in batch.layers]
     return np.asarray((mu * missing[:, :, None]).reshape(rows)), np.stack(extra, axis=-1)

@@ -78,11 +78,11 @@ def _in_company(problem: InnerProblem, by_stage: list[list[Column]]) -> list[lis
     """
     if not all(by_stage):
         return [[] for _ in by_stage]
-    held = [[sum(map(sum, column.chunks)) for column in own] for own in by_stage]
-    most, least = [max(sizes) for sizes in held], [min(sizes) for sizes in held]
+    layers = [[sum(map(sum, column.chunks)) for column in own] for own in by_stage]
+    most, least = [max(sizes) for sizes in layers], [min(sizes) for sizes in layers]
     until = _layers_until(problem)
     kept: list[list[Column]] = []
-    for stage, (own, sizes) in enumerate(zip(by_stage, held, strict=True)):
+    for stage, (own, sizes) in enumerate(zip(by_stage, layers, strict=True)):
         fitting: list[Column] = []
         for column, size in zip(own, sizes, strict=True):
             # Where its layers start and end, were the other stages a block before and one after it.
@@ -128,14 +128,14 @@ def _fillings(problem: InnerProblem, stage: int, least: int, most: int) -> Itera
         fewest.append(fewest[-1] + min(counts))
         largest.append(largest[-1] + max(counts))
 
-    def fill(chunk: int, held: int) -> Iterator[Chunks]:
+    def fill(chunk: int, placed: int) -> Iterator[Chunks]:
         if chunk == problem.vpp:
             yield ()
             return
         after = problem.vpp - chunk - 1
         for mix, size in zip(per_chunk[chunk], sizes[chunk], strict=True):
-            if held + size + fewest[after] <= most and held + size + largest[after] >= least:
-                for rest in fill(chunk + 1, held + size):
+            if placed + size + fewest[after] <= most and placed + size + largest[after] >= least:
+                for rest in fill(chunk + 1, placed + size):
                     yield (mix, *rest)
 
     yield from fill(0, 0)
@@ -373,9 +373,9 @@ def _hidden_in_pairs(
 
 def _add_memory(model: cp_model.CpModel, problem: InnerProblem, counts: np.ndarray) -> None:
     limit = max(problem.limit_bytes, 1.0)
-    for stage, held in enumerate(problem.moments):
-        over = over_limit_bytes(problem, np.full(len(held), stage), held)
-        rows = np.floor(lean_bytes(problem, held) * UNITS / limit).astype(np.int64).reshape(len(held), -1)
+    for stage, in_flight in enumerate(problem.moments):
+        over = over_limit_bytes(problem, np.full(len(in_flight), stage), in_flight)
+        rows = np.floor(lean_bytes(problem, in_flight) * UNITS / limit).astype(np.int64).reshape(len(in_flight), -1)
         for used, room in zip(rows.tolist(), np.ceil(-over * UNITS / limit).tolist(), strict=True):
             model.add(weighted_sum(list(counts[stage].ravel()), used) <= int(room))
 

@@ -57,7 +57,7 @@ class Choices(NamedTuple):
         ]
         best = np.zeros_like(price)
         for group in self.groups:
-            apart = sum(np.maximum.reduce([sum(gain[i] for i in some) for some in sets]) for sets in group.parts)
+            apart = sum(np.maximum.reduce([sum(gain[i] for i in members) for members in sets]) for sets in group.parts)
             best = best + (apart if group.instead is None else np.maximum(apart, gain[group.instead]))
         return np.asarray(np.minimum(best, price * self.most_saved_bytes[:, None]))
 
@@ -66,9 +66,9 @@ class Choices(NamedTuple):
         gain = (price * self.saved_bytes[:, 0] - self.extra_s[:, 0]).clip(min=0.0).tolist()
         chosen: list[int] = []
         for group in self.groups:
-            some = [i for sets in group.parts for i in max(sets, key=lambda each: sum(gain[i] for i in each))]
+            members = [i for sets in group.parts for i in max(sets, key=lambda each: sum(gain[i] for i in each))]
             whole = group.instead
-            chosen += some if whole is None or sum(gain[i] for i in some) > gain[whole] else [whole]
+            chosen += members if whole is None or sum(gain[i] for i in members) > gain[whole] else [whole]
         return [i for i in chosen if gain[i] > 0.0]
 
     def dearest(self) -> Floats:
@@ -109,11 +109,11 @@ class Part:
         arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS_OF_PARTS}
         return replace(self, choices=self.choices.take(rows), **arrays)
 
-    def lean_bytes(self, held: Floats) -> Floats:
+    def lean_bytes(self, in_flight: Floats) -> Floats:
         """Bytes of a layer with everything saved, by the micro batches in flight of its chunk [n, *held]."""
-        wide = (slice(None), *(None for _ in held.shape))
+        wide = (slice(None), *(None for _ in in_flight.shape))
         kept = self.activation_bytes - self.choices.most_saved_bytes
-        return np.asarray(self.static_bytes[wide] + kept[wide] * held)
+        return np.asarray(self.static_bytes[wide] + kept[wide] * in_flight)
 
     def paid_s(self, price: Floats, in_flight_price: Floats, place: Ints) -> Floats:
         """Seconds that a layer's bytes cost at prices of a byte, less what its choices gain [n, *prices, vpp].
@@ -122,9 +122,11 @@ class Part:
         a chunk, each different one once. place [*prices, vpp] : which of these it is.
         """
         wide = (slice(None), *(None for _ in place.shape))
-        held = in_flight_price[:, place]
+        price_in_flight = in_flight_price[:, place]
         gained = self.choices.gained_s(in_flight_price)[:, place]
-        return np.asarray(price[..., None] * self.static_bytes[wide] + held * self.activation_bytes[wide] - gained)
+        return np.asarray(
+            price[..., None] * self.static_bytes[wide] + price_in_flight * self.activation_bytes[wide] - gained
+        )
 
 
 COSTS_OF_PARTS: Final = ("forward_s", "backward_s", "static_bytes", "activation_bytes", "tail_s")
@@ -148,9 +150,9 @@ def join(parts: Sequence[Part]) -> Part:
 @lru_cache(maxsize=1024)
 def choices_of(options: tuple[MemoryOption, ...], layer_class: int) -> Choices:
     """Of one problem's options those of a class, as choices of one candidate."""
-    mine, compete = [i for i, option in enumerate(options) if option.layer_class == layer_class], conflicts(options)
-    saved, extra = (tuple(getattr(options[i], name) for i in mine) for name in ("saved_bytes", "extra_backward_s"))
-    groups = rivals(len(mine), lambda a, b: mine[b] in compete[mine[a]])
+    of_class, compete = [i for i, option in enumerate(options) if option.layer_class == layer_class], conflicts(options)
+    saved, extra = (tuple(getattr(options[i], name) for i in of_class) for name in ("saved_bytes", "extra_backward_s"))
+    groups = rivals(len(of_class), lambda a, b: of_class[b] in compete[of_class[a]])
     most = np.array([_corners(saved, extra, groups)[-1][0]])
     saved_bytes, extra_s = (np.array(each, dtype=np.float64).reshape(-1, 1) for each in (saved, extra))
     return Choices(saved_bytes, extra_s, groups, most)
@@ -198,9 +200,9 @@ def _edges(options: tuple[MemoryOption, ...]) -> tuple[Floats, Floats, Ints]:
 def _corners(saved: tuple[float, ...], extra: tuple[float, ...], groups: tuple[Rivals, ...]) -> list[Point]:
     """Most shapes of a search share the bytes and the seconds of a layer's choices."""
 
-    def sums(some: Sequence[int]) -> list[Point]:
+    def sums(members: Sequence[int]) -> list[Point]:
         """Choices of one legal set, the cheapest a byte first, one after the other."""
-        useful = sorted((i for i in some if saved[i] > 0.0), key=lambda i: extra[i] / saved[i])
+        useful = sorted((i for i in members if saved[i] > 0.0), key=lambda i: extra[i] / saved[i])
         points = [(0.0, 0.0)]
         for i in useful:
             points.append((points[-1][0] + saved[i], points[-1][1] + extra[i]))
@@ -210,7 +212,7 @@ def _corners(saved: tuple[float, ...], extra: tuple[float, ...], groups: tuple[R
     for group in groups:
         apart: list[Point] = [(0.0, 0.0)]
         for sets in group.parts:
-            apart = _sum(apart, _hull([point for some in sets for point in sums(some)]))
+            apart = _sum(apart, _hull([point for members in sets for point in sums(members)]))
         if group.instead is not None:
             apart = _hull([*apart, (saved[group.instead], extra[group.instead])])
         total = _sum(total, apart)

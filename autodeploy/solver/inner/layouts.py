@@ -167,10 +167,10 @@ def moves(problem: InnerProblem, sizes: Ints) -> Ints:
     return np.asarray(near)
 
 
-def moved(sizes: Ints, some: Ints) -> Ints:
+def moved(sizes: Ints, moves: Ints) -> Ints:
     """The layouts [n, parts] after some moves [n, 3]."""
-    layouts = np.repeat(sizes[None, :], len(some), axis=0)
-    rows = np.arange(len(some))
-    layouts[rows, some[:, 0]] -= some[:, 2]
-    layouts[rows, some[:, 1]] += some[:, 2]
+    layouts = np.repeat(sizes[None, :], len(moves), axis=0)
+    rows = np.arange(len(moves))
+    layouts[rows, moves[:, 0]] -= moves[:, 2]
+    layouts[rows, moves[:, 1]] += moves[:, 2]
     return layouts

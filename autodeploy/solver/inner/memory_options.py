@@ -103,8 +103,8 @@ def _uniform_choices(labels: tuple[tuple[str, int, tuple[str, ...]], ...]) -> In
     clash = {(options[i].name, options[j].name) for i, rivals in enumerate(conflicts(options)) for j in rivals}
     sets: list[tuple[str, ...]] = [()]
     for name in sorted({option.name for option in options}):
-        sets += [(*some, name) for some in sets if not any((name, other) in clash for other in some)]
-    masks = np.array([[option.name in some for option in options] for some in sets], dtype=np.int64)
+        sets += [(*names, name) for names in sets if not any((name, other) in clash for other in names)]
+    masks = np.array([[option.name in names for option in options] for names in sets], dtype=np.int64)
     return masks[np.argsort(masks.sum(axis=1), kind="stable")]
 
 

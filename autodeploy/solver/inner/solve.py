@@ -344,7 +344,7 @@ def _by_stage(problem: InnerProblem, masks: Ints, layouts: Ints) -> tuple[Ints, 
 
 def _with_whole_layers(problem: InnerProblem, whole: list[int], layout: Ints, applied: Ints) -> Ints:
     """Options [n, pp, options] of stages with one chunk, whole layers recomputed instead on as many as don't fit."""
-    held, applied = _held(problem), applied.copy()
+    in_flight, applied = _held(problem), applied.copy()
     over = stage_bytes(problem, layout, applied) - problem.limit_bytes
     totals = over_chunks(layout)
     saved = np.array([option.saved_bytes for option in problem.options])
@@ -356,7 +356,7 @@ def _with_whole_layers(problem: InnerProblem, whole: list[int], layout: Ints, ap
             if option.layer_class == problem.options[number].layer_class and other != number
         ]
         kept = saved[number] - (applied[..., others] @ saved[others]) / np.maximum(layers, 1)
-        gain = np.maximum(kept * held, 1.0)
+        gain = np.maximum(kept * in_flight, 1.0)
         count = np.clip(np.ceil(over / gain), 0, layers).astype(np.int64)
         applied[..., number] = count
         applied[..., others] = np.minimum(applied[..., others], (layers - count)[..., None])
@@ -376,13 +376,13 @@ def _lightened(problem: InnerProblem, layout: Ints, applied: Ints) -> Ints:
     """
     if not len(layout):
         return applied
-    held = _held(problem)
+    in_flight = _held(problem)
     link = problem.host_link_bytes_per_s
     price = [max(o.extra_backward_s, o.swap_bytes / link) / max(o.saved_bytes, 1.0) for o in problem.options]
     spare = problem.limit_bytes - stage_bytes(problem, layout, applied)
     applied = applied.copy()
     for option in np.argsort(price, kind="stable")[::-1]:
-        each = np.maximum(problem.options[option].saved_bytes * held, 1.0)
+        each = np.maximum(problem.options[option].saved_bytes * in_flight, 1.0)
         less = np.minimum(np.floor(spare / each), applied[..., option]).astype(np.int64)
         applied[..., option] -= less
         spare -= less * each

@@ -189,17 +189,17 @@ class StageChoices:
 
         key = (stage, chunks)
         if key not in self._programs:
-            bare, held = self._without_options(chunks), self.moments[stage, :, 0]
+            bare, in_flight = self._without_options(chunks), self.moments[stage, :, 0]
             window = SwapWindow(
                 float(bare.forward_s[stage, 0]), float(bare.backward_s[stage, 0]), self.problem.host_link_bytes_per_s
             )
             self._programs[key] = StageProgram(
                 self.problem.options,
                 chunks[0],
-                float((bare.missing_bytes[stage] / np.maximum(held, 1e-30)).max()),
+                float((bare.missing_bytes[stage] / np.maximum(in_flight, 1e-30)).max()),
                 # A pair gives swaps a longer window than its passes have.
                 None if self.problem.pairs else window,
-                self.problem.host_bytes_per_device / max(float(held.max()), 1e-30),
+                self.problem.host_bytes_per_device / max(float(in_flight.max()), 1e-30),
                 self.hurry,
             )
         return self._programs[key]
@@ -309,7 +309,7 @@ def nested_sets(options: tuple[MemoryOption, ...], layer_class: int) -> tuple[tu
     ratio = {i: options[i].extra_backward_s / options[i].saved_bytes for i in of_class if options[i].saved_bytes > 0.0}
     dearest, choices = max(ratio.values(), default=0.0) or 1.0, choices_of(options, layer_class)
     sets = [[of_class[number] for number in choices.best(price * dearest)] for price in PRICES]
-    return tuple(dict.fromkeys(tuple(sorted(some, key=lambda i: (ratio[i], i))) for some in sets if some))
+    return tuple(dict.fromkeys(tuple(sorted(members, key=lambda i: (ratio[i], i))) for members in sets if members))
 
 
 def nested_frontier(

@@ -71,10 +71,10 @@ def quick_plan(
     plans = evaluator.timed(layout[ok], applied[ok])
     fastest: tuple[int, InnerPlan] | None = None
     order = np.argsort(plans.least_s, kind="stable")
-    for some in np.split(order, range(FIRST, len(order), BATCH)) if len(ok) else ():
-        if plans.least_s[some[0]] >= below_s or stop():
+    for batch in np.split(order, range(FIRST, len(order), BATCH)) if len(ok) else ():
+        if plans.least_s[batch[0]] >= below_s or stop():
             break
-        fastest = evaluator.fastest(plans, some, below_s) or fastest
+        fastest = evaluator.fastest(plans, batch, below_s) or fastest
         below_s = fastest[1].step_s if fastest else below_s
     if fastest is None:
         return None

@@ -46,9 +46,9 @@ def best_first(
     bound of everything meets the best plan within `gap`, or the budget ends. The gap of the result is
     the least bound against each plan.
     """
-    here, other = (CandidateSolver(request, together=True) for _ in range(2))
+    local, other = (CandidateSolver(request, together=True) for _ in range(2))
     with WorkerProcess(other, beside=beside, should_cancel=request.should_cancel) as worker:
-        open_ = CandidateBounds(request, here, worker)
+        open_ = CandidateBounds(request, local, worker)
         frontier = _searched(open_, request, prune=prune)
     frontier.cut(2 * request.top_k if keep is None else keep)
     # What was solved and is not kept may still be faster otherwise.

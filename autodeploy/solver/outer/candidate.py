@@ -358,13 +358,13 @@ class PlansAhead:
 
     def __init__(
         self,
-        here: CandidateSolver,
+        local: CandidateSolver,
         beside: WorkerProcess[CandidateSolver],
         how: Callable[[CandidatePlans], Quick] = CandidatePlans.quick,
         *,
         loaded: bool = False,
     ) -> None:
-        self._here, self._beside, self._how = here, beside, how
+        self._here, self._beside, self._how = local, beside, how
         self._begun: dict[int, Future[Quick]] = {}
         self._made: dict[int, Quick] = {}
         self._first = not loaded

@@ -85,13 +85,13 @@ class _Tuples:
         self.aside, self.finished = np.zeros((2, len(groups)), dtype=np.bool_)
         self.beside = np.arange(len(groups)) % 2 == 1
 
-    def least(self, some: npt.NDArray[np.bool_]) -> int | None:
+    def least(self, mask: npt.NDArray[np.bool_]) -> int | None:
         """The one with the least bound of some."""
-        return int(np.argmin(np.where(some, self.bound_s, np.inf))) if some.any() else None
+        return int(np.argmin(np.where(mask, self.bound_s, np.inf))) if mask.any() else None
 
-    def first(self, some: npt.NDArray[np.bool_], count: int) -> list[Ints]:
+    def first(self, mask: npt.NDArray[np.bool_], count: int) -> list[Ints]:
         """Candidates of those with the least bounds of some, the least first."""
-        places = np.flatnonzero(some)
+        places = np.flatnonzero(mask)
         return [self.rows[each] for each in places[np.argsort(self.bound_s[places], kind="stable")[:count]]]
 
     def ahead(self, number: int) -> list[Ints]:
@@ -123,10 +123,10 @@ class CandidateBounds:
     here, beside : who computes them; what each knows depends only on what it was asked.
     """
 
-    def __init__(self, request: SearchRequest, here: CandidateSolver, beside: WorkerProcess[CandidateSolver]) -> None:
+    def __init__(self, request: SearchRequest, local: CandidateSolver, beside: WorkerProcess[CandidateSolver]) -> None:
         self.request, self.candidates, self.outer = request, request.candidates, request.outer
         self.bounds_s, self.cancelled = request.swept.bound_s.copy(), request.cancelled
-        self.here, self.beside = here, beside
+        self.here, self.beside = local, beside
         self._rests_on = np.zeros(len(self.bounds_s), dtype=np.int8)
         self._solved_in_full: set[int] = set()
 
@@ -172,10 +172,10 @@ class CandidateBounds:
     def by_stages(self, high_s: float) -> int:
         """Raise all bounds below high_s by `outer_bounds_s`; how many candidates that leaves above it."""
         rows = np.flatnonzero(self.bounds_s < high_s)
-        for _, mine in self.request.by_context(rows):
+        for _, rows_of_context in self.request.by_context(rows):
             # What orders cost to make is shared by the candidates of a shape: each shape is one side's.
-            other = shapes_of(self.candidates.take(mine)) % 2 == 1
-            parts = [part for part in (mine[~other], mine[other]) if len(part)]
+            other = shapes_of(self.candidates.take(rows_of_context)) % 2 == 1
+            parts = [part for part in (rows_of_context[~other], rows_of_context[other]) if len(part)]
             asked = [(part, self.bounds_s[part], high_s) for part in parts]
             for part, bounds_s in zip(parts, self.shared(CandidateSolver.stage_bounds_s, asked), strict=True):
                 if bounds_s is not None:

@@ -47,7 +47,7 @@ def least_memory(request: SearchRequest) -> SearchState:
 
     The search ends when no open candidate could take less than the best by more than `gap`, or the budget ends.
     """
-    here, swept, outer = CandidateSolver(request), request.swept, request.outer
+    solver, swept, outer = CandidateSolver(request), request.swept, request.outer
     top_k, budget = request.top_k, request.budget
     frontier, bounds = SearchState(), _sweeps_bytes(request)
     order = np.lexsort((swept.repaired_s, bounds))
@@ -65,7 +65,7 @@ def least_memory(request: SearchRequest) -> SearchState:
             break
         is_bounded = bool(waiting) and waiting[0][0] <= unseen
         index = heapq.heappop(waiting)[2] if is_bounded else int(order[bounded])
-        plans = here.plans(index)
+        plans = solver.plans(index)
         if not is_bounded:
             bounded += 1
             bounds[index] = max(low, _relaxed_bytes(plans))
@@ -73,7 +73,7 @@ def least_memory(request: SearchRequest) -> SearchState:
                 heapq.heappush(waiting, (float(bounds[index]), float(swept.repaired_s[index]), index))
             continue
         frontier.solved += 1
-        solved = _least_plan(here, index, low, request.should_cancel)
+        solved = _least_plan(solver, index, low, request.should_cancel)
         if solved is not None:
             size = card_bytes(solved)
             if size < leanest.get(int(outer[index]), (math.inf,))[0]:
@@ -124,15 +124,15 @@ def _least_room(problem: InnerProblem) -> float:
 
 
 def _least_plan(
-    here: CandidateSolver, index: int, low_bytes: float, should_cancel: Callable[[], bool] | None
+    solver: CandidateSolver, index: int, low_bytes: float, should_cancel: Callable[[], bool] | None
 ) -> Solved | None:
     """A candidate's plan with least memory, with and without recomputing whole layers; None where none was found."""
-    plans, squeezed = here.plans(index), []
+    plans, squeezed = solver.plans(index), []
     less = (plans.context.limit_bytes - low_bytes) / (1.0 + plans.context.machine.fragmentation)
     for problem in reversed([*plans.problems()]):
         solution = _squeezed(problem, max(0.0, problem.limit_bytes - less), should_cancel)
         if solution is not None:
-            squeezed.append(here.solved(index, (problem, solution)))
+            squeezed.append(solver.solved(index, (problem, solution)))
     return min(squeezed, key=card_bytes, default=None)
 
 

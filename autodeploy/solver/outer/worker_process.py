@@ -140,7 +140,7 @@ class WorkerProcess(Generic[W]):
     def _fork(self) -> None:
         from multiprocessing import Pipe
 
-        here, there = Pipe()
+        parent_end, child_end = Pipe()
         parent = os.getpid()
         with warnings.catch_warnings():
             # A fork copies the calling thread alone. The copy computes and writes to its pipe: it needs no lock that
@@ -148,15 +148,15 @@ class WorkerProcess(Generic[W]):
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid:
-            there.close()
-            self._pid, self._pipe = pid, here
+            child_end.close()
+            self._pid, self._pipe = pid, parent_end
             return
         status = 1
         try:
-            here.close()
+            parent_end.close()
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for the answers
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self._serve(there, parent)
+            self._serve(child_end, parent)
             status = 0
         finally:
             os._exit(status)  # nothing of the first process is closed, flushed or written twice
@@ -195,10 +195,10 @@ def by_two(
     worker : as of `WorkerProcess`; what it knows is not pickled.
     """
     with WorkerProcess(worker, beside=beside and len(asked) > 1, should_cancel=should_cancel) as process:
-        there = [process.begin(method, each) for each in asked[1::2]]
+        remote = [process.begin(method, each) for each in asked[1::2]]
         answers: list[T | None] = [None] * len(asked)
         answers[::2] = [method(worker, each) for each in asked[::2]]
-        answers[1::2] = [each.result() for each in there]
+        answers[1::2] = [each.result() for each in remote]
     known = [each for each in answers if each is not None]
     return known if len(known) == len(asked) else None
 
