@@ -213,7 +213,7 @@ def recommendation_text(recommendation: Recommendation, lang: Language = "en") -
             f"{row.num_npus:,}",
             f"{row.tokens_per_s:,.0f}",
             "" if row.days is None else f"{row.days:.1f}",
-            f"{row.efficiency:.0%}",
+            f"{100.0 * row.efficiency:.0f} %",
             command_text(lang, "estimated" if row.estimated else "planned"),
         ]
         for row in recommendation.scaling

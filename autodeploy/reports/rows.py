@@ -96,10 +96,10 @@ def what_differs(strategy: Strategy, other: Strategy, lang: Language) -> str:
         return str(strategy.moe_dispatcher)
     recomputed = recompute_names(strategy.recompute)
     if recomputed != recompute_names(other.recompute):
-        return valued(lang, "recompute", "+".join(recomputed) or "-")
+        return valued(lang, "recompute", "+".join(recomputed) or report_text(lang, "none"))
     swapped = swap_names(strategy)
     if swapped != swap_names(other):
-        return valued(lang, "swap", "+".join(swapped) or "-")
+        return valued(lang, "swap", "+".join(swapped) or report_text(lang, "none"))
     both = {*strategy.features} & {*other.features}
     changed = [name for name in (*strategy.features, *other.features) if name not in both]
     if changed:

@@ -141,5 +141,5 @@ class CheckReport(Told):
     unmodelled: tuple[Text, ...] = ()
     assumptions: tuple[Text, ...] = ()
     contradictions: tuple[Text, ...] = ()
-    unknown_flags: tuple[str, ...] = ()
+    unknown_flags: tuple[Text, ...] = ()
     flags: dict[str, str] | None = None

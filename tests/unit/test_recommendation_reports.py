@@ -108,7 +108,7 @@ def test_the_fastest_is_told_only_where_it_is_another_plan() -> None:
     twin = found.fastest.model_copy(update={"strategy": factories.strategy(1, swap=()), "bets": ()})
     line = fastest_line(found.model_copy(update={"fastest": twin}), "en")
     assert line is not None
-    assert line.startswith("TP2 PP16 VPP2 EP32 DP24 (swap -) is 3.1 % faster on paper")
+    assert line.startswith("TP2 PP16 VPP2 EP32 DP24 (swap none) is 3.1 % faster on paper")
     slower = found.fastest.model_copy(update={"step_time_s": 2 * best.step_time_s})
     line = fastest_line(found.model_copy(update={"fastest": slower}), "en")
     assert line is not None

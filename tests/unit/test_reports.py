@@ -203,7 +203,7 @@ def test_a_single_axis_is_not_listed_with_and():
     [
         ({"micro_batch_size": 2}, "micro batch 2"),
         ({"moe_dispatcher": "allgather"}, "allgather"),
-        ({"swap": ()}, "swap -"),
+        ({"swap": ()}, "swap none"),
         ({"features": ("flash_attention", "grouped_gemm")}, "-overlap_grad_reduce"),
         ({"layers_per_stage": (4,) * 15 + (1,)}, "different placement of layers or memory"),
     ],
