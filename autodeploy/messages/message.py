@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PLAIN = (str, bool, int, float)
 KEY, VALUES, ENGLISH = "key", "values", "english"
 # Chinese has spaces beside Latin words only.
-_BETWEEN_HANZI = re.compile(r"(?<=[^\x00-\x7f]) (?=[^\x00-\x7f])")
+_BETWEEN_HANZI = re.compile(r"(?<=[\u3000-\u9fff]) (?=[\u3000-\u9fff])")
 
 
 class Message(str):

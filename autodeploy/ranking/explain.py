@@ -19,10 +19,12 @@ def degrees(plan: Plan) -> str:
     parts += [f"CP{s.cp}"] if s.cp > 1 else []
     parts += [f"EP{s.ep}"] if s.ep > 1 else []
     parts += [f"DP{s.dp}"]
-    if s.rl is not None:
-        experts = f" EP{s.rl.generation.ep}" if s.rl.generation.ep > 1 else ""
-        parts += [f"{s.rl.placement} with generation TP{s.rl.generation.tp}{experts}"]
-    return " ".join(parts)
+    layout = " ".join(parts)
+    if s.rl is None:
+        return layout
+    experts = f" EP{s.rl.generation.ep}" if s.rl.generation.ep > 1 else ""
+    generation = f"{s.rl.placement} TP{s.rl.generation.tp}{experts}"
+    return Message("ranking.and_generates", layout=layout, generation=generation)
 
 
 def explanation(plan: Plan, other: Plan | None) -> str:
