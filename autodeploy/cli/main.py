@@ -63,6 +63,8 @@ app.add_typer(keys.app, name="keys", help="Create, list and revoke API keys of t
 app.add_typer(audit.app, name="audit", help="List and prune the audit log.")
 app.add_typer(database.app, name="db", help="Upgrade, downgrade, prune, export and import the database.")
 
+SERVICES = (["serve"], ["worker"])  # they have processes of their own for searches
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -121,6 +123,11 @@ def run() -> None:
 
 def run_alone() -> NoReturn:
     """The same in a process that does nothing else."""
+    if sys.argv[1:2] in SERVICES and "--help" not in sys.argv:
+        from autodeploy.jobs.fork_server import start_early
+        from autodeploy.jobs.planning import PLANNER
+
+        start_early(PLANNER)
     try:
         run()
     except SystemExit as leaving:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from autodeploy.deadline import interrupted_here
 from autodeploy.errors import MemoryLimitError, SearchCancelled
 from autodeploy.jobs.execution import execute
+from autodeploy.jobs.fork_server import fork_server
 from autodeploy.jobs.memory_limit import is_worn, limit_memory
 from autodeploy.jobs.planning import load_planner
-from autodeploy.own_process import collect_seldom, use_one_thread
+from autodeploy.own_process import collect_seldom
 from autodeploy.store.database import Database
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 # A search takes every core it gets: whoever answers requests on this machine comes first, then what they wait for.
 NICENESS = 10
 CALL_NICENESS = 5
-IMPORTED_ONCE = (__name__, "autodeploy.services.calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,9 @@ def new_pool(planner: str, memory_bytes: int, niceness: int = NICENESS) -> Proce
     memory_bytes : most address space of the process.
     niceness : added to that of the parent.
     """
-    use_one_thread()
-    # An arena for each thread would count against the memory limit, used or not.
-    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*IMPORTED_ONCE, planner])
     return ProcessPoolExecutor(
         max_workers=1,
-        mp_context=context,
+        mp_context=fork_server(planner),
         initializer=prepare,
         initargs=(planner, memory_bytes, niceness),
     )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from api.server import address_of
+from autodeploy.cli import main
+from autodeploy.jobs import fork_server
 from autodeploy.settings import Settings
 from tests.support import plain_http
 
@@ -40,6 +42,24 @@ SPEC = {
 )
 def test_the_address_is_one_that_a_browser_here_can_open(host: str, prefix: str, address: str) -> None:
     assert address_of(Settings(host=host, path_prefix=prefix), 8000) == address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "started"), [(["serve"], True), (["worker", "--workers", "2"], True), (["serve", "--help"], False)]
+)
+def test_a_service_imports_the_planner_beside_all_else(
+    arguments: list[str], started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that does it is started before the command; of commands that search themselves there is none."""
+    done: list[str] = []
+    monkeypatch.setattr(fork_server.forkserver, "ensure_running", lambda: done.append("started"))
+    monkeypatch.setattr(main, "run", lambda: done.append("run"))
+    monkeypatch.setattr(main, "leave", lambda code: done.append(f"left {code}"))
+    for asked, expected in ((arguments, started), (["plan", "serve"], False)):
+        done.clear()
+        monkeypatch.setattr(sys, "argv", ["autodeploy", *asked])
+        main.run_alone()
+        assert done == ["started"] * expected + ["run", "left 0"]
 
 
 def test_a_started_server_is_ready(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ SHORT_S: dict[str, dict[str, float]] = {
     "autodeploy.client._transport": {"FIRST_PAUSE_S": 0.02},
     "autodeploy.jobs.bounded_loop": {"LOOK_S": 0.02, "REST_S": 0.2},
     "autodeploy.jobs.distributed": {"RESTART_PAUSE_S": 0.05, "STUCK_S": 0.2},
-    "autodeploy.jobs.procrastinate_queue": {"WATCH_END_S": 0.2},
+    "autodeploy.jobs.procrastinate_queue": {"GRACE_S": 0.3, "WATCH_END_S": 0.2},
     "autodeploy.jobs.reporter": {"TICK_S": 0.05},
     "autodeploy.jobs.webhook_sender": {"POLL_S": 0.05},
 }
