@@ -45,13 +45,13 @@ SCRIPTS = ("ML020", "ML022", "ML030", "ML031", "ML036", "ML043", "ML049", "ML062
 """Records of MindSpeed-LLM's README on 16 cards or more, the latest of each model."""
 SPECS = ("qwen3_235b_128", "llama2_70b_32", "deepseek_v3_cloudmatrix_384", "pangu_ultra_moe_718b_6144")
 DRAWN = "pangu_ultra_moe_718b_6144"
-HEAD = """# Plans against scripts, even layouts and the greedy
+HEAD = """# Search quality: plans, published scripts, even layouts and a greedy heuristic
 
-Seconds a step as this model predicts them, on the same cards with the same batch. *Script*: the published script's
-strategy. *Even*: even layers with full recompute, a plain start. *Greedy*: the plan's own degrees with the
-template layout that is best under the add-then-remove choice of memory options, which may differ between stages even
-where the target can't launch that. *Gap*: how much faster any
-strategy could be, at most. A star: does not fit the memory, by prediction. A dash: there is none.
+Predicted seconds per step on the same cards with the same batch. *Plan*: the fastest plan of the search. *Gap*: how
+much faster any strategy could be, at most (optimality gap). *Script*: the strategy of the published script. *Even*:
+evenly distributed layers with full recomputation. *Greedy*: the degrees of the plan with the best template layout
+under a greedy choice of memory options, which may differ between stages even where the target can't launch that.
+`*`: predicted not to fit in memory. `-`: not available.
 """
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.schema import KINDS, Document, Kind, ProfileDocument, Quantity, TierDocument
 
@@ -53,7 +53,7 @@ def unknown_path_hint(table: Iterable[str], path: str) -> str:
     leaf = path.rsplit(".", 1)[-1]
     same_leaf = [candidate for candidate in known if candidate.rsplit(".", 1)[-1] == leaf]
     close = get_close_matches(path, known, n=3, cutoff=0.5) or same_leaf[:3]
-    return Message("common.did_you_mean", names=" or ".join(close)) if close else ""
+    return Message("common.did_you_mean", names=joined(close, "or")) if close else ""
 
 
 def json_pointer(parts: Iterable[Any]) -> str:

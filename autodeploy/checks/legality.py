@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.checks.flag_rules import broken_flag_rules, flag_rules
 from autodeploy.errors import SpecError
-from autodeploy.messages import Message
+from autodeploy.messages import Message, joined
 from autodeploy.specs.check import BrokenRule
 from autodeploy.stack.releases import release_of, releases
 from autodeploy.strategies.rules import load_rules
@@ -51,7 +51,7 @@ def refuse_unknown_rules(allowed: Iterable[str], path: str = "/limits/allow_rule
         if name not in known:
             close = get_close_matches(name, known, n=3, cutoff=0.4)
             see = Message("common.see", source="docs/reference/legality_rules.md")
-            hint = Message("common.did_you_mean", names=" or ".join(close)) if close else see
+            hint = Message("common.did_you_mean", names=joined(close, "or")) if close else see
             raise SpecError(Message("field_fault.is_invalid", value=repr(name[:100])), path=path, hint=hint)
 
 

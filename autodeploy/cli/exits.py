@@ -47,7 +47,8 @@ def report_error(error: Exception, lang: Language = "en") -> int:
         _tell(report_text(lang, "unfinished", status=text_of(lang, "page.status.cancelled")), error.hint, lang)
         return SERVICE_ERROR
     if isinstance(error, OSError) and error.filename is not None:
-        _tell_fields([("", Message("common.cannot_be_read", file=error.filename, reason=os_fault(error)), "")], lang)
+        message = Message("common.cannot_be_read", file=error.filename, reason=os_fault(error))
+        _tell_fields([("", message, Message("common.check_path"))], lang)
         return BAD_INPUT
     if isinstance(error, AutoDeployError):
         _tell(report_text(lang, "error") + in_language(str(error), lang), error.hint, lang)

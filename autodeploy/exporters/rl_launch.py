@@ -13,7 +13,7 @@ from autodeploy.messages import Message, joined
 from autodeploy.specs.presets import preset_of
 from autodeploy.specs.rl_facts import RlFacts, facts_of
 from autodeploy.specs.spec import Spec
-from autodeploy.stack.frameworks import launchers, title_of
+from autodeploy.stack.frameworks import FRAMEWORKS, launchers, title_of
 from autodeploy.stack.launch_rules import broken_rules
 
 if TYPE_CHECKING:
@@ -67,10 +67,11 @@ def rl_launch(
     spec = Spec.model_validate(plan_set.search.spec)
     rl, layout, title = spec.training.rl, plan.strategy.rl, title_of(target)
     if rl is None or layout is None:
+        others = [name for name in launchers() if not FRAMEWORKS[name].post_trains]
         raise UnsupportedError(
             Message("common.needs", one=title, other="training.kind: rl_post_training"),
             path="/to",
-            hint=Message("exporters.export_to", names=joined(launchers(), "or")),
+            hint=Message("exporters.export_to", names=joined(others, "or")),
         )
     given = arguments(release_of_spec(spec, target))
     note_doubts(given, spec)

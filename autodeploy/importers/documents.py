@@ -47,7 +47,8 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
             content = stream.read(max_bytes + 1)
 
     except OSError as error:
-        raise SpecError(Message("common.cannot_be_read", file=path, reason=os_fault(error))) from error
+        message = Message("common.cannot_be_read", file=path, reason=os_fault(error))
+        raise SpecError(message, hint=Message("common.check_path")) from error
     if len(content) > max_bytes:
         raise SpecError(Message("common.is_larger_than_bytes", file=path.name, limit=max_bytes))
     try:

@@ -41,7 +41,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     close = list(dict.fromkeys((*begun, *get_close_matches(name, known, n=3, cutoff=0.6))))[:3]
     if close:
         return Message("common.did_you_mean", names=joined(close, "or"))
-    return Message("common.one_of", names=", ".join(known)) if len(known) <= 20 else ""
+    return Message("common.one_of", names=", ".join(known)) if 0 < len(known) <= 20 else ""
 
 
 def _fields_at(model: type[BaseModel] | None, location: tuple[int | str, ...]) -> list[str]:
@@ -66,7 +66,12 @@ def _nested_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-_AMOUNTS = {"seq_length": "4096, 4k", "global_batch_size": "512, 4k", "tokens": "1e12, 1T", "num_npus": "128, 16 nodes"}
+_AMOUNTS = {
+    "seq_length": ("4096", "4k"),
+    "global_batch_size": ("512", "4k"),
+    "tokens": ("1e12", "1T"),
+    "num_npus": ("128", "16 nodes"),
+}
 _NO_NUMBER = ("int_type", "int_parsing", "float_type", "float_parsing")
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]*)?(e[-+]?[0-9]+)?")
 _QUOTED = {"int_type": _NUMBER, "float_type": _NUMBER, "bool_type": re.compile("true|false")}
@@ -84,8 +89,10 @@ def _unquoted(item: ErrorDetails) -> str:
 
 def _amount_of(item: ErrorDetails, location: tuple[int | str, ...]) -> str:
     """How an amount may be written, where it is no number."""
-    example = _AMOUNTS.get(str(location[-1])) if location else None
-    return Message("common.such_as", example=example) if example and item["type"] in _NO_NUMBER else ""
+    examples = _AMOUNTS.get(str(location[-1])) if location else None
+    if examples is None or item["type"] not in _NO_NUMBER:
+        return ""
+    return Message("common.such_as", example=joined(examples, "or"))
 
 
 def _location(item: ErrorDetails) -> tuple[int | str, ...]:

@@ -9,7 +9,7 @@ import pytest
 from api.ui.new_search_form import sections, spec_document
 from api.ui.views import pasted_document
 from autodeploy.errors import SpecError
-from autodeploy.importers.amounts import card_count, token_amount, whole_amount
+from autodeploy.importers.amounts import card_count, token_amount, whole_amount, with_read_amounts
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.messages import in_language
 
@@ -121,3 +121,10 @@ def test_nodes_of_a_pasted_spec_hold_on_the_chosen_cluster() -> None:
     assert read_spec_document(pasted) == spec_of()
     pasted, _ = pasted_document(text, {"cluster": "ascend-800t-a2", "num_npus": "8"})
     assert read_spec_document(pasted).cluster.num_npus == 8
+
+
+def test_phases_of_a_run_are_written_as_people_do() -> None:
+    phases: list[Any] = [{"tokens": "1T", "seq_length": "32k"}, "x"]
+    read = with_read_amounts({"run": {"phases": phases}})
+    assert read["run"]["phases"] == [{"tokens": 1e12, "seq_length": 32 * 1024}, "x"]
+    assert phases[0]["tokens"] == "1T"

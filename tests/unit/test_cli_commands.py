@@ -511,3 +511,29 @@ def test_the_log_of_a_server_follows(command, monkeypatch, option, level):
     monkeypatch.setattr("api.server.serve", lambda settings, **_: started.append(settings))
     assert command("serve", option)[0] == 0
     assert started[0].log_level == level
+
+
+def test_a_file_of_no_plan_set_is_refused_field_by_field(command, spec_path, tmp_path):
+    plans = tmp_path / "plans.json"
+    plans.write_text('{"id": "a"}', encoding="utf-8")
+    code, _, said = command("probe", spec_path, "-o", str(tmp_path / "probe.py"), "--plans", str(plans))
+    assert code == 2
+    assert "/plans/status: 'status' is required" in said
+    assert "one of \n" not in said
+
+
+def test_an_overlay_that_cannot_be_read_is_refused_before_any_record(command, tmp_path):
+    records = tmp_path / "runs.jsonl"
+    records.write_text('{"id": "a"}\n', encoding="utf-8")
+    code, _, said = command("validate", str(records), "--profile-overlay", str(tmp_path / "none.yaml"))
+    assert code == 2
+    assert "none.yaml" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "example"), [("--min-mfu", "35%"), ("--max-memory", "95%"), ("--max-slowdown", "5%")]
+)
+def test_hints_of_limits_are_of_the_limit(command, spec_path, option, example):
+    code, _, said = command("check", spec_path, option, "lots")
+    assert code == 2
+    assert f"such as {example}" in said

@@ -22,6 +22,10 @@ class Document(BaseModel, strict=True):
     share: Annotated[float, Field(allow_inf_nan=False)] = 0.0
 
 
+class Closed(BaseModel, extra="forbid"):
+    days: float = 1.0
+
+
 class Sent(BaseModel):
     days: float = 1.0
     cards: int = 1
@@ -75,3 +79,14 @@ def test_unions_are_told_in_chinese() -> None:
     (fault,) = field_errors(raised.value)
     assert in_language(fault.message, "zh") == "取值 'high' 无效"
     assert in_language(fault.hint, "zh").endswith("或一个数字")
+
+
+def test_a_list_with_a_wrong_entry_is_not_too_short_as_well() -> None:
+    assert told({"pairs": (1, "x")}) == [("/pairs/1", "'x' is not a whole number", "")]
+
+
+def test_an_unknown_key_without_a_close_one_is_to_be_left_out() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Closed.model_validate({"foo": 1})
+    (fault,) = field_errors(raised.value)
+    assert (fault.path, fault.message, fault.hint) == ("/foo", "unknown key 'foo'", "leave it out")

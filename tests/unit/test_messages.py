@@ -269,3 +269,11 @@ def test_a_document_for_writers_of_plain_text_says_messages_in_english() -> None
     assert found == {"doubts": [str(message)], "nested": {"said": [str(message), 1]}}
     assert type(found["doubts"][0]) is str
     assert str(message) in yaml_text({"doubts": [message]})
+
+
+def test_lists_of_three_have_one_conjunction() -> None:
+    assert joined(("a", "b", "c"), "or") == "a, b or c"
+    assert joined(("a", "b"), "and") == "a and b"
+    assert joined(("a",), "or") == "a"
+    assert joined((), "comma") == ""
+    assert in_language(joined(("a", "b", "c"), "or"), "zh") == "a、b 或 c"
