@@ -1,5 +1,7 @@
 """Bytecode for all that this project imports, and its compiled loops, by using it once: what a first start would do.
 
+`warm_up.py loops` and `warm_up.py modules` do one of both.
+
 pip would compile ten times as many files. Without bytecode every start compiles a thousand files where
 PYTHONDONTWRITEBYTECODE is set, as in many containers.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
+import sys
 
 ROOMS = ("cost_models", "hardware_profiles", "autodeploy", "api")
 # Between them these run through every loop that most searches run through.
@@ -44,5 +47,7 @@ def compile_loops() -> None:
 
 
 if __name__ == "__main__":
-    import_all()
-    compile_loops()
+    if sys.argv[1:] != ["loops"]:
+        import_all()
+    if sys.argv[1:] != ["modules"]:
+        compile_loops()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import re
 import tomllib
@@ -37,8 +38,8 @@ MACHINE_PATH = re.compile(
 OUTSIDE_NOTES = re.compile(r"\.\./" + r"shared\b")
 
 
-def load_file_sizes() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("file_sizes", ROOT / ".ci" / "file_sizes.py")
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -46,7 +47,7 @@ def load_file_sizes() -> ModuleType:
     return module
 
 
-file_sizes = load_file_sizes()
+file_sizes, runtime_lock = tool("file_sizes"), tool("runtime_lock")
 
 
 def offending_lines(pattern: re.Pattern[str]) -> list[str]:
@@ -119,6 +120,30 @@ def test_machine_path_leaves_other_paths_alone(text):
 def test_every_locked_package_is_hashed():
     without_hash = [name for name, (_, hashes) in locked().items() if not hashes]
     assert without_hash == []
+
+
+@pytest.mark.parametrize("part", ["all", "runtime"])
+def test_the_lock_names_all_that_its_packages_need(part):
+    """pip is told to install what is named and nothing else."""
+    lock = LOCK.read_text(encoding="utf-8")
+    if part == "runtime":
+        lock = runtime_lock.part_of(lock, runtime_lock.runtime_names())
+    named = {canonicalize_name(name) for name in runtime_lock.locked_blocks(lock)}
+    needed = {name: importlib.metadata.requires(name) or [] for name in named if is_installed(name)}
+    assert len(needed) > 30
+    unnamed = {
+        (name, other.name)
+        for name, lines in needed.items()
+        for other in map(Requirement, lines)
+        if other.marker is None or other.marker.evaluate({"extra": ""})
+        if canonicalize_name(other.name) not in named
+    }
+    assert unnamed == set()
+
+
+def is_installed(name: str) -> bool:
+    """A few packages of the lock are for other systems."""
+    return any(importlib.metadata.distributions(name=name))
 
 
 def test_lock_has_no_address():
