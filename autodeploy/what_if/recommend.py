@@ -90,7 +90,6 @@ def recommend_with_plans(
         message = Message(
             "what_if.cards_train_tokens_in_of_days",
             cards=chosen,
-            tokens=tokens,
             days=table.days_of(chosen, tokens),
             limit=days,
         )

@@ -104,8 +104,8 @@ def test_hardware_is_turned_and_both_steps_are_drawn(chromium_browser: Browser, 
         assert answered.value.ok
         expect(page.get_by_label("Usable HBM (GiB)")).to_have_value("30.5")
         with page.expect_response("**/v1/estimates") as answered:
-            page.get_by_label("Link: between nodes (GB/s a card)").fill("5")
-            page.get_by_label("Link: between nodes (GB/s a card)").press("Tab")
+            page.get_by_label("Link: between nodes (GB/s per card)").fill("5")
+            page.get_by_label("Link: between nodes (GB/s per card)").press("Tab")
         sent = answered.value.request.post_data_json
         assert sent["cluster"]["device"] == "910B4"
         assert sent["cluster"]["overrides"] == {"scale_out.gb_per_s_per_npu": 5}

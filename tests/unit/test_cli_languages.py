@@ -151,7 +151,7 @@ def test_reports_of_the_other_commands_are_in_chinese() -> None:
         num_npus=64,
         plan=plan,
         scaling=(CardCount(num_npus=64, tokens_per_s=1e6, efficiency=1.0, days=11.6),),
-        message=Message("what_if.cards_train_tokens_in_of_days", cards=64, tokens=1e12, days=11.6, limit=30.0),
+        message=Message("what_if.cards_train_tokens_in_of_days", cards=64, days=11.6, limit=30.0),
         spec={},
         engine_version="1",
     )
@@ -160,7 +160,7 @@ def test_reports_of_the_other_commands_are_in_chinese() -> None:
     ablated = AblationReport(rows=rows, engine_version="1")
     for text, said in (
         (improve_text(report, "zh"), "无重计算：添加 --micro-batch-size 2；去掉 --recompute-method"),
-        (recommendation_text(found, "zh"), "64 卡可在 11.6 天内训练 1e+12 个 token（期限 30 天）"),
+        (recommendation_text(found, "zh"), "64 卡可在 11.6 天内完成训练（期限 30 天）"),
         (ablation_text(ablated, "zh"), "逐个单独开启"),
         (published_text(AblationReport(rows=(), engine_version="1"), "zh"), "0 个数值中 0 个在容差之内"),
     ):

@@ -220,7 +220,7 @@ def test_the_real_planner_meets_the_deadline_and_fewer_cards_do_not() -> None:
     assert (days[before] or 0.0) > 60.0, "the next smaller number was looked at"
     assert found.scaling[0].efficiency == 1.0
     text = recommendation_text(found)
-    assert f"{found.num_npus:,} cards train 1e+12 tokens" in text
+    assert f"{found.num_npus:,} cards meet the 60-day deadline: " in text
 
 
 def test_a_deadline_that_none_meets_is_a_result() -> None:
