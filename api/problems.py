@@ -28,7 +28,7 @@ from autodeploy.errors import (
     UnknownCallerError,
     UnsupportedError,
 )
-from autodeploy.messages import Message, Section, in_language, keyed
+from autodeploy.messages import Message, Section, in_language, joined, keyed
 from autodeploy.messages.field_faults import fault_of, limits_of
 from autodeploy.messages.message import ENGLISH
 from autodeploy.specs.validation import pointer
@@ -166,9 +166,11 @@ def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
         where, *rest = item["loc"]
         path = pointer(rest) if where == "body" else "/".join(str(part) for part in rest)
         message, hint = fault_of(item)
+        hint = hint or limits_of(item)
         if where != "body":
-            hint = Message("api.in_the", where=where)
-        fields.append(FieldError(path, message, hint or limits_of(item)))
+            place = Message("api.in_the", where=where)
+            hint = joined((hint, place), "semicolon") if hint else place
+        fields.append(FieldError(path, message, hint))
     detail = str(SpecError(errors=tuple(fields)))
     return problem_response(request, 422, "invalid-request", detail, errors=fields)
 
@@ -202,4 +204,4 @@ def on_database_error(request: Request, error: Exception) -> JSONResponse:
 
 def on_unexpected(request: Request, error: Exception) -> JSONResponse:
     """A bug: the log has its trace under the request's id."""
-    return problem_response(request, 500, "internal", "this is a bug; the log has more under the request id")
+    return problem_response(request, 500, "internal", Message("api.this_is_a_bug"))

@@ -51,7 +51,8 @@ class AutoDeployError(Exception):
 
 
 def _all_of(errors: Iterable[FieldError]) -> str:
-    return joined([Message("common.place", place=e.path, message=e.message) for e in errors], "semicolon")
+    told = (Message("common.place", place=e.path, message=e.message) if e.path else e.message for e in errors)
+    return joined(told, "semicolon")
 
 
 class SpecError(AutoDeployError):

@@ -23,7 +23,7 @@ _QUOTING: dict[str, str] = {
     "string_type": "is_no_text",
     "finite_number": "is_not_finite",
     "bool_type": "is_neither_true_nor_false",
-    "literal_error": "is_invalid",
+    **dict.fromkeys(("literal_error", "string_pattern_mismatch"), "is_invalid"),
 }
 _WANTED = {"is_no_whole_number": "a_whole_number", "is_no_number": "a_number"}
 # Of the key itself, by the type of a complaint.
@@ -68,6 +68,8 @@ def limits_of(item: Mapping[str, Any]) -> str:
     context = item.get("ctx") or {}
     if item["type"] == "literal_error":
         return one_of((context["expected"],))
+    if item["type"] == "string_pattern_mismatch":
+        return Message("field_fault.matching", pattern=context["pattern"])
     broken = [
         Message(f"field_fault.{word}", bound=_short(context[key])) for key, word in _LIMITS.items() if key in context
     ]

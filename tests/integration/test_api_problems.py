@@ -215,3 +215,22 @@ async def test_a_pasted_configuration_of_an_unknown_architecture_is_doubted(clie
         "/model/tie_word_embeddings = False：缺少 tie_word_embeddings",
         "some_new_key：未知，请确认其不影响预测",
     ]
+
+
+@pytest.mark.parametrize(
+    ("query", "lang", "detail", "hint"),
+    [
+        ("limit=0", "en", "'0' is too small", "at least 1; in the query"),
+        ("limit=0", "zh", "'0' 太小", "至少 1；位于 query"),
+        ("status=x", "zh", "取值 'x' 无效", "或 'failed'；位于 query"),
+        ("after=x", "zh", "取值 'x' 无效", "须匹配 ^srch_[0-9a-z]{1,40}$；位于 query"),
+        ("limit=x", "zh", "'x' 不是整数", "位于 query"),
+    ],
+)
+async def test_a_parameter_says_what_it_may_be(
+    client: httpx.AsyncClient, query: str, lang: str, detail: str, hint: str
+) -> None:
+    response = await client.get(f"/v1/searches?{query}", headers={"Accept-Language": lang})
+    (error,) = assert_problem(response, 422, "invalid-request")["errors"]
+    assert error["detail"] == detail
+    assert error["hint"].endswith(hint)
