@@ -51,6 +51,7 @@ def test_each_change_is_one_and_stays_a_strategy() -> None:
     assert {"rl.placement", "rl.generation.mode", "rl.generation.tp", "rl.offload"} <= kinds
     for each in found:
         assert each.strategy.rl is not None
+        assert each.strategy.rl != strategy.rl
         again = type(each.strategy.rl).model_validate(each.strategy.rl.model_dump())  # no change contradicts itself
         assert again == each.strategy.rl
         assert each.strategy.model_copy(update={"rl": strategy.rl}) == strategy

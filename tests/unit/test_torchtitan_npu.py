@@ -245,7 +245,9 @@ def test_the_search_tries_tensor_parallelism_and_copies_of_all_shards() -> None:
     assert {each.strategy.tp for each in found.plans} == {2}
     assert {each.strategy.dp_replicate for each in found.plans} <= {2, 4}
     written = tomllib.loads(export(found, found.plans[0], TARGET).text)["parallelism"]
-    assert written["data_parallel_replicate_degree"] == found.plans[0].strategy.dp_replicate
+    copies = found.plans[0].strategy.dp_replicate
+    assert written["data_parallel_replicate_degree"] == copies
+    assert written["data_parallel_shard_degree"] * copies * written["tensor_parallel_degree"] == 32
 
 
 @pytest.mark.parametrize(
