@@ -33,8 +33,8 @@ Devices = Literal["all", "generation", "training"]
 # What a device does with its memory around generation, before and after it, in the order of a step.
 BEFORE_GENERATION = ("onload_generation",)
 AFTER_GENERATION = ("offload_generation", "onload_training")
-LAST = ("offload_training",)
-MOVES = (*BEFORE_GENERATION, *AFTER_GENERATION, *LAST)
+AFTER_TRAINING = ("offload_training",)
+MOVES = (*BEFORE_GENERATION, *AFTER_GENERATION, *AFTER_TRAINING)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def colocated(
             ("generation", np.asarray(generation_s, dtype=np.float64), "all"),
             *moving(AFTER_GENERATION),
             *((name, np.asarray(seconds, dtype=np.float64), "all") for name, seconds in training.items()),
-            *moving(LAST),
+            *moving(AFTER_TRAINING),
         ]
     )
     return Step(phases, end, np.asarray(samples + np.asarray(kept_samples, dtype=np.float64)), np.zeros_like(end))

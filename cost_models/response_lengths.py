@@ -235,11 +235,11 @@ def likeness(lengths: Lengths, correlation: float, together: int) -> Likeness:
     return Likeness(variance, covariance, independent, clustered, np.asarray(follows), missing)
 
 
-MANY = np.exp2(np.arange(0.0, 24.25, 0.25))
-LARGEST = np.array([n * float(np.exp(LOG_DENSITY + (n - 1.0) * LOG_CDF) @ NORMAL) for n in MANY.tolist()])
+COUNTS = np.exp2(np.arange(0.0, 24.25, 0.25))
+LARGEST = np.array([n * float(np.exp(LOG_DENSITY + (n - 1.0) * LOG_CDF) @ NORMAL) for n in COUNTS.tolist()])
 LARGEST[0] = 0.0
 
 
 def largest_normal(count: Number) -> Floats:
     """Expected largest of so many independent standard normal variables [...]; 0 of one."""
-    return np.asarray(np.interp(np.log2(np.maximum(count, 1.0)), np.log2(MANY), LARGEST))
+    return np.asarray(np.interp(np.log2(np.maximum(count, 1.0)), np.log2(COUNTS), LARGEST))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from docs.shipped_calibration.realised import Gain
 
 PAGE = Path(__file__).resolve().parent / "backtest.md"
-MANY = 5  # strategies of a group from which the order of all is told
+ENOUGH_STRATEGIES = 5  # strategies of a group from which the order of all is told
 
 HEADING = """# Strategies chosen, held against measured runs
 
@@ -102,7 +102,7 @@ def _fastest(each: Backtest) -> str:
 
 
 def _orders(found: Sequence[Backtest]) -> str:
-    large = [each for each in found if len(each.choices) >= MANY]
+    large = [each for each in found if len(each.choices) >= ENOUGH_STRATEGIES]
     rows = [[e.group.name, len(e.choices), f"{e.tau('neutral'):.2f}", f"{e.tau('averse'):.2f}"] for e in large]
     titles = ["Group", "strategies", "Kendall's tau, neutral", "averse"]
     return "## Order of all strategies\n\n" + table(titles, rows)

@@ -40,7 +40,7 @@ DOCS = Path(__file__).resolve().parent
 PAGE = "generation_accuracy.md"
 SYSTEMS = {"nvidia-h100": "H100", "ascend-800t-a2": "800T A2", "cloudmatrix-384": "A3"}
 FILES_OF, LENGTHS_OF, REPORTED = SYSTEMS
-WORST = 12
+WORST_SHOWN = 12
 TITLES = ("set", "measurements", "median", "90th percentile", "mean", "bias")
 # Printed beside predictions and fitted by nothing: vllm-ascend's tutorial of Kimi-K2-Thinking, 16 dies of A3.
 TUTORIAL = {1: 57.7, 2: 60.3, 4: 70.0, 8: 87.4}
@@ -229,7 +229,7 @@ def _inside(record: GenerationRecord, row: object) -> bool:
 
 def _worst(records: Sequence[GenerationRecord]) -> str:
     residuals = residuals_as_shipped(records)
-    far = sorted(range(len(records)), key=lambda place: -abs(float(np.expm1(-residuals[place]))))[:WORST]
+    far = sorted(range(len(records)), key=lambda place: -abs(float(np.expm1(-residuals[place]))))[:WORST_SHOWN]
     rows = []
     for place in far:
         record, layout = records[place], records[place].generation

@@ -70,7 +70,7 @@ class Planned:
         others = tuple(replace(each, limit_bytes=limit) for each in there.alternatives)
         there = replace(there, limit_bytes=limit, alternatives=others)
         found = swept_tree(self._tree, there)
-        fits = np.flatnonzero(np.isfinite(found.sweep.repaired_s))
+        fits = np.flatnonzero(np.isfinite(found.sweep.after_recompute_s))
         candidates, contexts = self._tree.candidates().take(fits), closed(there)
         searched = Searched(
             candidates,

@@ -41,7 +41,7 @@ FROM_EXAMPLES: Final = (
     "qwen3_235b_128",
     "pangu_ultra_moe_718b_6144",
 )
-FAR, MOST_FAR, AT_AN_END = 0.05, 0.20, 0.03
+LARGE_REGRET, MAX_SHARE_FAR, ERROR_AT_AN_END = 0.05, 0.20, 0.03
 INFLUENTIAL: Final = 5
 RANKINGS: Final = ("recommended", "fastest on paper")
 NORMAL: Final = NormalDist()
@@ -129,9 +129,9 @@ def page(found: Iterable[dict[str, Any]]) -> str:
                     each["name"] if place == 0 else "",
                     f"{ranking}: {each['plans'][place]}",
                     f"{each['p_fits'][place]:.0%}",
-                    f"{(over > FAR).mean():.1%}",
+                    f"{(over > LARGE_REGRET).mean():.1%}",
                     f"{np.median(over):.1%}",
-                    f"{(with_memory > FAR).mean():.1%}",
+                    f"{(with_memory > LARGE_REGRET).mean():.1%}",
                     f"{(with_memory >= LOST).mean():.1%}",
                     f"{worst[place]:.1%}",
                     number,
@@ -141,14 +141,14 @@ def page(found: Iterable[dict[str, Any]]) -> str:
         "Spec",
         "Plan",
         "P(fits)",
-        f"> {FAR:.0%} behind",
+        f"> {LARGE_REGRET:.0%} behind",
         "median regret",
-        f"> {FAR:.0%} behind, memory known",
+        f"> {LARGE_REGRET:.0%} behind, memory known",
         "does not fit",
         "worst at an end",
         "number",
     )
-    heading = HEADING.format(draws=len(found[0]["draws"]), most=MOST_FAR, far=FAR, end=AT_AN_END)
+    heading = HEADING.format(draws=len(found[0]["draws"]), most=MAX_SHARE_FAR, far=LARGE_REGRET, end=ERROR_AT_AN_END)
     return "\n".join([heading, table(head, rows), "", *_summary(found), ""])
 
 
@@ -156,16 +156,16 @@ def _summary(found: list[dict[str, Any]]) -> list[str]:
     lines = []
     for place, ranking in enumerate(RANKINGS):
         far, known = (
-            [float((np.array(each[kind])[:, place] > FAR).mean()) for each in found]
+            [float((np.array(each[kind])[:, place] > LARGE_REGRET).mean()) for each in found]
             for kind in ("draws", "memory_known")
         )
         ends = [max(values[place] for values in each["ends"].values()) for each in found]
-        held_far, held_known = (sum(share <= MOST_FAR for share in shares) for shares in (far, known))
-        held_ends = sum(end <= AT_AN_END for end in ends)
+        held_far, held_known = (sum(share <= MAX_SHARE_FAR for share in shares) for shares in (far, known))
+        held_ends = sum(end <= ERROR_AT_AN_END for end in ends)
         lines.append(
-            f"- {ranking}: far behind in at most {MOST_FAR:.0%} of the draws in {held_far} of {len(found)} specs "
+            f"- {ranking}: far behind in at most {MAX_SHARE_FAR:.0%} of the draws in {held_far} of {len(found)} specs "
             f"(worst {max(far):.1%}), with memory known in {held_known} (worst {max(known):.1%}); "
-            f"at most {AT_AN_END:.0%} at the ends in {held_ends}."
+            f"at most {ERROR_AT_AN_END:.0%} at the ends in {held_ends}."
         )
     return lines
 
@@ -190,7 +190,7 @@ def main() -> None:
             if asked.results is not None:
                 with asked.results.open("a", encoding="utf-8") as kept:
                     kept.write(line + "\n")
-            far = [round(float((np.array(each["draws"])[:, place] > FAR).mean()), 4) for place in (0, 1)]
+            far = [round(float((np.array(each["draws"])[:, place] > LARGE_REGRET).mean()), 4) for place in (0, 1)]
             sys.stdout.write(
                 json.dumps({"spec": each["name"], "far_behind": dict(zip(RANKINGS, far, strict=True))}) + "\n"
             )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.reports.profiler_parts import ComparedPart
     from autodeploy.services import ClusterView, ReestimatedPlan, RunPage, RunView
 
-NEAR = 0.10
+SMALL_ERROR = 0.10
 SHOWN_FACTORS = 3
 SHOWN_SEARCHES = 5
 
@@ -108,7 +108,7 @@ def own_points(runs: Sequence[RunView], group: str) -> list[Point]:
 def group_row(name: str, points: Sequence[Point]) -> GroupRow:
     """Mean absolute error of predicted throughput or memory, and the share of runs that are near."""
     errors = [abs(point.predicted / point.measured - 1.0) for point in points]
-    near = sum(error <= NEAR for error in errors)
+    near = sum(error <= SMALL_ERROR for error in errors)
     return GroupRow(name, len(errors), sum(errors) / len(errors), near / len(errors))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from api.ui.views import Views
     from autodeploy.services import PlanView
 
-AROUND = 1  # lines that are equal, shown around one that differs
+CONTEXT_LINES = 1  # lines that are equal, shown around one that differs
 _KINDS: dict[str, Literal["added", "removed", "skipped"]] = {"+": "added", "-": "removed", "@": "skipped"}
 
 
@@ -61,7 +61,9 @@ def difference(before: str, after: str) -> list[DiffLine]:
         [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         for text in (before, after)
     )
-    marked = list(difflib.unified_diff(ours, theirs, n=AROUND, lineterm=""))[2:]  # without the names of the files
+    marked = list(difflib.unified_diff(ours, theirs, n=CONTEXT_LINES, lineterm=""))[
+        2:
+    ]  # without the names of the files
     lines = [DiffLine(_KINDS.get(line[:1], "same"), line[1:]) for line in marked]
     return [DiffLine("skipped", "") if line.kind == "skipped" else line for line in lines]
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 PAGE_LENGTH = 50
 # What a field beside a pasted text can say.
-BESIDE = {
+FIELD_HINTS = {
     "/cluster/profile": Message("api.choose_cluster_beside_text"),
     "/cluster/num_npus": Message("api.give_cards_beside_text_such_as_128_or"),
 }
@@ -386,7 +386,7 @@ def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any
 
 def _in_words_of_the_page(error: FieldError) -> FieldError:
     """A complaint about what stands in a field beside the text, where the command line would name its options."""
-    hint = BESIDE.get(error.path) if error.hint.startswith("--") else None
+    hint = FIELD_HINTS.get(error.path) if error.hint.startswith("--") else None
     return error if hint is None else replace(error, hint=hint)
 
 

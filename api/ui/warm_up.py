@@ -12,7 +12,7 @@ from api.ui.rendering import ENVIRONMENT
 from autodeploy.figures.accuracy_svg import MEMORY_FILE, shipped_points
 from autodeploy.figures.layout import plotly_style_ids
 from autodeploy.messages import LANGUAGES
-from autodeploy.services.calls import SMALL
+from autodeploy.services.calls import SMALL_SPEC
 from autodeploy.specs.spec import parse_spec
 from autodeploy.strategies.rules import load_rules
 from hardware_profiles import list_profiles, load_profile
@@ -34,7 +34,7 @@ def make_ready(services: Services) -> None:
     starting = threading.Thread(target=services.make_ready, daemon=True)
     starting.start()
     warm_up()
-    services.planner.check_space(parse_spec(SMALL))  # as each submission does
+    services.planner.check_space(parse_spec(SMALL_SPEC))  # as each submission does
     starting.join(max(0.0, end_s - time.monotonic()))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 
-BOUNDLESS = 1e18  # bytes: a published layout may not fit as it is modelled
+UNLIMITED_BYTES = 1e18  # bytes: a published layout may not fit as it is modelled
 
 
 def with_balanced_layers(prepared: Prepared, strategy: Strategy, features: frozenset[str]) -> Predicted:
@@ -29,7 +29,7 @@ def with_balanced_layers(prepared: Prepared, strategy: Strategy, features: froze
         return even
     choices = frozenset(key.name for key in even.layout.applied)
     problem = build_problem(even.priced, choices=choices, menu=False)
-    limit = problem.limit_bytes if even.plan.fits else BOUNDLESS
+    limit = problem.limit_bytes if even.plan.fits else UNLIMITED_BYTES
     solution = solve(replace(_with_choices(problem), limit_bytes=limit)).plan
     if solution is None:
         return even

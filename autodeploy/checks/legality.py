@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.stack.releases import Release
 
 UNREGISTERED = "flag_is_registered"
-VALUE = "flag_takes_value"
+WRONG_VALUE = "flag_takes_value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class FlagVerdict:
 
 def known_rules() -> tuple[str, ...]:
     """Names of every rule that a launch can break."""
-    names = {UNREGISTERED, VALUE, *(rule.name for rule in flag_rules()), *(rule.name for rule in load_rules())}
+    names = {UNREGISTERED, WRONG_VALUE, *(rule.name for rule in flag_rules()), *(rule.name for rule in load_rules())}
     return tuple(sorted(names))
 
 
@@ -82,7 +82,7 @@ def with_allowed(broken: Iterable[BrokenRule], limits: CheckLimits) -> tuple[Bro
     kept: dict[tuple[str, str], BrokenRule] = {}
     seen: set[str] = set()
     for rule in broken:
-        if rule.rule in seen and rule.rule not in {UNREGISTERED, VALUE}:
+        if rule.rule in seen and rule.rule not in {UNREGISTERED, WRONG_VALUE}:
             continue
         seen.add(rule.rule)
         kept.setdefault((rule.rule, rule.text), rule.model_copy(update={"allowed": rule.rule in limits.allow_rules}))
@@ -122,6 +122,6 @@ def _values(script: LaunchScript, release: Release, allowed: frozenset[str]) -> 
         if fault is not None:
             values: dict[str, bool | int | float | str] = {"flag": name, "value": given.text, "line": given.line}
             broken.append(
-                BrokenRule(rule=VALUE, text=Message("checks.line", flag=fault, line=given.line), values=values)
+                BrokenRule(rule=WRONG_VALUE, text=Message("checks.line", flag=fault, line=given.line), values=values)
             )
     return broken

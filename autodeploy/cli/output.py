@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
 WIDTH = 100
-WHOLE = 34  # columns of a cell that is not folded, at most
+MAX_WHOLE_COLUMNS = 34  # columns of a cell that is not folded, at most
 
 
 def write_report(text: str, output: Path | None) -> None:
@@ -133,7 +133,7 @@ def _widths(
     from autodeploy.reports.wording import width
 
     needed = {index: max(width(title), *(width(row[index]) for row in rows)) for index, title in enumerate(columns)}
-    least = {index: min(WHOLE, needed[index]) for index in whole}
+    least = {index: min(MAX_WHOLE_COLUMNS, needed[index]) for index in whole}
     room, most = WIDTH - sum(least.values()) - 3 * len(columns), {}
     others = sorted(needed.keys() - whole, key=lambda index: needed[index])
     for place, index in enumerate(others):

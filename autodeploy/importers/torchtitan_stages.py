@@ -17,7 +17,7 @@ P: Final = "parallelism.pipeline_parallel_"
 # Schedule -> ours, and the chunks of a stage where the file does not say them.
 SCHEDULES: Final = {"1F1B": ("1f1b", 1), "Interleaved1F1B": ("interleaved", 2)}
 # Models whose ModelSpec has a pipelining_fn (torchtitan v0.2.2 models/*/__init__.py).
-WITHOUT: Final = frozenset({"qwen3"})
+WITHOUT_STAGES: Final = frozenset({"qwen3"})
 _LAYER = re.compile(r"layers\.\d+")
 
 
@@ -34,7 +34,7 @@ def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
     if stages == 1:
         return {"pp": 1}
     model = str(reader.raw("model.name") or "")
-    if model in WITHOUT:
+    if model in WITHOUT_STAGES:
         message = Message("exporters.cannot_launch_axis", target=f"torchtitan {model}", axis="pp", value=stages)
         raise UnsupportedError(message, path=_pointer("degree"), hint="pipeline_parallel_degree=1")
     name = str(reader.take("/strategy/schedule", f"{P}schedule") or "1F1B")

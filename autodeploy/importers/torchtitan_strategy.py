@@ -20,7 +20,7 @@ ALWAYS: Final = (
 BATCH: Final = 8  # local_batch_size, where the file has none
 EVERY: Final = "2"  # selective_ac_option likewise
 # Converters that are predicted as what they are, or change neither time nor memory of what is predicted.
-KNOWN: Final = frozenset(
+KNOWN_CONVERTERS: Final = frozenset(
     {*(name for _, name in CONVERTERS), ROTARY, SPARSE, "npu_expert_parallel", "npu_fusion_attention"}
 )
 
@@ -121,7 +121,7 @@ def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
     """Features and facts of the run."""
     given = reader.take("/strategy/features", "model.converters") or []
     converters = {str(each) for each in given} if isinstance(given, list) else {str(given)}
-    for name in sorted(converters - KNOWN):
+    for name in sorted(converters - KNOWN_CONVERTERS):
         reader.log.unmodelled("/model/converters", name, Message("importers.not_predicted"))
     switches = {feature for feature, name in CONVERTERS if name in converters}
     switches -= set() if moe else {"grouped_gemm", "fused_operators"}

@@ -31,7 +31,7 @@ MODEL_PATH = "actor_rollout_ref.model.path"
 ROLLOUT = "actor_rollout_ref.rollout"
 # Entry points, by a part of their name: what they are started for.
 STREAMED, ONE_STEP = "fully_async", "one_step_off"
-OTHER = {"main_generation": "inference", "main_eval": "evaluation", "sft_trainer": "SFT"}
+OTHER_PROGRAMS = {"main_generation": "inference", "main_eval": "evaluation", "sft_trainer": "SFT"}
 GROUPED = {"grpo", "rloo", "grpo_passk", "reinforce_plus_plus_baseline", "gdpo", "gpg", "opo", "rloo_vectorized"}
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 PRECISIONS = {"fp8": "fp8", "ascend": "w8a8"}
@@ -65,7 +65,7 @@ def import_verl(
     """
     followed = follow(text, variables)
     program, config, given = _command(followed)
-    for part, what in OTHER.items():
+    for part, what in OTHER_PROGRAMS.items():
         if part in program:
             raise refused(what, program[:100])
     reader = OverrideReader(given)

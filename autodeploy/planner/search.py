@@ -190,7 +190,7 @@ def _no_plan_in_time(spec: Spec) -> SpecError:
 def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline, *, alone: bool) -> SearchState:
     """The best of the candidates and what is proven of the others."""
     kept = from_search(spec.search.top_k)
-    search = least_memory if _for_memory(spec) else partial(best_first, beside=cores() > 1, keep=kept)
+    search = least_memory if _for_memory(spec) else partial(best_first, parallel=cores() > 1, keep=kept)
     asked, budget = spec.search, budget_of(spec, alone=alone)
     frontier = search(searched.request(asked.top_k, asked.gap, budget, watch=report.solved, should_cancel=stop))
     if spec.search.distinct == "placements":

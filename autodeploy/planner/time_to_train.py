@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 OBJECTIVE: Final = "time_to_train"
 DAY_S: Final = 86_400.0
 COPIES, REBOOT = "high_availability", "worker_reboot"
-WAYS: Final = {
+RECOVERIES: Final = {
     "none": {COPIES: "off", REBOOT: "off"},
     "ttp": {COPIES: "on", REBOOT: "off"},
     "ttp+reboot": {COPIES: "on", REBOOT: "on"},
@@ -40,7 +40,7 @@ RELAXATION: Final = Message("planner.least_step_of_every_recovery_for_all_steps"
 
 
 @dataclass(frozen=True)
-class _Way:
+class _PlannedRecovery:
     """A recovery and what its search found. days : of its recommended plan, infinite where it has none."""
 
     name: str
@@ -77,12 +77,12 @@ def plan_time_to_train(
         where no recovery can be planned.
     """
     planned, refused = [], []
-    ways = list(_ways(spec))
-    for place, (name, one) in enumerate(ways):
+    recoveries = list(_recoveries(spec))
+    for place, (name, one) in enumerate(recoveries):
         if stop():
             break
         try:
-            planned.append(_Way(name, plan(_in_time(one, stop, len(ways) - place), of=spec)))
+            planned.append(_PlannedRecovery(name, plan(_in_time(one, stop, len(recoveries) - place), of=spec)))
         except SpecError as error:
             refused.append(error)
     if not planned:
@@ -90,10 +90,10 @@ def plan_time_to_train(
     return _merged(spec, planned, search_id=search_id, created_at=created_at, started=started)
 
 
-def _ways(spec: Spec) -> Iterator[tuple[str, Spec]]:
+def _recoveries(spec: Spec) -> Iterator[tuple[str, Spec]]:
     """The spec under each recovery that it leaves open, by step time."""
     asked = spec.search.features
-    for name, features in WAYS.items():
+    for name, features in RECOVERIES.items():
         if any(asked.get(each, "auto") not in ("auto", switch) for each, switch in features.items()):
             continue
         changes = {"objective": "step_time", "features": {**asked, **features}, "spare_nodes": ()}
@@ -106,12 +106,14 @@ def _in_time(spec: Spec, stop: Deadline, left: int) -> Spec:
     return spec.model_copy(update={"search": search})
 
 
-def _merged(spec: Spec, ways: list[_Way], *, search_id: str, created_at: str, started: float) -> PlanSet:
-    ranked = sorted(ways, key=lambda way: way.days)
+def _merged(
+    spec: Spec, recoveries: list[_PlannedRecovery], *, search_id: str, created_at: str, started: float
+) -> PlanSet:
+    ranked = sorted(recoveries, key=lambda recovery: recovery.days)
     first = ranked[0].result
-    others = [way.result.plans[0] for way in ranked[1:] if way.result.plans]
+    others = [recovery.result.plans[0] for recovery in ranked[1:] if recovery.result.plans]
     kept = (*first.plans[: max(1, spec.search.top_k - len(others))], *others)[: spec.search.top_k]
-    bound = _bound_days(spec, ways)
+    bound = _bound_days(spec, recoveries)
     plans = tuple(_ranked(each, rank, kept, bound) for rank, each in enumerate(kept, start=1))
     gap = plans[0].gap if plans else None
     fastest = first.fastest
@@ -129,14 +131,14 @@ def _merged(spec: Spec, ways: list[_Way], *, search_id: str, created_at: str, st
                 created_at=created_at,
             ),
             "status": "feasible" if plans else first.status,
-            "reproducible": all(way.result.reproducible for way in ways),
+            "reproducible": all(recovery.result.reproducible for recovery in recoveries),
             "optimality": Optimality(
                 objective=OBJECTIVE, bound=bound, relaxation=RELAXATION if bound is not None else "", gap=gap
             ),
-            "counts": _counts(ways),
+            "counts": _counts(recoveries),
             "timing": Timing(
-                enumerate_s=sum(way.result.timing.enumerate_s for way in ways),
-                solve_s=sum(way.result.timing.solve_s for way in ways),
+                enumerate_s=sum(recovery.result.timing.enumerate_s for recovery in recoveries),
+                solve_s=sum(recovery.result.timing.solve_s for recovery in recoveries),
                 total_s=time.monotonic() - started,
             ),
             "plans": plans,
@@ -153,9 +155,9 @@ def _ranked(plan: Plan, rank: int, kept: tuple[Plan, ...], bound: float | None) 
     return plan.model_copy(update={"rank": rank, "gap": gap, "explanation": explanation(plan, other)})
 
 
-def _bound_days(spec: Spec, ways: list[_Way]) -> float | None:
+def _bound_days(spec: Spec, recoveries: list[_PlannedRecovery]) -> float | None:
     """Days that no plan falls below; None where a phase has a step of its own, or a search no bound."""
-    bounds = [way.result.optimality.bound for way in ways if way.result.plans]
+    bounds = [recovery.result.optimality.bound for recovery in recoveries if recovery.result.plans]
     phases, batch = phases_of(spec), spec.training.global_batch_size
     own = spec.training.seq_length, (batch.value,)
     sizes = {(each.seq_length, tuple(s.global_batch for s in each.stretches)) for each in phases}
@@ -165,9 +167,9 @@ def _bound_days(spec: Spec, ways: list[_Way]) -> float | None:
     return min(each for each in bounds if each is not None) * steps / DAY_S
 
 
-def _counts(ways: list[_Way]) -> Counts:
+def _counts(recoveries: list[_PlannedRecovery]) -> Counts:
     """Of all searches together."""
-    counts = [way.result.counts for way in ways]
+    counts = [recovery.result.counts for recovery in recoveries]
     rejected: dict[str, int] = {}
     for each in counts:
         for rule, number in each.rejected.items():
@@ -181,15 +183,19 @@ def _counts(ways: list[_Way]) -> Counts:
     )
 
 
-def _notes(ranked: list[_Way]) -> tuple[str, ...]:
+def _notes(ranked: list[_PlannedRecovery]) -> tuple[str, ...]:
     """What each other recovery would take."""
     best, *others = ranked
     if math.isinf(best.days):
         return ()
     return tuple(
         Message(
-            "planner.recovery_days_to_last_token_with", other=way.name, days=way.days, best=best.days, name=best.name
+            "planner.recovery_days_to_last_token_with",
+            other=recovery.name,
+            days=recovery.days,
+            best=best.days,
+            name=best.name,
         )
-        for way in others
-        if math.isfinite(way.days)
+        for recovery in others
+        if math.isfinite(recovery.days)
     )

@@ -18,7 +18,7 @@ from autodeploy.post_training.weights import resharded_s, sent_s
 from autodeploy.specs.cluster import ClusterSpec
 from cost_models.hand_over import host_moves_s
 from cost_models.hbm import GIB
-from cost_models.placements import LAST, asynchronous, colocated, separate, tokens_per_s
+from cost_models.placements import AFTER_TRAINING, asynchronous, colocated, separate, tokens_per_s
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.machine import Machine
@@ -153,7 +153,7 @@ def placed(
         hand_over = resharded_s(update.weights, generation.weights, update.machine, update.dies, whole=adds.gathers)
         link = update.host_link_bytes_per_s * adds.host_copy
         away = host_moves_s(update.leaving_bytes(layout.offload), layout.offload, link)
-        moves: dict[str, Number] = {ONLOAD: away, LAST[0]: away} if layout.offload else {}
+        moves: dict[str, Number] = {ONLOAD: away, AFTER_TRAINING[0]: away} if layout.offload else {}
         kept = samples * (generation.parts - 1)
         return colocated(generated, hand_over, trained, samples, moves=moves, kept_samples=kept), hand_over
     machine = joint_machine(profile, cluster)

@@ -119,7 +119,7 @@ class Adviser:
     ) -> None:
         self._searched, self._best, self._budget = searched, frontier.best[: from_search(top_k)], budget
         self._top_k = top_k
-        self._weight_of, self._should_cancel, self._beside = weight_of, should_cancel, cores() > 1
+        self._weight_of, self._should_cancel, self._parallel = weight_of, should_cancel, cores() > 1
         self._box: ErrorBox = error_box(profile, self._best[0].context)
         self._request = searched.request(top_k, 0.0, budget, should_cancel=should_cancel)
         self._outer = self._request.outer
@@ -203,7 +203,7 @@ class Adviser:
             rows,
             self._box,
             lambda context: self._usual_limit(context, level),
-            beside=self._beside,
+            parallel=self._parallel,
             should_cancel=self._should_cancel,
         )
         for world, seconds in zip(worlds, estimates or (), strict=estimates is not None):
@@ -235,7 +235,7 @@ class Adviser:
                 self._rooms[key] = roomy_limit_bytes(1.0, self._spread(index), level)
             return self._searched.context_of(index).limit_bytes * self._rooms[key]
 
-        return RoomyPlans(self._request, limit_bytes, beside=self._beside)
+        return RoomyPlans(self._request, limit_bytes, parallel=self._parallel)
 
     def _usual_limit(self, context: Context, level: float) -> float:
         """The limit of the fastest plan, for a look at all candidates: without what runs said of this plan alone."""
@@ -266,7 +266,7 @@ class Adviser:
         return int(self._outer[solved.index])
 
     def _responses(self, plans: Sequence[Solved]) -> Responses | None:
-        return responses(plans, self._box, beside=self._beside, should_cancel=self._should_cancel)
+        return responses(plans, self._box, parallel=self._parallel, should_cancel=self._should_cancel)
 
 
 def _identity(solved: Solved) -> tuple[object, ...]:

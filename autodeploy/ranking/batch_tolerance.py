@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
     from hardware_profiles.profile import Profile
 
-LOOKED_AT = 4
+MAX_BATCHES = 4
 MIN_SPEEDUP = 1.002  # a batch of another size has to bring more than noise
 
 
@@ -37,4 +37,4 @@ def round_batches(batch: int, world: int, tolerance: float) -> list[int]:
         for value in (batch // unit * unit, -(-batch // unit) * unit):
             if value > 0 and value != batch and abs(value - batch) <= tolerance * batch:
                 batches.add(value)
-    return sorted(batches, key=lambda v: (-(v & -v), abs(v - batch)))[:LOOKED_AT]
+    return sorted(batches, key=lambda v: (-(v & -v), abs(v - batch)))[:MAX_BATCHES]

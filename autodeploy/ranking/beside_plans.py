@@ -29,7 +29,7 @@ class BesidePlans:
     ) -> None:
         self._deadline = deadline
         self._worker_process = WorkerProcess(
-            _Finder(spec, profile, context, identity), beside=cores() > 1, should_cancel=deadline
+            _Finder(spec, profile, context, identity), parallel=cores() > 1, should_cancel=deadline
         )
         self._begun: Future[tuple[Plan | None, NearRates]] | None = None
 
@@ -41,7 +41,7 @@ class BesidePlans:
 
     def begin(self) -> None:
         """Start on it, where that keeps nobody waiting."""
-        if self._worker_process.beside:
+        if self._worker_process.parallel:
             self._begun = self._worker_process.begin(_Finder.found)
 
     def found(self) -> tuple[Plan | None, NearRates]:

@@ -126,4 +126,4 @@ def valley_of(searched: Searched, order: Sequence[Solved], ranked: Sequence[Plan
         Found(plan.plan_id, solved.index, plan.step_time_s, len(unproven_in(plan.evidence)))
         for plan, solved in zip(ranked, order, strict=True)
     ]
-    return valley(searched.candidates, searched.swept.repaired_s, plans)
+    return valley(searched.candidates, searched.swept.after_recompute_s, plans)

@@ -38,12 +38,12 @@ def near_rates(spec: Spec, profile: Profile, context: Context) -> NearRates:
     )
 
 
-def divisibility_warnings(context: Context, near: NearRates, repaired_s: Floats) -> list[str]:
+def divisibility_warnings(context: Context, near: NearRates, after_recompute_s: Floats) -> list[str]:
     """Warnings that name the batch and the card count that recover what divisibility loses.
 
-    repaired_s : step times of the swept candidates, of which the fastest sets the rate without a change [n].
+    after_recompute_s : step times of the swept candidates, of which the fastest sets the rate without a change [n].
     """
-    rate = _rate(repaired_s, context)
+    rate = _rate(after_recompute_s, context)
     if rate <= 0.0:
         return []
     batches = [
@@ -77,7 +77,7 @@ def best_rate(spec: Spec, profile: Profile, num_npus: int, batch: int) -> float:
     choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
     near = variant(spec, profile, choice, num_npus, batch)
     legal, _ = legal_tree(spec.search, near, profile, choice)
-    return _rate(sweep_tree(legal, near, parts=False).repaired_s, near)
+    return _rate(sweep_tree(legal, near, parts=False).after_recompute_s, near)
 
 
 def _near_batches(batch: int, world: int) -> list[int]:

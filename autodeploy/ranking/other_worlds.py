@@ -30,7 +30,7 @@ MAX_CANDIDATES: Final = 4096
 def near_rows(searched: Searched, fastest_s: float) -> Ints:
     """Candidates near the fastest plan, in the order of their estimate."""
     rows = searched.swept.fastest(MAX_CANDIDATES)
-    return rows[searched.swept.repaired_s[rows] <= (1.0 + MAX_SLOWDOWN) * fastest_s]
+    return rows[searched.swept.after_recompute_s[rows] <= (1.0 + MAX_SLOWDOWN) * fastest_s]
 
 
 def estimates_in(
@@ -40,15 +40,15 @@ def estimates_in(
     box: ErrorBox,
     limit_bytes: Callable[[Context], float],
     *,
-    beside: bool,
+    parallel: bool,
     should_cancel: Callable[[], bool] | None,
 ) -> list[Floats] | None:
     """Step times of candidates in each world, with enough recomputed to stay below a limit [rows]; inf where none does.
 
-    beside : by two processes. None when cancelled.
+    parallel : by two processes. None when cancelled.
     """
     worker = _Swept(searched, rows, box, limit_bytes, should_cancel or (lambda: False))
-    return by_two(worker, _Swept.estimates, worlds, beside=beside, should_cancel=should_cancel)
+    return by_two(worker, _Swept.estimates, worlds, parallel=parallel, should_cancel=should_cancel)
 
 
 @dataclass
@@ -75,7 +75,7 @@ class _Swept:
             )
             estimates[of_variant] = sweep(
                 self.searched.candidates.take(self.rows[of_variant]), context_in_world, parts=False
-            ).repaired_s
+            ).after_recompute_s
         return estimates
 
 

@@ -221,7 +221,7 @@ def _nearest_with(asked: Asked, kept: Mapping[Axis, AxisValue]) -> tuple[tuple[f
     choice = choose_features(spec.search, spec.model, asked.profile, adapters=spec.training.lora is not None)
     space = search_space(spec, asked.profile, choice, choice_context(spec, asked.profile, choice))
     fits = np.flatnonzero(space.swept.template_fits)
-    seconds = asked.ratio * space.swept.repaired_s
+    seconds = asked.ratio * space.swept.after_recompute_s
     if not len(fits):
         return None
     candidates = space.candidates.take(fits)

@@ -166,11 +166,12 @@ def _names(stages: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
     return tuple(sorted({ChoiceKey.of(key).name for stage in stages for key in stage}))
 
 
-def plans_of_solved(solved: Sequence[Solved], spec: Spec, identity: Identity, *, beside: bool = False) -> list[Plan]:
-    """The plans of solved candidates. beside: by two processes."""
+def plans_of_solved(solved: Sequence[Solved], spec: Spec, identity: Identity, *, parallel: bool = False) -> list[Plan]:
+    """The plans of solved candidates. parallel: by two processes."""
     # One process describes all together: a batch of one takes as long as one of many, and neither changes a number.
-    halves = halves_of(len(solved)) if beside else [range(len(solved))]
-    described = by_two(_Describer(solved, spec, identity), _Describer.plans, halves, beside=beside, should_cancel=None)
+    halves = halves_of(len(solved)) if parallel else [range(len(solved))]
+    describer = _Describer(solved, spec, identity)
+    described = by_two(describer, _Describer.plans, halves, parallel=parallel, should_cancel=None)
     plans = {
         row: plan
         for half, some in zip(halves, described or (), strict=True)

@@ -72,13 +72,13 @@ def _half_widths(box: ErrorBox) -> Floats:
 
 
 def responses(
-    solved: Sequence[Solved], box: ErrorBox, *, beside: bool, should_cancel: Callable[[], bool] | None = None
+    solved: Sequence[Solved], box: ErrorBox, *, parallel: bool, should_cancel: Callable[[], bool] | None = None
 ) -> Responses | None:
-    """The responses of plans of any contexts; None where the search was cancelled. beside: by two processes."""
+    """The responses of plans of any contexts; None where the search was cancelled. parallel: by two processes."""
     worlds: list[World] = [{}, *box.ends()]
     worker = _Timed(solved, box, worlds, should_cancel or (lambda: False))
-    parts = _parts_of(box, worlds) if beside else [list(range(len(worlds)))]
-    halves = by_two(worker, _Timed.times, parts, beside=beside, should_cancel=should_cancel)
+    parts = _parts_of(box, worlds) if parallel else [list(range(len(worlds)))]
+    halves = by_two(worker, _Timed.times, parts, parallel=parallel, should_cancel=should_cancel)
     if halves is None or worker.stopped():
         return None
     times = np.empty((len(solved), len(worlds)))

@@ -102,7 +102,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
     divided: list[str] = []
     if frontier.best and beside is not None:
         reference, near = beside.found()
-        divided = divisibility_warnings(context, near, searched.swept.repaired_s)
+        divided = divisibility_warnings(context, near, searched.swept.after_recompute_s)
     bound = proven_bound(frontier, spec.search.objective, identity.ratio)
     ranked = _ranked(plans[: len(order)], spec.search, bound, covariance_of(profile))
     first = min(plans, key=partial(_neutral_order, spec.search.objective), default=None)
@@ -164,7 +164,7 @@ def _described(
 ) -> list[Plan]:
     """The documents of plans; in a hurry one after the other, as many as there is time for."""
     if not hurried:
-        together = deadline.describe(lambda: plans_of_solved(solutions, spec, identity, beside=cores() > 1))
+        together = deadline.describe(lambda: plans_of_solved(solutions, spec, identity, parallel=cores() > 1))
         if together is not None:
             return together
     documents: list[Plan] = []

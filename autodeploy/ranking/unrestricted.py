@@ -60,8 +60,8 @@ def price_of_target(
     best = min(best, _freed(known, context, budget, should_cancel))
     candidates = _forbidden(spec, profile, choice, context)
     swept = sweep(candidates, context, parts=False)
-    hopeful = np.flatnonzero(np.isfinite(swept.repaired_s) & (swept.bound_s < best))
-    hopeful = hopeful[np.argsort(swept.repaired_s[hopeful], kind="stable")][:MAX_QUICK_SOLVES]
+    hopeful = np.flatnonzero(np.isfinite(swept.after_recompute_s) & (swept.bound_s < best))
+    hopeful = hopeful[np.argsort(swept.after_recompute_s[hopeful], kind="stable")][:MAX_QUICK_SOLVES]
     solved = [solve_candidate(candidates.take(slice(i, i + 1)), context, int(i), should_cancel) for i in hopeful]
     fitting = [s for s in solved if s.solution.plan is not None]
     if fitting:

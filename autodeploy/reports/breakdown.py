@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import Breakdown, Plan
 
 MOST_LOSSES = 3
-LEAST = 0.01
+LEAST_SHARE_SHOWN = 0.01
 """Smaller parts of a step are folded into "other"."""
 
 
@@ -28,7 +28,7 @@ def percentages(breakdown: Breakdown, always: Collection[str] = ()) -> dict[str,
     total = sum(seconds.values())
     if total <= 0:
         return {}
-    shown = [part for part in PARTS if seconds[part] >= LEAST * total or part in always]
+    shown = [part for part in PARTS if seconds[part] >= LEAST_SHARE_SHOWN * total or part in always]
     exact = {part: 100 * seconds[part] / total for part in shown}
     exact["other"] = 100 * sum(value for part, value in seconds.items() if part not in shown) / total
     whole = {part: int(share) for part, share in exact.items()}

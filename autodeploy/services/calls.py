@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from autodeploy.store.runs import RunTexts, SearchTexts
 
 
-SMALL = {
+SMALL_SPEC = {
     "model": "qwen3-0.6b",
     "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
     "training": {"seq_length": 4096, "global_batch_size": 16},
@@ -39,7 +39,7 @@ WARM_UP_CANDIDATES = 10
 
 def make_ready(planner: str) -> None:
     """Answers what is asked most for a small model: rules and profiles are read, compiled loops are loaded."""
-    spec, asked = parse_spec(SMALL), load_planner(planner)
+    spec, asked = parse_spec(SMALL_SPEC), load_planner(planner)
     spec = spec.model_copy(update={"strategy": Strategy(pp=2)})
     asked.operators(spec, asked.estimate(spec))
     asked.timeline(spec, Strategy(pp=2))

@@ -111,7 +111,7 @@ def search_space(
             parts.append((legal.take(slice(0)), empty, none, CutCosts((), none, none)))
             contexts.append(context)
             break
-        fits = np.flatnonzero(np.isfinite(tree_sweep.sweep.repaired_s))
+        fits = np.flatnonzero(np.isfinite(tree_sweep.sweep.after_recompute_s))
         too_big += len(legal) - len(fits)
         variant = len(contexts) + tree_sweep.used[fits]
         parts.append((legal.take(fits), tree_sweep.sweep.take(fits), variant, tree_sweep.costs.take(fits)))

@@ -119,7 +119,7 @@ def _model(model: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
         log.say("/model/layer_types", f"{problem}; every layer is read alike")
         del named["layer_types"]
     shape = tuple(named.get(name) for name in ("hidden_size", "num_attention_heads", "intermediate_size"))
-    if "tie_word_embeddings" not in named and shape in words.TIED:
+    if "tie_word_embeddings" not in named and shape in words.TIED_EMBEDDINGS:
         log.say("/model/tie_word_embeddings", "absent; the published model of this shape ties them", widens=False)
         named["tie_word_embeddings"] = True
     return named

@@ -109,7 +109,7 @@ MODEL_FIELDS = {
     "qk_layernorm": "qk_norm",
 }
 # Published models whose head is their embedding, by width, heads and intermediate width. Source: their config.json.
-TIED = frozenset(
+TIED_EMBEDDINGS = frozenset(
     {
         *((896, 14, 4864), (1536, 12, 8960), (2048, 16, 11_008)),  # Qwen2.5 0.5B, 1.5B, 3B
         *((1024, 16, 3072), (2048, 16, 6144), (2560, 32, 9728)),  # Qwen3 0.6B, 1.7B, 4B

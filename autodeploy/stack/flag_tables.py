@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FLAG, INT, FLOAT = "flag", "int", "float"
-_MANY = {"*": 0, "+": 1}
+_LEAST_VALUES = {"*": 0, "+": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class RegisteredFlag:
             least, most = 0, 0
         elif self.nargs == "?":
             least, most = 0, 1
-        elif self.nargs in _MANY:
-            least, most = _MANY[self.nargs], count
+        elif self.nargs in _LEAST_VALUES:
+            least, most = _LEAST_VALUES[self.nargs], count
         else:
             least = most = int(self.nargs or 1)
         if least <= count <= most:
             return None
-        expected = f">= {least}" if self.nargs in _MANY else f"{least}" if least == most else f"{least}-{most}"
+        expected = f">= {least}" if self.nargs in _LEAST_VALUES else f"{least}" if least == most else f"{least}-{most}"
         return Message("stack.takes_values", flag=self.name, expected=expected, found=count)
 
 

@@ -38,8 +38,8 @@ WORDS: Words = Words(
 
 ARITHMETIC, RELEASED = "arithmetic", "released"
 PLANNED = "planned"
-HELD = frozenset({"refused", "later"})  # by the framework
-TOLD = HELD | {"costly"}
+HELD_BY_FRAMEWORK = frozenset({"refused", "later"})  # by the framework
+FAILS_A_CHECK = HELD_BY_FRAMEWORK | {"costly"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Rule:
     @property
     def is_told(self) -> bool:
         """Whether a launch that breaks it fails a check: it does not train, or at a loss that nobody means."""
-        return self.kind in TOLD
+        return self.kind in FAILS_A_CHECK
 
     def binds(self, scope: frozenset[str]) -> bool:
         """Whether the rule holds for what a plan is for; see `scope_of`."""

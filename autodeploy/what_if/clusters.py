@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
     from autodeploy.what_if.planning import WhatIfPlanner
 
-BESIDE = (0.5, 2.0)
+CARD_MULTIPLES = (0.5, 2.0)
 """Multiples of the fewest cards that are planned for too: cheaper and later, dearer and sooner."""
 
 
@@ -61,7 +61,7 @@ def points_on(
         as `recommend`.
     """
     recommended, plans = recommend_with_plans(
-        spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus, beside=BESIDE
+        spec, planner=planner, days=days, tokens=tokens, max_npus=max_npus, beside=CARD_MULTIPLES
     )
     return ClusterAnswer(
         offer=offer,

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from docs.accuracy_page.splits import Held
     from hardware_profiles.profile import Profile
 
-MANY = 30  # configurations from which a share inside its interval is judged by itself
-DOUBTFUL = 0.10  # of a binomial test, for fewer
+ENOUGH_CONFIGURATIONS = 30  # configurations from which a share inside its interval is judged by itself
+LEAST_P_VALUE = 0.10  # of a binomial test, for fewer
 LARGE_GIB = 20.0
 SERIES = "grok1"  # of one source, most of the rows with experts on H100
 TAU = {"GPT-18.4B": (0.62, 0.045), "GPT-39.1B": (0.57, 0.0)}  # least tau and most regret
@@ -293,12 +293,12 @@ def interval_lines(fitted: Iterable[Calibration]) -> list[Line]:
         share, chance = inside / len(by_run), binomial_chance(inside, len(by_run))
         half = float(np.median([math.sinh(h.half_width) for h in by_run]))
         p90 = errors_of(np.array([h.residual for h in by_run])).p90_ape
-        met = 0.72 <= share <= 0.88 if len(by_run) >= MANY else chance >= DOUBTFUL
+        met = 0.72 <= share <= 0.88 if len(by_run) >= ENOUGH_CONFIGURATIONS else chance >= LEAST_P_VALUE
         lines.append(
             Line(
                 f"80 % intervals, {title}, {len(by_run)} configurations, left out: inside",
                 f"{_pc(share)} ({inside}), binomial {chance:.2f}",
-                "72 to 88 %" if len(by_run) >= MANY else "binomial >= 0.10",
+                "72 to 88 %" if len(by_run) >= ENOUGH_CONFIGURATIONS else "binomial >= 0.10",
                 met,
             )
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
 
-DIFFERENT = math.log(1.07)  # pairs of measured times nearer than this are repeats of one another, not an order
+LEAST_DIFFERENCE = math.log(1.07)  # pairs of measured times nearer than this are repeats of one another, not an order
 GROUP_SIZE = 5
 
 
@@ -152,7 +152,7 @@ def ordered_pairs(runs: Runs) -> Ordered:
     for group in _groups(runs, equal_batch=False):
         for one, two in combinations(group, 2):
             measured = times[one] - times[two]
-            if abs(measured) <= DIFFERENT or runs.records[one].strategy == runs.records[two].strategy:
+            if abs(measured) <= LEAST_DIFFERENCE or runs.records[one].strategy == runs.records[two].strategy:
                 continue
             count += 1
             for kind, residuals in enumerate((runs.in_sample, runs.left_out)):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from docs.accuracy_page.splits import Held, SplitErrors
     from docs.accuracy_page.worst import Miss
 
-WORST = 5
+WORST_SHOWN = 5
 FAR_GIB = 0.08  # error of a peak from which its run is listed
 NAMES = {ASCEND: "800T A2 and A3", A100: "A100", H100: "H100"}
 
@@ -213,7 +213,7 @@ def _orders(measures: Measures) -> str:
 
 
 def _worst(measures: Measures) -> str:
-    ranked = listed(misses(measures.runs.values()), WORST)
+    ranked = listed(misses(measures.runs.values()), WORST_SHOWN)
     lines, shown = [], dict[str, str]()
     for number, miss in enumerate(_one_a_family(ranked), start=1):
         written = diagnoses().get(miss.record.id)

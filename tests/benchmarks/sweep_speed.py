@@ -71,7 +71,7 @@ class SweepSpeed:
             best = table.fastest(TOP)
             ranked = time.process_time()
             assert len(table.parts) == 12
-            assert np.isfinite(table.repaired_s[best]).all()
+            assert np.isfinite(table.after_recompute_s[best]).all()
             self._rates.append(len(legal) / (swept - judged))
             self._millions.append((ranked - started) / len(grid) * 1e6)
             del table

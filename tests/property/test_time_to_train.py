@@ -12,7 +12,7 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.messages import in_language
 from autodeploy.planner import plan, reestimate
-from autodeploy.planner.time_to_train import WAYS, days_of
+from autodeploy.planner.time_to_train import RECOVERIES, days_of
 from autodeploy.specs.planset import Timing
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def spec_of(card_hours: float = 20_000.0, cards: int = 16, *, run: Any = None, *
 @cache
 def fastest(way: str, cards: int) -> Plan:
     """Of step times, with this recovery."""
-    spec = spec_of(cards=cards, features=WAYS[way], objective="step_time", risk="neutral", top_k=1)
+    spec = spec_of(cards=cards, features=RECOVERIES[way], objective="step_time", risk="neutral", top_k=1)
     return plan(spec, alone=True).plans[0]
 
 
@@ -63,8 +63,8 @@ def test_the_first_plan_ends_first_and_none_is_below_the_bound(card_hours: float
     assert found.optimality.bound is not None
     assert found.optimality.bound <= min(days)
     assert found.optimality.gap == pytest.approx(1.0 - found.optimality.bound / days[0])
-    for name in WAYS:
-        alone = reestimate(spec_of(card_hours, cards, features=WAYS[name]), fastest(name, cards))
+    for name in RECOVERIES:
+        alone = reestimate(spec_of(card_hours, cards, features=RECOVERIES[name]), fastest(name, cards))
         assert days_of(alone) >= days[0] * (1.0 - 1e-9), name
 
 
@@ -88,7 +88,7 @@ def test_more_cards_fail_more_often() -> None:
 def test_every_recovery_is_there_to_compare() -> None:
     found = planned(2_000.0, 16)
     ways = {each.run.recovery for each in found.plans if each.run is not None}
-    assert ways == set(WAYS)
+    assert ways == set(RECOVERIES)
     assert len({each.plan_id for each in found.plans}) == len(found.plans)
     assert [each.rank for each in found.plans] == [1, 2, 3]
     said = [note for note in found.warnings if note.startswith("recovery ")]

@@ -34,11 +34,11 @@ SPACES = {
 }
 
 
-def searched(spec: Spec, *, beside: bool) -> SearchState:
+def searched(spec: Spec, *, parallel: bool) -> SearchState:
     prepared = planner.prepare(spec)
     space = search_space(prepared.spec, prepared.profile, prepared.choice, prepared.context)
     budget = replace(planner.budget_of(spec), quick=10, paths=100)
-    return best_first(space.request(3, 0.0, budget), beside=beside)
+    return best_first(space.request(3, 0.0, budget), parallel=parallel)
 
 
 @pytest.mark.parametrize("case", SPACES)
@@ -54,9 +54,9 @@ def test_two_processes_find_what_one_finds(case: str, monkeypatch: pytest.Monkey
         fork(companion)
 
     monkeypatch.setattr(WorkerProcess, "_fork", counted)
-    alone = searched(spec, beside=False)
+    alone = searched(spec, parallel=False)
     assert not made
-    both = searched(spec, beside=True)
+    both = searched(spec, parallel=True)
     assert len(made) == 1
     assert math.isfinite(alone.open_bound_s)
     assert (alone.solved, alone.pruned) == (both.solved, both.pruned)
@@ -85,7 +85,7 @@ def test_what_is_planned_ahead_is_what_looks_ask_for(case: str, monkeypatch: pyt
     plan = PlansAhead.plan
     monkeypatch.setattr(PlansAhead, "plan", noted)
     here = CandidateSolver(request, together=True)
-    with WorkerProcess(here, beside=True, should_cancel=None) as worker:
+    with WorkerProcess(here, parallel=True, should_cancel=None) as worker:
         looks = QuickPlans(SearchState(), CandidateBounds(request, here, worker), request, lambda _: None, prune=True)
         looks.by_estimate(1.0)
         by_estimate = len(ahead)
@@ -93,7 +93,7 @@ def test_what_is_planned_ahead_is_what_looks_ask_for(case: str, monkeypatch: pyt
     assert 0 < by_estimate < len(ahead)
     for index in ahead:
         rows = np.flatnonzero(request.outer == request.outer[index])
-        assert request.swept.repaired_s[index] == request.swept.repaired_s[rows].min()
+        assert request.swept.after_recompute_s[index] == request.swept.after_recompute_s[rows].min()
 
 
 @pytest.mark.parametrize("case", SPACES)

@@ -74,7 +74,7 @@ def dominance(record: Record, *, whole: bool = False) -> Dominance:
     choice = FeatureChoice(on, {name: "auto" if name in on else "off" for name in FEATURES}, {})
     legal, _ = legal_candidates(SearchSpec(target="any"), context, prediction.profile, choice)
     swept = sweep(legal, context)
-    fits = np.flatnonzero(np.isfinite(swept.repaired_s)) if len(legal) else np.zeros(0, dtype=np.int64)
+    fits = np.flatnonzero(np.isfinite(swept.after_recompute_s)) if len(legal) else np.zeros(0, dtype=np.int64)
     legal, swept = legal.take(fits), swept.take(fits)
     costs, enough_s = cut_costs(legal, context), 0.0 if whole else prediction.step_time_s
     best_s = _best_s(legal, swept, lambda _: context, costs, enough_s)

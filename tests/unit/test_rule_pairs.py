@@ -10,14 +10,14 @@ import pytest
 from autodeploy import planner
 from autodeploy.checks.flag_rules import flag_rules
 from autodeploy.checks.launch import launch_of
-from autodeploy.checks.legality import UNREGISTERED, VALUE, judge_script
+from autodeploy.checks.legality import UNREGISTERED, WRONG_VALUE, judge_script
 from autodeploy.errors import SpecError
 from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.megatron_script import import_launch_script
 from autodeploy.specs.check import CheckLimits
 from autodeploy.stack.releases import release_named, releases
 from autodeploy.strategies.memory_rules import memory_variants
-from autodeploy.strategies.rules import HELD, load_rules
+from autodeploy.strategies.rules import HELD_BY_FRAMEWORK, load_rules
 from tests.launch_check.rule_pairs import DEVICES, document, ranks_of, releases_of, words_of
 
 RULES = {rule.name: rule for rule in load_rules()}
@@ -72,7 +72,7 @@ def test_a_launch_that_obeys_is_legal_and_one_that_breaks_the_rule_is_not(pair: 
     assert strategy - {rule} <= set(pair.get("also", ()))
     # The gate names the rule, or the flag that the parser does not know.
     assert rule in strategy | flags
-    assert pair["at"] != "the parser" or flags & {UNREGISTERED, VALUE}
+    assert pair["at"] != "the parser" or flags & {UNREGISTERED, WRONG_VALUE}
 
 
 @pytest.mark.parametrize(("pair", "release"), cases(memory=True))
@@ -89,7 +89,7 @@ def test_a_memory_choice_is_open_where_the_validators_take_it(pair: dict[str, An
 def test_every_rule_is_tried_or_says_why_not() -> None:
     tried = {pair["rule"] for pair in document()["pairs"]}
     untried = document()["untried"]
-    held = {name for name, rule in RULES.items() if rule.kind in HELD}
+    held = {name for name, rule in RULES.items() if rule.kind in HELD_BY_FRAMEWORK}
     memory = {f"{MEMORY}{name}" for name, variants in memory_variants().items() if variants}
     assert (held | memory) - tried == set(untried)
     assert tried <= held | memory | FLAG_RULES

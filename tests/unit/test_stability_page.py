@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs.stability import FAR, LOST, page, specs
+from docs.stability import LARGE_REGRET, LOST, page, specs
 
 Draws = list[list[float]]
 
@@ -19,8 +19,8 @@ def test_every_spec_is_valid_and_there_are_twelve() -> None:
 
 
 def test_draws_far_behind_and_lost_ones_are_counted() -> None:
-    draws = [[0.0, 0.01], [2 * FAR, 0.0], [0.0, 0.02], [0.01, 2 * FAR]]
-    memory_known = [[0.0, LOST], [LOST, 0.0], [2 * FAR, LOST], [2 * FAR, 2 * FAR]]
+    draws = [[0.0, 0.01], [2 * LARGE_REGRET, 0.0], [0.0, 0.02], [0.01, 2 * LARGE_REGRET]]
+    memory_known = [[0.0, LOST], [LOST, 0.0], [2 * LARGE_REGRET, LOST], [2 * LARGE_REGRET, 2 * LARGE_REGRET]]
     text = page([result("one", draws, memory_known, {"experts low": [0.01, 0.04], "experts high": [0.02, 0.0]})])
     recommended, fastest = ([cell.strip() for cell in row.split("|")] for row in text.splitlines()[-6:-4])
     assert recommended[4:8] == ["25.0%", "0.5%", "75.0%", "25.0%"], "one of four; with memory known one lost, two slow"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.sweep.sweep import OVERFLOWS, Sweep, repaired_s, worst_stages
+from autodeploy.evaluation.sweep.sweep import OVERFLOWS, Sweep, after_recompute_s, worst_stages
 
 ROOM = 10.0
 PLAIN, LEAN, LEAST = (
@@ -19,7 +19,7 @@ def order(*, whole: bool) -> np.ndarray:
     """Of four candidates with a step of 5 s: recomputing norms frees 4 bytes for 1 s, whole layers free 12 for 6 s."""
     saved = np.array([[4.0] * 4, [0.0] * 4, [0.0] * 4, [12.0] * 4])
     cost = np.array([[1.0] * 4, [0.0] * 4, [0.0] * 4, [6.0] * 4])
-    return repaired_s(np.full(4, 5.0), (PLAIN, LEAN, LEAST), np.full(4, ROOM), saved, cost, whole)
+    return after_recompute_s(np.full(4, 5.0), (PLAIN, LEAN, LEAST), np.full(4, ROOM), saved, cost, whole)
 
 
 def test_enough_is_recomputed_to_fit() -> None:

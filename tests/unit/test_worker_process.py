@@ -59,54 +59,54 @@ class Counting:
         Path(mark).unlink()
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_answers_are_those_of_one_worker_asked_in_that_order(beside: bool) -> None:
-    with WorkerProcess(Counting(), beside=beside, should_cancel=None) as companion:
-        begun = [companion.begin(Counting.add, number) for number in (1, 10, 100)]
+@pytest.mark.parametrize("parallel", [False, True])
+def test_answers_are_those_of_one_worker_asked_in_that_order(parallel: bool) -> None:
+    with WorkerProcess(Counting(), parallel=parallel, should_cancel=None) as worker_process:
+        begun = [worker_process.begin(Counting.add, number) for number in (1, 10, 100)]
         assert [each.result() for each in reversed(begun)] == [111, 11, 1]
-        asked = companion.begin(Counting.process)
-        assert (asked.result() != os.getpid()) == beside
+        asked = worker_process.begin(Counting.process)
+        assert (asked.result() != os.getpid()) == parallel
 
 
 def test_it_starts_with_what_its_worker_knows_and_keeps_its_own_from_then_on() -> None:
     worker = Counting()
     worker.add(5)
-    with WorkerProcess(worker, beside=True, should_cancel=None) as companion:
-        assert companion.begin(Counting.add, 1).result() == 6
+    with WorkerProcess(worker, parallel=True, should_cancel=None) as worker_process:
+        assert worker_process.begin(Counting.add, 1).result() == 6
     assert worker.total == 5
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_long_questions_and_answers_do_not_wait_for_each_other(beside: bool) -> None:
+@pytest.mark.parametrize("parallel", [False, True])
+def test_long_questions_and_answers_do_not_wait_for_each_other(parallel: bool) -> None:
     data = bytes(40 * LARGE_QUESTION_BYTES)
-    with WorkerProcess(Counting(), beside=beside, should_cancel=None) as companion:
-        begun = [companion.begin(Counting.long, data) for _ in range(3)]
+    with WorkerProcess(Counting(), parallel=parallel, should_cancel=None) as worker_process:
+        begun = [worker_process.begin(Counting.long, data) for _ in range(3)]
         assert [each.result() for each in begun] == [data * 2] * 3
 
 
 def test_an_error_is_raised_where_the_answer_is_read() -> None:
-    with WorkerProcess(Counting(), beside=True, should_cancel=None) as companion:
-        begun = companion.begin(Counting.fail, "no such layout")
+    with WorkerProcess(Counting(), parallel=True, should_cancel=None) as worker_process:
+        begun = worker_process.begin(Counting.fail, "no such layout")
         with pytest.raises(ValueError, match="no such layout"):
             begun.result()
-        assert companion.begin(Counting.add, 2).result() == 2
+        assert worker_process.begin(Counting.add, 2).result() == 2
 
 
 def test_what_a_process_that_died_owes_is_computed_here() -> None:
     worker = Counting()
-    with WorkerProcess(worker, beside=True, should_cancel=None) as companion:
-        assert companion.begin(Counting.add, 3).result() == 3
-        begun = [companion.begin(Counting.die, os.getpid()), companion.begin(Counting.add, 4)]
+    with WorkerProcess(worker, parallel=True, should_cancel=None) as worker_process:
+        assert worker_process.begin(Counting.add, 3).result() == 3
+        begun = [worker_process.begin(Counting.die, os.getpid()), worker_process.begin(Counting.add, 4)]
         assert [each.result() for each in begun] == [0, 4]
-        assert not companion.beside
-        assert companion.begin(Counting.add, 1).result() == 5
+        assert not worker_process.parallel
+        assert worker_process.begin(Counting.add, 1).result() == 5
 
 
 def test_a_cancelled_search_does_not_wait_and_leaves_no_process(tmp_path: Path) -> None:
     mark = tmp_path / "running"
     cancelled = False
-    with WorkerProcess(Counting(), beside=True, should_cancel=lambda: cancelled) as companion:
-        begun = companion.begin(Counting.until_stopped, str(mark))
+    with WorkerProcess(Counting(), parallel=True, should_cancel=lambda: cancelled) as worker_process:
+        begun = worker_process.begin(Counting.until_stopped, str(mark))
         wait_for(lambda: mark.exists() and mark.read_text() != "")
         cancelled = True
         assert not begun.ready()
@@ -119,7 +119,7 @@ def test_it_stops_when_the_process_that_asks_is_gone(tmp_path: Path) -> None:
     mark = tmp_path / "running"
     asking = os.fork()
     if not asking:
-        WorkerProcess(Counting(), beside=True, should_cancel=None).begin(Counting.until_stopped, str(mark))
+        WorkerProcess(Counting(), parallel=True, should_cancel=None).begin(Counting.until_stopped, str(mark))
         time.sleep(60)
         os._exit(0)
     wait_for(lambda: mark.exists() and mark.read_text() != "")
@@ -128,8 +128,8 @@ def test_it_stops_when_the_process_that_asks_is_gone(tmp_path: Path) -> None:
     wait_for(lambda: not mark.exists())
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_two_answer_in_the_order_of_the_questions(beside: bool) -> None:
+@pytest.mark.parametrize("parallel", [True, False])
+def test_two_answer_in_the_order_of_the_questions(parallel: bool) -> None:
     def squares(half: range) -> list[int]:
         return [number**2 for number in half]
 
@@ -140,9 +140,10 @@ def test_two_answer_in_the_order_of_the_questions(beside: bool) -> None:
             return os.getpid(), squares(half)
 
     for count in range(5):
-        found = by_two(Squares(), Squares.of, halves_of(count), beside=beside, should_cancel=None)
+        found = by_two(Squares(), Squares.of, halves_of(count), parallel=parallel, should_cancel=None)
         assert found is not None
         assert [answer for _, answer in found] == [squares(half) for half in halves_of(count)]
-        assert len({process for process, _ in found}) == (min(count, 2) if beside else min(count, 1))
+        assert len({process for process, _ in found}) == (min(count, 2) if parallel else min(count, 1))
         assert sorted(number for half in halves_of(count) for number in half) == list(range(count))
-    assert by_two(Counting(), Counting.add, [1, 2], beside=beside, should_cancel=lambda: True) is None or not beside
+    cancelled = by_two(Counting(), Counting.add, [1, 2], parallel=parallel, should_cancel=lambda: True)
+    assert cancelled is None or not parallel

@@ -261,7 +261,7 @@ def prediction_error(loads: Loads, groups: ExpertRanks) -> float:
     return outcome.prediction_error
 
 
-ALONE = np.zeros(1, dtype=np.int64)  # the first case of one
+FIRST_CASE = np.zeros(1, dtype=np.int64)  # the first case of one
 Case = tuple[float, ...]  # ranks, nodes, sequences, copies, and what else a question depends on
 
 
@@ -270,7 +270,7 @@ def _each(groups: ExpertRanks, values: Callable[..., Sequence[tuple[float, ...]]
     columns = [groups.ranks, groups.nodes, groups.sequences, groups.copies, *more]
     number = len(groups.ranks)
     if number and all((column == column[0]).all() for column in columns):
-        rows, which = ALONE, np.zeros(number, dtype=np.int64)
+        rows, which = FIRST_CASE, np.zeros(number, dtype=np.int64)
     else:
         rows, which = distinct([np.unique(c, return_inverse=True)[1] for c in columns])
     # Without candidates one case is asked all the same: it says how many results there are.

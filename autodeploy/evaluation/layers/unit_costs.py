@@ -358,7 +358,7 @@ def each_pair(first: T, second: T, change: Callable[[Array, Array], Array]) -> T
     return first
 
 
-CUTS = 256
+KEPT_SHARDINGS = 256
 """Cuts whose costs are kept alone: candidates that are planned share a few."""
 
 
@@ -386,7 +386,7 @@ class CutCosts:
     def _alone(self) -> Callable[[int, int], UnitCosts]:
         tables = self.tables
 
-        @lru_cache(maxsize=CUTS)
+        @lru_cache(maxsize=KEPT_SHARDINGS)
         def alone(table: int, cut: int) -> UnitCosts:
             return tables[table].take(np.array([cut]))
 

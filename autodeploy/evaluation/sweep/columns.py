@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from autodeploy.strategies.tree import CandidateTree
     from cost_models.arrays import Bools, Floats, Ints
 
-REPAIRS = ("norm", "activation", "mla_up_proj", "full")
+RECOMPUTED_MODULES = ("norm", "activation", "mla_up_proj", "full")
 """Choices of memory that stand for all in the order of candidates, from the cheapest second a byte on; whole layers."""
-UNREAD = (
+UNREAD_COSTS = (
     *("ep_shown_forward_s", "ep_shown_backward_s", "ep_total_s", "tp_total_s", "cp_total_s"),
     "expert_activation_bytes",
 )
@@ -46,7 +46,7 @@ class UnitColumns:
 
     frozen_bytes : and states beyond the rates of parameters; update_s : of the update, beyond those rates.
     parts : seconds of both passes by part, without those that take none. choices : bytes saved and seconds added by
-    each of REPAIRS.
+    each of RECOMPUTED_MODULES.
     """
 
     forward_s: Floats
@@ -74,7 +74,7 @@ class UnitColumns:
     @classmethod
     def _of_one(cls, step: StepClass) -> UnitColumns:
         cost, none = step.cost, (np.zeros(1), np.zeros(1))
-        choices = [cost.choices.get(name) for name in REPAIRS]
+        choices = [cost.choices.get(name) for name in RECOMPUTED_MODULES]
         saved = (none if each is None else (each.saved_bytes, each.recompute_s) for each in choices)
         return cls(
             forward_s=step.pass_s("forward"),
@@ -89,7 +89,7 @@ class UnitColumns:
             exposed_dp_s=step.exposed_dp_s,
             migration_s=step.migration_s,
             update_s=step.owned.update_s,
-            choices=dict(zip(REPAIRS, saved, strict=True)),
+            choices=dict(zip(RECOMPUTED_MODULES, saved, strict=True)),
         )
 
 
@@ -200,11 +200,13 @@ def placed_costs(costs: UnitCosts, tree: CandidateTree, context: Context) -> Pla
 def _read_costs(costs: UnitCosts) -> UnitCosts:
     """With one entry for what is the same in all cuts, or is read by no sweep: nothing of it is looked up."""
     zero = np.zeros(1)
-    unread: dict[str, Any] = dict.fromkeys(UNREAD, zero)
+    unread: dict[str, Any] = dict.fromkeys(UNREAD_COSTS, zero)
 
     def read(cost: LayerCost) -> LayerCost:
         choices = {
-            name: cost.choices[name]._replace(swap_bytes=zero, host_s=zero) for name in REPAIRS if name in cost.choices
+            name: cost.choices[name]._replace(swap_bytes=zero, host_s=zero)
+            for name in RECOMPUTED_MODULES
+            if name in cost.choices
         }
         some = replace(cost, choices=choices, **unread)
         return each_array(some, lambda values: values[:1] if (values[1:] == values[:-1]).all() else values)

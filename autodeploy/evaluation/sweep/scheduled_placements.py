@@ -13,7 +13,7 @@ from autodeploy.evaluation.layers.layer_cost import PHASE_PARTS
 from autodeploy.evaluation.stages.chunk_loops import pair_chunks
 from autodeploy.evaluation.stages.stage_memory import LossBytes, workspace_bytes
 from autodeploy.evaluation.stages.step_parts import take_hidden
-from autodeploy.evaluation.sweep.columns import REPAIRS
+from autodeploy.evaluation.sweep.columns import RECOMPUTED_MODULES
 from autodeploy.evaluation.sweep.template import ChunkSeconds, Template, of_class, template_of
 from cost_models.schedule import (
     FIRST,
@@ -64,7 +64,7 @@ class Runs:
     makespan_s : of the pipeline; parts: what it is made of. stages : of the first, a middle and the last one [3, n], 0
     where there is none: seconds of synchronising, moving and updating parameters, dense and expert parameters,
     allocator bytes beside their states with nothing and with everything recomputed. workspace_bytes : of any stage.
-    floor_s : a time that no layout beats before what follows the pipeline. saved_bytes, recompute_s [REPAIRS, n] :
+    floor_s : a time that no layout beats before what follows the pipeline. saved_bytes, recompute_s [modules, n] :
     bytes of the fullest stage that each choice frees, and the seconds it costs.
     """
 
@@ -261,7 +261,7 @@ class _Batch:
                 bytes_[:, FIRST] *= ~single
         names = ("exposed_dp_s", "migration_s", "update_s", "dense_params", "expert_params")
         of_params = [held(attrgetter(name)) for name in names]
-        saved, cost = self._repairs(np.maximum(in_flight[:, FIRST], in_flight[:, LAST]))
+        saved, cost = self._recompute_choices(np.maximum(in_flight[:, FIRST], in_flight[:, LAST]))
         return Runs(
             makespan_s=paced.work_s + paced.bubble_s,
             parts=parts,
@@ -279,11 +279,11 @@ class _Batch:
         in_flight = (in_flight_closed(self.kind.name, place, pp, np.array(vpp), m, size) for place in places)
         return np.stack([count / vpp for count in in_flight]).take(self.shapes.which, axis=1).T
 
-    def _repairs(self, in_flight: Floats) -> tuple[Floats, Floats]:
-        """Bytes that REPAIRS free where most micro batches are held, and seconds they cost [REPAIRS, n]."""
+    def _recompute_choices(self, in_flight: Floats) -> tuple[Floats, Floats]:
+        """Bytes that RECOMPUTED_MODULES free where most micro batches are held, and seconds they cost [modules, n]."""
         most = [self.template.rows(layers.max(axis=1)) for layers in self.template.layers]
-        saved, cost = np.zeros((2, len(REPAIRS), len(in_flight)))
-        for number, name in enumerate(REPAIRS):
+        saved, cost = np.zeros((2, len(RECOMPUTED_MODULES), len(in_flight)))
+        for number, name in enumerate(RECOMPUTED_MODULES):
             for count, layer in zip(most, self.costs.layers, strict=True):
                 saved[number] += count * layer.choices[name][0]
                 cost[number] += count * layer.choices[name][1]

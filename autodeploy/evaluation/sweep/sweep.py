@@ -67,7 +67,7 @@ def worst_stages(stages: tuple[Floats, ...], rates: tuple[Floats, ...]) -> Float
 
 
 @compiled
-def repaired_s(
+def after_recompute_s(
     step_s: Floats, bytes_: tuple[Floats, Floats, Floats], room: Floats, saved: Floats, cost: Floats, whole: bool
 ) -> Floats:
     """Step time when the first stage recomputes just enough to fit: the order in which candidates are solved [n].
@@ -79,10 +79,10 @@ def repaired_s(
     Parameters
     ----------
     bytes_ : of the fullest stage with nothing and with everything recomputed, and of any layout's at least [n].
-    saved, cost : bytes and seconds of each of REPAIRS [REPAIRS, n]. whole : a framework's flag holds for every stage.
+    saved, cost : bytes and seconds of each of RECOMPUTED_MODULES [modules, n]. whole : a flag holds for every stage.
     """
     plain, lean, least = bytes_
-    repaired = np.full(len(step_s), np.inf)
+    estimate = np.full(len(step_s), np.inf)
     for row in range(len(step_s)):
         if least[row] > room[row]:
             continue
@@ -94,14 +94,14 @@ def repaired_s(
             need = max(0.0, need - saved[choice, row])
         if need > 0.0:
             extra = cost[-1, row] * min(missing / max(saved[-1, row], 1.0), 1.0)
-        repaired[row] = (step_s[row] + extra) * (OVERFLOWS if lean[row] > room[row] else 1.0)
-    return repaired
+        estimate[row] = (step_s[row] + extra) * (OVERFLOWS if lean[row] > room[row] else 1.0)
+    return estimate
 
 
 BLOCK: Final = 16_384
 """Runs whose columns stay in the cache together."""
 FITS = "template_fits"
-TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "repaired_s", FITS)
+TOTALS = ("step_time_s", "bound_s", "memory_bytes", "least_bytes", "recomputed_bytes", "after_recompute_s", FITS)
 PARTS_OF_MODES = TAIL_PARTS
 PARTS_OF_RUNS = (
     *(name for name in PHASE_PARTS if name not in PARTS_OF_MODES),
@@ -140,7 +140,7 @@ class Sweep:
     memory_bytes: Floats  # worst stage of the template, nothing recomputed or swapped
     least_bytes: Floats  # no layout and no choice brings the fullest stage below this
     recomputed_bytes: Floats  # on the card of the template's fullest stage when every layer is recomputed
-    repaired_s: Floats  # step time with enough recomputed to fit, for an order; infinite where nothing fits
+    after_recompute_s: Floats  # step time with enough recomputed to fit, for an order; infinite where nothing fits
     template_fits: Bools  # with every layer recomputed
     parts: Mapping[str, Floats]
 
@@ -153,13 +153,13 @@ class Sweep:
 
     @property
     def fastest_s(self) -> float | None:
-        """`repaired_s` of the fastest candidate whose template fits; None where none does."""
-        seconds = self.repaired_s[self.template_fits]
+        """`after_recompute_s` of the fastest candidate whose template fits; None where none does."""
+        seconds = self.after_recompute_s[self.template_fits]
         return float(seconds.min()) if len(seconds) else None
 
     def fastest(self, count: int) -> Ints:
         """The `count` candidates that look fastest once they fit, in order; of equals the first."""
-        seconds = self.repaired_s
+        seconds = self.after_recompute_s
         if count < len(seconds):
             limit = np.partition(seconds, count - 1)[count - 1]
             index = np.flatnonzero(seconds <= limit)
@@ -257,7 +257,7 @@ def _under(
         "memory_bytes": plain,
         "least_bytes": least,
         "recomputed_bytes": on_card_bytes(lean, beside, fragmentation),
-        "repaired_s": repaired_s(
+        "after_recompute_s": after_recompute_s(
             step, (plain, lean, least), room, runs.saved_bytes, runs.recompute_s, context.framework.uniform_options
         ),
         FITS: lean <= room,

@@ -287,7 +287,7 @@ PER_SECOND = 800
 """Linear programmes that are about as much work as one unit of CP-SAT's deterministic time."""
 SETUP = 3
 """Linear programmes that are about as much work as making the first one of a problem."""
-OPENING = 4
+PROGRAMMES_OF_A_TUPLE = 4
 """Linear programmes that are about as much work as making a tuple's problems and bounding their sets of options."""
 COLUMNS = 170.0
 """Columns of a linear programme that takes twice as long as a small one; larger ones take far longer."""
@@ -353,7 +353,7 @@ class TupleBounds:
                 if self._should_cancel():
                     break
         visit = self._bounded(self._known[first], enough_s)
-        return replace(visit, work=visit.work + OPENING * (len(self._known) - opened))
+        return replace(visit, work=visit.work + PROGRAMMES_OF_A_TUPLE * (len(self._known) - opened))
 
     def _bounded(self, tuple_: _Open, enough_s: float) -> Visit:
         tuple_.visits += 1

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Bools
 
 MOST_TEMPLATE_ROWS = 2048
-FIRST, BATCH = 8, 64
+FIRST_BATCH, NEXT_BATCHES = 8, 64
 """Simulated at once, the most promising first: the first few rule out most of the rest."""
 
 
@@ -71,7 +71,7 @@ def quick_plan(
     plans = evaluator.timed(layout[ok], applied[ok])
     fastest: tuple[int, InnerPlan] | None = None
     order = np.argsort(plans.least_s, kind="stable")
-    for batch in np.split(order, range(FIRST, len(order), BATCH)) if len(ok) else ():
+    for batch in np.split(order, range(FIRST_BATCH, len(order), NEXT_BATCHES)) if len(ok) else ():
         if plans.least_s[batch[0]] >= below_s or stop():
             break
         fastest = evaluator.fastest(plans, batch, below_s) or fastest

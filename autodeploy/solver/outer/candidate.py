@@ -233,7 +233,7 @@ def _solve_quickly(problem: InnerProblem, should_cancel: Callable[[], bool] | No
 
 LIKELY = 8_192
 """Candidates that may be planned, the first by their estimate."""
-TOGETHER = 16
+BATCH_SIZE = 16
 """Of these, so many are priced in one batch: that takes little longer than one."""
 MOST_BATCHES = 16
 
@@ -255,7 +255,7 @@ class PricedTogether:
 
     def at(self, index: int, context: Context) -> Priced:
         """A candidate of a context, with the costs of its layers."""
-        rows = self._beside(index)
+        rows = self._batch_of(index)
         rows = rows[[self._request.contexts(row) is context for row in rows.tolist()]]
         key = rows.tobytes(), id(context)
         if key not in self._batches:
@@ -264,14 +264,14 @@ class PricedTogether:
             self._batches[key] = self._priced(rows, context)
         return replace(self._batches[key], index=rows.tolist().index(index))
 
-    def _beside(self, index: int) -> Ints:
+    def _batch_of(self, index: int) -> Ints:
         """Candidates that are priced with one, itself among them: its neighbours, or where it has none its tuple."""
         place = self._place_of.get(index)
         if place is None:
             outer = self._request.outer
             return np.flatnonzero(outer == outer[index])
-        start = place - place % TOGETHER
-        return self._rows[start : start + TOGETHER]
+        start = place - place % BATCH_SIZE
+        return self._rows[start : start + BATCH_SIZE]
 
     def _priced(self, rows: Ints, context: Context) -> Priced:
         candidates = self._request.candidates.take(rows)
@@ -359,33 +359,33 @@ class PlansAhead:
     def __init__(
         self,
         local: CandidateSolver,
-        beside: WorkerProcess[CandidateSolver],
+        remote: WorkerProcess[CandidateSolver],
         how: Callable[[CandidatePlans], Quick] = CandidatePlans.quick,
         *,
         loaded: bool = False,
     ) -> None:
-        self._here, self._beside, self._how = local, beside, how
+        self._local, self._remote, self._how = local, remote, how
         self._begun: dict[int, Future[Quick]] = {}
         self._made: dict[int, Quick] = {}
         self._first = not loaded
 
     def plan(self, index: int, soon: Sequence[int]) -> Quick:
         """The plan of a candidate; soon: candidates that will probably be asked for next, in order."""
-        if self._first or not self._beside.beside:
+        if self._first or not self._remote.parallel:
             # The first plan loads compiled code, which a process made after it has too.
             self._first = False
-            return self._here.plan(index, self._how)
+            return self._local.plan(index, self._how)
         while index not in self._made:
             self._collect()
             wanted = [each for each in (index, *soon) if each not in self._made and each not in self._begun]
             own = wanted[:1]
             for other in wanted[1 : 1 + WAITING - len(self._begun)]:
-                self._begun[other] = self._beside.begin(CandidateSolver.plan, other, self._how)
+                self._begun[other] = self._remote.begin(CandidateSolver.plan, other, self._how)
             if own:
-                self._made[own[0]] = self._here.plan(own[0], self._how)
+                self._made[own[0]] = self._local.plan(own[0], self._how)
             elif index in self._begun:
                 # Nothing else is left to do meanwhile; when the search is cancelled the plan says so.
-                self._made[index] = self._begun.pop(index).result() or self._here.plan(index, self._how)
+                self._made[index] = self._begun.pop(index).result() or self._local.plan(index, self._how)
         return self._made.pop(index)
 
     def _collect(self) -> None:

@@ -41,7 +41,7 @@ LOOKAHEAD_TUPLES = 2
 PROOF_SHARE = 0.5
 """Of the work, what is kept for bounds alone, after plans were made."""
 BOUND_SPREAD = 0.02
-"""A bound that is higher than the least by more is not raised beside it: the work may be wanted lower down."""
+"""A bound that is higher than the least by more is not raised along with it: the work may be wanted lower down."""
 EXACT = 40
 """Linear programmes that are about as much work as the plan of a candidate that is solved in full."""
 PATIENCE = 0.25
@@ -83,7 +83,7 @@ class _Tuples:
         self.bound_s = least[by_bound]
         self.visits = np.zeros(len(groups), dtype=np.int64)
         self.aside, self.finished = np.zeros((2, len(groups)), dtype=np.bool_)
-        self.beside = np.arange(len(groups)) % 2 == 1
+        self.remote = np.arange(len(groups)) % 2 == 1
 
     def least(self, mask: npt.NDArray[np.bool_]) -> int | None:
         """The one with the least bound of some."""
@@ -97,7 +97,7 @@ class _Tuples:
     def ahead(self, number: int) -> list[Ints]:
         """Tuples of the same side that nobody bounded yet, the least first."""
         others = np.arange(len(self.rows)) != number
-        return self.first(others & (self.visits == 0) & (self.beside == self.beside[number]), TUPLES_TOGETHER)
+        return self.first(others & (self.visits == 0) & (self.remote == self.remote[number]), TUPLES_TOGETHER)
 
 
 class _Proof:
@@ -120,13 +120,13 @@ class _Proof:
 class CandidateBounds:
     """Lower bounds on the step time of all candidates: bounds_s [n].
 
-    here, beside : who computes them; what each knows depends only on what it was asked.
+    local, remote : who computes them; what each knows depends only on what it was asked.
     """
 
-    def __init__(self, request: SearchRequest, local: CandidateSolver, beside: WorkerProcess[CandidateSolver]) -> None:
+    def __init__(self, request: SearchRequest, local: CandidateSolver, remote: WorkerProcess[CandidateSolver]) -> None:
         self.request, self.candidates, self.outer = request, request.candidates, request.outer
         self.bounds_s, self.cancelled = request.swept.bound_s.copy(), request.cancelled
-        self.here, self.beside = local, beside
+        self.local, self.remote = local, remote
         self._rests_on = np.zeros(len(self.bounds_s), dtype=np.int8)
         self._solved_in_full: set[int] = set()
 
@@ -162,8 +162,8 @@ class CandidateBounds:
         """Answers of a method of `CandidateSolver`: to the first question from here, meanwhile to the others from the
         worker; None of those that were cancelled.
         """
-        begun = [self.beside.begin(method, *args) for args in asked[1:]]
-        return [method(self.here, *asked[0]), *(each.result() for each in begun)]
+        begun = [self.remote.begin(method, *args) for args in asked[1:]]
+        return [method(self.local, *asked[0]), *(each.result() for each in begun)]
 
     def below(self, high_s: float) -> int:
         """How many candidates may be faster than this."""
@@ -211,7 +211,7 @@ class CandidateBounds:
                 tuples.aside[number] = True
                 soon = tuple(tuples.first(low & ~tuples.aside & (tuples.visits > 0), LOOKAHEAD_TUPLES))
                 # Where no other plan is in sight, the worker raises bounds.
-                fresh = None if soon else tuples.least(low & tuples.beside & (tuples.visits == 0))
+                fresh = None if soon else tuples.least(low & tuples.remote & (tuples.visits == 0))
                 begun = self._begin(tuples, fresh, enough_s())
                 yield Look(rows, hopeful=True, soon=soon)
                 work -= self._end(tuples, begun)
@@ -226,11 +226,11 @@ class CandidateBounds:
                 work -= sum(EXACT + math.ceil(one.solution.deterministic_work * PER_SECOND) for one in solved)
                 yield Look(rows, deep=handed_all, solved=solved)
                 continue
-            others = low & ~tuples.finished & (tuples.beside != tuples.beside[number])
+            others = low & ~tuples.finished & (tuples.remote != tuples.remote[number])
             near_s = tuples.bound_s[number] * (1.0 + BOUND_SPREAD)
             others &= (tuples.visits == 0) if handing else (tuples.bound_s < near_s)
             other = tuples.least(others)
-            near, away = (other, number) if tuples.beside[number] else (number, other)
+            near, away = (other, number) if tuples.remote[number] else (number, other)
             begun = self._begin(tuples, away, enough_s())
             work -= self._here(tuples, near, enough_s()) + self._end(tuples, begun)
             yield Look(rows, deep=handed_all)
@@ -248,7 +248,7 @@ class CandidateBounds:
         for index, plan in zip(next_two, plans, strict=True):
             if plan is None:
                 continue
-            solved.append(self.here.solved(index, plan))
+            solved.append(self.local.solved(index, plan))
             tried.add(index)
             self.raise_to(index, solved[-1].solution.bound_s)
         return tuple(solved)
@@ -264,7 +264,7 @@ class CandidateBounds:
         """Have the worker process bound a tuple."""
         if number is None:
             return None
-        return number, self.beside.begin(CandidateSolver.visit, tuples.rows[number], tuples.ahead(number), enough_s)
+        return number, self.remote.begin(CandidateSolver.visit, tuples.rows[number], tuples.ahead(number), enough_s)
 
     def _end(self, tuples: _Tuples, begun: tuple[int, Future[Visit]] | None) -> int:
         """Take over what the worker found; the work it did."""
@@ -275,7 +275,7 @@ class CandidateBounds:
         """Bound a tuple; the work done."""
         if number is None:
             return 0
-        return self._take(tuples, number, self.here.visit(tuples.rows[number], tuples.ahead(number), enough_s))
+        return self._take(tuples, number, self.local.visit(tuples.rows[number], tuples.ahead(number), enough_s))
 
     def _take(self, tuples: _Tuples, number: int, visit: Visit) -> int:
         rows = tuples.rows[number]

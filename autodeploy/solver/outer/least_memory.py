@@ -50,7 +50,7 @@ def least_memory(request: SearchRequest) -> SearchState:
     solver, swept, outer = CandidateSolver(request), request.swept, request.outer
     top_k, budget = request.top_k, request.budget
     frontier, bounds = SearchState(), _sweeps_bytes(request)
-    order = np.lexsort((swept.repaired_s, bounds))
+    order = np.lexsort((swept.after_recompute_s, bounds))
     waiting: list[tuple[float, float, int]] = []  # bounded by their stages: what to solve next, the least first
     leanest: dict[int, tuple[float, Solved]] = {}
     bounded = 0
@@ -70,7 +70,7 @@ def least_memory(request: SearchRequest) -> SearchState:
             bounded += 1
             bounds[index] = max(low, _relaxed_bytes(plans))
             if math.isfinite(bounds[index]):
-                heapq.heappush(waiting, (float(bounds[index]), float(swept.repaired_s[index]), index))
+                heapq.heappush(waiting, (float(bounds[index]), float(swept.after_recompute_s[index]), index))
             continue
         frontier.solved += 1
         solved = _least_plan(solver, index, low, request.should_cancel)
@@ -164,18 +164,18 @@ class RoomyPlans:
     limit_bytes : what a candidate may take of a card, by its index.
     """
 
-    def __init__(self, request: SearchRequest, limit_bytes: Callable[[int], float], *, beside: bool) -> None:
+    def __init__(self, request: SearchRequest, limit_bytes: Callable[[int], float], *, parallel: bool) -> None:
         def limited(index: int) -> Context:
             return replace(request.contexts(index), limit_bytes=limit_bytes(index))
 
-        self._request, self._limited, self._beside = request, limited, beside
+        self._request, self._limited, self._parallel = request, limited, parallel
         roomy = replace(request, contexts=limited, costs=request.costs)
         self._here, self._there = CandidateSolver(roomy), CandidateSolver(roomy)
 
     def plans(self, indices: Sequence[int]) -> list[Solved]:
         """The plans of those candidates that have one, in order; all that were made until the search was cancelled."""
         solved: dict[int, Solved] = {}
-        with WorkerProcess(self._there, beside=self._beside, should_cancel=self._request.should_cancel) as worker:
+        with WorkerProcess(self._there, parallel=self._parallel, should_cancel=self._request.should_cancel) as worker:
             ahead = PlansAhead(self._here, worker, loaded=True)  # the search made such plans
             longest = sorted(indices, key=self._slots, reverse=True)  # last, it would keep one process waiting
             for place, index in enumerate(longest):

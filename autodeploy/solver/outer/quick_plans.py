@@ -42,28 +42,30 @@ class QuickPlans:
     def __init__(
         self,
         frontier: SearchState,
-        open_: CandidateBounds,
+        bounding: CandidateBounds,
         request: SearchRequest,
         report: Callable[[int], None],
         *,
         prune: bool,
     ) -> None:
         swept, budget = request.swept, request.budget
-        self.frontier, self.open, self.swept, self.report = frontier, open_, swept, report
+        self.frontier, self.bounding, self.swept, self.report = frontier, bounding, swept, report
         self.top_k, self.gap, self.budget, self.prune = request.top_k, request.gap, budget, prune
         self.work = 0.0
         self._order = swept.fastest(CANDIDATES_PER_PLAN * budget.quick)
-        later = np.ones(len(open_.candidates), dtype=np.bool_)
+        later = np.ones(len(bounding.candidates), dtype=np.bool_)
         later[self._order] = False
         self._later_s = float(swept.bound_s[later].min()) if later.any() else math.inf
-        self._by_tuple = np.argsort(open_.outer, kind="stable")
-        self._starts = np.searchsorted(open_.outer[self._by_tuple], np.arange(int(open_.outer.max(initial=-1)) + 2))
+        self._by_tuple = np.argsort(bounding.outer, kind="stable")
+        self._starts = np.searchsorted(
+            bounding.outer[self._by_tuple], np.arange(int(bounding.outer.max(initial=-1)) + 2)
+        )
         self._solved: dict[int, list[Solved]] = {}  # by outer tuple
         self._full: set[int] = set()  # candidates whose quick plan is made
         self._every_way: set[int] = set()  # outer tuples that were looked at in all ways to keep their states
         self._slots = 0.0
-        self._looks = PlansAhead(open_.here, open_.beside, CandidatePlans.template)
-        self._plans = PlansAhead(open_.here, open_.beside)
+        self._looks = PlansAhead(bounding.local, bounding.remote, CandidatePlans.template)
+        self._plans = PlansAhead(bounding.local, bounding.remote)
 
     def left(self, kept: float = 0.0) -> bool:
         """Whether the budget allows more, with so much work kept for later."""
@@ -75,7 +77,7 @@ class QuickPlans:
         With less than K plans it goes on, as long as anything may be feasible. again: also outer tuples that have been
         looked at already, in all ways to keep their optimizer states.
         """
-        bounds = self.open.bounds_s[self._order]
+        bounds = self.bounding.bounds_s[self._order]
         solved = [one.index for each in self._solved.values() for one in each]
         bounds[np.isin(self._order, solved)] = math.inf
         rest = np.minimum.accumulate(np.append(bounds, self._later_s)[::-1])[::-1]
@@ -91,15 +93,15 @@ class QuickPlans:
         """Whether an outer tuple needs no look: it had one, or bounds rule out all its candidates, now pruned."""
         if self.prune and number not in self._solved:
             rows = self._candidates(number)
-            if self.open.bounds_s[rows].min() >= self._kth_s():
+            if self.bounding.bounds_s[rows].min() >= self._kth_s():
                 self._solved[number], self.frontier.pruned = [], self.frontier.pruned + len(rows)
         return number in self._solved
 
     def by_bound(self, until: float) -> None:
         """Looks in the order of the bounds of outer tuples, until so much work is done or no bound is of interest."""
-        order = np.argsort(self.open.bounds_s, kind="stable")
+        order = np.argsort(self.bounding.bounds_s, kind="stable")
         for position, index, number in self._until(until, order):
-            if self.open.bounds_s[index] >= (1.0 - self.gap) * self._best_s():
+            if self.bounding.bounds_s[index] >= (1.0 - self.gap) * self._best_s():
                 return
             if number not in self._solved:
                 self._look_at(number, self._next(order, position))
@@ -107,10 +109,10 @@ class QuickPlans:
     def _until(self, until: float, order: Ints) -> Iterator[tuple[int, int, int]]:
         """Places in an order of candidates, with the candidate and its outer tuple, until so much work is done."""
         for position, index in enumerate(map(int, order)):
-            self.frontier.cancelled |= self.open.cancelled()
+            self.frontier.cancelled |= self.bounding.cancelled()
             if self.frontier.cancelled or self._spent(until):
                 return
-            yield position, index, int(self.open.outer[index])
+            yield position, index, int(self.bounding.outer[index])
 
     def _spent(self, until: float) -> bool:
         wanted = 1 if until < self.budget.quick else self.top_k
@@ -129,14 +131,14 @@ class QuickPlans:
     def _look_at(self, number: int, ahead: Sequence[int], *, insist: bool = False) -> None:
         """insist: on a plan where no template fits, also once there are K plans."""
         for index in self._candidates(number):
-            if self.open.cancelled() or (self._solved.get(number) and not self.left()):
+            if self.bounding.cancelled() or (self._solved.get(number) and not self.left()):
                 return
             self._try(number, index, ahead, again=False)
         if not self._fits(number) and (insist or len(self.frontier.best) < self.top_k):
             # No template fits: other layouts may.
             lightest = math.inf
             for one in list(self._solved[number]):
-                if self.open.cancelled() or self._fits(number) or not self._hopeful(one):
+                if self.bounding.cancelled() or self._fits(number) or not self._hopeful(one):
                     return
                 if self.swept.least_bytes[one.index] < lightest:
                     lightest = float(self.swept.least_bytes[one.index])
@@ -149,13 +151,13 @@ class QuickPlans:
         """Whether a candidate without a plan that fits is worth more work."""
         if len(self.frontier.best) < self.top_k:
             return True
-        return self.left() and bool(self.open.bounds_s[one.index] < self._best_s())
+        return self.left() and bool(self.bounding.bounds_s[one.index] < self._best_s())
 
     def other_ways(self, numbers: Sequence[int]) -> None:
         """Looks at outer tuples with other ways to keep their optimizer states."""
         ways = [(number, index) for number in numbers for index in self._candidates(number)]
         for place, (number, index) in enumerate(ways):
-            if not self.open.cancelled():
+            if not self.bounding.cancelled():
                 rest = [other for of, other in ways[place + 1 :] if not self._useless(self._solved[of], other)]
                 self._try(number, index, rest[:LOOKAHEAD_CANDIDATES], again=True)
 
@@ -166,13 +168,13 @@ class QuickPlans:
         best are planned in any case.
         """
         half = (self.work + until) / 2
-        while not self.open.cancelled() and self.work < half and self.left():
+        while not self.bounding.cancelled() and self.work < half and self.left():
             number = next((each for each in self._close() if each not in self._every_way), None)
             if number is None:
                 break
             self._every_way.add(number)
             self.other_ways([number])
-        while not self.open.cancelled():
+        while not self.bounding.cancelled():
             best = {one.index for one in self.frontier.best[: self.top_k]}
             more = self.work < until and self.left()
             rough = [one for one in self._rough() if more or one.index in best]
@@ -186,14 +188,14 @@ class QuickPlans:
         for one in self.frontier.best:
             if one.solution.step_s >= limit:
                 return
-            yield int(self.open.outer[one.index])
+            yield int(self.bounding.outer[one.index])
 
     def _rough(self) -> Iterator[Solved]:
         """The best candidates that were only looked at and may be among the K best, the best first."""
         close = set(self._close())
         for one in self.frontier.best:
-            ruled_out = self.prune and self.open.bounds_s[one.index] >= self._kth_s()
-            if int(self.open.outer[one.index]) in close and one.index not in self._full and not ruled_out:
+            ruled_out = self.prune and self.bounding.bounds_s[one.index] >= self._kth_s()
+            if int(self.bounding.outer[one.index]) in close and one.index not in self._full and not ruled_out:
                 yield one
 
     def _in_full(self, look: Solved, soon: Sequence[int]) -> None:
@@ -201,10 +203,10 @@ class QuickPlans:
         self._full.add(look.index)
         problem, solution = self._plans.plan(look.index, soon)
         self._count(look, 1.0)
-        self.open.raise_to(look.index, solution.bound_s)
+        self.bounding.raise_to(look.index, solution.bound_s)
         if solution.step_s <= look.solution.step_s:
             planned = replace(look, problem=problem, solution=solution)
-            number = int(self.open.outer[look.index])
+            number = int(self.bounding.outer[look.index])
             self._solved[number] = [planned if one.index == look.index else one for one in self._solved[number]]
             self.frontier.best = [one for one in self.frontier.best if one.index != look.index]
             self._keep(planned)
@@ -217,7 +219,7 @@ class QuickPlans:
     def _candidates(self, number: int) -> list[int]:
         """Of an outer tuple, in the order of their estimate."""
         rows = self._by_tuple[self._starts[number] : self._starts[number + 1]]
-        in_order: list[int] = rows[np.argsort(self.swept.repaired_s[rows], kind="stable")].tolist()
+        in_order: list[int] = rows[np.argsort(self.swept.after_recompute_s[rows], kind="stable")].tolist()
         return in_order
 
     def _try(self, number: int, index: int, soon: Sequence[int], *, again: bool) -> None:
@@ -228,7 +230,7 @@ class QuickPlans:
         if (self.prune and self._ruled_out(others, index)) or (not again and self._unlikely(others, index)):
             self.frontier.pruned += 1
             return
-        solved = self.open.here.solved(index, self._looks.plan(index, soon))
+        solved = self.bounding.local.solved(index, self._looks.plan(index, soon))
         self._count(solved, TEMPLATE_WORK)
         self.frontier.solved += 1
         others.append(solved)
@@ -238,10 +240,10 @@ class QuickPlans:
     def _next(self, order: Ints, position: int) -> list[int]:
         """Candidates that will probably be looked at after a place in an order, where a second process plans too."""
         soon: dict[int, int] = {}
-        if not self.open.beside.beside:
+        if not self.bounding.remote.parallel:
             return []
         for index in map(int, order[position + 1 : position + 1 + LOOKAHEAD_WINDOW]):
-            number = int(self.open.outer[index])
+            number = int(self.bounding.outer[index])
             if number not in self._solved and number not in soon:
                 first = self._candidates(number)[0]
                 if not self._useless([], first):
@@ -260,9 +262,9 @@ class QuickPlans:
 
     def _alike(self, first: int, second: int) -> bool:
         """Whether two candidates of an outer tuple keep their states alike and are equal to the bit in the sweep."""
-        c, swept = self.open.candidates, self.swept
+        c, swept = self.bounding.candidates, self.swept
         axes = ("sequence_parallel", *OPTIMIZER_STATE_AXES)
-        columns = [*(getattr(c, name) for name in axes), swept.repaired_s, swept.bound_s]
+        columns = [*(getattr(c, name) for name in axes), swept.after_recompute_s, swept.bound_s]
         return all(column[first] == column[second] for column in (*columns, swept.least_bytes))
 
     def _ruled_out(self, others: list[Solved], index: int) -> bool:
@@ -274,7 +276,7 @@ class QuickPlans:
             one.solution.plan is not None and not one.plan.applied.any() and bare_s[one.index] <= bare_s[index]
             for one in others
         )
-        return settled or self.open.bounds_s[index] >= min(best, self._kth_s())
+        return settled or self.bounding.bounds_s[index] >= min(best, self._kth_s())
 
     def _unlikely(self, others: list[Solved], index: int) -> bool:
         """Whether a candidate is not worth a plan before other outer tuples have one."""
@@ -294,10 +296,10 @@ class QuickPlans:
 
     def enter(self, solved: Solved) -> None:
         """Take over a candidate that was solved elsewhere."""
-        self._solved.setdefault(int(self.open.outer[solved.index]), []).append(solved)
+        self._solved.setdefault(int(self.bounding.outer[solved.index]), []).append(solved)
         self._full.add(solved.index)
         self.frontier.solved += 1
-        self.open.raise_to(solved.index, solved.solution.bound_s)
+        self.bounding.raise_to(solved.index, solved.solution.bound_s)
         self._keep(solved)
 
     def _keep(self, solved: Solved) -> None:
@@ -306,5 +308,5 @@ class QuickPlans:
             return
         kept: dict[int, Solved] = {}
         for each in sorted([*self.frontier.best, solved], key=lambda s: (s.solution.step_s, s.index)):
-            kept.setdefault(int(self.open.outer[each.index]), each)
+            kept.setdefault(int(self.bounding.outer[each.index]), each)
         self.frontier.best = list(kept.values())

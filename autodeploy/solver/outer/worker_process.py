@@ -57,23 +57,23 @@ class WorkerProcess(Generic[W]):
     Parameters
     ----------
     worker : made from what the search knows; nobody else calls it. It must tell by `stopped` when to give up.
-    beside : whether a second process may be made.
+    parallel : whether a second process may be made.
     """
 
-    def __init__(self, worker: W, *, beside: bool, should_cancel: Callable[[], bool] | None) -> None:
+    def __init__(self, worker: W, *, parallel: bool, should_cancel: Callable[[], bool] | None) -> None:
         self._worker, self._should_cancel = worker, should_cancel
         self._asked: deque[Future[Any]] = deque()  # without an answer, in order
         self._pid: int | None = None
         self._pipe: Connection | None = None
         # Elsewhere system libraries do not survive a fork, or there is none.
-        self.beside = beside and platform.system() == "Linux"
+        self.parallel = parallel and platform.system() == "Linux"
         """Whether it computes while the caller does."""
 
     def begin(self, method: Callable[Concatenate[W, P], T], *args: P.args, **none: P.kwargs) -> Future[T]:
         """Ask for a method of the worker with arguments that can be pickled."""
         assert not none, "arguments go by position"
         begun = Future(self, method, args)
-        if self.beside and self._pipe is None:
+        if self.parallel and self._pipe is None:
             self._fork()
         if self._pipe is None:
             begun.answers.append(method(self._worker, *args, **none))
@@ -132,7 +132,7 @@ class WorkerProcess(Generic[W]):
     def _lost(self) -> None:
         """The process died: what it owes is computed here."""
         self.close()
-        self.beside = False
+        self.parallel = False
         while self._asked:
             begun = self._asked.popleft()
             begun.answers.append(begun.method(self._worker, *begun.args))
@@ -187,14 +187,14 @@ def by_two(
     method: Callable[[W, A], T],
     asked: Sequence[A],
     *,
-    beside: bool,
+    parallel: bool,
     should_cancel: Callable[[], bool] | None,
 ) -> list[T] | None:
     """A method's answers, every other one from a second process made for them; None when cancelled.
 
     worker : as of `WorkerProcess`; what it knows is not pickled.
     """
-    with WorkerProcess(worker, beside=beside and len(asked) > 1, should_cancel=should_cancel) as process:
+    with WorkerProcess(worker, parallel=parallel and len(asked) > 1, should_cancel=should_cancel) as process:
         remote = [process.begin(method, each) for each in asked[1::2]]
         answers: list[T | None] = [None] * len(asked)
         answers[::2] = [method(worker, each) for each in asked[::2]]
