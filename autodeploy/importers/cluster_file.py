@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.benchmark_tables import is_collective_table, read_collective_table
-from autodeploy.importers.documents import read_text
+from autodeploy.importers.documents import in_file, read_text
 from autodeploy.importers.leaf_map import LeafMap, is_leaf_map, read_leaf_map
 from autodeploy.importers.link_speeds import LinkSpeeds, is_link_speeds, read_link_speeds
 from autodeploy.importers.measured_text import MAX_TEXT_BYTES
@@ -24,13 +24,8 @@ ClusterFile: TypeAlias = RankTable | LeafMap | NpuTopology | LinkSpeeds | Measur
 def read_cluster_file(path: Path, *, op: str | None = None, ranks: int | None = None) -> ClusterFile:
     """What a file says; errors as `read_cluster_text`, with the file's name."""
     text = read_text(path, max_bytes=MAX_TEXT_BYTES)
-    try:
+    with in_file(path):
         return read_cluster_text(text, op=op, ranks=ranks)
-    except SpecError as error:
-        path_in_file = error.errors[0].path if error.errors else ""
-        raise SpecError(
-            Message("common.place", place=path.name, message=str(error)), path=path_in_file, hint=error.hint
-        ) from error
 
 
 def read_cluster_text(text: str, *, op: str | None = None, ranks: int | None = None) -> ClusterFile:

@@ -8,6 +8,7 @@ laughs" file costs no more than any other.
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autodeploy.errors import SpecError
@@ -15,7 +16,7 @@ from autodeploy.messages import Message, at_place
 from autodeploy.messages.foreign_faults import json_fault, os_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 MAX_BYTES = 1_000_000
@@ -38,6 +39,17 @@ def read_document(path: Path) -> Any:
         return load_json(text) if path.suffix.lower() == ".json" else load_yaml(text)
     except SpecError as error:
         raise SpecError(Message("common.place", place=path.name, message=str(error)), hint=error.hint) from error
+
+
+@contextmanager
+def in_file(path: Path) -> Iterator[None]:
+    """Errors about a file's content, raised inside, begin with its name."""
+    try:
+        yield
+    except SpecError as error:
+        path_in_file = error.errors[0].path if error.errors else ""
+        message = Message("common.place", place=path.name, message=str(error))
+        raise SpecError(message, path=path_in_file, hint=error.hint) from error
 
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:

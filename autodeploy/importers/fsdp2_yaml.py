@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.importers.fsdp2_model import read_model
 from autodeploy.importers.fsdp2_strategy import MUON, read_strategy
-from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
+from autodeploy.importers.imported import UNNAMED, Imported
 from autodeploy.importers.key_reader import KeyReader
-from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
+from autodeploy.importers.marks import plan_id_of, release_of_marks, search_of_marks, take_marks
 from autodeploy.messages import Message
 from autodeploy.stack.releases import release_of
 
@@ -87,12 +87,10 @@ def import_fsdp2(
         strategy["features"] = sorted({*strategy["features"], "host_core_binding"})
     spec: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
     take_marks(text, spec, strategy, reader.log)
-    search: dict[str, Any] = {"target": TARGET}
+    search = search_of_marks(text, TARGET)
     if reader.take("/search/deterministic_training", "training.deterministic") is not False:
         search["deterministic_training"] = True
     release = release_of_marks(text) or release_of(TARGET, None)
-    if not release.is_default:
-        search["target_release"] = release.name
     spec |= {"search": search, "strategy": strategy}
     reader.note_unmodelled(UNMODELLED)
     reasons = dict.fromkeys(release.keys, NO_EFFECT)
@@ -103,7 +101,7 @@ def import_fsdp2(
         reader.log.finish(),
         ranks=ranks,
         target=TARGET,
-        kept=tuple(KeptFlag(path, value, 0) for path, value in kept),
+        kept=kept,
         plan_id=plan_id_of(text),
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import DiagnosticsLog, shown
 from autodeploy.importers.flag_effects import NO_EFFECT
+from autodeploy.importers.imported import KeptFlag
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class KeyReader:
 
     def note_rest(
         self, reasons: Mapping[str, str], effect_of: Callable[[str], FlagEffect | None], otherwise: str
-    ) -> tuple[tuple[str, str], ...]:
+    ) -> tuple[KeptFlag, ...]:
         """Says of every key not read why; returns those of which nobody knows what they do.
 
         Parameters
@@ -119,7 +120,7 @@ class KeyReader:
             if reason is None and effect is not None:
                 reason = NO_EFFECT if effect.harmless else effect.reason
             if reason is None:
-                kept.append((path, shown(value)))
+                kept.append(KeptFlag(path, shown(value), 0))
             self.log.ignore(pointer_of(path), value, reason or otherwise)
         return tuple(kept)
 

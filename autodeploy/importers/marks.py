@@ -87,6 +87,14 @@ def release_of_marks(text: str) -> Release | None:
     return next((release for release in releases() if release.name == name), None)
 
 
+def search_of_marks(text: str, target: str) -> dict[str, Any]:
+    """`search` of a launch file of a framework: the framework, and a release of it that the line names."""
+    release = release_of_marks(text)
+    if release is None or release.framework != target or release.is_default:
+        return {"target": target}
+    return {"target": target, "target_release": release.name}
+
+
 def _marked_features(text: str) -> list[str]:
     """Features of the same line that have no flag, `features=rect_fa+vector_sort`; unknown names are left out."""
     return [name for name in _marks(text).get("features", "").split("+") if name in FEATURES]

@@ -11,7 +11,7 @@ from autodeploy.importers.benchmark_tables import (
     read_collective_table,
     read_gemm_table,
 )
-from autodeploy.importers.documents import read_text
+from autodeploy.importers.documents import in_file, read_text
 from autodeploy.importers.measured_text import MAX_TEXT_BYTES, lines_of
 from autodeploy.importers.out_of_memory import has_out_of_memory, read_out_of_memory, run_out_of_memory
 from autodeploy.importers.step_times import read_step_times
@@ -28,13 +28,8 @@ if TYPE_CHECKING:
 def read_measured_file(path: Path, *, op: str | None = None, ranks: int | None = None) -> tuple[MeasuredRun, ...]:
     """The runs in a file; errors as `read_measured_text`, with the file's name."""
     text = read_text(path, max_bytes=MAX_TEXT_BYTES)
-    try:
+    with in_file(path):
         return read_measured_text(text, op=op, ranks=ranks)
-    except SpecError as error:
-        path_in_file = error.errors[0].path if error.errors else ""
-        raise SpecError(
-            Message("common.place", place=path.name, message=str(error)), path=path_in_file, hint=error.hint
-        ) from error
 
 
 def read_measured_text(text: str, *, op: str | None = None, ranks: int | None = None) -> tuple[MeasuredRun, ...]:

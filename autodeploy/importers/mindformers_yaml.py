@@ -11,7 +11,7 @@ from typing import Any
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.flag_effects import NO_EFFECT
-from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
+from autodeploy.importers.imported import UNNAMED, Imported
 from autodeploy.importers.key_effects import key_effect
 from autodeploy.importers.key_reader import KeyReader, pointer_of
 from autodeploy.importers.marks import plan_id_of, take_marks
@@ -83,7 +83,7 @@ def import_mindformers(
         reader.log.finish(),
         ranks=ranks,
         target="mindformers",
-        kept=tuple(KeptFlag(path, value, 0) for path, value in kept),
+        kept=kept,
         plan_id=plan_id_of(text),
     )
 

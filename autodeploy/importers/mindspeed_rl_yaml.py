@@ -10,7 +10,7 @@ from autodeploy.importers.diagnostics import joined
 from autodeploy.importers.flag_reader import FlagReader
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.key_reader import KeyReader
-from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
+from autodeploy.importers.marks import plan_id_of, search_of_marks, take_marks
 from autodeploy.importers.megatron_model import read_model
 from autodeploy.importers.megatron_strategy import read_gradient_sums, read_strategy
 from autodeploy.importers.other_trainings import DPO, refused
@@ -111,11 +111,9 @@ def import_mindspeed_rl(
     spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
     take_marks(text, spec, strategy, flags.log)
     take_rl_marks(text, rl, reader.log)
-    spec |= {"search": _search(text), "strategy": strategy}
+    spec |= {"search": search_of_marks(text, TARGET), "strategy": strategy}
     kept = [KeptFlag(flag.name, flag.text, flag.line) for flag in flags.note_rest()]
-    kept += [
-        KeptFlag(path, value, 0) for path, value in reader.note_rest(REASONS, _effect, Message("importers.unknown_key"))
-    ]
+    kept += reader.note_rest(REASONS, _effect, Message("importers.unknown_key"))
     return Imported(
         "mindspeed-rl-yaml",
         spec,
@@ -125,12 +123,6 @@ def import_mindspeed_rl(
         kept=tuple(kept),
         plan_id=plan_id_of(text),
     )
-
-
-def _search(text: str) -> dict[str, Any]:
-    release = release_of_marks(text)
-    named = release is not None and release.framework == TARGET and not release.is_default
-    return {"target": TARGET} | ({"target_release": release.name} if named and release is not None else {})
 
 
 def _shape(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.diagnostics import not_modelled
 from autodeploy.importers.flag_effects import NO_EFFECT
-from autodeploy.importers.imported import Imported, KeptFlag
+from autodeploy.importers.imported import Imported
 from autodeploy.importers.key_reader import KeyReader
-from autodeploy.importers.marks import plan_id_of, release_of_marks, take_marks
+from autodeploy.importers.marks import plan_id_of, release_of_marks, search_of_marks, take_marks
 from autodeploy.importers.rl_common import model_of
 from autodeploy.importers.torchtitan_strategy import BATCH, read_strategy
 from autodeploy.messages import Message
@@ -112,12 +112,10 @@ def import_torchtitan(
     strategy, ranks = read_strategy(reader, model)
     spec: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
     take_marks(text, spec, strategy, reader.log)
-    search: dict[str, Any] = {"target": TARGET}
+    search = search_of_marks(text, TARGET)
     if reader.switch("/search/deterministic_training", "debug.deterministic"):
         search["deterministic_training"] = True
     release = release_of_marks(text) or release_of(TARGET, None)
-    if not release.is_default:
-        search["target_release"] = release.name
     spec |= {"search": search, "strategy": strategy}
     reader.note_unmodelled(UNMODELLED, but=frozenset({MODULES} if "sparse_attention" in model else ()))
     reasons = {key: REASONS[key.partition(".")[0]] for key in release.keys}
@@ -128,7 +126,7 @@ def import_torchtitan(
         reader.log.finish(),
         ranks=ranks,
         target=TARGET,
-        kept=tuple(KeptFlag(path, value, 0) for path, value in kept),
+        kept=kept,
         plan_id=plan_id_of(text),
     )
 

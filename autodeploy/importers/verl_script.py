@@ -9,7 +9,7 @@ from autodeploy.errors import SpecError, UnsupportedError
 from autodeploy.importers.diagnostics import joined
 from autodeploy.importers.imported import Imported, KeptFlag
 from autodeploy.importers.launch_script import GivenFlag
-from autodeploy.importers.marks import marked_preset, plan_id_of, release_of_marks, take_marks
+from autodeploy.importers.marks import marked_preset, plan_id_of, release_of_marks, search_of_marks, take_marks
 from autodeploy.importers.other_trainings import refused
 from autodeploy.importers.override_reader import OVERRIDE, OverrideReader
 from autodeploy.importers.rl_common import model_of, take_rl_marks, whole_updates
@@ -80,7 +80,7 @@ def import_verl(
     spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
     take_marks(text, spec, strategy, reader.log)
     take_rl_marks(text, rl, reader.log)
-    spec |= {"search": _search(text), "strategy": strategy}
+    spec |= {"search": search_of_marks(text, "verl"), "strategy": strategy}
     release = release_of_marks(text) or release_named("verl-mindspeed-main")
     kept = (*reader.note_rest(release.keys), *_kept_flags(inner, release.keys))
     for offset, note in followed.notes:
@@ -276,10 +276,3 @@ def _pack_tokens(reader: OverrideReader, cp: int) -> int | None:
     if not reader.switch(f"{ACTOR}.use_dynamic_bsz", field, default=False):
         return None
     return cp * reader.whole(f"{ACTOR}.ppo_max_token_len_per_gpu", field, 16_384)
-
-
-def _search(text: str) -> dict[str, Any]:
-    release = release_of_marks(text)
-    if release is None or release.framework != "verl" or release.is_default:
-        return {"target": "verl"}
-    return {"target": "verl", "target_release": release.name}

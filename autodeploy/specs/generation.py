@@ -13,7 +13,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.generation_layout import EngineName, GenerationLayout
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.record_hardware import profile_named
-from autodeploy.specs.record_reading import Diagnosis
+from autodeploy.specs.record_reading import Diagnosis, ReadOtherwise
 from autodeploy.specs.record_words import key
 
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
@@ -69,10 +69,7 @@ class GenerationRecord(Document):
     generation: ServedLayout
     measured: ServedMeasured
     notes: str = ""
-    diagnoses: Annotated[
-        tuple[Diagnosis, ...],
-        Field(description="how the record was read where that differs from its text; set on reading"),
-    ] = ()
+    diagnoses: ReadOtherwise = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.record_reading import Diagnosis, read_record
+from autodeploy.specs.record_reading import ReadOtherwise, read_record
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.specs.validation import field_errors
@@ -66,10 +66,7 @@ class Record(Document):
     memory_regime: Literal["steady", "first_step"] | None = None
     short_run: bool | None = None
     notes: str = ""
-    diagnoses: Annotated[
-        tuple[Diagnosis, ...],
-        Field(description="how the record was read where that differs from its text; set on reading"),
-    ] = ()
+    diagnoses: ReadOtherwise = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from autodeploy.messages import Message
 from autodeploy.specs import record_words as words
@@ -36,6 +38,12 @@ class Diagnosis(Document):
     path: str
     text: str
     widens: bool = True
+
+
+ReadOtherwise = Annotated[
+    tuple[Diagnosis, ...],
+    Field(description="how the record was read where that differs from its text; set on reading"),
+]
 
 
 class Diagnoses:

@@ -13,7 +13,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.generation import layout_read, profile_read
 from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.record_reading import Diagnosis
+from autodeploy.specs.record_reading import Diagnosis, ReadOtherwise
 from autodeploy.specs.rl import RlStrategy, RlTraining, TokenCount
 from autodeploy.specs.strategy import Strategy
 
@@ -59,10 +59,7 @@ class RlRecord(Document):
     measured: RlMeasured
     token_count: TokenCount = "mean"
     notes: str = ""
-    diagnoses: Annotated[
-        tuple[Diagnosis, ...],
-        Field(description="how the record was read where that differs from its text; set on reading"),
-    ] = ()
+    diagnoses: ReadOtherwise = ()
 
     @model_validator(mode="before")
     @classmethod
