@@ -57,8 +57,10 @@ class SearchReporter:
 
     def so_far(self) -> SearchState:
         """What is known of a search that was interrupted."""
-        known = self._frontier
-        state = replace(known, best=list(known.best), cancelled=True, relaxation=known.relaxation or RELAXATIONS[0])
+        frontier = self._frontier
+        state = replace(
+            frontier, best=list(frontier.best), cancelled=True, relaxation=frontier.relaxation or RELAXATIONS[0]
+        )
         state.cut(len(state.best))
         return state
 

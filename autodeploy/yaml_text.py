@@ -88,5 +88,5 @@ def _styled(value: Any) -> Any:
 
 def _reads_otherwise(text: str) -> bool:
     """Whether a reader of YAML 1.1 takes the bare text for something else than a string."""
-    known = yaml.SafeLoader.yaml_implicit_resolvers
-    return any(pattern.match(text) for first in (text[:1], None) for _, pattern in known.get(first, ()))
+    resolvers = yaml.SafeLoader.yaml_implicit_resolvers
+    return any(pattern.match(text) for first in (text[:1], None) for _, pattern in resolvers.get(first, ()))

@@ -115,17 +115,17 @@ def migrate(
 
 def migrate_all(cases: Sequence[tuple[LoadSeries, int, int]], *, interval: int, least_drop: float) -> list[Migration]:
     """`migrate` for several (series, nodes, ranks) with equally many experts."""
-    known: dict[int, _Predicted] = {}
+    predictions: dict[int, _Predicted] = {}
     wanted: dict[tuple[int, int, int], Ints] = {}
     migrations = []
     for series, nodes, ranks in cases:
         # What is predicted does not depend on who holds the experts, nor on what passes: series may share both.
         seen = id(_seen(series))
-        if seen not in known:
-            known[seen] = _predicted(series, interval)
+        if seen not in predictions:
+            predictions[seen] = _predicted(series, interval)
         if (seen, nodes, ranks) not in wanted:
-            wanted[seen, nodes, ranks] = _wanted(known[seen], nodes, ranks)
-        migrations.append(_followed(known[seen], series, wanted[seen, nodes, ranks], nodes, ranks, least_drop))
+            wanted[seen, nodes, ranks] = _wanted(predictions[seen], nodes, ranks)
+        migrations.append(_followed(predictions[seen], series, wanted[seen, nodes, ranks], nodes, ranks, least_drop))
     return migrations
 
 

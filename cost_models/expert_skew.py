@@ -130,8 +130,8 @@ def spread_of(family: SkewFamily) -> Spread:
     groups = family.groups if family.anchor > family.groups else 1
 
     def above(candidate: Spread) -> float:
-        known = _of_spread(candidate, family.experts, groups, family.anchor, family.sequences, family.copies, 1.0)
-        return float(known) - family.value
+        imbalance = _of_spread(candidate, family.experts, groups, family.anchor, family.sequences, family.copies, 1.0)
+        return float(imbalance) - family.value
 
     if above(spread(0.0)) >= 0.0:
         return spread(0.0, _crossing(lambda noise: above(spread(0.0, noise)), 1.0))

@@ -37,10 +37,10 @@ class Kept(Generic[Given, Found]):
         update_wrapper(self, function)
 
     def __call__(self, *args: Given.args, **none: Given.kwargs) -> Found:
-        known = self._answers.get(args)
-        if known is not None:
+        kept = self._answers.get(args)
+        if kept is not None:
             self._answers.move_to_end(args)
-            return known[0]
+            return kept[0]
         answer = self._function(*args, **none)
         size = _bytes_of(answer)
         self._answers[args] = answer, size
@@ -64,14 +64,14 @@ class KeptEach(Generic[Subject, Case, Found]):
         update_wrapper(self, function)
 
     def __call__(self, subject: Subject, cases: Sequence[Case]) -> list[Found]:
-        known = self._answers.setdefault(subject, {})
+        answers = self._answers.setdefault(subject, {})
         self._answers.move_to_end(subject)
-        new = list(dict.fromkeys(case for case in cases if case not in known))
+        new = list(dict.fromkeys(case for case in cases if case not in answers))
         if new:
-            known.update(zip(new, self._function(subject, new), strict=True))
+            answers.update(zip(new, self._function(subject, new), strict=True))
         if len(self._answers) > self._most:
             self._answers.popitem(last=False)
-        return [known[case] for case in cases]
+        return [answers[case] for case in cases]
 
     def cache_clear(self) -> None:
         """Forget all answers."""

@@ -147,10 +147,10 @@ def _cut_mean(center: float, sigma: float, cut: float) -> float:
 
 def histogram_lengths(shares: Mapping[int, float]) -> Lengths:
     """Lengths as they are given: tokens -> share of responses, of any sum above 0."""
-    known = sorted((float(length), float(share)) for length, share in shares.items() if share > 0.0)
-    if not known or known[0][0] <= 0.0:
+    pairs = sorted((float(length), float(share)) for length, share in shares.items() if share > 0.0)
+    if not pairs or pairs[0][0] <= 0.0:
         raise ValueError("a histogram of lengths needs a length above 0 with a share above 0")
-    tokens, share = np.array(known).T
+    tokens, share = np.array(pairs).T
     return Lengths(tokens, np.asarray(share / share.sum()))
 
 

@@ -34,8 +34,8 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
     problems: list[FieldProblem] = []
     changes: dict[str, Quantity] = {}
     for path, value in overrides.items():
-        known = profile.quantities.get(path)
-        if known is None:
+        quantity = profile.quantities.get(path)
+        if quantity is None:
             hint = unknown_path_hint(profile.quantities, path)
             problems.append(FieldProblem(json_pointer([path]), Message("common.unknown_key", name=repr(path)), hint))
         elif not _is_finite_number(value):
@@ -43,11 +43,11 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
                 FieldProblem(
                     json_pointer([path]),
                     Message("field_fault.is_not_finite", value=repr(value)),
-                    known.unit,
+                    quantity.unit,
                 )
             )
         else:
-            changes[path] = known.model_copy(
+            changes[path] = quantity.model_copy(
                 update={
                     "value": float(value),
                     "kind": "assumed",
@@ -138,13 +138,13 @@ def _leaves(node: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 def _overlaid(profile: Profile, parts: tuple[str, ...], value: object) -> Quantity:
     path = ".".join(parts)
-    known = profile.quantities.get(path)
-    if known is None and len(parts) == 2 and parts[0] == "release_factors":
-        known = Quantity(value=1.0, unit="ratio", kind="fitted", source=(OVERLAY,))
-    if known is None:
+    quantity = profile.quantities.get(path)
+    if quantity is None and len(parts) == 2 and parts[0] == "release_factors":
+        quantity = Quantity(value=1.0, unit="ratio", kind="fitted", source=(OVERLAY,))
+    if quantity is None:
         hint = unknown_path_hint(profile.quantities, path)
         raise ProfileError(Message("common.unknown_key", name=repr(path)), path=json_pointer(parts), hint=hint)
-    base = {"unit": known.unit, "kind": "fitted", "source": (OVERLAY,), "prior_sigma": known.prior_sigma}
+    base = {"unit": quantity.unit, "kind": "fitted", "source": (OVERLAY,), "prior_sigma": quantity.prior_sigma}
     given = dict(value) if isinstance(value, Mapping) else {"value": value}
     return Quantity.model_validate({**base, **given})
 

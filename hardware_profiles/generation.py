@@ -176,6 +176,10 @@ def generation_numbers(profile: Profile, *, calibrated: bool = True) -> Generati
     """
     if profile.name in generation_systems():
         return GenerationNumbers(_document(profile.name, calibrated), own=True)
-    known = [load_profile(name) for name in generation_systems()]
-    near = [p for p in known if p.family == profile.family] or [p for p in known if p.vendor == profile.vendor] or known
+    profiles = [load_profile(name) for name in generation_systems()]
+    near = (
+        [p for p in profiles if p.family == profile.family]
+        or [p for p in profiles if p.vendor == profile.vendor]
+        or profiles
+    )
     return GenerationNumbers(_document(near[0].name, calibrated), own=False)

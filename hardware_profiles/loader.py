@@ -119,10 +119,10 @@ def no_profile(name: str) -> Message:
 
 
 def _named(name: str, calibrated: bool) -> Profile:
-    known = list_profiles()
-    if name not in known:
-        close = get_close_matches(name.lower(), known, n=1, cutoff=0.4)
-        names = ", ".join(known)
+    profiles = list_profiles()
+    if name not in profiles:
+        close = get_close_matches(name.lower(), profiles, n=1, cutoff=0.4)
+        names = ", ".join(profiles)
         hint = Message("profiles.known_are_or_path", names=names)
         if close:
             hint = Message("profiles.did_you_mean_or_known", close=close[0], names=names)

@@ -277,8 +277,8 @@ class Profile:
         wanted = self.default_device if name is None else name
         if wanted not in self.devices:
             close = get_close_matches(wanted.upper(), self.devices, n=1)
-            known = ", ".join(self.devices)
-            hint = Message("common.did_you_mean", names=close[0]) if close else Message("common.one_of", names=known)
+            names = ", ".join(self.devices)
+            hint = Message("common.did_you_mean", names=close[0]) if close else Message("common.one_of", names=names)
             raise ProfileError(
                 Message("common.there_is_no", what=Message("label.device"), name=repr(wanted)),
                 path="/device",
@@ -298,11 +298,11 @@ class Profile:
         for tier in self.tiers:
             if tier.name == name:
                 return tier
-        known = ", ".join(tier.name for tier in self.tiers)
+        names = ", ".join(tier.name for tier in self.tiers)
         raise ProfileError(
             Message("field_fault.is_invalid", value=repr(name)),
             path="/tiers",
-            hint=Message("common.one_of", names=known),
+            hint=Message("common.one_of", names=names),
         )
 
     @cached_property

@@ -49,10 +49,10 @@ def find_quantity(table: Mapping[str, Quantity], path: str) -> Quantity:
 
 def unknown_path_hint(table: Iterable[str], path: str) -> str:
     """What the writer of an unknown dotted path may have meant."""
-    known = list(table)
+    paths = list(table)
     leaf = path.rsplit(".", 1)[-1]
-    same_leaf = [candidate for candidate in known if candidate.rsplit(".", 1)[-1] == leaf]
-    close = get_close_matches(path, known, n=3, cutoff=0.5) or same_leaf[:3]
+    same_leaf = [candidate for candidate in paths if candidate.rsplit(".", 1)[-1] == leaf]
+    close = get_close_matches(path, paths, n=3, cutoff=0.5) or same_leaf[:3]
     return Message("common.did_you_mean", names=joined(close, "or")) if close else ""
 
 

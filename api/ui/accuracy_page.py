@@ -64,16 +64,16 @@ def accuracy_context(
     lang: Language,
 ) -> dict[str, Any]:
     """Everything that the template reads."""
-    known = texts(lang)
-    shipped = [replace(point, group=group_name(point.group, known)) for point in shipped]
-    points = [*shipped, *own_points(ledger.items, known["accuracy.ledger"])]
-    plot = predicted_against_measured_svg(points, known["command.predicted_against_measured"], lang=lang, theme=PAGE)
+    words = texts(lang)
+    shipped = [replace(point, group=group_name(point.group, words)) for point in shipped]
+    points = [*shipped, *own_points(ledger.items, words["accuracy.ledger"])]
+    plot = predicted_against_measured_svg(points, words["command.predicted_against_measured"], lang=lang, theme=PAGE)
     profiled = [view for view in ledger.items if view.measured.profiler is not None]
     return {
         "plot": Markup(plot),
         "groups": [group_row(name, members) for name, members in groups_of(shipped).items()],
         "memory_groups": [
-            group_row(group_name(name, known), members) for name, members in groups_of(list(peaks)).items()
+            group_row(group_name(name, words), members) for name, members in groups_of(list(peaks)).items()
         ],
         "ledger": ledger.items,
         "next": ledger.next_after,
@@ -84,11 +84,11 @@ def accuracy_context(
     }
 
 
-def group_name(name: str, known: Mapping[str, str]) -> str:
+def group_name(name: str, words: Mapping[str, str]) -> str:
     """A group such as `800T A2, dense` in the language of the texts."""
     device, _, kind = name.rpartition(", ")
-    device = device.replace(" and ", known["list.and"])
-    return known[f"accuracy.{kind}"].format(device=device) if device else name
+    device = device.replace(" and ", words["list.and"])
+    return words[f"accuracy.{kind}"].format(device=device) if device else name
 
 
 def own_points(runs: Sequence[RunView], group: str) -> list[Point]:

@@ -39,9 +39,9 @@ def see(request: Request, path: str, *, status: int = 303) -> RedirectResponse:
 
 def not_found(request: Request, error: NotFoundError, hint: str = "") -> HTMLResponse:
     """The page that says so; by default with what may have become of searches and plans."""
-    known = texts(language_of(request))
-    message, hint = str(error), hint or known["error.not_found_hint"]
-    return _error(request, 404, known["problem.not-found"], message or hint, hint if message else "")
+    words = texts(language_of(request))
+    message, hint = str(error), hint or words["error.not_found_hint"]
+    return _error(request, 404, words["problem.not-found"], message or hint, hint if message else "")
 
 
 def unknown(request: Request, message: str) -> HTMLResponse:
@@ -51,8 +51,8 @@ def unknown(request: Request, message: str) -> HTMLResponse:
 
 def refused(request: Request) -> HTMLResponse:
     """The page that says that a form came from another site."""
-    known = texts(language_of(request))
-    return _error(request, 403, known["problem.forbidden"], sentence(known["api.only_own_pages_may_change"]))
+    words = texts(language_of(request))
+    return _error(request, 403, words["problem.forbidden"], sentence(words["api.only_own_pages_may_change"]))
 
 
 def _error(request: Request, status: int, title: str, message: str, hint: str = "") -> HTMLResponse:

@@ -66,7 +66,7 @@ START_NODES = 16
 START_SEQUENCES = 40
 
 
-def choices_of(profile: ProfileRow, known: Mapping[str, str]) -> dict[str, Any]:
+def choices_of(profile: ProfileRow, words: Mapping[str, str]) -> dict[str, Any]:
     """What the form offers for a profile: its chip grades, and cards and batch to start with."""
     cards = profile.npus_per_node * (profile.supernode_nodes or START_NODES)
     return {
@@ -74,7 +74,7 @@ def choices_of(profile: ProfileRow, known: Mapping[str, str]) -> dict[str, Any]:
         "device": profile.default_device,
         "cards": cards,
         "batch": START_SEQUENCES * cards,
-        "help": known["new.cards_help"].format(
+        "help": words["new.cards_help"].format(
             cards=cards, node=profile.npus_per_node, nodes=cards // profile.npus_per_node
         ),
     }
@@ -200,11 +200,11 @@ def errors_by_field(
     form: tuple[Section, ...], errors: Iterable[FieldError]
 ) -> tuple[dict[str, list[FieldError]], list[FieldError]]:
     """Complaints at the field they are about, and those that are about no field of the form."""
-    known = {field.pointer for _, members in form for field in members}
+    pointers = {field.pointer for _, members in form for field in members}
     placed: dict[str, list[FieldError]] = {}
     others: list[FieldError] = []
     for error in errors:
-        pointer = next((p for p in sorted(known, key=len, reverse=True) if _is_at(error.path, p)), None)
+        pointer = next((p for p in sorted(pointers, key=len, reverse=True) if _is_at(error.path, p)), None)
         if pointer is None:
             others.append(error)
         else:

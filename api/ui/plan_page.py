@@ -79,20 +79,20 @@ def knobs_of(strategy: Strategy, *, moe: bool = True) -> tuple[Knob, ...]:
         value = strategy.recompute.granularity if name == "recompute" else getattr(strategy, name)
         text = str(value).lower() if isinstance(value, bool) else str(value)
         numeric = text.isdecimal()
-        known = sorted({*options, text}, key=int) if numeric else [*dict.fromkeys((*options, text))]
-        knobs.append(Knob(name, text, tuple(known)))
+        options_shown = sorted({*options, text}, key=int) if numeric else [*dict.fromkeys((*options, text))]
+        knobs.append(Knob(name, text, tuple(options_shown)))
     return tuple(knobs)
 
 
 def knob_word(name: str, value: str, lang: Language) -> str:
     """A knob's value in words: schedules by their own names, switches as yes and no, others as they are."""
-    known = texts(lang)
+    words = texts(lang)
 
     if value in {"true", "false", "none"}:
-        return known[{"true": "label.yes", "false": "label.no", "none": "label.none"}[value]]
+        return words[{"true": "label.yes", "false": "label.no", "none": "label.none"}[value]]
     if name == "schedule":
         return schedule(value).title_in(lang)
-    return known.get(f"granularity.{value}", value)
+    return words.get(f"granularity.{value}", value)
 
 
 def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy:
@@ -163,8 +163,8 @@ def devices_per_node(profile: str) -> int | None:
     """Devices (dies) of a node, for profiles that come with the product."""
     if profile not in list_profiles():
         return None
-    known = load_profile(profile)
-    return int(known.npus_per_node * known.devices_per_npu)
+    shipped = load_profile(profile)
+    return int(shipped.npus_per_node * shipped.devices_per_npu)
 
 
 def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:

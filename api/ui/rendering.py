@@ -69,10 +69,10 @@ def render(request: Request, template: str, *, status: int = 200, **context: Any
     """The page; addresses made with `link` keep the language that the reader asked for, those with `at` do not."""
     lang = language_of(request)
     kept = requested_language(request)
-    known = texts(lang)
+    words = texts(lang)
 
     def t(key: str, **values: Any) -> str:
-        return known[key].format(**values) if values else known[key]
+        return words[key].format(**values) if values else words[key]
 
     def at(path: str) -> str:
         return own_address(request, path)

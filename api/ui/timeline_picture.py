@@ -68,9 +68,9 @@ def timeline_picture(timeline: PipelineTimeline, lang: Language) -> dict[str, An
         number = lanes[slot.stage].setdefault(own, len(lanes[slot.stage]))
         start = _ticks(slot.start_s)
         stages[slot.stage].append((start, _ticks(slot.end_s) - start, *_passes(slot), number))
-    known = texts(lang)
-    words = {name.removeprefix(WORDS): text for name, text in known.items() if name.startswith(WORDS)}
-    words |= {name: known[key] for name, key in SHARED_WORDS.items()}
+    page_words = texts(lang)
+    words = {name.removeprefix(WORDS): text for name, text in page_words.items() if name.startswith(WORDS)}
+    words |= {name: page_words[key] for name, key in SHARED_WORDS.items()}
     return {
         "words": words,
         "lead": timeline_lead(timeline, lang),

@@ -102,8 +102,8 @@ def _ordered(order: Sequence[str], active: tuple[str, ...]) -> list[str]:
                 path="/order",
                 hint=Message("ablation.it_uses", names=", ".join(active) or "no feature"),
             )
-    known = (*MECHANISMS, *FEATURES)
-    return [*dict.fromkeys(wanted), *(name for name in known if name in active and name not in wanted)]
+    all_names = (*MECHANISMS, *FEATURES)
+    return [*dict.fromkeys(wanted), *(name for name in all_names if name in active and name not in wanted)]
 
 
 def _row(case: str, feature: str, mode: Mode, plan: Plan | SpecError, against: Plan | SpecError) -> AblationRow:

@@ -233,8 +233,8 @@ class _Row:
 
     def noise(self, *, model: bool = True) -> float:
         spread = self.run.spread if self.plain_s is None else 0.0
-        known = float(np.hypot(NOISE if model else REPEAT_NOISE, spread))
-        return known * max(self.part_of_step, LEAST_SHARE)
+        sigma = float(np.hypot(NOISE if model else REPEAT_NOISE, spread))
+        return sigma * max(self.part_of_step, LEAST_SHARE)
 
     def residual(self, predicted: Mapping[str, float]) -> float:
         if self.part is None:

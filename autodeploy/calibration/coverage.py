@@ -35,10 +35,10 @@ def coverage() -> Mapping[str, Any]:
 
 def looked_up(key: Hashable, find: Callable[[Mapping[str, Any]], Found]) -> Found:
     """What is found in the table in use, once for each key."""
-    rows, known = _in_use()
-    if key not in known:
-        known[key] = find(rows)
-    value: Found = known[key]
+    rows, values = _in_use()
+    if key not in values:
+        values[key] = find(rows)
+    value: Found = values[key]
     return value
 
 
@@ -105,8 +105,8 @@ class Neighbours:
 
 def nearest_record(family: str, run: Mapping[str, Any]) -> str | None:
     """The record that ran most alike, in words."""
-    known = looked_up("neighbours", lambda table: Neighbours(table["records"]))
-    return named(known.rows[int(np.argmin(known.distances(family, run)))]) if known.rows else None
+    neighbours = looked_up("neighbours", lambda table: Neighbours(table["records"]))
+    return named(neighbours.rows[int(np.argmin(neighbours.distances(family, run)))]) if neighbours.rows else None
 
 
 def named(row: Mapping[str, Any]) -> str:

@@ -83,8 +83,8 @@ def measured_elsewhere(profile: Profile) -> frozenset[str]:
 
 def portable_parameters(family: str) -> tuple[FitParameter, ...]:
     """Parameters of a family that say something of another device: neither links nor releases."""
-    known = PARAMETERS.get(family, COMMON)
-    return tuple(p for p in known if not any(map(p.multiplies_any, ("link_", "release_"))))
+    of_family = PARAMETERS.get(family, COMMON)
+    return tuple(p for p in of_family if not any(map(p.multiplies_any, ("link_", "release_"))))
 
 
 def link_parameters(tiers: Iterable[str], sigma: float = LINK_SIGMA) -> tuple[FitParameter, ...]:

@@ -64,12 +64,12 @@ def fitted_numbers(profile: Profile, context: Context) -> tuple[tuple[Uncertain,
     own = np.sqrt(np.diag(matrix))
     of_family = PARAMETERS.get(_origin(profile).family, COMMON)
     links = link_parameters(tier.name for tier in profile.tiers)
-    known = {p.name: p for p in (*of_family, *UNFITTED, *links)}
+    parameters = {p.name: p for p in (*of_family, *UNFITTED, *links)}
     rows = {row["name"]: row for row in PRIOR_WIDTHS}
     numbers = []
     for place, sigma in zip(places, own.tolist(), strict=True):
         factor = covariance.factors[place]
-        name, row, parameter = factor.name, rows.get(factor.name), known.get(factor.name)
+        name, row, parameter = factor.name, rows.get(factor.name), parameters.get(factor.name)
         basis, width = covariance.source, sigma
         if _unused(profile, factor.multiplies):
             basis = _NO_RUN
@@ -105,13 +105,13 @@ def _origin(profile: Profile) -> Profile:
 
 def prior_numbers(profile: Profile, context: Context) -> tuple[Uncertain, ...]:
     """Numbers with priors of their own that the spec reads and no fit knows, and links that none knows."""
-    known = measured_elsewhere(profile)
-    known |= {name for number in fitted_numbers(profile, context)[0] for name in number.multiplies}
+    measured = measured_elsewhere(profile)
+    measured |= {name for number in fitted_numbers(profile, context)[0] for name in number.multiplies}
     rows = [each for row in PRIOR_WIDTHS if row["of"] == "time" for each in _of_tiers(row, context)]
     numbers = [_of_row(row, profile, context) for row in rows if _moves(context, tuple(row["multiplies"]))]
     links = (p for p in link_parameters(tier.name for tier in profile.tiers) if _moves(context, p.multiplies))
     numbers += [Uncertain(p.name, p.meaning, p.multiplies, p.prior_sigma, _NO_RUN) for p in links]
-    return tuple(number for number in numbers if not known.intersection(number.multiplies))
+    return tuple(number for number in numbers if not measured.intersection(number.multiplies))
 
 
 def numbers_of_memory(profile: Profile, context: Context) -> tuple[Uncertain, ...]:

@@ -46,10 +46,10 @@ def refuse_unknown_rules(allowed: Iterable[str], path: str = "/limits/allow_rule
     SpecError
         with the closest names.
     """
-    known = known_rules()
+    names = known_rules()
     for name in allowed:
-        if name not in known:
-            close = get_close_matches(name, known, n=3, cutoff=0.4)
+        if name not in names:
+            close = get_close_matches(name, names, n=3, cutoff=0.4)
             see = Message("common.see", source="docs/reference/legality_rules.md")
             hint = Message("common.did_you_mean", names=joined(close, "or")) if close else see
             raise SpecError(Message("field_fault.is_invalid", value=repr(name[:100])), path=path, hint=hint)
@@ -115,10 +115,10 @@ def _values(script: LaunchScript, release: Release, allowed: frozenset[str]) -> 
     for name, given in script.flags.items():
         if name in allowed or name not in release.flags or given.unknown:
             continue
-        words, known = [value.text.strip() for value in given.values], release.flags[name]
-        if known.type == "str" and not known.choices and not known.nargs:
+        words, registered = [value.text.strip() for value in given.values], release.flags[name]
+        if registered.type == "str" and not registered.choices and not registered.nargs:
             words = words[:1]  # a place to be filled in, as `--load your checkpoint path` of the published scripts
-        fault = known.fault(words)
+        fault = registered.fault(words)
         if fault is not None:
             values: dict[str, bool | int | float | str] = {"flag": name, "value": given.text, "line": given.line}
             broken.append(

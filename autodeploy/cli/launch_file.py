@@ -70,10 +70,10 @@ def with_database(launch: Launch, ask: Callable[[Services], Report], *, always: 
     """
     from autodeploy.settings import load_settings
 
-    known = load_settings()
-    if not always and not (launch.spec.cluster.overlay == "auto" and known.has_database()):
+    settings = load_settings()
+    if not always and not (launch.spec.cluster.overlay == "auto" and settings.has_database()):
         return None
     from autodeploy.services.session import open_services
 
-    with open_services(known) as services:
+    with open_services(settings) as services:
         return ask(services)

@@ -29,9 +29,9 @@ class Search:
     def read(cls, body: dict[str, Any]) -> Search:
         """From a response's body; what a newer service says besides is left out."""
         extra = ("progress", "cached", "cancel_requested", "note", "stale", "note_by", "author", "team")
-        known = {name: body[name] for name in (*extra, "no_live_worker", "queue") if name in body}
+        fields = {name: body[name] for name in (*extra, "no_live_worker", "queue") if name in body}
         document = {name: value for name, value in body.items() if name in PlanSet.model_fields}
-        return cls(PlanSet.model_validate(document), tags=tuple(body.get("tags", ())), **known)
+        return cls(PlanSet.model_validate(document), tags=tuple(body.get("tags", ())), **fields)
 
     @property
     def id(self) -> str:

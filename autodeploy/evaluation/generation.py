@@ -80,11 +80,11 @@ def generator_of(
     numbers = numbers or generation_numbers(profile)
     peak = PEAKS[layout.precision]
     if peak not in device.peak_flops:
-        known = ", ".join(name for name, of in PEAKS.items() if of in device.peak_flops)
+        names = ", ".join(name for name, of in PEAKS.items() if of in device.peak_flops)
         raise UnsupportedError(
             Message("common.has_no_products_in", device=device.name, precision=layout.precision),
             path="/generation/precision",
-            hint=Message("common.one_of", names=known),
+            hint=Message("common.one_of", names=names),
         )
     machine = _machine(profile, device, layout, peak)
     weight_bytes = HALF_WORD if peak == "bf16" else BYTE

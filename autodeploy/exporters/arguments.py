@@ -52,11 +52,11 @@ class LaunchArguments:
         UnsupportedError
             when the release's parser does not have the flag, or refuses the values.
         """
-        known = self.release.flags.get(flag)
+        registered = self.release.flags.get(flag)
         fault = (
             Message("common.unknown_key", name=flag)
-            if known is None
-            else known.fault([_plain(value) for value in values])
+            if registered is None
+            else registered.fault([_plain(value) for value in values])
         )
         if fault is not None:
             raise UnsupportedError(

@@ -38,11 +38,11 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     spec = Spec.model_validate(plan_set.search.spec)
     profile = profile_of(spec)
     if profile is None or profile.document.ascendjob is None:
-        known = ", ".join(name for name in list_profiles() if load_profile(name).document.ascendjob is not None)
+        profiles = ", ".join(name for name in list_profiles() if load_profile(name).document.ascendjob is not None)
         raise UnsupportedError(
             Message("exporters.cannot_launch_axis", target="AscendJob", axis="profile", value=spec.cluster.profile),
             path="/cluster/profile",
-            hint=Message("common.one_of", names=known),
+            hint=Message("common.one_of", names=profiles),
         )
     ranks = plan.num_npus_used * profile.devices_per_npu
     per_node = min(ranks, profile.ranks_per_node)

@@ -26,8 +26,8 @@ def features_without_flags(strategy: Strategy, release: Release) -> list[str]:
 
     What the release does not have at all is not among them: whoever reads the file back must not count on it.
     """
-    known = (FEATURES[name] for name in strategy.features if name in FEATURES)
-    return sorted({feature.name for feature in known if _is_unsaid(feature, release)})
+    features = (FEATURES[name] for name in strategy.features if name in FEATURES)
+    return sorted({feature.name for feature in features if _is_unsaid(feature, release)})
 
 
 def _is_unsaid(feature: Feature, release: Release) -> bool:

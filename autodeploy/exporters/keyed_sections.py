@@ -27,8 +27,8 @@ def refuse_unknown_keys(document: Mapping[str, Mapping[str, Any]], release: Rele
         with the first of them.
     """
     for path, values in _values(document):
-        known = release.keys.get(path)
-        fault = Message("common.unknown_key", name=path) if known is None else known.fault(values)
+        registered = release.keys.get(path)
+        fault = Message("common.unknown_key", name=path) if registered is None else registered.fault(values)
         if fault is not None:
             raise UnsupportedError(
                 Message("common.cannot_launch_this_plan", release=release.title, reason=fault), path="/to"

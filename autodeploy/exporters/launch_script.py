@@ -174,8 +174,8 @@ def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
 
 def _required(launch: Launch) -> str:
     """Variables without a sensible default: the script stops with a message where one is missing."""
-    known, used = told_variables(launch.spec.training.told), launch.arguments.variables()
-    needed = {name for name, _ in REQUIRED} - known.keys() - ({"WARMUP_ITERS"} - used)
+    told, used = told_variables(launch.spec.training.told), launch.arguments.variables()
+    needed = {name for name, _ in REQUIRED} - told.keys() - ({"WARMUP_ITERS"} - used)
     required = [(name, meaning) for name, meaning in REQUIRED if name in needed]
     if ASKED_FOR_POSITIONS in used:
         required.append((ASKED_FOR_POSITIONS, "rope_theta of the model configuration"))

@@ -134,17 +134,17 @@ def _per_chunk(strategy: Strategy, layers: int) -> int:
 def _add_megatron_modules(
     arguments: LaunchArguments, modules: dict[str, int], some: set[str], *, with_full: bool
 ) -> None:
-    known = [MEGATRON_MODULES[name] for name in modules if name in MEGATRON_MODULES]
+    megatron_names = [MEGATRON_MODULES[name] for name in modules if name in MEGATRON_MODULES]
     for name in modules:
         if name not in MEGATRON_MODULES:
             arguments.note(Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="Megatron-LM"))
-    if not known:
+    if not megatron_names:
         return
     if with_full:
-        arguments.note(Message("exporters.not_recomputed_together", one="full", other="+".join(known)))
+        arguments.note(Message("exporters.not_recomputed_together", one="full", other="+".join(megatron_names)))
         return
     arguments.add(BLOCK, "--recompute-granularity", "selective")
-    arguments.add(BLOCK, "--recompute-modules", *known)
+    arguments.add(BLOCK, "--recompute-modules", *megatron_names)
     if some & modules.keys():
         arguments.note(Message("exporters.applied_to_more_layers", what="--recompute-modules"))
 

@@ -119,11 +119,11 @@ def _refuse(launch: Launch) -> None:
             path="/training/precision",
         )
     if model.is_moe and model_id_of(model) is None:
-        known = ", ".join(sorted({OF_EXPERTS.get(id_, id_) for _, id_ in MODEL_IDS}))
+        model_ids = ", ".join(sorted({OF_EXPERTS.get(id_, id_) for _, id_ in MODEL_IDS}))
         raise UnsupportedError(
             Message("exporters.cannot_launch_axis", target=TARGET, axis="model", value=model.name[:60]),
             path="/model",
-            hint=Message("common.one_of", names=known),
+            hint=Message("common.one_of", names=model_ids),
         )
 
 

@@ -68,10 +68,10 @@ def sections(arguments: LaunchArguments, variables: Mapping[str, Any]) -> tuple[
 
 
 def _value(arguments: LaunchArguments, flag: str, values: tuple[Value, ...], variables: Mapping[str, Any]) -> Any:
-    known = arguments.release.flags[flag]
-    if known.type == "flag":
+    registered = arguments.release.flags[flag]
+    if registered.type == "flag":
         return True
-    typed = [_typed(known.type, value, variables) for value in values]
+    typed = [_typed(registered.type, value, variables) for value in values]
     return typed if len(typed) > 1 else typed[0]
 
 

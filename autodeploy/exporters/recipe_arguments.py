@@ -233,10 +233,10 @@ def add_router(arguments: LaunchArguments, model: ModelSpec, ep: int) -> None:
 
 def add_forced_routing(arguments: LaunchArguments, ep: int) -> None:
     """Tokens are dealt evenly whatever the router says: for measuring, as the spec's `training.router` asks."""
-    known = [flag for flag in FORCED_ROUTING if arguments.knows(flag)]
-    if known and ep > 1:  # MindSpeed refuses it without an exchange: moe_fix_router.py
-        arguments.add(EXPERTS, known[0])
-        arguments.note(Message("exporters.deals_tokens_evenly_for_measuring_speed_not_for", flag=known[0]))
+    flags = [flag for flag in FORCED_ROUTING if arguments.knows(flag)]
+    if flags and ep > 1:  # MindSpeed refuses it without an exchange: moe_fix_router.py
+        arguments.add(EXPERTS, flags[0])
+        arguments.note(Message("exporters.deals_tokens_evenly_for_measuring_speed_not_for", flag=flags[0]))
     elif ep > 1:
         arguments.note(Message("exporters.cannot_force_even_routing", framework=arguments.release.title))
 
@@ -324,8 +324,8 @@ def add_training_recipe(arguments: LaunchArguments, told: TrainingRecipe) -> Non
 
 def told_variables(told: TrainingRecipe) -> dict[str, str]:
     """Values of the script's variables that the recipe knows, by name."""
-    known = {"LR": told.lr, "MIN_LR": told.min_lr, "WARMUP_ITERS": told.lr_warmup_iters}
-    return {name: as_number(value) for name, value in known.items() if value is not None}
+    values = {"LR": told.lr, "MIN_LR": told.min_lr, "WARMUP_ITERS": told.lr_warmup_iters}
+    return {name: as_number(value) for name, value in values.items() if value is not None}
 
 
 # -- what nobody told ----------------------------------------------------------------------------------------

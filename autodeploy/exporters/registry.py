@@ -69,7 +69,7 @@ def formats_of(schedule: str, *, post_trains: bool = False, parts: int = 1, stag
     launchers = [name for name in frameworks_with(schedule) if FRAMEWORKS[name].post_trains is post_trains]
     launchers = [name for name in launchers if parts == 1 or not FRAMEWORKS[name].shards_alone]
     launchers = [name for name in launchers if stages == 1 or not FRAMEWORKS[name].one_stage]
-    offered = [name for name, known in FORMATS.items() if not known.launches or known.launches in launchers]
+    offered = [name for name, format_ in FORMATS.items() if not format_.launches or format_.launches in launchers]
     if post_trains:
         return tuple(name for name in offered if not FORMATS[name].of_pre_training)
     return (*offered, *own_exporters())

@@ -112,19 +112,19 @@ def key_fault(keys: dict[str, RegisteredFlag], name: str, value: Any) -> str | N
 
     What is asked for at the start, and what a shell fills in, is taken as it is.
     """
-    known = keys.get(name)
-    if known is None:
+    registered = keys.get(name)
+    if registered is None:
         return Message("common.unknown_key", name=name)
     if value == MISSING or (isinstance(value, str) and "$" in value):
         return None
     values = value if isinstance(value, list) else [value]
-    kinds = _TYPES.get(known.type)
+    kinds = _TYPES.get(registered.type)
     for each in values:
         if kinds is not None and (not isinstance(each, kinds) or (isinstance(each, bool) and bool not in kinds)):
-            return Message("common.takes_not", name=name, kind=known.type, value=repr(each))
-        if known.choices and str(each) not in known.choices:
+            return Message("common.takes_not", name=name, kind=registered.type, value=repr(each))
+        if registered.choices and str(each) not in registered.choices:
             return Message(
-                "common.has_no_value_one_of", flag=name, value=repr(str(each)), names=", ".join(known.choices)
+                "common.has_no_value_one_of", flag=name, value=repr(str(each)), names=", ".join(registered.choices)
             )
     return None
 

@@ -105,9 +105,9 @@ def _model(launch: Launch) -> TorchtitanModel:
     model = launch.spec.model
     known_model = torchtitan_model_of(model)
     if known_model is None:
-        known = ", ".join(dict.fromkeys(each.preset for each in torchtitan_models()))
+        presets = ", ".join(dict.fromkeys(each.preset for each in torchtitan_models()))
         message = Message("exporters.cannot_launch_axis", target=TARGET, axis="model", value=model.name[:60])
-        raise UnsupportedError(message, path="/model", hint=Message("common.one_of", names=known))
+        raise UnsupportedError(message, path="/model", hint=Message("common.one_of", names=presets))
     if model.num_nextn_predict_layers and not known_model.predicts:
         raise UnsupportedError(
             Message(

@@ -86,11 +86,11 @@ def _places(release: Release) -> dict[str, str]:
 
 
 def _value(release: Release, flag: str, values: tuple[Value, ...]) -> Any:
-    known = release.flags[flag]
-    if known.type == "flag":
+    registered = release.flags[flag]
+    if registered.type == "flag":
         return True
-    typed = [_typed(known.type, value) for value in values]
-    return typed if known.nargs else typed[0]
+    typed = [_typed(registered.type, value) for value in values]
+    return typed if registered.nargs else typed[0]
 
 
 def _typed(kind: str, value: Value) -> Any:

@@ -59,8 +59,12 @@ def time_and_memory(plans: Sequence[Plan], lang: Language = "en") -> Figure:
 
 def _memory_ends(plan: Plan) -> tuple[float, float]:
     """The 80 % interval of the peak; without one the peak itself."""
-    known, peak_gib = plan.memory_interval, plan.peak_memory_gib
-    return (peak_gib, peak_gib) if known is None else (min(known.low_gib, peak_gib), max(known.high_gib, peak_gib))
+    interval, peak_gib = plan.memory_interval, plan.peak_memory_gib
+    return (
+        (peak_gib, peak_gib)
+        if interval is None
+        else (min(interval.low_gib, peak_gib), max(interval.high_gib, peak_gib))
+    )
 
 
 def _ranks(plans: Sequence[Plan]) -> list[str]:

@@ -102,17 +102,17 @@ def _options(words: list[Value]) -> dict[str, list[Value]]:
 
 def _typed(key: str, values: list[Value]) -> Any:
     """What the backend's parser makes of the words; an option alone is true, what isn't known stays as it stands."""
-    known = release_of(TARGET, None).keys.get(key)
+    registered = release_of(TARGET, None).keys.get(key)
     texts = [_text(value) for value in values]
-    if known is not None and known.nargs == "+":
+    if registered is not None and registered.nargs == "+":
         return texts
     text = texts[0] if texts else "true"
-    if known is None or any(value.unknown for value in values):
+    if registered is None or any(value.unknown for value in values):
         return text
-    if known.type == "bool" and text.lower() in _TRUE | _FALSE:
+    if registered.type == "bool" and text.lower() in _TRUE | _FALSE:
         return text.lower() in _TRUE
     try:
-        return int(text) if known.type == "int" else float(text) if known.type == "float" else text
+        return int(text) if registered.type == "int" else float(text) if registered.type == "float" else text
     except ValueError:
         path = "/" + key.replace(".", "/")
         raise SpecError(

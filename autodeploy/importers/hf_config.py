@@ -268,9 +268,9 @@ def _architecture_name(config: Mapping[str, Any]) -> str:
     """The first known of `architectures`, else what `model_type` stands for, else the first name given."""
     given = config.get("architectures")
     names = [n for n in given if isinstance(n, str)] if isinstance(given, list | tuple) else []
-    known = next((n for n in names if n in ARCHITECTURES), None)
+    architecture = next((n for n in names if n in ARCHITECTURES), None)
     model_type = str(config.get("model_type") or "")
-    return known or MODEL_TYPES.get(model_type.lower(), "") or next(iter(names), model_type)
+    return architecture or MODEL_TYPES.get(model_type.lower(), "") or next(iter(names), model_type)
 
 
 def _refuse_not_modelled(reader: Reader) -> None:

@@ -140,10 +140,10 @@ def _scaling(given: Mapping[str, Any]) -> dict[str, Any] | None:
     kind = given.get("rope_type", given.get("type", "default"))
     if kind == "default":
         return {} if not given.keys() - _SILENT else None
-    known = set(RopeScaling.model_fields)
+    fields = set(RopeScaling.model_fields)
     if kind == "su":
         kind = "longrope"
-    if kind not in get_args(RopeType) or given.keys() - known - _SILENT:
+    if kind not in get_args(RopeType) or given.keys() - fields - _SILENT:
         return None
-    taken = {key: value for key, value in given.items() if key in known and value is not None}
+    taken = {key: value for key, value in given.items() if key in fields and value is not None}
     return {**taken, "rope_type": kind}

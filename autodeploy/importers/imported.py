@@ -102,8 +102,8 @@ class Imported:
         own = dict(own or {})
         profile = cluster or own.get("profile")
         if profile is None:
-            known = ", ".join(list_profiles())
-            hint = Message("importers.cluster_profile_device_grade_num_npus_n_profiles", names=known)
+            profiles = ", ".join(list_profiles())
+            hint = Message("importers.cluster_profile_device_grade_num_npus_n_profiles", names=profiles)
             raise SpecError(Message("common.is_required", name="profile"), path="/cluster/profile", hint=hint)
         if cluster is not None and cluster != own.get("profile"):
             own = {key: value for key, value in own.items() if key in {"num_npus", "nodes", "use", "spare_npus"}}

@@ -42,10 +42,10 @@ def key_effects() -> Mapping[str, FlagEffect]:
 def key_effect(path: str) -> FlagEffect | None:
     """The effect of the key at a dotted path; None where nobody knows it."""
     section, dot, _ = path.partition(".")
-    known = key_effects()
-    if path in known:
-        return known[path]
-    effect = known.get(path.rpartition(".")[2])
+    effects = key_effects()
+    if path in effects:
+        return effects[path]
+    effect = effects.get(path.rpartition(".")[2])
     if effect is not None and effect.kind == "unmodelled":
         return effect
     return effect if not dot or section in SECTIONS else None

@@ -19,8 +19,8 @@ def known_flags() -> frozenset[str]:
 
 
 @cache
-def _flags(known: tuple[Release, ...]) -> frozenset[str]:
-    return frozenset(flag for release in known for flag in release.flags)
+def _flags(of_releases: tuple[Release, ...]) -> frozenset[str]:
+    return frozenset(flag for release in of_releases for flag in release.flags)
 
 
 def framework_of_flags(given: Collection[str]) -> str:
@@ -29,10 +29,10 @@ def framework_of_flags(given: Collection[str]) -> str:
     MindSpeed-LLM where only it registers one of them, or where Megatron-LM alone does not register all and only
     MindSpeed beside it could.
     """
-    known = [release for release in releases() if release.flags]
-    of_llm = _flags(tuple(r for r in known if r.framework == "mindspeed-llm"))
-    of_megatron = _flags(tuple(r for r in known if r.framework == "megatron"))
-    alone = _flags(tuple(r for r in known if r.framework == "megatron" and len(r.components) == 1))
+    with_flags = [release for release in releases() if release.flags]
+    of_llm = _flags(tuple(r for r in with_flags if r.framework == "mindspeed-llm"))
+    of_megatron = _flags(tuple(r for r in with_flags if r.framework == "megatron"))
+    alone = _flags(tuple(r for r in with_flags if r.framework == "megatron" and len(r.components) == 1))
     flags = frozenset(given)
     if flags & (of_llm - of_megatron):
         return "mindspeed-llm"

@@ -103,8 +103,8 @@ def read_launch_script(text: str, variables: Mapping[str, str] | None = None) ->
     before, program, after = _cut_at_program(words)
     flags, repeated = _flags(followed, after)
     launcher, _ = _flags(followed, before)
-    known = environment_variables()
-    environment = {name: value.text for name, value in followed.environment.items() if name in known}
+    recognised = environment_variables()
+    environment = {name: value.text for name, value in followed.environment.items() if name in recognised}
     notes = tuple((followed.source.place(offset)[0], note) for offset, note in followed.notes)
     return LaunchScript(
         program=program or place,
@@ -120,10 +120,10 @@ def read_launch_script(text: str, variables: Mapping[str, str] | None = None) ->
 
 def _training_words(followed: Followed) -> tuple[list[Value], str]:
     """The command with most flags of the table; without a launch, the flags that the script's variables hold."""
-    known = known_flags()
+    flags = known_flags()
 
     def understood(words: Sequence[Value]) -> int:
-        return sum(word.text in known for word in words)
+        return sum(word.text in flags for word in words)
 
     best = max((words for _, words in followed.commands), key=understood, default=[])
     if _has_shape(best):

@@ -235,5 +235,5 @@ def _effect(path: str) -> FlagEffect | None:
 
     if path in UNMODELLED:
         return FlagEffect("unmodelled", UNMODELLED[path], ("false", "none"))
-    known = release_of(TARGET, None).keys
-    return FlagEffect("no_effect", Message("importers.no_field_of_spec")) if path in known else None
+    keys = release_of(TARGET, None).keys
+    return FlagEffect("no_effect", Message("importers.no_field_of_spec")) if path in keys else None

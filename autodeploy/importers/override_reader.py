@@ -127,7 +127,7 @@ class OverrideReader:
         self._read |= overrides.keys()
         return {key.removeprefix(prefix): given for key, given in overrides.items()}
 
-    def note_rest(self, known: Mapping[str, object]) -> tuple[KeptFlag, ...]:
+    def note_rest(self, keys: Mapping[str, object]) -> tuple[KeptFlag, ...]:
         """Says of every key not read why; returns those that are not in the release's table."""
         kept = []
         for key, given in self.given.items():
@@ -136,18 +136,18 @@ class OverrideReader:
             if without is not None:
                 self.log.unmodelled(given.place, value, without)
             elif key not in self._read:
-                exists = _is_known(key, known)
+                exists = _is_known(key, keys)
                 if not exists:
                     kept.append(KeptFlag(key, value, given.line))
                 self.log.ignore(given.place, value, NO_FIELD if exists else Message("importers.unknown_key"))
         return tuple(kept)
 
 
-def _is_known(key: str, known: Mapping[str, object]) -> bool:
+def _is_known(key: str, keys: Mapping[str, object]) -> bool:
     """Whether the table has the key, or the mapping that it is put into; how a run is traced is nobody's plan."""
     parts = key.split(".")
     above = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    return "profiler" in key or any(path in known for path in above)
+    return "profiler" in key or any(path in keys for path in above)
 
 
 def plain(text: str) -> str:

@@ -29,13 +29,13 @@ def preset_named(*names: str) -> str | None:
 
     What follows may only say a size or a date: a vision model is no preset of its language model.
     """
-    known = sorted(preset_names(), key=len, reverse=True)
+    longest_first = sorted(preset_names(), key=len, reverse=True)
     for name in names:
         written = _TUNED.sub("", _plain(name.rstrip("/").rpartition("/")[2]))
         written = next(
             (written.replace(other, same) for other, same in SAME_SHAPE.items() if other in written), written
         )
-        for preset in known:
+        for preset in longest_first:
             start = _plain(preset)
             if written.startswith(start) and _says_nothing(written.removeprefix(start), start):
                 return preset

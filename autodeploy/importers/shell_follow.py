@@ -166,8 +166,8 @@ class _Follower:
             return self._call(name, words[1:], command.offset)
         if name == "export":
             for word in words[1:]:
-                if (known := self.variables.known(word.text)) is not None:
-                    self.followed.environment[word.text] = known
+                if (assigned := self.variables.known(word.text)) is not None:
+                    self.followed.environment[word.text] = assigned
         elif name == "unset":
             for word in words[1:]:
                 self.variables.scalars.pop(word.text, None)

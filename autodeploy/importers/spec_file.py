@@ -65,8 +65,8 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
     try:
         spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir, doubts))
     except SpecError as error:
-        known = {e.path for e in error.errors}
-        raise SpecError(errors=(*error.errors, *(e for e in errors if e.path not in known))) from error
+        refused_paths = {e.path for e in error.errors}
+        raise SpecError(errors=(*error.errors, *(e for e in errors if e.path not in refused_paths))) from error
     errors += refuse_impossible(spec) if not errors else []
     if errors:
         raise SpecError(errors=tuple(errors))

@@ -102,8 +102,8 @@ def _run(strategy: dict[str, int], rows: Sequence[TableRow]) -> MeasuredRun:
     times = [(row, seconds) for row in rows if (seconds := _time(row)) is not None]
     figures = {name: [v for row in rows if (v := row.number(name)) is not None] for name in FIGURES}
     if not times and not any(figures.values()):
-        known = ", ".join((*TIME_COLUMNS, *FIGURES))
-        raise bad_line(rows[0].line, Message("common.at_least_one_of", names=known))
+        columns = ", ".join((*TIME_COLUMNS, *FIGURES))
+        raise bad_line(rows[0].line, Message("common.at_least_one_of", names=columns))
     steady_times = steady([seconds for _, seconds in times]) if times else None
     warm_up = steady_times.warm_up if steady_times else 0
     speeds, flops = (figures[name][warm_up:] or figures[name] for name in FIGURES[:2])

@@ -151,9 +151,9 @@ def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[s
         raise UnsupportedError(not_modelled(kind, UNMODELLED_MODELS[kind]), path="/model/name")
     preset = preset_of_flavor(kind, flavor)
     if preset is None:
-        known = ", ".join(f"{each.name} {each.flavor}" for each in torchtitan_models())
+        flavors = ", ".join(f"{each.name} {each.flavor}" for each in torchtitan_models())
         message = Message("importers.no_preset_for", names=f"{kind[:40]} {flavor[:40]}")
-        raise UnsupportedError(message, path="/model/flavor", hint=Message("common.one_of", names=known))
+        raise UnsupportedError(message, path="/model/flavor", hint=Message("common.one_of", names=flavors))
     reader.log.take("/model/flavor", "/model", preset.preset)
     model = load_preset(preset.preset).model_dump(mode="json", exclude_unset=True)
     modules = reader.number("/model/num_nextn_predict_layers", MODULES) if preset.predicts else 0

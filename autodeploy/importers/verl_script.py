@@ -97,11 +97,11 @@ def import_verl(
     )
 
 
-def _kept_flags(inner: FlagReader | None, known: Mapping[str, object]) -> list[KeptFlag]:
+def _kept_flags(inner: FlagReader | None, keys: Mapping[str, object]) -> list[KeptFlag]:
     """Keys that were handed on as flags and that nobody knows."""
     if inner is None:
         return []
-    names = {key.rpartition(".")[2] for key in known if key.startswith(OPEN)}
+    names = {key.rpartition(".")[2] for key in keys if key.startswith(OPEN)}
     rest = inner.note_rest()
     return [
         KeptFlag(flag.name, flag.text, flag.line)

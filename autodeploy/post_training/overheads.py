@@ -41,8 +41,8 @@ def _documents() -> dict[str, dict[str, Any]]:
 def defaults_of(framework: str) -> dict[str, Any]:
     """What a framework does unless told, whatever the spelling of its name; of one that is not known, what is usual."""
     name = "".join(c for c in framework.lower() if c.isalnum())
-    known = _documents()
-    return known.get(name, known[OTHER])
+    documents = _documents()
+    return documents.get(name, documents[OTHER])
 
 
 def overheads_of(framework: str) -> Overheads:

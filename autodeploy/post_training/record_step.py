@@ -53,9 +53,9 @@ def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPredic
         if it can't have run as the record says.
     """
     diagnoses: list[Diagnosis] = list(record.diagnoses)
-    known = defaults_of(record.framework)
-    rl = _training(record, known, diagnoses)
-    layout = _layout(record, known, rl, diagnoses)
+    defaults = defaults_of(record.framework)
+    rl = _training(record, defaults, diagnoses)
+    layout = _layout(record, defaults, rl, diagnoses)
     strategy = record.strategy.model_copy(update={"rl": None})
     profile, adds = profile_of(record.cluster), overheads or overheads_of(record.framework)
     try:
@@ -75,10 +75,10 @@ def _note(path: str, text: str) -> Diagnosis:
     return Diagnosis(path=path, text=text)
 
 
-def _training(record: RlRecord, known: Mapping[str, Any], diagnoses: list[Diagnosis]) -> RlTraining:
+def _training(record: RlRecord, defaults: Mapping[str, Any], diagnoses: list[Diagnosis]) -> RlTraining:
     rl = record.training.rl
     update: dict[str, Any] = {}
-    share, prompt, response = float(known["mean_to_max"]), rl.prompt_length, rl.response_length
+    share, prompt, response = float(defaults["mean_to_max"]), rl.prompt_length, rl.response_length
     if response.mean_is_assumed:
         mean = share * response.max_tokens
         update["response_length"] = response.model_copy(update={"mean": mean})
@@ -95,10 +95,10 @@ def _training(record: RlRecord, known: Mapping[str, Any], diagnoses: list[Diagno
                 "/training/rl/prompt_length/mean", Message("post_training.not_published_read_as", value=f"{mean:.0f}")
             )
         )
-    elif known.get("cap_counts_prompt") and response.max is not None and response.mean is not None:
+    elif defaults.get("cap_counts_prompt") and response.max is not None and response.mean is not None:
         most = max(ceil(response.mean), response.max - round(prompt.mean))
         update["response_length"] = response.model_copy(update={"max": most})
-    most_samples = known.get("update_samples")
+    most_samples = defaults.get("update_samples")
     if most_samples and "updates_per_step" not in rl.model_fields_set and rl.samples > most_samples:
         updates = gcd(rl.samples // most_samples, rl.prompts_per_step)
         update["updates_per_step"] = updates
@@ -108,27 +108,27 @@ def _training(record: RlRecord, known: Mapping[str, Any], diagnoses: list[Diagno
     return rl.model_copy(update=update)
 
 
-def _layout(record: RlRecord, known: Mapping[str, Any], rl: RlTraining, diagnoses: list[Diagnosis]) -> RlStrategy:
+def _layout(record: RlRecord, defaults: Mapping[str, Any], rl: RlTraining, diagnoses: list[Diagnosis]) -> RlStrategy:
     layout = record.layout
     update: dict[str, Any] = {}
     if layout.placement == "colocated" and "offload" not in layout.model_fields_set:
-        update["offload"] = tuple(known["offload"])
+        update["offload"] = tuple(defaults["offload"])
         diagnoses.append(
             _note(
                 "/strategy/rl/offload",
-                Message("post_training.not_published_read_as", value=", ".join(known["offload"])),
+                Message("post_training.not_published_read_as", value=", ".join(defaults["offload"])),
             )
         )
     if layout.pack_tokens is None and "pack_tokens" not in layout.model_fields_set:
         longest = ceil(rl.prompt_length.mean_tokens + rl.response_length.max_tokens)
-        update["pack_tokens"] = int(known["pack_samples"]) * record.strategy.micro_batch_size * longest
+        update["pack_tokens"] = int(defaults["pack_samples"]) * record.strategy.micro_batch_size * longest
         diagnoses.append(
             _note(
                 "/strategy/rl/pack_tokens", Message("post_training.not_published_read_as", value=update["pack_tokens"])
             )
         )
     engine = layout.generation
-    usual = {"mode": known.get("mode"), "memory_fraction": known.get("memory_fraction", {}).get(layout.placement)}
+    usual = {"mode": defaults.get("mode"), "memory_fraction": defaults.get("memory_fraction", {}).get(layout.placement)}
     of_engine = {name: usual[name] for name in usual if getattr(engine, name) is None and usual[name] is not None}
     if of_engine:
         update["generation"] = engine.model_copy(update=of_engine)

@@ -47,8 +47,8 @@ def facts() -> CpuFacts:
         pairs = (line.partition(":") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
         for name, _, value in pairs:
             lines.setdefault(name.strip(), value.strip())
-    known = set((lines.get("flags") or lines.get("Features") or "").split())
-    wide = next((rate for name, rate in FLOPS_PER_CYCLE.items() if name in known), PLAIN_FLOPS_PER_CYCLE)
+    cpu_flags = set((lines.get("flags") or lines.get("Features") or "").split())
+    wide = next((rate for name, rate in FLOPS_PER_CYCLE.items() if name in cpu_flags), PLAIN_FLOPS_PER_CYCLE)
     try:
         clock = float(lines.get("cpu MHz", CLOCK_MHZ))
     except ValueError:

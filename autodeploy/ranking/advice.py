@@ -131,11 +131,11 @@ class Adviser:
 
     def advise(self) -> Advice | None:
         """The ranking; None where the search was cancelled meanwhile."""
-        known = self._responses(self._best)
-        if known is None:
+        responses_of_best = self._responses(self._best)
+        if responses_of_best is None:
             return None
         rows = near_rows(self._searched, self._best[0].solution.step_s)
-        worlds: list[World] = [{}, *bad_worlds(known, NUM_BAD_WORLDS)]
+        worlds: list[World] = [{}, *bad_worlds(responses_of_best, NUM_BAD_WORLDS)]
         for level in LEVELS:
             maker = self._maker(level)
             known_plans = {_identity(each) for each in self._best}
@@ -149,13 +149,13 @@ class Adviser:
         if answers is None:
             return None
         pool = [*self._best, *made]
-        advice = self._ranked(pool, known.joined(answers), level)
+        advice = self._ranked(pool, responses_of_best.joined(answers), level)
         return self._in_full(advice, maker)
 
     def _in_full(self, advice: Advice, maker: RoomyPlans) -> Advice:
         """The ranking with its first plans solved in full; the search's own were."""
         pool = [each.solved for each in sorted(advice.weighed, key=lambda each: each.row)]
-        known = advice.responses
+        responses_before = advice.responses
         better: list[int] = []
         for each in advice.weighed[:NUM_REFINED]:
             if each.row < len(self._best) or (self._should_cancel is not None and self._should_cancel()):
@@ -168,7 +168,11 @@ class Adviser:
         if not better:
             return advice
         again = self._responses([pool[row] for row in better])
-        return advice if again is None else self._ranked(pool, known.replaced(better, again), advice.least_p_fits)
+        return (
+            advice
+            if again is None
+            else self._ranked(pool, responses_before.replaced(better, again), advice.least_p_fits)
+        )
 
     def _ranked(self, pool: Sequence[Solved], answers: Responses, level: float) -> Advice:
         fits = np.array([self._p_fits(each) for each in pool])
@@ -194,7 +198,7 @@ class Adviser:
         """Candidates to make plans of that leave room: in no order that matters, but always the same."""
         scale = self._budget.quick / USUAL_QUICK
         fit = [each for each in self._best if self._p_fits(each) >= level]
-        known = [self._number(each) for each in fit]
+        numbers_of_fit = [self._number(each) for each in fit]
         # Of most of them the search has looked at a template only, whatever room that leaves.
         picks = dict.fromkeys(each.index for each in self._best[: max(LEAST_FASTEST, round(FASTEST * scale))])
         estimates = estimates_in(
@@ -209,14 +213,16 @@ class Adviser:
         for world, seconds in zip(worlds, estimates or (), strict=estimates is not None):
             if world:
                 count = max(1, round(ELSEWHERE * scale))
-                picks |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=known))
+                picks |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=numbers_of_fit))
                 continue
             others = [int(self._outlines[each.index]) for each in fit]
             count = max(0, max(self._top_k + MORE, OUTLINES) - len(set(others)))
             picks |= dict.fromkeys(first_of_each(rows, seconds, self._outlines, count, without=others))
             least = self._rest_on_least(rows, seconds)
             count = max(1, round(PROVEN * scale))
-            picks |= dict.fromkeys(first_of_each(rows[least], seconds[least], self._outer, count, without=known))
+            picks |= dict.fromkeys(
+                first_of_each(rows[least], seconds[least], self._outer, count, without=numbers_of_fit)
+            )
         return list(picks)
 
     def _rest_on_least(self, rows: Ints, seconds: Floats) -> Ints:

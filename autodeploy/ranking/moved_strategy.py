@@ -57,13 +57,13 @@ class _Turned:
 
 def launched_features(features: frozenset[str], spec: Spec, profile: Profile) -> frozenset[str]:
     """Those of them that the spec's target launches on these chips."""
-    known = launchable_features(spec.search.release(profile.vendor))
+    launchable = launchable_features(spec.search.release(profile.vendor))
     return frozenset(
         name
         for name in features
         if name not in FEATURES
         or (
-            name in known
+            name in launchable
             and not {name, FEATURES[name].mechanism} & set(profile.lacks)
             and profile.vendor in (FEATURES[name].vendors or (profile.vendor,))
         )

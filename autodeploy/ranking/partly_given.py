@@ -185,9 +185,9 @@ def _ruled_out(asked: Asked, answer: PlanSet) -> WhyNot:
     reasons = conflict(spec.search, context, asked.profile, choice)
     rules = [reason for reason in reasons if not reason.is_pin]
     own = [reason.text for reason in reasons if reason.is_pin and reason.name not in asked.axes]
-    known: dict[str, Any] = dict(context.facts)
-    known.update((str(axis), value) for axis, value in asked.axes.items())
-    told = (where_known(rule.name, rule.text, known) for rule in rules)
+    facts: dict[str, Any] = dict(context.facts)
+    facts.update((str(axis), value) for axis, value in asked.axes.items())
+    told = (where_known(rule.name, rule.text, facts) for rule in rules)
     said = [*told, *own]
     texts = joined(said, "semicolon") if said else Message("ranking.no_strategy_of_this_cluster_is_like_that")
     return WhyNot(

@@ -87,10 +87,10 @@ def recipes_for(model: ModelSpec, profile: Profile) -> tuple[PublicRecipe, ...]:
 
 def is_of(recipe: PublicRecipe, model: ModelSpec) -> bool:
     """Whether a model has the sizes of the recipe's."""
-    known = load_preset(recipe.model)
-    if any(getattr(known, name) != getattr(model, name) for name in SIZES):
+    preset = load_preset(recipe.model)
+    if any(getattr(preset, name) != getattr(model, name) for name in SIZES):
         return False
-    return abs(model.total_params() / known.total_params() - 1.0) <= SAME_PARAMETERS
+    return abs(model.total_params() / preset.total_params() - 1.0) <= SAME_PARAMETERS
 
 
 @cache

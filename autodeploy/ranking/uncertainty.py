@@ -35,8 +35,8 @@ DECIMALS = 6  # of a sensitivity, which finite differences know to about as many
 def run_of(candidate: Candidates, context: Context, *, features: bool = True) -> dict[str, object]:
     """A candidate as the coverage table describes runs; without its features where nobody asks for them."""
     # Features whose effect on time rests on records; the others are on in every record or change no time.
-    known = [feature for feature in FEATURES.values() if feature.measured and features]
-    used = {each.mechanism for each in known if holds(each.measured, candidate, context)}
+    measured_features = [feature for feature in FEATURES.values() if feature.measured and features]
+    used = {each.mechanism for each in measured_features if holds(each.measured, candidate, context)}
     if features:
         used |= unmeasured_types(context.model)
         used |= {ADAPTERS} if context.adapter_params else set()

@@ -71,7 +71,7 @@ def _prime(place: int) -> int:
     primes: list[int] = []
     number = 2
     while len(primes) <= place:
-        if all(number % known for known in primes):
+        if all(number % prime for prime in primes):
             primes.append(number)
         number += 1
     return primes[place]

@@ -56,8 +56,8 @@ def price_of_target(
     if spec.search.target == UNRESTRICTED:
         return Unrestricted(best_step_time_s=best, price_pct=0.0)
     context = replace(frontier.best[0].context, target=UNRESTRICTED, stack=None)
-    known = frontier.best[0]
-    best = min(best, _freed(known, context, budget, should_cancel))
+    best_solved = frontier.best[0]
+    best = min(best, _freed(best_solved, context, budget, should_cancel))
     candidates = _forbidden(spec, profile, choice, context)
     swept = sweep(candidates, context, parts=False)
     hopeful = np.flatnonzero(np.isfinite(swept.after_recompute_s) & (swept.bound_s < best))
@@ -72,18 +72,18 @@ def price_of_target(
     return Unrestricted(best_step_time_s=best, price_pct=100.0 * (own / best - 1.0))
 
 
-def _freed(known: Solved, context: Context, budget: Budget, should_cancel: Callable[[], bool] | None) -> float:
+def _freed(solved_before: Solved, context: Context, budget: Budget, should_cancel: Callable[[], bool] | None) -> float:
     """Step time of the target's own best strategy with every memory choice, starting from the plan that it has."""
-    solved = solve_candidate(known.candidate, context, 0, should_cancel)
+    solved = solve_candidate(solved_before.candidate, context, 0, should_cancel)
     places = {(option.name, option.layer_class): n for n, option in enumerate(solved.problem.options)}
     moved = np.zeros((solved.problem.pp, len(places)), dtype=np.int64)
-    for number, option in enumerate(known.problem.options):
+    for number, option in enumerate(solved_before.problem.options):
         place = places.get((option.name, option.layer_class))
         if place is not None:
-            moved[:, place] = known.plan.applied[:, number]
-        elif known.plan.applied[:, number].any():
+            moved[:, place] = solved_before.plan.applied[:, number]
+        elif solved_before.plan.applied[:, number].any():
             return math.inf  # it recomputes whole layers, which the freer problem can do without
-    return _in_full(solved, replace(known.plan, applied=moved), budget, should_cancel)
+    return _in_full(solved, replace(solved_before.plan, applied=moved), budget, should_cancel)
 
 
 def _in_full(solved: Solved, start: InnerPlan, budget: Budget, should_cancel: Callable[[], bool] | None) -> float:

@@ -145,8 +145,8 @@ def interval_line(plan: Plan, lang: Language) -> str:
 
 def axes_in_words(axes: Iterable[str], lang: Language) -> str:
     """Axes and features in which no measured run is near: `device family, EP, adaptive pipe`."""
-    known = [in_language(axis, lang) for axis in axes]
-    named = [axis.upper() if axis in ACRONYMS else axis.replace("_", " ") for axis in known]
+    translated = [in_language(axis, lang) for axis in axes]
+    named = [axis.upper() if axis in ACRONYMS else axis.replace("_", " ") for axis in translated]
     return in_language(joined(named), lang)
 
 
@@ -165,8 +165,8 @@ def fits_words(plan: Plan, lang: Language) -> str:
     """Peak, limit and fullest stage, the interval, and the chance to fit."""
     peak, limit = f"{plan.peak_memory_gib:.1f}", f"{plan.memory_limit_gib:.1f}"
     facts = [report_text(lang, "memory", peak=peak, limit=limit, stage=fullest_stage(plan))]
-    if (known := plan.memory_interval) is not None:
-        facts.append(valued(lang, "interval_80", f"{known.low_gib:.1f}-{known.high_gib:.1f} GiB"))
+    if (interval := plan.memory_interval) is not None:
+        facts.append(valued(lang, "interval_80", f"{interval.low_gib:.1f}-{interval.high_gib:.1f} GiB"))
     if plan.p_fits is not None:
         facts.append(valued(lang, "p_fits", chance(plan.p_fits)))
     return report_text(lang, "semicolon").join(facts)

@@ -24,8 +24,8 @@ def run_facts(run: TrainingRun, lang: Language) -> list[str]:
     facts += [report_text(lang, f"run_recovery_{run.recovery}")] if run.recovery != "none" else []
     facts += [costs] if (costs := cost_words(run, lang)) else []
     if run.priors:
-        known = report_text(lang, "semicolon").join(prior_in_words(each, lang) for each in run.priors)
-        facts.append(titled(lang, report_text(lang, "assumptions"), known))
+        assumptions = report_text(lang, "semicolon").join(prior_in_words(each, lang) for each in run.priors)
+        facts.append(titled(lang, report_text(lang, "assumptions"), assumptions))
     return facts
 
 

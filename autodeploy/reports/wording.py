@@ -60,8 +60,8 @@ def degrees(strategy: Strategy, *, with_dp: bool = True) -> str:
 
 def short_degrees(named: Mapping[str, int | None]) -> str:
     """As `degrees`, of degrees by their names in a strategy; one that is not known is left out."""
-    known = [(name.upper(), value) for name in DEGREES if (value := named.get(name)) is not None]
-    return " ".join(f"{name}{value}" for name, value in known if value > 1 or name in {"TP", "PP", "DP"})
+    named_degrees = [(name.upper(), value) for name in DEGREES if (value := named.get(name)) is not None]
+    return " ".join(f"{name}{value}" for name, value in named_degrees if value > 1 or name in {"TP", "PP", "DP"})
 
 
 def schedule_title(name: str, lang: Language) -> str:

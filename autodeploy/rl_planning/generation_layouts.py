@@ -85,13 +85,13 @@ def refuse_unknown_precision(spec: Spec, profile: Profile) -> None:
     left = values_left(spec.search, AXIS_PRECISION, [str(spec.training.rl.generation_precision)])
     if any(PEAKS[each] in device.peak_flops for each in left):
         return
-    known = ", ".join(name for name, of in PEAKS.items() if of in device.peak_flops)
+    names = ", ".join(name for name, of in PEAKS.items() if of in device.peak_flops)
     pinned = AXIS_PRECISION in spec.search.fix or AXIS_PRECISION in spec.search.allow
     path = f"/search/fix/{AXIS_PRECISION}" if pinned else "/training/rl/generation_precision"
     raise UnsupportedError(
         Message("common.has_no_products_in", device=device.name, precision=left[0]),
         path=path,
-        hint=Message("common.one_of", names=known),
+        hint=Message("common.one_of", names=names),
     )
 
 

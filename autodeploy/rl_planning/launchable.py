@@ -101,16 +101,16 @@ class Launchable:
     def update(self, strategy: Strategy, pack_tokens: int | None, npus: int) -> bool:
         """Whether a layout of the update can be launched on its cards."""
         ranks = npus * self._profile.devices_per_npu
-        known = self._known | update_facts(strategy, pack_tokens, ranks=ranks)
-        return self._passes(broken_rules(self._target, known))
+        facts = self._known | update_facts(strategy, pack_tokens, ranks=ranks)
+        return self._passes(broken_rules(self._target, facts))
 
     def generation(self, layout: GenerationLayout, npus: int) -> bool:
         """Whether a layout of generation can be launched on its cards."""
         if not self._has_rules:
             return True
         ranks = npus * self._profile.devices_per_npu
-        known = self._known | generation_facts(layout, ranks=ranks, ranks_per_node=self._profile.ranks_per_node)
-        return self._passes(broken_rules(self._target, known, layout.engine))
+        facts = self._known | generation_facts(layout, ranks=ranks, ranks_per_node=self._profile.ranks_per_node)
+        return self._passes(broken_rules(self._target, facts, layout.engine))
 
     def whole(self, strategy: Strategy, layout: RlStrategy) -> bool:
         """Whether both together can be launched."""
@@ -153,10 +153,10 @@ def broken_by(spec: Spec, profile: Profile, cards: int) -> tuple[BrokenRule, ...
         facts = facts_of(rl, strategy, how, ranks=cards * per_card, per_card=per_card, ranks_per_node=per_node)
     except UnsupportedError as error:
         return (BrokenRule(rule=WHOLE_NODES, text=error.errors[0].message),)
-    known = asdict(facts)
-    broken = broken_rules(spec.search.target, known, how.generation.engine)
+    values = asdict(facts)
+    broken = broken_rules(spec.search.target, values, how.generation.engine)
     return tuple(
-        BrokenRule(rule=rule.name, text=rule.text, values={name: known[name] for name in sorted(rule.reads)})
+        BrokenRule(rule=rule.name, text=rule.text, values={name: values[name] for name in sorted(rule.reads)})
         for rule in broken
     )
 

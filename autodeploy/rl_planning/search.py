@@ -94,7 +94,7 @@ class Found:
     def refuse(self, error: InfeasibleRlError) -> None:
         """Counts a choice that cannot be."""
         self.refused[error.rule] = self.refused.get(error.rule, 0) + 1
-        if all(known.errors[0].message != error.errors[0].message for known in self.errors[-50:]):
+        if all(other.errors[0].message != error.errors[0].message for other in self.errors[-50:]):
             self.errors.append(error)
 
 
@@ -194,8 +194,8 @@ class RlSearch:
 
         def least(each: tuple[Placement, int, list[GenerationPart]]) -> float:
             placement, npus, parts = each
-            known = [s for trainers, s in self._least_s.items() if trainers >= self.cards - npus]
-            training_s = self.overheads.step_s + max(known, default=0.0)
+            seconds = [s for trainers, s in self._least_s.items() if trainers >= self.cards - npus]
+            training_s = self.overheads.step_s + max(seconds, default=0.0)
             return min(_least_step_s(placement, part, training_s) for part in parts)
 
         trainers = self.cards - min(npus for _, npus, _ in split)
@@ -284,8 +284,8 @@ class RlSearch:
         """Choices of both on cards of their own, and all that generates, by its cards."""
         search = self.spec.search
         ways = [(staleness, partial) for staleness in stalenesses(search, placement) for partial in partials(search)]
-        known = values_left(search, "rl.generation_npus", splits(self.cards, self.profile))
-        shares = [int(npus) for npus in known if self._may_generate(int(npus))]
+        counts = values_left(search, "rl.generation_npus", splits(self.cards, self.profile))
+        shares = [int(npus) for npus in counts if self._may_generate(int(npus))]
         cases = [Case(npus, 0.0, staleness, partial) for npus in shares for staleness, partial in ways]
         generations: dict[int, list[GenerationPart]] = {}
         for part in self._generations(cases):
@@ -350,8 +350,8 @@ class RlSearch:
                 continue
             placement, seconds = option.placement, choice.step.step_time_s
             self.found.best_of[placement] = min(seconds, self.found.best_of.get(placement, math.inf))
-            known = best.get(choice.outline)
-            if known is None or _order(choice) < _order(known):
+            best_alike = best.get(choice.outline)
+            if best_alike is None or _order(choice) < _order(best_alike):
                 best[choice.outline] = choice
         for placement in dict.fromkeys(option.placement for option in options):
             remaining = (o for o in sorted(options, key=lambda each: each.least_s) if o.placement == placement)

@@ -99,8 +99,8 @@ def _nearest(errors: Sequence[SpecError]) -> list[SpecError]:
     least: dict[str, InfeasibleRlError] = {}
     for error in errors:
         if isinstance(error, InfeasibleRlError):
-            known = least.get(error.rule)
-            if known is None or error.share > known.share:
+            nearer = least.get(error.rule)
+            if nearer is None or error.share > nearer.share:
                 least[error.rule] = error
     others = [error for error in reversed(errors) if not isinstance(error, InfeasibleRlError)]
     refusals = [*sorted(least.values(), key=lambda error: (-error.share, error.rule)), *others]

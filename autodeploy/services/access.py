@@ -214,7 +214,7 @@ class AccessService:
                 hint="autodeploy keys create",
             )
         self._note_use(row.id)
-        scope: Scope = next(known for known in SCOPES if known == row.scope)
+        scope: Scope = next(each for each in SCOPES if each == row.scope)
         return Principal(
             key_id=row.id,
             name=row.name,

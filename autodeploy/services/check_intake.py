@@ -154,8 +154,8 @@ def baseline_in(document: Any, name: str = "") -> Baseline:
                     hint=Message("services.name_search_with_plan"),
                 )
             return Baseline(plan=plans[0], name=name)
-        known = document if not isinstance(document, dict) else _without(document, {"search_id", "stale"})
-        return Baseline(plan=Plan.model_validate(known), name=name)
+        plan_document = document if not isinstance(document, dict) else _without(document, {"search_id", "stale"})
+        return Baseline(plan=Plan.model_validate(plan_document), name=name)
     except ValidationError as error:
         raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
 

@@ -105,11 +105,11 @@ def _profile_of(table: RankTable | None) -> str:
         raise SpecError(Message("services.no_file_says_what_cards_there_are"), hint=hint)
     devices = _usual_devices(table)
     grouped = table.servers[0].supernode is not None
-    known = [load_profile(name) for name in list_profiles()]
+    shipped = [load_profile(name) for name in list_profiles()]
     # Systems that are started by such tables have a launcher that writes them.
     profiles = [
         p.name
-        for p in known
+        for p in shipped
         if p.document.ascendjob is not None
         and p.ranks_per_node == devices
         and (p.supernode_nodes is not None) == grouped
@@ -207,12 +207,12 @@ def _fewer_cards(profile: Profile, devices: int, cards: int, name: str, overlay:
     for tier, document in zip(profile.tiers, profile.document.tiers, strict=True):
         if tier.kind == "full_mesh" and document.span == "node" and devices > 1:
             links = devices - 1
-            known = document.gb_per_s_per_npu
+            quantity = document.gb_per_s_per_npu
             overlay[tier.name] = {
                 "gb_per_s_per_npu": {
-                    "value": known.value * links / tier.links,
-                    "kind": known.kind,
-                    "source": list(known.source),
+                    "value": quantity.value * links / tier.links,
+                    "kind": quantity.kind,
+                    "source": list(quantity.source),
                     "note": f"{links} of {tier.links} links: {cards} cards a node in {name}",
                 }
             }
@@ -230,12 +230,12 @@ def _speeds(profile: Profile, speeds: LinkSpeeds, name: str, overlay: dict[str, 
     tier = profile.document.tiers[-1]
     rates = {device: mbit * MBIT_TO_GB * profile.devices_per_npu for device, mbit in sorted(speeds.mbit_per_s.items())}
     slowest, fastest = min(rates.values()), max(rates.values())
-    known = tier.gb_per_s_per_npu.value
+    shipped = tier.gb_per_s_per_npu.value
     if slowest < fastest:
         slow = ", ".join(str(device) for device, rate in rates.items() if rate == slowest)
         said.append(Disagreement("slow_ports", {"file": name, "devices": slow[:200], "found": f"{slowest:g}"}))
-    if abs(slowest / known - 1.0) > SPEED_TOLERANCE:
-        said.append(_differs(name, f"{tier.name}.gb_per_s_per_npu", f"{slowest:g}", f"{known:g}"))
+    if abs(slowest / shipped - 1.0) > SPEED_TOLERANCE:
+        said.append(_differs(name, f"{tier.name}.gb_per_s_per_npu", f"{slowest:g}", f"{shipped:g}"))
     before = overlay.get(tier.name, {}).get("gb_per_s_per_npu")
     if before is None or before["value"] > slowest:
         overlay.setdefault(tier.name, {})["gb_per_s_per_npu"] = _measured(slowest, name)
@@ -270,9 +270,9 @@ def _collectives(
         if section == "profile":
             continue
         overlay[section] = overlay.get(section, {}) | numbers
-        known, measured = profile.tier(section).efficiency, float(numbers["efficiency"]["value"])
-        if abs(measured / known - 1.0) > TOLERANCE:
-            said.append(_differs(names, f"{section}.efficiency", f"{measured:.2f}", f"{known:.2f}"))
+        shipped, measured = profile.tier(section).efficiency, float(numbers["efficiency"]["value"])
+        if abs(measured / shipped - 1.0) > TOLERANCE:
+            said.append(_differs(names, f"{section}.efficiency", f"{measured:.2f}", f"{shipped:.2f}"))
 
 
 def _differs(file: str, number: str, found: object, expected: object, other: str = "profile") -> Disagreement:

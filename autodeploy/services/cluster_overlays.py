@@ -98,9 +98,9 @@ class Freshness:
     def _clusters_of(self, session: Session, searches: Sequence[Resting]) -> dict[str, tuple[ClusterSpec, str]]:
         """The clusters of these specs; other threads may forget them meanwhile, and searches may be deleted."""
         clusters = {
-            search.spec_hash: known
+            search.spec_hash: cached
             for search in searches
-            if (known := self._clusters.get(search.spec_hash)) is not None
+            if (cached := self._clusters.get(search.spec_hash)) is not None
         }
         unknown = {search.search_id: search.spec_hash for search in searches if search.spec_hash not in clusters}
         if not unknown:
@@ -111,8 +111,8 @@ class Freshness:
             cluster = ClusterSpec.model_validate(document)
             if is_ledgers(cluster):
                 cluster = cluster.model_copy(update={"overlay": "auto"})
-            known = cluster, canonical_json(cluster.model_dump(mode="json"))
-            clusters[unknown[search_id]] = self._clusters[unknown[search_id]] = known
+            cached = cluster, canonical_json(cluster.model_dump(mode="json"))
+            clusters[unknown[search_id]] = self._clusters[unknown[search_id]] = cached
         return clusters
 
     def _hash_today(self, session: Session, cluster: ClusterSpec, text: str, overlays_at: object) -> str | None:

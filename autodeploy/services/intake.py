@@ -81,8 +81,8 @@ def read_spec(document: Any) -> Spec:
         if not errors:
             return spec
     except SpecError as error:
-        known = {e.path for e in errors}
-        errors = [*(e for e in error.errors if e.path not in known), *errors]
+        refused_paths = {e.path for e in errors}
+        errors = [*(e for e in error.errors if e.path not in refused_paths), *errors]
     raise SpecError(errors=tuple(sorted(errors, key=lambda e: e.path)))
 
 

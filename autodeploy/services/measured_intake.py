@@ -98,7 +98,7 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
     SpecError
         naming each field that contradicts the plan.
     """
-    known: dict[str, int | None] = {
+    planned: dict[str, int | None] = {
         **{name: getattr(plan.strategy, name) for name in ("tp", "pp", "vpp", "dp", "cp", "ep", "etp")},
         "micro_batch_size": plan.strategy.micro_batch_size,
         "num_npus": plan.num_npus_used,
@@ -107,14 +107,14 @@ def check_run(run: MeasuredRun, spec: Spec, plan: Plan) -> None:
     }
     hint = Message("services.link_run_to_plan_that_ran")
     errors = [
-        FieldError(f"/strategy/{name}", Message("services.run_says_plan", one=value, other=known[name]), hint)
+        FieldError(f"/strategy/{name}", Message("services.run_says_plan", one=value, other=planned[name]), hint)
         for name, value in run.strategy.items()
-        if known.get(name) is not None and known[name] != value
+        if planned.get(name) is not None and planned[name] != value
     ]
     errors += [
-        FieldError(f"/strategy/{name}", Message("field_fault.is_invalid", value=repr(name)), ", ".join(known))
+        FieldError(f"/strategy/{name}", Message("field_fault.is_invalid", value=repr(name)), ", ".join(planned))
         for name in run.strategy
-        if name not in known
+        if name not in planned
     ]
     step_s = measured_step_s(run, spec, plan)
     if step_s is not None and not 1.0 / MAX_TIME_RATIO < step_s / plan.step_time_s < MAX_TIME_RATIO:

@@ -30,10 +30,10 @@ def exported_overlay(runs: RunService, cluster: str, author: str, releases: tupl
     """
     views = [view for view in runs.clusters() if view.cluster == cluster]
     if not views:
-        known = ", ".join(sorted({view.cluster for view in runs.clusters()})) or "none"
+        names = ", ".join(sorted({view.cluster for view in runs.clusters()})) or "none"
         raise NotFoundError(
             Message("services.cluster_has_no_overlay", name=cluster),
-            hint=Message("common.one_of", names=known),
+            hint=Message("common.one_of", names=names),
         )
     view = views[0]
     report: dict[str, Any] = {"author": author, "engine_version": ENGINE_VERSION}

@@ -145,8 +145,8 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
     """Two documents, the second's values over the first's, inside their documents too."""
     both = dict(first)
     for name, value in second.items():
-        known = both.get(name)
-        both[name] = merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+        before = both.get(name)
+        both[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return both
 
 

@@ -172,9 +172,9 @@ def candidate_grid(search: SearchSpec, context: Context, profile: Profile, choic
     keep = np.ones(len(grid.cut_of), dtype=bool)
     for axis in ("dp", "etp"):
         values = grid.column(axis)
-        known = np.unique(values).tolist()
-        left = allowed_values(search, axis, known)
-        if len(left) < len(known):
+        all_values = np.unique(values).tolist()
+        left = allowed_values(search, axis, all_values)
+        if len(left) < len(all_values):
             keep &= np.isin(values, left)
     keep &= _worth_their_order(grid, context)
     return grid if keep.all() else grid.only(keep)

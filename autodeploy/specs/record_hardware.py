@@ -20,7 +20,7 @@ def profile_named(name: str) -> tuple[str | None, bool]:
     if name in list_profiles() or name.endswith((".yaml", ".yml")) or "/" in name:
         return name, True
     word = key(name)
-    spelled = {key(known): known for known in list_profiles()}
+    spelled = {key(shipped): shipped for shipped in list_profiles()}
     if word in spelled:
         return spelled[word], True
     names = _record_names()
@@ -40,9 +40,14 @@ def device_named(profile: str, name: str) -> tuple[str | None, bool]:
     """The device of a shipped profile that a name means, and whether it means that one; None: the profile's default."""
     grades = _devices(profile)
     word = key(name)
-    for known in grades:
-        if word in {key(known), f"ascend{key(known)}", f"ascend_{key(known)}", f"nvidia_{key(known)}"}:
-            return known, True
+    for grade_name in grades:
+        if word in {
+            key(grade_name),
+            f"ascend{key(grade_name)}",
+            f"ascend_{key(grade_name)}",
+            f"nvidia_{key(grade_name)}",
+        }:
+            return grade_name, True
     names = _record_names().get(profile, RecordNames())
     if grade := _match(word, names.grades):
         return grade, True
@@ -61,5 +66,7 @@ def _record_names() -> dict[str, RecordNames]:
 
 
 def _match(word: str, patterns: Mapping[str, Iterable[str]]) -> str | None:
-    matches = (name for name, known in patterns.items() if any(re.fullmatch(pattern, word) for pattern in known))
+    matches = (
+        name for name, patterns_of in patterns.items() if any(re.fullmatch(pattern, word) for pattern in patterns_of)
+    )
     return next(matches, None)

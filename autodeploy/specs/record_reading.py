@@ -68,11 +68,11 @@ class Diagnoses:
             return nearest[name]
         return given
 
-    def without_unknown(self, path: str, section: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    def without_unknown(self, path: str, section: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
         """The section without keys that no document has."""
         kept = {}
         for name, value in section.items():
-            if name in known:
+            if name in fields:
                 kept[name] = value
             elif name not in words.IDLE:
                 self.say(f"{path}/{name}", f"unknown key {name!r} is not read", widens=value not in (None, False))
@@ -171,17 +171,17 @@ def _cluster(cluster: dict[str, Any], log: Diagnoses) -> dict[str, Any]:
 
 def _device(cluster: dict[str, Any], device: str, log: Diagnoses) -> None:
     """The named device, the profile that has it, or the nearest device."""
-    known, same = device_named(cluster["profile"], device)
+    grade, same = device_named(cluster["profile"], device)
     if not same and (other := profile_of_device(device)):
-        known, same = device_named(other, device)
+        grade, same = device_named(other, device)
         log.say("/cluster/profile", f"{cluster['profile']} has no {device}; {other} has it", widens=False)
         cluster["profile"] = other
-    if known is None:
+    if grade is None:
         del cluster["device"]
     else:
-        cluster["device"] = known
+        cluster["device"] = grade
     if not same:
-        text = f"there is no device {device!r}; {known or 'the default of ' + cluster['profile']} is the nearest"
+        text = f"there is no device {device!r}; {grade or 'the default of ' + cluster['profile']} is the nearest"
         log.say("/cluster/device", text)
 
 

@@ -107,11 +107,11 @@ def _recompute(given: Any, pp: Any, log: Diagnoses) -> Any:
     fields["granularity"] = granularity
     if isinstance(fields.get("modules"), list | tuple):
         modules = [log.word("", name, words.RECOMPUTE_MODULES) for name in fields["modules"]]
-        known = [name for name in modules if name in words.RECOMPUTE_MODULES.values()]
+        readable = [name for name in modules if name in words.RECOMPUTE_MODULES.values()]
         for name in modules:
-            if name not in known:
+            if name not in readable:
                 log.say("/strategy/recompute/modules", f"recomputing {name!r} is not modelled; predicted without it")
-        fields["modules"] = known
+        fields["modules"] = readable
     elif granularity == "selective" and "per_stage" not in fields:
         fields["modules"] = ["core_attn"]  # Megatron-LM's default of --recompute-modules
     for name in ("per_stage", "num_layers_per_stage"):
@@ -123,14 +123,14 @@ def _recompute(given: Any, pp: Any, log: Diagnoses) -> Any:
 
 def _swaps(given: Any, log: Diagnoses) -> list[str]:
     names = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else []
-    known = []
+    readable = []
     for name in names:
         word = log.word("/strategy/swap", name, words.SWAPS)
         if word in words.SWAPS.values():
-            known.append(word)
+            readable.append(word)
         else:
             log.say("/strategy/swap", f"swapping {name!r} is not modelled; predicted without it")
-    return known
+    return readable
 
 
 def _said_by_features(fields: dict[str, Any], features: list[str]) -> None:

@@ -43,10 +43,10 @@ def _field(axis: RlAxis) -> FieldInfo:
 
 def _adapter(axis: RlAxis) -> TypeAdapter[Any]:
     field = _field(axis)
-    known: Any = field.annotation
+    annotation: Any = field.annotation
     for limit in field.metadata:
-        known = Annotated[known, limit]
-    return TypeAdapter(known)
+        annotation = Annotated[annotation, limit]
+    return TypeAdapter(annotation)
 
 
 _VALUES: Final = {axis: _adapter(axis) for axis in RL_AXES if axis != "rl.offload"}
@@ -87,9 +87,9 @@ def rl_axis_value(axis: RlAxis, value: float | str) -> float | str:
         )
     if axis == "rl.offload":
         words = () if value == NOTHING_OFFLOADED else tuple(str(value).split("+"))
-        known = tuple(each for each in _STATES if each in words)
-        if len(known) == len(words):
-            return offload_text(known)
+        states = tuple(each for each in _STATES if each in words)
+        if len(states) == len(words):
+            return offload_text(states)
         hint = Message("specs.or_some_of_with_between_them", none=NOTHING_OFFLOADED, names=", ".join(_STATES))
         raise FieldFault(no_value(axis, value), hint)
     try:

@@ -74,15 +74,15 @@ class RlRecord(Document):
             if isinstance(layout := rl.get("generation"), Mapping):
                 rl = {**rl, "generation": layout_read(layout, diagnoses, "/strategy/rl/generation")}
             read["strategy"] = {**strategy, "rl": rl}
-        for part, known in (("", cls.model_fields), ("measured", RlMeasured.model_fields)):
+        for part, field_names in (("", cls.model_fields), ("measured", RlMeasured.model_fields)):
             fields = read.get(part) if part else read
             if isinstance(fields, Mapping):
-                unknown = sorted(str(name) for name in fields if name not in known)
+                unknown = sorted(str(name) for name in fields if name not in field_names)
                 diagnoses += [
                     Diagnosis(path=f"/{part}/{name}".replace("//", "/"), text=Message("specs.not_read"))
                     for name in unknown
                 ]
-                kept = {name: each for name, each in fields.items() if name in known}
+                kept = {name: each for name, each in fields.items() if name in field_names}
                 read = {**read, part: kept} if part else kept
         return {**read, "diagnoses": (*read.get("diagnoses", ()), *diagnoses)} if diagnoses else read
 

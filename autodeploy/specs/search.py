@@ -26,8 +26,8 @@ def _framework(value: Any) -> Any:
     """The name of a known framework; the complaint is that of a choice between fixed words."""
     if isinstance(value, str) and value in FRAMEWORKS:
         return value
-    known = [repr(name) for name in FRAMEWORKS]
-    raise PydanticKnownError("literal_error", {"expected": either(known)})
+    names = [repr(name) for name in FRAMEWORKS]
+    raise PydanticKnownError("literal_error", {"expected": either(names)})
 
 
 Target = Annotated[
@@ -165,8 +165,8 @@ class SearchSpec(Document):
         target = info.data.get("target")
         names = [release.name for release in releases() if release.framework == target]
         if name is not None and target is not None and name not in names:
-            known = Message("common.one_of", names=", ".join(names)) if names else Message("common.leave_it_out")
-            raise FieldFault(Message("field_fault.is_invalid", value=repr(name)), known)
+            hint = Message("common.one_of", names=", ".join(names)) if names else Message("common.leave_it_out")
+            raise FieldFault(Message("field_fault.is_invalid", value=repr(name)), hint)
         return name
 
     def release(self, vendor: str | None, framework: str | None = None) -> Release | None:

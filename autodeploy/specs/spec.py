@@ -208,13 +208,13 @@ def _unknown_features(document: Mapping[str, Any]) -> list[FieldError]:
     """Misspelt features, found whether or not the rest of the document is valid."""
     search = document.get("search")
     asked = search.get("features") if isinstance(search, Mapping) else None
-    known = [*FEATURES, *GROUPS]
+    names = [*FEATURES, *GROUPS]
     return [
         FieldError(
             f"/search/features/{name}",
             Message("common.there_is_no", what=Message("label.feature"), name=repr(name)),
-            did_you_mean(str(name), known),
+            did_you_mean(str(name), names),
         )
         for name in (asked if isinstance(asked, Mapping) else ())
-        if name not in known
+        if name not in names
     ]

@@ -79,12 +79,12 @@ def checkpoint_format(
     SpecError
         where the release has no such format, or does not write it beside training.
     """
-    known = checkpoint_formats(release)
-    if not known:
+    of_release = checkpoint_formats(release)
+    if not of_release:
         return None
-    if sharded and any(each.sharded for each in known):
-        return next(each for each in known if each.sharded)
-    unsharded = [each for each in known if not each.sharded]
+    if sharded and any(each.sharded for each in of_release):
+        return next(each for each in of_release if each.sharded)
+    unsharded = [each for each in of_release if not each.sharded]
     fits = [each for each in unsharded if asked in {None, each.name}]
     if not fits:
         hint = Message("common.one_of", names=", ".join(each.name for each in unsharded))

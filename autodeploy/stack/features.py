@@ -267,8 +267,8 @@ def _flag(row: str | dict[str, Any], block: str) -> LaunchFlag:
 def _shipped() -> dict[str, Feature]:
     folder = files("autodeploy.stack") / "features"
     texts = [each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".yaml")]
-    known = [feature for text in texts for feature in _read(text)]
-    return {each.name: each for each in sorted(known, key=lambda each: AREAS.index(each.area))}
+    features = [feature for text in texts for feature in _read(text)]
+    return {each.name: each for each in sorted(features, key=lambda each: AREAS.index(each.area))}
 
 
 FEATURES: dict[str, Feature] = _shipped()

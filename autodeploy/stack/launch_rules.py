@@ -75,12 +75,12 @@ def broken_rules(framework: str, facts: Mapping[str, int], engine: str = "") -> 
     return [rule for rule in launch_rules(framework) if rule.reads <= facts.keys() and rule.is_broken(facts, engine)]
 
 
-def launched_values(framework: str, axis: str, known: Mapping[str, int], most: int) -> tuple[int, ...]:
+def launched_values(framework: str, axis: str, given_facts: Mapping[str, int], most: int) -> tuple[int, ...]:
     """Values of an axis from 1 to `most` that break no rule of the framework on that axis and what is known."""
     values = np.arange(1, most + 1)
     fits = np.ones(most, dtype=bool)
     for rule in launch_rules(framework):
-        if axis in rule.reads and rule.reads <= {axis, *known} and not rule.engines:
-            facts = {**known, axis: values}
+        if axis in rule.reads and rule.reads <= {axis, *given_facts} and not rule.engines:
+            facts = {**given_facts, axis: values}
             fits &= evaluate(rule.require, facts) | np.logical_not(evaluate(rule.when, facts) if rule.when else True)
     return tuple(values[fits].tolist())

@@ -81,14 +81,14 @@ class Release:
 
     def registers(self, flag: str, value: str | None = None) -> bool:
         """Whether its parser knows the flag, with that value."""
-        known = self.registered.get(flag)
-        return known is not None and (value is None or known.fault([value]) is None)
+        parser_flag = self.registered.get(flag)
+        return parser_flag is not None and (value is None or parser_flag.fault([value]) is None)
 
     def source(self, flag: str) -> str:
         """Where the flag is registered: repository, commit, path and line."""
-        known = self.registered[flag]
-        component = self.components[known.registered_in]
-        return f"{component.repository}@{component.short}:{known.source}"
+        parser_flag = self.registered[flag]
+        component = self.components[parser_flag.registered_in]
+        return f"{component.repository}@{component.short}:{parser_flag.source}"
 
     def runs_on(self, vendor: str | None) -> bool:
         """Whether it runs on chips of that vendor; where that isn't known, it may."""
@@ -142,14 +142,14 @@ def release_named(name: str) -> Release:
     SpecError
         when there is none; the hint names close ones.
     """
-    known = {release.name: release for release in releases()}
-    if name in known:
-        return known[name]
-    close = get_close_matches(name, known, n=1)
+    by_name = {release.name: release for release in releases()}
+    if name in by_name:
+        return by_name[name]
+    close = get_close_matches(name, by_name, n=1)
     raise SpecError(
         Message("field_fault.is_invalid", value=repr(name[:100])),
         path=_PATH,
-        hint=close[0] if close else Message("common.one_of", names=", ".join(known)),
+        hint=close[0] if close else Message("common.one_of", names=", ".join(by_name)),
     )
 
 

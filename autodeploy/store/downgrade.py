@@ -91,17 +91,17 @@ def downgrade(database: Database, revision: str) -> Path | None:
 def _require_behind(database: Database, revision: str) -> str:
     from alembic.script import ScriptDirectory
 
-    known = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
-    if revision not in known:
+    revisions = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
+    if revision not in revisions:
         message = Message("common.there_is_no", what=Message("label.revision"), name=revision)
-        raise NotFoundError(message, hint=Message("common.one_of", names=", ".join(known)))
+        raise NotFoundError(message, hint=Message("common.one_of", names=", ".join(revisions)))
     current = current_revision(database)
-    if current not in known:
+    if current not in revisions:
         raise ConflictError(
             Message("store.database_is_at_revision_which_this_program_does", current=current or "none"),
             hint=Message("store.go_back_with_version_of_autodeploy_that_made"),
         )
-    if known.index(revision) >= known.index(current):
+    if revisions.index(revision) >= revisions.index(current):
         raise ConflictError(
             Message("store.revision_is_not_behind_where_database_is", revision=revision, current=current)
         )

@@ -157,8 +157,8 @@ class Runs:
     def replace_reestimates(self, search_ids: Sequence[str], rows: Iterable[ReestimateRow]) -> None:
         """Replaces what is known of the plans of these searches under their cluster's overlay."""
         self.session.execute(delete(ReestimateRow).where(ReestimateRow.search_id.in_(search_ids)))
-        known = select(PlanRow.search_id, PlanRow.plan_id).where(PlanRow.search_id.in_(search_ids))
-        still_there = {tuple(key) for key in self.session.execute(known)}
+        stored_plans = select(PlanRow.search_id, PlanRow.plan_id).where(PlanRow.search_id.in_(search_ids))
+        still_there = {tuple(key) for key in self.session.execute(stored_plans)}
         self.session.add_all(row for row in rows if (row.search_id, row.plan_id) in still_there)
         self.session.flush()
 

@@ -56,7 +56,7 @@ def facts_of(
     packed : sequences hold several documents.
     release : what the plan is launched with; None launches everything.
     """
-    known = mechanisms(features)
+    on_mechanisms = mechanisms(features)
     return {
         "world": world,
         "node_ranks": node_ranks,
@@ -99,7 +99,7 @@ def facts_of(
         **launched_facts(release),
         FACT: launched_choices(release),
         LAUNCHED: launched_schedules(release),
-        **{f"on_{name}": name in features or name in known for name in FEATURES},
+        **{f"on_{name}": name in features or name in on_mechanisms for name in FEATURES},
         **{f"asked_{name}": name in asked for name in FEATURES},
     }
 

@@ -159,9 +159,9 @@ def _alike_inside(cuts: Columns, moe: bool) -> Bools:
 def _ways(space: Space) -> Columns:
     """Schedules with the virtual stages they can have."""
     vpp, schedule = _product([space.vpp, space.schedule])
-    known = schedules()
+    kinds = schedules()
     ways = zip(schedule.tolist(), vpp.tolist(), strict=True)
-    keep = np.array([any(known[way].exists_for(pp, chunks) for pp in (1, 2)) for way, chunks in ways], dtype=np.bool_)
+    keep = np.array([any(kinds[way].exists_for(pp, chunks) for pp in (1, 2)) for way, chunks in ways], dtype=np.bool_)
     return {"schedule": schedule[keep], "vpp": vpp[keep]}
 
 

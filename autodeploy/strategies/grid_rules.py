@@ -51,7 +51,7 @@ def _first_broken(
     A mode without a rule of its own to break has None.
     """
     broken: dict[tuple[str, bool], Numbers] = {}
-    scope, known = scope_of(facts, target), {**WORDS.places(), **facts}
+    scope, constants = scope_of(facts, target), {**WORDS.places(), **facts}
     values: dict[str, dict[str, Any]] = {}  # by level
     for number, rule in enumerate(rules):
         if not rule.binds(scope):
@@ -60,7 +60,7 @@ def _first_broken(
         level = _level(read)
         key = level, bool(read & set(OPTIMIZER_STATE_AXES))
         if level not in values:
-            values[level] = {**known, **_values(grid, level)}
+            values[level] = {**constants, **_values(grid, level)}
         obeyed = rule.mask(values[level])
         if obeyed.all():
             continue

@@ -38,10 +38,10 @@ def sentence_of(rule: Rule, values: Mapping[str, Any]) -> BrokenRule:
     return BrokenRule(rule=rule.name, text=with_numbers(rule.text, numbers), values=numbers)
 
 
-def where_known(rule: str, text: str, known: Mapping[str, Any]) -> str:
+def where_known(rule: str, text: str, values: Mapping[str, Any]) -> str:
     """The sentence of a rule with what is known of the numbers that it reads: axes by name, and facts."""
     read = next((each.names() for each in load_rules() if each.name == rule), frozenset[str]()) - {LAUNCHED}
-    return with_numbers(text, {name: _plain(name, known[name]) for name in sorted(read & known.keys())})
+    return with_numbers(text, {name: _plain(name, values[name]) for name in sorted(read & values.keys())})
 
 
 def _plain(name: str, value: Any) -> bool | int | float | str:

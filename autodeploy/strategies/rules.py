@@ -160,8 +160,8 @@ def _names_read(conditions: Conditions) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def _holding(conditions: Conditions, values: tuple[Any, ...]) -> frozenset[str]:
     """values : of the names that the conditions read, in order."""
-    known = dict(zip(_names_read(conditions), values, strict=True))
-    return frozenset(name for name, when in conditions if bool(evaluate(when, known)))
+    values_by_name = dict(zip(_names_read(conditions), values, strict=True))
+    return frozenset(name for name, when in conditions if bool(evaluate(when, values_by_name)))
 
 
 def judge(candidates: Candidates, facts: Mapping[str, Any], target: str) -> Verdict:

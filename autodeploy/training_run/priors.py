@@ -63,26 +63,26 @@ def recovery_of(run: RunSpec, features: Collection[str], *, dump_s: float, resta
     """
     if "high_availability" not in features:
         return NO_RECOVERY
-    known, reboots = priors(), "worker_reboot" in features
-    share = run.recovered_share if run.recovered_share is not None else known["recovered_share"].value
-    used = [] if run.recovered_share is not None else [known["recovered_share"]]
+    assumed, reboots = priors(), "worker_reboot" in features
+    share = run.recovered_share if run.recovered_share is not None else assumed["recovered_share"].value
+    used = [] if run.recovered_share is not None else [assumed["recovered_share"]]
     if not reboots:
         return Recovery("ttp", share, dump_s + restart_s, tuple(used))
-    used += [] if run.reboot_s is not None else [known["reboot_s"]]
-    reboot_s = run.reboot_s if run.reboot_s is not None else known["reboot_s"].value
+    used += [] if run.reboot_s is not None else [assumed["reboot_s"]]
+    reboot_s = run.reboot_s if run.reboot_s is not None else assumed["reboot_s"].value
     return Recovery("ttp+reboot", share, reboot_s, tuple(used))
 
 
 def conditions(run: RunSpec, num_npus: int) -> Conditions:
     """What a run on `num_npus` cards meets."""
-    known = priors()
+    assumed = priors()
     used: list[Prior] = []
 
     def taken(name: str, given: float | None) -> float:
         if given is not None:
             return given
-        used.append(known[name])
-        return known[name].value
+        used.append(assumed[name])
+        return assumed[name].value
 
     if run.failure_interval_h is not None:
         interval_s = HOUR_S * run.failure_interval_h

@@ -68,8 +68,8 @@ def _outermost(points: Ints) -> Ints:
     digit = base ** np.arange(vpp, dtype=np.int64)
     codes = (points + 1) @ digit
     ahead, behind = _chunk_pairs(vpp)
-    steps, known = (digit[ahead] - digit[behind])[:, None], np.sort(codes)
-    between = (_among(codes + steps, known) & _among(codes - steps, known)).any(axis=0)
+    steps, sorted_codes = (digit[ahead] - digit[behind])[:, None], np.sort(codes)
+    between = (_among(codes + steps, sorted_codes) & _among(codes - steps, sorted_codes)).any(axis=0)
     return np.asarray(points[~between])
 
 
@@ -113,10 +113,10 @@ def _chunk_pairs(vpp: int) -> tuple[Ints, Ints]:
     return ahead, behind
 
 
-def _among(numbers: Ints, known: Ints) -> npt.NDArray[np.bool_]:
+def _among(numbers: Ints, sorted_numbers: Ints) -> npt.NDArray[np.bool_]:
     """Whether each number is one of some known ones, in ascending order."""
-    place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-    return np.asarray(known[place] == numbers)
+    place = np.minimum(np.searchsorted(sorted_numbers, numbers), len(sorted_numbers) - 1)
+    return np.asarray(sorted_numbers[place] == numbers)
 
 
 def _held_on(order: OperationOrder, device: int) -> Ints:

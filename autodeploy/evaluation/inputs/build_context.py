@@ -342,8 +342,8 @@ def with_alternatives(context: Context, choice: FeatureChoice, training: Trainin
 def _under(features: frozenset[str], context: Context, training: TrainingSpec) -> Context:
     """The same context with other operators, exchanges and ways to level experts on; its machine stays as it is."""
     operators = operator_features(context.model, training, features, context.machine.vendor, context.stack)
-    known = mechanisms(features)
-    switches = {f"on_{name}": name in features or name in known for name in FEATURES}
+    on_mechanisms = mechanisms(features)
+    switches = {f"on_{name}": name in features or name in on_mechanisms for name in FEATURES}
     return replace(
         context,
         features=features,
@@ -357,11 +357,11 @@ def _device_with_peak(profile: Profile, cluster: ClusterSpec, precision: str) ->
     """The chip grade of a cluster spec, which has to compute in this precision."""
     device = device_of(profile, cluster)
     if precision not in device.peak_flops:
-        known = ", ".join(name for name in device.peak_flops if name in get_args(Precision))
+        names = ", ".join(name for name in device.peak_flops if name in get_args(Precision))
         raise SpecError(
             Message("common.has_no_products_in", device=device.name, precision=precision),
             path="/training/precision",
-            hint=Message("common.one_of", names=known),
+            hint=Message("common.one_of", names=names),
         )
     return device
 

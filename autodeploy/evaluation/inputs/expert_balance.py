@@ -57,8 +57,8 @@ class RouterPrior:
 def persistent_shares() -> dict[str, RouterPrior]:
     """Share of the variance of log loads that lasts, by kind of router; forced routers have none."""
     text = files("autodeploy.evaluation.inputs").joinpath("router_priors.yaml").read_text(encoding="utf-8")
-    known = load_shipped_yaml(text)
-    return {kind: RouterPrior(**each["persistent_share"], source=each["source"]) for kind, each in known.items()}
+    document = load_shipped_yaml(text)
+    return {kind: RouterPrior(**each["persistent_share"], source=each["source"]) for kind, each in document.items()}
 
 
 def family_of(

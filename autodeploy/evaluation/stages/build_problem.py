@@ -233,13 +233,13 @@ def _options(priced: Priced, choices: frozenset[str], *, menu: bool) -> tuple[Me
     if not choices:
         return ()
     layers, index = priced.classes.layers, priced.index
-    known = [{name: cost for name, cost in step.cost.choices.items() if name in choices} for step in layers]
-    names = [list(each) for each in known]
+    menus = [{name: cost for name, cost in step.cost.choices.items() if name in choices} for step in layers]
+    names = [list(each) for each in menus]
     if menu:
         menu_of = _menu_of_all if priced.context.framework.uniform_options else _menu_of_each
-        names = menu_of(known, [step.count for step in layers], index)
+        names = menu_of(menus, [step.count for step in layers], index)
     options = []
-    for number, (costs, of_class) in enumerate(zip(known, names, strict=True)):
+    for number, (costs, of_class) in enumerate(zip(menus, names, strict=True)):
         for name in of_class:
             cost = costs[name]
             saved = scalar_at(cost.saved_bytes, index)
@@ -260,25 +260,25 @@ def _options(priced: Priced, choices: frozenset[str], *, menu: bool) -> tuple[Me
     return tuple(options)
 
 
-def _menu_of_each(known: Known, counts: Sequence[int], index: int) -> list[list[str]]:
+def _menu_of_each(menus: Known, counts: Sequence[int], index: int) -> list[list[str]]:
     """Names worth deciding about for each class of layers, few for a class of few layers."""
     names = []
-    for costs, count in zip(known, counts, strict=True):
+    for costs, count in zip(menus, counts, strict=True):
         most = MOST_CHOICES_OF_FEW if count < 0.2 * sum(counts) else MOST_CHOICES
         names.append(_menu({name: _price(cost, index) for name, cost in costs.items()}, most))
     return names
 
 
-def _menu_of_all(known: Known, counts: Sequence[int], index: int) -> list[list[str]]:
+def _menu_of_all(menus: Known, counts: Sequence[int], index: int) -> list[list[str]]:
     """The same names for every class, by what they free and take on all layers together."""
     totals: dict[str, tuple[float, float]] = {}
-    for costs, count in zip(known, counts, strict=True):
+    for costs, count in zip(menus, counts, strict=True):
         for name, cost in costs.items():
             saved, recompute_s = _price(cost, index)
             before = totals.get(name, (0.0, 0.0))
             totals[name] = before[0] + count * saved, before[1] + count * recompute_s
     kept = _menu(totals, MOST_CHOICES)
-    return [[name for name in costs if name in kept] for costs in known]
+    return [[name for name in costs if name in kept] for costs in menus]
 
 
 def _price(cost: ChoiceCost, index: int) -> tuple[float, float]:

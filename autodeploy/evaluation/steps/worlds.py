@@ -67,7 +67,7 @@ class Moved(Protocol):
 def reads(context: Context, name: str) -> bool:
     """Whether any strategy of the context reads the number of this name, and a factor moves it."""
     assert context.profile is not None
-    known = context.profile.release_factors
+    bands = context.profile.release_factors
     band, moe = context.release or "current", context.model.is_moe
     if name in OF_LOADS:
         uneven = context.loads.series is None and context.loads.sustained.value > 1.0
@@ -76,7 +76,7 @@ def reads(context: Context, name: str) -> bool:
         return moe and name == f"release_experts_{band}"
     if name.startswith("release_"):
         own = name.startswith(f"release_{band}")  # with what each doubling of the nodes costs it
-        return own or (name == "release_current" and band not in known)
+        return own or (name == "release_current" and band not in bands)
     if name.startswith(("link_", "exchange_")) and name not in context.profile.efficiency:
         return name.partition("_")[2] in {tier.name for tier in context.profile.tiers}
     return moe or name not in OF_EXPERTS

@@ -51,17 +51,17 @@ class Template:
         """Sum over classes of layers times a quantity of one layer [n]: [n, 3]."""
         total = np.empty((3, len(self.which)))
         for stage_class, into in enumerate(total):
-            known = False
+            started = False
             for counts_of_class, quantity in zip(self.held, each, strict=True):
                 count = counts_of_class[stage_class]
                 if count is None or (len(quantity) == 1 and not quantity[0]):
                     continue
-                if known:
+                if started:
                     into += count * quantity
                 else:
                     np.multiply(count, quantity, out=into)
-                known = True
-            if not known:
+                started = True
+            if not started:
                 into[:] = 0.0
         return total.T
 

@@ -226,8 +226,8 @@ def _easiest(
         # Recomputing whole layers takes the workspace of one more: left out here, so that one bound serves both.
         most(room - GRADIENT_SHARE * widest),
         tuple(
-            part(step, hidden_by_layer, choices(step.cost, known), step.count)
-            for step, hidden_by_layer, known in zip(classes.layers, hidden, names, strict=True)
+            part(step, hidden_by_layer, choices(step.cost, names_of_layer), step.count)
+            for step, hidden_by_layer, names_of_layer in zip(classes.layers, hidden, names, strict=True)
         ),
         tuple(
             (part(piece, (none, none), Choices.none(groups), 1), piece is classes.embedding) for piece in classes.pieces

@@ -199,7 +199,7 @@ def _search(state: _Search, start: Ints) -> None:
     if not np.isfinite(state.bound_s):
         state.proven_empty = True
         return
-    known = state.best if state.problem.options == () else None
+    initial = state.best if state.problem.options == () else None
     below = state.best.step_s if state.best is not None else np.inf
     state.take(best_of(state.evaluator, state.choices, start, below, state.cancelled))
     if state.closed():
@@ -208,7 +208,7 @@ def _search(state: _Search, start: Ints) -> None:
         _any_layout(state)
     if state.best is None or state.closed() or state.cancelled():
         return
-    if state.best is not known:
+    if state.best is not initial:
         state.take(improve(state.evaluator, state.choices, state.best, state.effort.moves, state.cancelled))
     if state.effort.rounds and not state.closed() and state.problem.kind.copies == 1:
         _close_gap(state)

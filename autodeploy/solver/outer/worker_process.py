@@ -199,8 +199,8 @@ def by_two(
         answers: list[T | None] = [None] * len(asked)
         answers[::2] = [method(worker, each) for each in asked[::2]]
         answers[1::2] = [each.result() for each in remote]
-    known = [each for each in answers if each is not None]
-    return known if len(known) == len(asked) else None
+    complete = [each for each in answers if each is not None]
+    return complete if len(complete) == len(asked) else None
 
 
 def halves_of(count: int) -> list[range]:
