@@ -94,7 +94,7 @@ async def test_the_form_completes_or_changes_the_plan(sqlite_url):
         changed = (await client.post(path, data=axes | {"others": "plan"})).text
         search = (await client.get(f"/searches/{planned['search']['id']}?lang=en")).text
     assert '<input type="hidden" name="others" value="best">' in search
-    assert "At best, with tp=8" in anew
+    assert "Best strategy with tp=8" in anew
     assert "Completed as TP8 " in anew
     assert '<option value="best" selected>' in anew
     assert "ompleted as" not in changed
