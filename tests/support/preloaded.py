@@ -33,7 +33,7 @@ made_once.compile_statements_once(for_good)
 made_once.read_routes_once(for_good)
 warm_up()
 calls.make_ready("autodeploy.planner")
-autodeploy.planner.plan(parse_spec(calls.SMALL | {"search": {"effort": 0.02, "top_k": 1}}), alone=True)
+autodeploy.planner.plan(parse_spec(calls.SMALL_SPEC | {"search": {"effort": 0.02, "top_k": 1}}), alone=True)
 with tempfile.TemporaryDirectory() as directory:
     settings = Settings(database_url=f"sqlite:///{Path(directory) / 'autodeploy.db'}")
     database = Database(settings.database_url, pool_size=1)
