@@ -51,8 +51,19 @@ def rl_step(
     cards = healthy_npus(profile, cluster)
 
     def on(training: int, generating: int) -> RlStep:
-        return _on(
-            training, generating, model, profile, cluster, rl, strategy, layout, features, overheads, beyond_memory
+        update = kept_update(model, profile, cluster, rl, strategy, training, layout.pack_tokens, features)
+        left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
+        case = Case(generating, left, layout.staleness, layout.partial_rollout)
+        generation = generation_part(model, profile, cluster, rl, layout.generation, case, overheads=overheads)
+        return combined(
+            update,
+            generation,
+            rl,
+            layout,
+            profile=profile,
+            cluster=cluster,
+            overheads=overheads,
+            beyond_memory=beyond_memory,
         )
 
     if layout.placement == "colocated":
@@ -99,32 +110,3 @@ def splits(cards: int, profile: Profile) -> tuple[int, ...]:
     count = -(-cards // unit)
     step = -(-count // MOST_SPLITS)
     return tuple(unit * part for part in range(step, count, step))
-
-
-def _on(
-    training: int,
-    generating: int,
-    model: ModelSpec,
-    profile: Profile,
-    cluster: ClusterSpec,
-    rl: RlTraining,
-    strategy: Strategy,
-    layout: RlStrategy,
-    features: frozenset[str] | None,
-    overheads: Overheads | None,
-    beyond_memory: bool,
-) -> RlStep:
-    update = kept_update(model, profile, cluster, rl, strategy, training, layout.pack_tokens, features)
-    left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
-    case = Case(generating, left, layout.staleness, layout.partial_rollout)
-    generation = generation_part(model, profile, cluster, rl, layout.generation, case, overheads=overheads)
-    return combined(
-        update,
-        generation,
-        rl,
-        layout,
-        profile=profile,
-        cluster=cluster,
-        overheads=overheads,
-        beyond_memory=beyond_memory,
-    )

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 MEASURED = "measured"
 # Fields of training and model that change nothing in a step.
 NOT_WORK = frozenset({"tokens", "recipe", "name"})
-MOST_KEPT = 256
-_KNOWN: dict[tuple[str, ...], Rescaled | None] = {}
+MAX_RATIOS_KEPT = 256
+_RATIOS: dict[tuple[str, ...], Rescaled | None] = {}
 
 
 def measured_ratio(spec: Spec, profile: Profile, context: Context) -> Rescaled | None:
@@ -62,14 +62,14 @@ def measured_ratio(spec: Spec, profile: Profile, context: Context) -> Rescaled |
         search.target,
         str(search.target_release),
     )
-    if key not in _KNOWN:
-        if len(_KNOWN) >= MOST_KEPT:
-            _KNOWN.clear()
+    if key not in _RATIOS:
+        if len(_RATIOS) >= MAX_RATIOS_KEPT:
+            _RATIOS.clear()
         if runs is None:
-            _KNOWN[key] = _of_recipes(spec, profile, context)
+            _RATIOS[key] = _of_recipes(spec, profile, context)
         else:
-            _KNOWN[key] = _of_runs(runs, spec, profile, context)
-    return _KNOWN[key]
+            _RATIOS[key] = _of_runs(runs, spec, profile, context)
+    return _RATIOS[key]
 
 
 def level_of(spec: Spec) -> Rescaled | None:
