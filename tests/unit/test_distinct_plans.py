@@ -68,6 +68,7 @@ def test_placements_of_one_strategy_count_when_asked() -> None:
 def test_a_placement_is_estimated_as_it_was_found() -> None:
     found = planned("placements")
     spec = Spec.model_validate(found.search.spec)
+    assert found.plans
     for each in found.plans:
         again = reestimate(spec, each)
         assert again.step_time_s == pytest.approx(each.step_time_s, rel=1e-9)

@@ -76,7 +76,9 @@ def test_what_is_on_is_used_by_every_plan(names: tuple[str, ...]) -> None:
 
 
 def test_what_mindspeed_moves_experts_with_is_used_too() -> None:
-    for each in answered({"mutual_routing": "on"}, target="megatron").plans:
+    found = answered({"mutual_routing": "on"}, target="megatron")
+    assert found.plans
+    for each in found.plans:
         assert each.strategy.schedule in {"adaptive_pipe", "dualpipev"}
         assert {"mutual_routing", "grouped_gemm"} <= set(each.strategy.features)
 

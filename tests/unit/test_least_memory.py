@@ -78,6 +78,7 @@ def test_progress_has_no_bound_in_seconds() -> None:
 
 def test_a_plan_of_least_memory_is_estimated_as_it_was_found() -> None:
     spec = Spec.model_validate(planned().search.spec)
+    assert planned().plans
     for each in planned().plans:
         assert reestimate(spec, each).peak_memory_gib == pytest.approx(each.peak_memory_gib, rel=1e-9)
 

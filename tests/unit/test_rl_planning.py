@@ -276,6 +276,7 @@ def test_the_table_says_where_each_plan_generates() -> None:
     for lang, title in (("en", "generation"), ("zh", "生成")):
         table = plans_table(result, lang)
         place = table.titles.index(title)
+        assert len(table.rows) >= len(result.plans) > 0
         for row, each in zip(table.rows, result.plans, strict=False):
             layout = each.strategy.rl
             assert layout is not None
