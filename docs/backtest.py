@@ -58,18 +58,18 @@ the fastest strategy without it and the fastest with it, both by that fit ([how]
 gains predicted above zero are listed: those a search would have taken."""
 
 
-def page(found: Sequence[Backtest], promised: Sequence[Gain]) -> str:
+def page(results: Sequence[Backtest], promised: Sequence[Gain]) -> str:
     """The whole page."""
-    parts = [HEADING, _summary(found), _groups(found), WHY, _orders(found), GAINS, *_gains(promised)]
+    parts = [HEADING, _summary(results), _groups(results), WHY, _orders(results), GAINS, *_gains(promised)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _summary(found: Sequence[Backtest]) -> str:
-    one, shares = [each for each in found if each.group.releases == 1], weights_of(found)
+def _summary(results: Sequence[Backtest]) -> str:
+    one, shares = [each for each in results if each.group.releases == 1], weights_of(results)
     rows = []
     for title, groups, weights in (
-        (f"all {len(found)} groups", found, None),
-        (f"the same layouts on several numbers of cards once, {round(sum(shares))}", found, shares),
+        (f"all {len(results)} groups", results, None),
+        (f"the same layouts on several numbers of cards once, {round(sum(shares))}", results, shares),
         (f"of one release, {len(one)}", one, None),
     ):
         pairs = (summary(groups, ranking, weights) for ranking in ("averse", "neutral"))
@@ -79,7 +79,7 @@ def _summary(found: Sequence[Backtest]) -> str:
     return "## Regret\n\n" + table(titles, [*rows, aim])
 
 
-def _groups(found: Sequence[Backtest]) -> str:
+def _groups(results: Sequence[Backtest]) -> str:
     rows = [
         [
             each.group.name,
@@ -91,7 +91,7 @@ def _groups(found: Sequence[Backtest]) -> str:
             _pc(each.regret(each.averse)),
             _pc(each.regret(each.neutral)),
         ]
-        for each in found
+        for each in results
     ]
     titles = ["Group", "strategies", "releases", "fastest, measured", "chosen, averse", "unproven", "regret", "neutral"]
     return "## Groups\n\n" + table(titles, rows)
@@ -101,8 +101,8 @@ def _fastest(each: Backtest) -> str:
     return layout_words(min(each.choices, key=lambda choice: choice.measured_s).records[0])
 
 
-def _orders(found: Sequence[Backtest]) -> str:
-    large = [each for each in found if len(each.choices) >= ENOUGH_STRATEGIES]
+def _orders(results: Sequence[Backtest]) -> str:
+    large = [each for each in results if len(each.choices) >= ENOUGH_STRATEGIES]
     rows = [[e.group.name, len(e.choices), f"{e.tau('neutral'):.2f}", f"{e.tau('averse'):.2f}"] for e in large]
     titles = ["Group", "strategies", "Kendall's tau, neutral", "averse"]
     return "## Order of all strategies\n\n" + table(titles, rows)
@@ -131,9 +131,9 @@ def main() -> None:
     records = shipped_records()
     fitted = fits(records)
     promised = gains(records, list(fitted.values()))
-    found = backtests(records, fitted, promised)
-    PAGE.write_text(page(found, promised), encoding="utf-8")
-    for line in lines(found):
+    results = backtests(records, fitted, promised)
+    PAGE.write_text(page(results, promised), encoding="utf-8")
+    for line in lines(results):
         sys.stdout.write(f"{line.text()}\n")
 
 

@@ -107,28 +107,28 @@ def layout_words(record: Record) -> str:
     return ", ".join(parts)
 
 
-def summary(found: Sequence[Backtest], ranking: str, weights: Sequence[float] | None = None) -> tuple[float, float]:
+def summary(results: Sequence[Backtest], ranking: str, weights: Sequence[float] | None = None) -> tuple[float, float]:
     """Mean and largest regret of a ranking, `neutral` or `averse`."""
-    regrets = [each.regret(getattr(each, ranking)) for each in found]
+    regrets = [each.regret(getattr(each, ranking)) for each in results]
     return float(np.average(regrets, weights=weights)), max(regrets)
 
 
-def weights_of(found: Sequence[Backtest]) -> list[float]:
+def weights_of(results: Sequence[Backtest]) -> list[float]:
     """Groups of the same layouts on several numbers of cards share one."""
-    counts = Counter(each.layouts for each in found)
-    return [1.0 / counts[each.layouts] for each in found]
+    counts = Counter(each.layouts for each in results)
+    return [1.0 / counts[each.layouts] for each in results]
 
 
-def lines(found: Sequence[Backtest]) -> list[Line]:
+def lines(results: Sequence[Backtest]) -> list[Line]:
     """Figures beside their aims."""
-    mean, worst = summary(found, "averse")
-    one = [each for each in found if each.group.releases == 1]
+    mean, worst = summary(results, "averse")
+    one = [each for each in results if each.group.releases == 1]
     told = {
         "  of one release": summary(one, "averse"),
-        "  the same layouts on several numbers of cards once": summary(found, "averse", weights_of(found)),
-        "  by the predicted time alone": summary(found, "neutral"),
+        "  the same layouts on several numbers of cards once": summary(results, "averse", weights_of(results)),
+        "  by the predicted time alone": summary(results, "neutral"),
     }
-    title = f"strategies chosen in {len(found)} groups left out: mean, largest regret"
+    title = f"strategies chosen in {len(results)} groups left out: mean, largest regret"
     first = Line(title, _pair(mean, worst), "2 %, 6 %", mean <= MEAN_AIM and worst <= WORST_AIM)
     return [first, *(Line(name, _pair(*each), "told") for name, each in told.items())]
 
@@ -139,8 +139,8 @@ def _pair(mean: float, worst: float) -> str:
 
 def backtests(records: Sequence[Record], fitted: Mapping[str, Calibration], promised: Sequence[Gain]) -> list[Backtest]:
     """All groups in which the formulas tell strategies apart; `promised`: all gains that `gains` finds."""
-    found = (backtest(group, list(fitted.values()), promised) for group in strategy_groups(records))
-    return [each for each in found if each is not None]
+    results = (backtest(group, list(fitted.values()), promised) for group in strategy_groups(records))
+    return [each for each in results if each is not None]
 
 
 def backtest(group: StrategyGroup, calibrations: Sequence[Calibration], promised: Sequence[Gain]) -> Backtest | None:

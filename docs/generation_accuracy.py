@@ -155,15 +155,15 @@ def _files(left_out: Sequence[LeftOut]) -> str:
     return table(TITLES, rows)
 
 
-def _lengths(found: Sequence[Errors]) -> str:
-    medians = np.array([each.median_ape for each in found])
-    worst = max(found, key=lambda each: each.median_ape)
+def _lengths(errors: Sequence[Errors]) -> str:
+    medians = np.array([each.median_ape for each in errors])
+    worst = max(errors, key=lambda each: each.median_ape)
     rows = [
         ["median error of the other sets, middle choice", percent(float(np.median(medians)))],
         ["the same, worst of all choices", percent(worst.median_ape)],
-        ["90th percentile of the other sets, worst choice", percent(max(each.p90_ape for each in found))],
+        ["90th percentile of the other sets, worst choice", percent(max(each.p90_ape for each in errors))],
     ]
-    return table((f"{len(found)} choices of {FITTED_SETS} sets", "error"), rows)
+    return table((f"{len(errors)} choices of {FITTED_SETS} sets", "error"), rows)
 
 
 def _reported(records: Sequence[GenerationRecord]) -> str:

@@ -28,9 +28,9 @@ def ladder_section() -> str:
     steps = []
     for effect in case.effects:
         baseline, variant = runs.both(case, effect)
-        found = METRICS[effect.metric](baseline, variant)
-        verdict = "within" if effect.tolerance.holds(found, effect.published) else "**outside**"
-        steps.append((effect.feature, f"{effect.published:.3f}", f"{found:.3f}", f"{verdict} {effect.tolerance}"))
+        value = METRICS[effect.metric](baseline, variant)
+        verdict = "within" if effect.tolerance.holds(value, effect.published) else "**outside**"
+        steps.append((effect.feature, f"{effect.published:.3f}", f"{value:.3f}", f"{verdict} {effect.tolerance}"))
     misses = [effect.reason for effect in case.effects if effect.reason]
     ratio = METRICS[second.metric](*runs.both(case, second))
     if not second.tolerance.holds(ratio, second.published):
@@ -63,6 +63,6 @@ def _with_hidden_tp(run: Run, ratio: float, published: float) -> str:
 
 
 def _row(run: Run, mfu: float, million_tokens: float | None) -> tuple[str, ...]:
-    found = METRICS["mfu_full_attention_pct"](run, run), METRICS["million_tokens_per_s"](run, run)
+    values = METRICS["mfu_full_attention_pct"](run, run), METRICS["million_tokens_per_s"](run, run)
     tokens = "not published" if million_tokens is None else f"{million_tokens:.2f} M"
-    return f"{run.plan.num_npus_used:,}", f"{mfu:.1f} %", f"{found[0]:.1f} %", tokens, f"{found[1]:.2f} M"
+    return f"{run.plan.num_npus_used:,}", f"{mfu:.1f} %", f"{values[0]:.1f} %", tokens, f"{values[1]:.2f} M"

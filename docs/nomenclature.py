@@ -64,13 +64,13 @@ def modules() -> Iterator[Module]:
         inside = [each for each in files if path.parent in each.parents] if path.name == "__init__.py" else [path]
         known = {name for each in inside for _, _, names in declared[each] for name in names}
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        found = [*entries_of(ast.get_docstring(tree) or "", known)]
+        entries = [*entries_of(ast.get_docstring(tree) or "", known)]
         for _, text, names in declared[path]:
-            found += entries_of(text, set(names))
+            entries += entries_of(text, set(names))
         functions = [(name, first_sentence(text)) for name, text, _ in declared[path] if text and "." not in name]
-        if found or functions:
+        if entries or functions:
             title = first_sentence(ast.get_docstring(tree) or "")
-            yield Module(str(path.relative_to(MODELS)), title, tuple(dict.fromkeys(found)), tuple(functions))
+            yield Module(str(path.relative_to(MODELS)), title, tuple(dict.fromkeys(entries)), tuple(functions))
 
 
 def _declared(tree: ast.Module) -> Iterator[tuple[str, str, list[str]]]:
@@ -95,7 +95,7 @@ def _declared(tree: ast.Module) -> Iterator[tuple[str, str, list[str]]]:
 
 def entries_of(text: str, known: set[str]) -> list[Entry]:
     """Entries `names : meaning [unit]` of a docstring about known names; several may stand on one line."""
-    found: list[str] = []
+    logical_lines: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text):
         lines: list[str] = []
         for line in map(str.strip, paragraph.splitlines()):
@@ -103,8 +103,8 @@ def entries_of(text: str, known: set[str]) -> list[Entry]:
                 lines.append(line)
             elif lines:
                 lines[-1] += f" {line}"
-        found += lines
-    return [entry for line in found for entry in _entries_of_line(line, known)]
+        logical_lines += lines
+    return [entry for line in logical_lines for entry in _entries_of_line(line, known)]
 
 
 def _entries_of_line(line: str, known: set[str]) -> Iterator[Entry]:

@@ -50,21 +50,21 @@ def licence_of(package: metadata.PackageMetadata) -> str:
 
 def needed(requirements: list[str]) -> set[str]:
     """Names of all installed packages that the requirements bring, each with its own requirements."""
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = [Requirement(line) for line in requirements]
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
         key = "".join((name, *sorted(requirement.extras)))
-        if key in found:
+        if key in names:
             continue
-        found |= {key, name}
+        names |= {key, name}
         for line in metadata.requires(name) or []:
             other = Requirement(line)
             extras = ("", *requirement.extras)
             if any(other.marker is None or other.marker.evaluate({"extra": extra}) for extra in extras):
                 waiting.append(other)
-    return {name for name in found if _installed(name)}
+    return {name for name in names if _installed(name)}
 
 
 def _installed(name: str) -> bool:

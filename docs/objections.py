@@ -25,8 +25,8 @@ MANY_EXPERTS: Final = 64  # a rank
 
 def objections(plan: Plan, spec: Spec) -> tuple[str, ...]:
     """What speaks against a plan, in the order of `RULES`; empty where nothing does."""
-    found = (rule(plan, spec) for rule in RULES.values())
-    return tuple(text for text in found if text)
+    texts = (rule(plan, spec) for rule in RULES.values())
+    return tuple(text for text in texts if text)
 
 
 def _tensor_groups(plan: Plan, spec: Spec) -> str:

@@ -55,11 +55,11 @@ class Planned:
     def known_s(self, world: World) -> Floats:
         """Step times in a world of the plans that were considered, as they stand, in their order."""
         numbers = self.advice.responses.box.numbers
-        found = [
+        seconds = [
             step_times_in(each.solved.candidate, each.solved.context, [layout], numbers, [world])[0, 0]
             for each, layout in zip(self.advice.weighed, self._layouts, strict=True)
         ]
-        return np.array(found)
+        return np.array(seconds)
 
     def best_s(self, world: World, memory_factor: float) -> float:
         """Step time of the best plan found in a world where peaks are `memory_factor` times the predicted ones."""
@@ -69,15 +69,15 @@ class Planned:
         limit = context.limit_bytes / memory_factor
         others = tuple(replace(each, limit_bytes=limit) for each in there.alternatives)
         there = replace(there, limit_bytes=limit, alternatives=others)
-        found = swept_tree(self._tree, there)
-        fits = np.flatnonzero(np.isfinite(found.sweep.after_recompute_s))
+        swept = swept_tree(self._tree, there)
+        fits = np.flatnonzero(np.isfinite(swept.sweep.after_recompute_s))
         candidates, contexts = self._tree.candidates().take(fits), closed(there)
         searched = Searched(
             candidates,
-            found.sweep.take(fits),
-            found.used[fits],
+            swept.sweep.take(fits),
+            swept.used[fits],
             contexts,
-            found.costs.take(fits),
+            swept.costs.take(fits),
             self._searched.counts,
         )
         frontier = best_first(searched.request(1, 0.05, self._budget))

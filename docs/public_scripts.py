@@ -86,7 +86,7 @@ def section(repo: str, commit: str, reads: Iterable[Read]) -> str:
 
 def with_section(page: str, repo: str, text: str) -> str:
     """The page with that repository's section replaced or added, sections in the order of their names."""
-    sections = {found.split("\n", 1)[0][3:]: found.strip() for found in SECTION.findall(page)}
+    sections = {text.split("\n", 1)[0][3:]: text.strip() for text in SECTION.findall(page)}
     sections[repo] = text.strip()
     return HEAD + "".join(f"\n{sections[name]}\n" for name in sorted(sections))
 

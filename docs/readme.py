@@ -60,13 +60,13 @@ def _table(reports: dict[str, ValidationReport], language: Language) -> str:
 
 
 def _left_out(language: Language) -> str:
-    found = []
+    names = []
     for title, profile in FITTED.items():
         path = ROOT / "hardware_profiles" / "data" / "calibrated" / f"{profile}.yaml"
         report = YAML(typ="safe").load(path.read_text(encoding="utf-8"))["report"]
         error, runs = f"{report['left_out_mape_pct']:.1f} %", report["records"]
-        found.append(f"{error} on {title} ({runs} runs)" if language == "en" else f"{title} {error}（{runs} 条）")
-    return ", ".join(found) if language == "en" else "、".join(found)
+        names.append(f"{error} on {title} ({runs} runs)" if language == "en" else f"{title} {error}（{runs} 条）")
+    return ", ".join(names) if language == "en" else "、".join(names)
 
 
 def _experts(each: Statistics, language: Language) -> str:

@@ -124,36 +124,36 @@ ROWS: Final = (
 )
 
 
-def _plan_cells(found: Plan) -> dict[str, str]:
+def _plan_cells(plan: Plan) -> dict[str, str]:
     """What a column says of a plan; nothing where the plan doesn't."""
-    best = found.best_measured_mfu
+    best = plan.best_measured_mfu
     cells = {
-        "layout": degrees(found.strategy),
-        "schedule and memory": choices(found.strategy, "en"),
-        "step, s": seconds(found.step_time_s),
-        "80 % interval, s": f"{seconds(found.uncertainty.low_s)} to {seconds(found.uncertainty.high_s)}",
-        "tokens/s a card": f"{found.tokens_per_s_per_npu:,.0f}",
-        "MFU, %": percent(found.mfu),
+        "layout": degrees(plan.strategy),
+        "schedule and memory": choices(plan.strategy, "en"),
+        "step, s": seconds(plan.step_time_s),
+        "80 % interval, s": f"{seconds(plan.uncertainty.low_s)} to {seconds(plan.uncertainty.high_s)}",
+        "tokens/s a card": f"{plan.tokens_per_s_per_npu:,.0f}",
+        "MFU, %": percent(plan.mfu),
         "highest measured MFU, %": "" if best is None else f"{percent(best.highest)} ({best.record})",
-        "memory, GiB": f"{found.peak_memory_gib:.1f} of {found.memory_limit_gib:.1f}",
-        "P(fits)": "" if found.p_fits is None else chance(found.p_fits),
+        "memory, GiB": f"{plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f}",
+        "P(fits)": "" if plan.p_fits is None else chance(plan.p_fits),
     }
-    if found.expected_step_time_s is not None:
-        cells["expected step, s"] = seconds(found.expected_step_time_s)
-    if found.regret_p80_pct is not None:
-        cells["regret at the 80th percentile, %"] = f"{found.regret_p80_pct:.1f}"
-    if found.evidence:
-        missing = [f"{each.axis} {each.value}" for each in found.evidence if each.runs == 0]
+    if plan.expected_step_time_s is not None:
+        cells["expected step, s"] = seconds(plan.expected_step_time_s)
+    if plan.regret_p80_pct is not None:
+        cells["regret at the 80th percentile, %"] = f"{plan.regret_p80_pct:.1f}"
+    if plan.evidence:
+        missing = [f"{each.axis} {each.value}" for each in plan.evidence if each.runs == 0]
         cells["not covered by any run"] = ", ".join(name.removeprefix("feature ") for name in missing) or "nothing"
     return cells
 
 
-def _fastest_cells(found: Fastest) -> dict[str, str]:
+def _fastest_cells(fastest: Fastest) -> dict[str, str]:
     return {
-        "layout": degrees(found.strategy),
-        "schedule and memory": choices(found.strategy, "en"),
-        "step, s": seconds(found.step_time_s),
-        "P(fits)": chance(found.p_fits),
+        "layout": degrees(fastest.strategy),
+        "schedule and memory": choices(fastest.strategy, "en"),
+        "step, s": seconds(fastest.step_time_s),
+        "P(fits)": chance(fastest.p_fits),
     }
 
 
@@ -163,9 +163,9 @@ def _evidence(best: Plan) -> str:
     said = [f"the interval rests on {best.uncertainty.basis}"] + ([f"the nearest run is {near}"] if near else [])
     line = evidence_line(best, "en")
     parts = [f"**What the evidence says.** {_sentence('; '.join([*([line] if line else []), *said]))}\n"]
-    found = evidence_table(best, "en")
-    if found.rows:
-        parts.append(table(found.titles, found.rows[:MOST_EVIDENCE]))
+    evidence = evidence_table(best, "en")
+    if evidence.rows:
+        parts.append(table(evidence.titles, evidence.rows[:MOST_EVIDENCE]))
     return "\n".join(parts)
 
 

@@ -137,7 +137,7 @@ def _steps(records: Sequence[RlRecord], rows: dict[str, RlRow], others: Floats) 
 
 def pairs_of(records: Sequence[RlRecord], rows: dict[str, RlRow]) -> list[tuple[str, float, float]]:
     """Asynchronous steps with their synchronous ones of the same model, cards and release: name and predicted times."""
-    found = []
+    pairs = []
     for record in records:
         for other in records:
             same = (record.model.name, record.cluster, record.source) == (other.model.name, other.cluster, other.source)
@@ -145,8 +145,8 @@ def pairs_of(records: Sequence[RlRecord], rows: dict[str, RlRow]) -> list[tuple[
                 first, second = rows[record.id].predicted, rows[other.id].predicted
                 assert first is not None
                 assert second is not None
-                found.append((record.id, first.step_time_s, second.step_time_s))
-    return found
+                pairs.append((record.id, first.step_time_s, second.step_time_s))
+    return pairs
 
 
 def _pairs(records: Sequence[RlRecord], rows: dict[str, RlRow]) -> str:

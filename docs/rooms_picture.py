@@ -57,12 +57,12 @@ def imported_modules(source: str) -> Iterator[str]:
 @cache
 def import_graph(root: Path = ROOT) -> Graph:
     """Room -> rooms that it imports; read once, and changed by nobody."""
-    found = rooms(root)
-    graph: Graph = {name: set() for name in found}
-    for name, folder in found.items():
+    folders = rooms(root)
+    graph: Graph = {name: set() for name in folders}
+    for name, folder in folders.items():
         for path in folder.rglob("*.py"):
             for module in imported_modules(path.read_text(encoding="utf-8")):
-                if module.split(".")[0] in PACKAGES and room_of(module) in found:
+                if module.split(".")[0] in PACKAGES and room_of(module) in folders:
                     graph[name].add(room_of(module))
         graph[name].discard(name)
     return graph

@@ -77,8 +77,8 @@ def _section(name: str, schema: Schema) -> str:
 def _references(schema: Any) -> list[str]:
     """Names of the definitions that a schema uses, in order of appearance."""
     if isinstance(schema, dict):
-        found = [schema["$ref"].rpartition("/")[2]] if "$ref" in schema else []
-        return found + [name for key, value in schema.items() if key != "$defs" for name in _references(value)]
+        names = [schema["$ref"].rpartition("/")[2]] if "$ref" in schema else []
+        return names + [name for key, value in schema.items() if key != "$defs" for name in _references(value)]
     if isinstance(schema, list):
         return [name for value in schema for name in _references(value)]
     return []
@@ -130,7 +130,7 @@ def _branches(schema: Schema) -> list[Schema]:
 
 
 def _limits(schema: Schema) -> list[str]:
-    found = [text.format(f"{schema[key]:,}") for key, text in LIMITS if key in schema]
+    limits = [text.format(f"{schema[key]:,}") for key, text in LIMITS if key in schema]
     if "pattern" in schema:
-        found.append(f"matches {code(schema['pattern'])}")
-    return found
+        limits.append(f"matches {code(schema['pattern'])}")
+    return limits

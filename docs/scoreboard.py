@@ -47,9 +47,9 @@ def launches(records: Sequence[Record]) -> list[tuple[Record, Path]]:
 
 def vendor_lines(records: Sequence[Record], fitted: Calibration) -> list[Line]:
     """Each public script with a published speed, as `autodeploy check` predicts it by a fit without its run."""
-    found = launches(records)
+    launched = launches(records)
     lines = []
-    for record, path in found:
+    for record, path in launched:
         rest = without(fitted, partial(_same, record))
         error, low, high, basis = predicted(record, path, rest, records)
         inside = low <= 0.0 <= high
@@ -62,13 +62,13 @@ def vendor_lines(records: Sequence[Record], fitted: Calibration) -> list[Line]:
             )
         )
         lines.append(Line(f"    interval from {basis}", "", "told"))
-    names = {record.id for record, _ in found}
+    names = {record.id for record, _ in launched}
     every = without(fitted, lambda r: r.id in names)
-    for record, path in found:
+    for record, path in launched:
         error, low, high, _ = predicted(record, path, every, records)
         lines.append(
             Line(
-                f"  {record.id}, all {len(found)} out",
+                f"  {record.id}, all {len(launched)} out",
                 f"{100 * error:+.1f} % ({_ends(error, low, high)})",
                 "inside, error told",
                 low <= 0.0 <= high,
@@ -103,12 +103,12 @@ def ladder_lines() -> list[Line]:
     runs = Runs()
     first, second = case.effects
     points = (*runs.both(case, first), runs.of(case, second.variant))
-    found = [METRICS["mfu_full_attention_pct"](run, run) for run in points]
-    errors = [value / mfu - 1.0 for value, (mfu, _) in zip(found, PUBLISHED, strict=True)]
+    mfu_values = [METRICS["mfu_full_attention_pct"](run, run) for run in points]
+    errors = [value / mfu - 1.0 for value, (mfu, _) in zip(mfu_values, PUBLISHED, strict=True)]
     return [
         Line(
             "Pangu Ultra MoE, MFU in % of " + " / ".join(f"{mfu:.1f}" for mfu, _ in PUBLISHED),
-            " / ".join(f"{value:.1f} ({100 * e:+.0f} %)" for value, e in zip(found, errors, strict=True)),
+            " / ".join(f"{value:.1f} ({100 * e:+.0f} %)" for value, e in zip(mfu_values, errors, strict=True)),
             "15 % relative",
             bool(np.max(np.abs(errors)) <= 0.15),
         )
@@ -137,12 +137,12 @@ def _ends(error: float, low: float, high: float) -> str:
 
 def lines(records: Sequence[Record], fitted: Mapping[str, Calibration], *, published: bool = True) -> list[Line]:
     """The whole scoreboard."""
-    found = [*vendor_lines(records, fitted[ASCEND]), *record_lines(records, fitted)]
-    found += chosen_lines(backtests(records, fitted, gains(records, list(fitted.values())))) if published else []
+    all_lines = [*vendor_lines(records, fitted[ASCEND]), *record_lines(records, fitted)]
+    all_lines += chosen_lines(backtests(records, fitted, gains(records, list(fitted.values())))) if published else []
     with recalibrated(overlays_of(*fitted.values())), covering(coverage_table(list(fitted.values()), records)):
-        found += ladder_lines()
-        found += published_lines() if published else []
-    return found
+        all_lines += ladder_lines()
+        all_lines += published_lines() if published else []
+    return all_lines
 
 
 def main() -> None:

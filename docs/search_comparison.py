@@ -118,7 +118,7 @@ def searched_case(name: str, spec: Spec) -> Case:
 
 def cases() -> list[Case]:
     """The published scripts, then the examples."""
-    found = []
+    compared = []
     records = {record.id: record for record in shipped_records()}
     for identity in SCRIPTS:
         record = records[identity]
@@ -129,10 +129,10 @@ def cases() -> list[Case]:
             search=SearchSpec(target="mindspeed-llm", top_k=1),
             strategy=record.strategy,
         )
-        found.append(searched_case(f"{record.model.name}, {record.cluster.num_npus} cards ({identity})", spec))
+        compared.append(searched_case(f"{record.model.name}, {record.cluster.num_npus} cards ({identity})", spec))
     for name in SPECS:
-        found.append(searched_case(name, read_spec_file(EXAMPLES / f"{name}.yaml")))
-    return found
+        compared.append(searched_case(name, read_spec_file(EXAMPLES / f"{name}.yaml")))
+    return compared
 
 
 def row(case: Case) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ def pictures(case: Case) -> dict[str, str]:
         "ruled out by a bound or left open": len(case.searched.candidates) - case.frontier.solved,
         "solved": case.frontier.solved,
     }
-    found = {"search_fates": fate_bars(f"{case.name}: candidates by fate", fates)}
+    drawn = {"search_fates": fate_bars(f"{case.name}: candidates by fate", fates)}
     if case.seconds:
         end = math.ceil(case.seconds[-1])
         grid = [end * step / 40 for step in range(41)]
@@ -179,7 +179,7 @@ def pictures(case: Case) -> dict[str, str]:
             log2=False,
             y_max=max(case.gaps),
         )
-        found["search_gap"] = svg(chart)
+        drawn["search_gap"] = svg(chart)
     if case.best is not None:
         problem, plan = case.best.problem, case.best.plan
         free = replace(problem, uniform_options=False)
@@ -190,16 +190,16 @@ def pictures(case: Case) -> dict[str, str]:
         rows = {"plan": plan}
         if other is not None:
             rows["even layout, greedy choices"] = other
-        found["search_schedules"] = schedules(f"{case.name}: the plan against an even layout", problem, rows)
-    return found
+        drawn["search_schedules"] = schedules(f"{case.name}: the plan against an even layout", problem, rows)
+    return drawn
 
 
 def main() -> None:
     """Write the page and its pictures."""
-    found = cases()
+    compared = cases()
     columns = ("run", "plan", "gap", "script", "even", "greedy")
-    drawn = pictures(next(case for case in found if case.name == DRAWN))
-    text = f"{NOTE}\n\n{HEAD}\n{table(columns, [row(case) for case in found])}\n"
+    drawn = pictures(next(case for case in compared if case.name == DRAWN))
+    text = f"{NOTE}\n\n{HEAD}\n{table(columns, [row(case) for case in compared])}\n"
     for name, picture in drawn.items():
         (DOCS / "explanation" / "figures" / f"{name}.svg").write_text(picture, encoding="utf-8")
         text += f"\n![{name.replace('_', ' ')}](explanation/figures/{name}.svg)\n"

@@ -115,11 +115,11 @@ def held(name: str, count: int) -> dict[str, Any]:
     }
 
 
-def page(found: Iterable[dict[str, Any]]) -> str:
+def page(results: Iterable[dict[str, Any]]) -> str:
     """The page."""
-    found = list(found)
+    results = list(results)
     rows = []
-    for each in found:
+    for each in results:
         draws, drawn_too, ends = np.array(each["draws"]), np.array(each["memory_known"]), each["ends"]
         for place, ranking in enumerate(RANKINGS):
             over, with_memory = draws[:, place], drawn_too[:, place]
@@ -148,22 +148,22 @@ def page(found: Iterable[dict[str, Any]]) -> str:
         "worst at an end",
         "number",
     )
-    heading = HEADING.format(draws=len(found[0]["draws"]), most=MAX_SHARE_FAR, far=LARGE_REGRET, end=ERROR_AT_AN_END)
-    return "\n".join([heading, table(head, rows), "", *_summary(found), ""])
+    heading = HEADING.format(draws=len(results[0]["draws"]), most=MAX_SHARE_FAR, far=LARGE_REGRET, end=ERROR_AT_AN_END)
+    return "\n".join([heading, table(head, rows), "", *_summary(results), ""])
 
 
-def _summary(found: list[dict[str, Any]]) -> list[str]:
+def _summary(specs: list[dict[str, Any]]) -> list[str]:
     lines = []
     for place, ranking in enumerate(RANKINGS):
         far, known = (
-            [float((np.array(each[kind])[:, place] > LARGE_REGRET).mean()) for each in found]
+            [float((np.array(each[kind])[:, place] > LARGE_REGRET).mean()) for each in specs]
             for kind in ("draws", "memory_known")
         )
-        ends = [max(values[place] for values in each["ends"].values()) for each in found]
+        ends = [max(values[place] for values in each["ends"].values()) for each in specs]
         held_far, held_known = (sum(share <= MAX_SHARE_FAR for share in shares) for shares in (far, known))
         held_ends = sum(end <= ERROR_AT_AN_END for end in ends)
         lines.append(
-            f"- {ranking}: far behind in at most {MAX_SHARE_FAR:.0%} of the draws in {held_far} of {len(found)} specs "
+            f"- {ranking}: far behind in at most {MAX_SHARE_FAR:.0%} of the draws in {held_far} of {len(specs)} specs "
             f"(worst {max(far):.1%}), with memory known in {held_known} (worst {max(known):.1%}); "
             f"at most {ERROR_AT_AN_END:.0%} at the ends in {held_ends}."
         )

@@ -73,11 +73,11 @@ def _fit(records: Sequence[Record], name: str, iterations: int) -> Calibration:
 def shipped_start(name: str) -> Floats:
     """Log factors of the shipped overlay on the profile's priors; 0 for a parameter that it does not know."""
     prior, shipped = load_profile(name, calibrated=False), load_profile(name)
-    found = []
+    factors = []
     for parameter in (*PARAMETERS[prior.family], *nuisances_of(prior)):
         values = [_number(profile, parameter.multiplies[0]) for profile in (shipped, prior)]
-        found.append(math.log(values[0] / values[1]) if all(values) else 0.0)
-    return np.array(found)
+        factors.append(math.log(values[0] / values[1]) if all(values) else 0.0)
+    return np.array(factors)
 
 
 def _number(profile: Profile, name: str) -> float:
@@ -171,7 +171,7 @@ def h100_groups(records: Sequence[Record], fitted: Calibration) -> dict[str, dic
     """Errors of each model in each number format: by a fit without the series of one source, and by the full fit."""
     apart = [r for r in apart_of(records, H100) if r.model.is_moe]
     other = residuals_of(apart, fitted)
-    found: dict[str, dict[str, Errors]] = {}
+    errors_by_group: dict[str, dict[str, Errors]] = {}
     for title, residuals in (
         (f"{SERIES} left out whole", residuals_without(fitted, lambda r: family_of(r) == SERIES)),
         ("in sample", fitted.fit.residuals),
@@ -180,8 +180,8 @@ def h100_groups(records: Sequence[Record], fitted: Calibration) -> dict[str, dic
         for record, residual in (*zip(fitted.records, residuals, strict=True), *zip(apart, other, strict=True)):
             if record.model.is_moe:
                 groups.setdefault(_model_and_precision(record), []).append(float(residual))
-        found[title] = {name: errors_of(np.array(each)) for name, each in groups.items()}
-    return found
+        errors_by_group[title] = {name: errors_of(np.array(each)) for name, each in groups.items()}
+    return errors_by_group
 
 
 def _model_and_precision(record: Record) -> str:
@@ -243,11 +243,11 @@ def series_lines(fitted: Calibration) -> list[Line]:
 
 def memory_lines(records: Sequence[Record]) -> list[Line]:
     """Peaks of the framework's allocator on Ascend: nothing in memory is fitted."""
-    found = ascend_peaks(records)
-    sizes = np.array([abs(error) for _, _, error in found])
-    large = np.array([abs(error) for _, peak, error in found if peak > LARGE_GIB])
-    low = [(r.id, error) for r, _, error in found if error < -0.08]
-    worst = sorted(found, key=lambda each: -abs(each[2]))[:8]
+    peaks = ascend_peaks(records)
+    sizes = np.array([abs(error) for _, _, error in peaks])
+    large = np.array([abs(error) for _, peak, error in peaks if peak > LARGE_GIB])
+    low = [(r.id, error) for r, _, error in peaks if error < -0.08]
+    worst = sorted(peaks, key=lambda each: -abs(each[2]))[:8]
     p90 = [float(np.percentile(each, 90)) for each in (sizes, large)]
     return [
         Line(
@@ -264,9 +264,9 @@ def memory_lines(records: Sequence[Record]) -> list[Line]:
         ),
         Line(
             "  under-predicted by more than 8 %",
-            f"{len(low)} of {len(found)}",
+            f"{len(low)} of {len(peaks)}",
             "at most 1 of 20",
-            len(low) * 20 <= len(found),
+            len(low) * 20 <= len(peaks),
         ),
         Line("  worst: " + ", ".join(f"{r.id} {_sg_error(e)} of {p:.0f}" for r, p, e in worst), "", "told"),
     ]
@@ -275,12 +275,12 @@ def memory_lines(records: Sequence[Record]) -> list[Line]:
 def ascend_peaks(records: Sequence[Record]) -> list[tuple[Record, float, float]]:
     """Records with a measured peak on Ascend: the peak (GiB) and the error of the predicted one, counted alike."""
     group = fitted_together(ASCEND)
-    found = []
+    peaks = []
     for record in records:
         peak = record.measured.peak_memory_gib
         if peak is not None and record.cluster.profile in group:
-            found.append((record, peak, predict_record(record, calibrated=False).memory_gib / peak - 1.0))
-    return found
+            peaks.append((record, peak, predict_record(record, calibrated=False).memory_gib / peak - 1.0))
+    return peaks
 
 
 def interval_lines(fitted: Iterable[Calibration]) -> list[Line]:

@@ -77,11 +77,11 @@ def step_s(record: Record) -> float:
 
 def residuals_at(records: Sequence[Record], efficiency: Mapping[str, float] | None) -> Floats:
     """log(predicted / measured) of step times at given efficiencies; None takes each profile as it ships."""
-    found = [
+    residuals = [
         math.log(predict_record(r, efficiency=efficiency, calibrated=efficiency is None).step_time_s / step_s(r))
         for r in records
     ]
-    return np.array(found, dtype=np.float64)
+    return np.array(residuals, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,28 +108,28 @@ def carried_over(origin: Calibration, records: Sequence[Record], target: str) ->
     shared = [(p, v) for p, v in rows if not any(name.startswith(("link_", "release_")) for name in p.multiplies)]
     base = load_profile(target, calibrated=False).efficiency
     values = values_of([p for p, _ in shared], np.array([v for _, v in shared]), base)
-    found = residuals_at(used, values)
+    residuals = residuals_at(used, values)
     others, other_models = [], []
-    for anchor, left in zip(used, found, strict=True):
-        for record, residual in zip(used, found, strict=True):
+    for anchor, left in zip(used, residuals, strict=True):
+        for record, residual in zip(used, residuals, strict=True):
             if record is not anchor:
                 others.append(residual - left)
                 other_models += [residual - left] if record.model.name != anchor.model.name else []
     return Carried(
-        errors_of(found), float(np.std(found)), errors_of(np.array(others)), errors_of(np.array(other_models))
+        errors_of(residuals), float(np.std(residuals)), errors_of(np.array(others)), errors_of(np.array(other_models))
     )
 
 
 def _groups(runs: Runs, *, equal_batch: bool) -> list[list[int]]:
     """Indices of the records of one model on one cluster and release (one source, one software band)."""
-    found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+    members: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, record in enumerate(runs.records):
         cluster, training = record.cluster, record.training
         batch = training.global_batch_size.value if equal_batch else None
         source = record.source.split("@")[0]
         key = (record.model.name, cluster.profile, cluster.device, cluster.num_npus, source, release_of(record).band)
-        found[(*key, training.seq_length, batch)].append(number)
-    return list(found.values())
+        members[(*key, training.seq_length, batch)].append(number)
+    return list(members.values())
 
 
 def _log_time_per_token(record: Record) -> float:
@@ -172,7 +172,7 @@ class Group:
 
 def layout_groups(runs: Runs) -> list[Group]:
     """Groups of at least five layouts at equal batch, with the family left out."""
-    found = []
+    groups = []
     for group in _groups(runs, equal_batch=True):
         if len(group) >= GROUP_SIZE:
             record = runs.records[group[0]]
@@ -180,8 +180,8 @@ def layout_groups(runs: Runs) -> list[Group]:
             predicted = measured + runs.left_out[group]
             regret = math.exp(measured[int(np.argmin(predicted))] - measured.min()) - 1.0
             name = f"{record.model.name} on {record.cluster.num_npus} cards"
-            found.append(Group(name, len(group), kendall_tau(predicted, measured), regret))
-    return sorted(found, key=lambda g: g.name)
+            groups.append(Group(name, len(group), kendall_tau(predicted, measured), regret))
+    return sorted(groups, key=lambda g: g.name)
 
 
 def kendall_tau(first: Floats, second: Floats) -> float:

@@ -56,37 +56,37 @@ def residuals_of(records: Sequence[GenerationRecord], profile: str, numbers: Gen
 
 def residuals_as_shipped(records: Sequence[GenerationRecord], *, calibrated: bool = True) -> Floats:
     """The same by the numbers that ship; without calibration by their priors."""
-    found = np.empty(len(records))
+    residuals = np.empty(len(records))
     for name in sorted({record.cluster.profile for record in records}):
         places = [place for place, record in enumerate(records) if record.cluster.profile == name]
         numbers = generation_numbers(load_profile(name), calibrated=calibrated)
         for batch in batches_of([records[place] for place in places], numbers):
             measured = np.array([seconds_measured(record) for record in batch.records])
-            found[[places[at] for at in batch.index]] = np.log(seconds_predicted(batch) / measured)
-    return found
+            residuals[[places[at] for at in batch.index]] = np.log(seconds_predicted(batch) / measured)
+    return residuals
 
 
 def files_left_out(records: Sequence[GenerationRecord], profile: str) -> list[LeftOut]:
     """Every file (model and engine) by a fit to the others."""
-    found = []
+    files = []
     for name in sorted({file_of(record) for record in records}):
         out = [record for record in records if file_of(record) == name]
         numbers = fit_generation([record for record in records if file_of(record) != name], profile)
         own = refit_constants(out[::EVERY], profile, numbers)
         rest = np.array([float(place % EVERY != 0) for place in range(len(out))])
         plain, refitted = (residuals_of(out, profile, each) for each in (numbers, own))
-        found.append(LeftOut(f"{name[0]}, {name[1]}", plain, refitted, rest))
-    return found
+        files.append(LeftOut(f"{name[0]}, {name[1]}", plain, refitted, rest))
+    return files
 
 
 def lengths_left_out(records: Sequence[GenerationRecord], profile: str) -> dict[tuple[Lengths, ...], Errors]:
     """Errors on the other lengths, by the sets of lengths that were fitted: every choice of three."""
-    found = {}
+    errors_by_lengths = {}
     for chosen in combinations(sorted({lengths_of(record) for record in records}), FITTED_SETS):
         numbers = fit_generation([record for record in records if lengths_of(record) in chosen], profile)
         out = [record for record in records if lengths_of(record) not in chosen]
-        found[chosen] = errors_of(residuals_of(out, profile, numbers))
-    return found
+        errors_by_lengths[chosen] = errors_of(residuals_of(out, profile, numbers))
+    return errors_by_lengths
 
 
 def file_of(record: GenerationRecord) -> File:

@@ -173,8 +173,8 @@ def _held_cells(intervals: Sequence[Held]) -> list[str]:
     return [str(len(intervals)), percent(share_inside(intervals)), percent(width), percent(p90)]
 
 
-def _split_name(found: SplitErrors) -> str:
-    return f"{NAMES[found.split.profile]}, ≥ {found.split.at_least} cards by a fit to ≤ {found.split.at_most}"
+def _split_name(of_split: SplitErrors) -> str:
+    return f"{NAMES[of_split.split.profile]}, ≥ {of_split.split.at_least} cards by a fit to ≤ {of_split.split.at_most}"
 
 
 def _dense(measures: Measures) -> str:
@@ -187,8 +187,8 @@ def _dense(measures: Measures) -> str:
         if len(rest.records) < len(plain.records):
             title = f"{name}, without runs that contradict themselves"
             rows.append([title, str(len(rest.records)), *_cells(errors_of(rest.left_out))])
-    found = measures.never_fitted
-    rows.append(["B200, experts, never fitted", str(found.n), *_cells(found)])
+    errors = measures.never_fitted
+    rows.append(["B200, experts, never fitted", str(errors.n), *_cells(errors)])
     aside = left_aside(measures.runs.values())
     return (
         f"## Dense runs\n\n{table(('set', 'runs', *ERROR_TITLES), rows)}\n\n"
@@ -225,10 +225,10 @@ def _worst(measures: Measures) -> str:
 
 def _one_a_family(ranked: Sequence[Miss]) -> list[Miss]:
     """The worst configuration of each family of models on each device."""
-    found: dict[tuple[str, str], Miss] = {}
+    misses_of_families: dict[tuple[str, str], Miss] = {}
     for miss in ranked:
-        found.setdefault((miss.record.cluster.profile, family_of(miss.record)), miss)
-    return list(found.values())
+        misses_of_families.setdefault((miss.record.cluster.profile, family_of(miss.record)), miss)
+    return list(misses_of_families.values())
 
 
 def _worst_line(number: int, miss: Miss, words: str) -> str:

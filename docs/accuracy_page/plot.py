@@ -30,8 +30,8 @@ def memory_titles(records: Sequence[Record]) -> dict[str, str]:
     """Profile -> title of its group of peaks: its own, else that of a device of the same vendor."""
     vendors = {load_profile(name).vendor: title for name, title in reversed(TITLES.items())}
     profiles = sorted({record.cluster.profile for record in records})
-    found = {name: TITLES.get(name) or vendors.get(load_profile(name).vendor, "") for name in profiles}
-    return {name: title for name, title in found.items() if title}
+    titles = {name: TITLES.get(name) or vendors.get(load_profile(name).vendor, "") for name in profiles}
+    return {name: title for name, title in titles.items() if title}
 
 
 def points_of(measures: Measures) -> list[Point]:
@@ -85,14 +85,14 @@ def memory_points(records: Sequence[Record], titles: Mapping[str, str]) -> list[
     ----------
     titles : of the profiles; records on others are left out.
     """
-    found = []
+    points = []
     for record in records:
         peak, title = record.measured.peak_memory_gib, titles.get(record.cluster.profile)
         if peak is not None and title is not None:
             group = f"{title}, {'experts' if record.model.is_moe else 'dense'}"
             predicted = predict_record(record, calibrated=False).memory_gib
-            found.append(Point(f"{record.model.name} ({record.id})", group, peak, predicted))
-    return sorted(found, key=lambda point: (point.group, point.name))
+            points.append(Point(f"{record.model.name} ({record.id})", group, peak, predicted))
+    return sorted(points, key=lambda point: (point.group, point.name))
 
 
 def points_text(points: Sequence[Point]) -> str:

@@ -22,8 +22,8 @@ class Split:
 @lru_cache(maxsize=1)
 def _sets() -> dict[str, Any]:
     text = files("docs.accuracy_page").joinpath("sets.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = load_shipped_yaml(text)
-    return found
+    document: dict[str, Any] = load_shipped_yaml(text)
+    return document
 
 
 _DEVICES: dict[str, str] = _sets()["devices"]

@@ -70,16 +70,16 @@ def size_split(split: Split, records: Sequence[Record]) -> SplitErrors:
     large = [r for r, cards in sized if cards >= split.at_least]
     parameters, base = fitted.fit.parameters, fitted.profile.efficiency
     linear = differences(lambda log_factors: residuals_at(large, values_of(parameters, log_factors, base)))
-    found, slopes = linear(fitted.fit.log_factors)
+    residuals, slopes = linear(fitted.fit.log_factors)
     rows = rows_by_id()
     basis = Basis(tuple(rows[r.id] for r in fitted.records), fitted.left_out, variances_of(fitted))
     slope = ranks_per_doubling(rehearsals(fitted, rows))
     variances = projected(slopes, fitted.fit.covariance)
     intervals = tuple(
         Held(r, float(residual), Z80 * log_sigma(rows[r.id], basis, slope, float(variance)))
-        for r, residual, variance in zip(large, found, variances, strict=True)
+        for r, residual, variance in zip(large, residuals, variances, strict=True)
     )
-    return SplitErrors(split, len(fitted.records), errors_of(found), intervals)
+    return SplitErrors(split, len(fitted.records), errors_of(residuals), intervals)
 
 
 def share_inside(intervals: Sequence[Held]) -> float:

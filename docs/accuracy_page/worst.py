@@ -51,13 +51,13 @@ def diagnoses() -> dict[str, Diagnosis]:
 
 def misses(all_runs: Iterable[Runs]) -> list[Miss]:
     """Every configuration by falling left-out error; repeats of one configuration stand together at their worst."""
-    found: dict[str, list[Miss]] = {}
+    by_model: dict[str, list[Miss]] = {}
     for runs in all_runs:
         for number, record in enumerate(runs.records):
             error = [float(np.expm1(-values[number])) for values in (runs.in_sample, runs.left_out)]
-            found.setdefault(configuration_of(record), []).append(Miss(record, error[0], error[1], 0))
+            by_model.setdefault(configuration_of(record), []).append(Miss(record, error[0], error[1], 0))
     kept = []
-    for members in found.values():
+    for members in by_model.values():
         worst = max(members, key=lambda m: (abs(m.left_out), m.record.id))
         alike = sum(abs(m.left_out - worst.left_out) < SHARE_SHOWN for m in members) - 1
         kept.append(Miss(worst.record, worst.in_sample, worst.left_out, alike))

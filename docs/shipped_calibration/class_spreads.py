@@ -103,7 +103,7 @@ def class_spreads(
     """Spread, number of configurations and mean variance from the parameters of every class that has enough of them,
     six significant digits.
     """
-    found: dict[str, dict[str, float]] = {}
+    spreads: dict[str, dict[str, float]] = {}
     for place, least in ((0, LEAST_IN_SUBCLASS), (1, LEAST_IN_CLASS)):
         names = np.array([classes_of_run(row)[place] for row in rows])
         for name in np.unique(names):
@@ -112,12 +112,12 @@ def class_spreads(
             weights = weights_of(kept)
             if round(float(weights.sum())) >= least:
                 variance = float(np.average(parameter_variance[same], weights=weights))
-                found[str(name)] = {
+                spreads[str(name)] = {
                     "log_sigma": rounded(log_sigma_of(left_out[same], weights)),
                     "n": len({row.get("configuration", number) for number, row in enumerate(kept)}),
                     "parameter_variance": rounded(variance),
                 }
-    return found
+    return spreads
 
 
 def memory_table(rows: Sequence[Mapping[str, Any]], regimes: Sequence[str], residuals: Floats) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def rehearsals(calibration: Calibration, rows: Mapping[str, Mapping[str, Any]]) 
     records, fit = calibration.records, calibration.fit
     ranks = np.array([int(rows[r.id]["ranks"]) for r in records])
     families = np.array([family_of(r) for r in records])
-    found = []
+    pairs = []
     for largest in np.unique(ranks)[:-1]:
         small, far = ranks <= largest, np.flatnonzero(ranks >= 2 * largest)
         if int(small.sum()) < LEAST_FITTED or not len(far):
@@ -72,8 +72,8 @@ def rehearsals(calibration: Calibration, rows: Mapping[str, Mapping[str, Any]]) 
         for number, residual, variance in zip(far, predicted, variances, strict=True):
             spread = class_spread(rows[records[number].id], basis, left_out, of_parameters)
             sigma = math.sqrt(spread.variance_with(float(variance)))
-            found.append(Rehearsal(records[number].id, math.log2(ranks[number] / largest), float(residual), sigma))
-    return found
+            pairs.append(Rehearsal(records[number].id, math.log2(ranks[number] / largest), float(residual), sigma))
+    return pairs
 
 
 def ranks_per_doubling(cases: Iterable[Rehearsal]) -> float:

@@ -133,14 +133,14 @@ def fit_generation(records: Sequence[GenerationRecord], profile: str, *, noise: 
     def linear(log_factors: Floats) -> Floats:
         return np.asarray(np.log(predicted_seconds(batches, len(records), values(log_factors), known) / measured))
 
-    found = fit(parameters, linear, np.full(len(records), noise), upper=upper, iterations=20)
-    best = values(found.log_factors)
-    return GenerationFit(best.numbers, best.layers, best.engines, _deviations(found))
+    fitted = fit(parameters, linear, np.full(len(records), noise), upper=upper, iterations=20)
+    best = values(fitted.log_factors)
+    return GenerationFit(best.numbers, best.layers, best.engines, _deviations(fitted))
 
 
-def _deviations(found: Fit) -> dict[str, float]:
-    spread = np.sqrt(np.diag(found.covariance))
-    return {parameter.name: float(each) for parameter, each in zip(found.parameters, spread, strict=True)}
+def _deviations(fitted: Fit) -> dict[str, float]:
+    spread = np.sqrt(np.diag(fitted.covariance))
+    return {parameter.name: float(each) for parameter, each in zip(fitted.parameters, spread, strict=True)}
 
 
 def predicted_seconds(
@@ -150,7 +150,7 @@ def predicted_seconds(
 
     known : seconds of batches under numbers that they have had: a step along a constant moves only its own batches.
     """
-    found = np.empty(count)
+    seconds = np.empty(count)
     known = {} if known is None else known
     for batch in batches:
         layer = numbers.constant(*own_of(batch))
@@ -159,8 +159,8 @@ def predicted_seconds(
         key = own_of(batch), *values.items()
         if key not in known:
             known[key] = seconds_predicted(batch, values)
-        found[batch.index] = known[key]
-    return found
+        seconds[batch.index] = known[key]
+    return seconds
 
 
 def refit_constants(
@@ -180,8 +180,8 @@ def refit_constants(
     known: dict[object, Floats] = {}
 
     def values(log_factors: Floats) -> GenerationFit:
-        found = {key: start[key] * float(np.exp(log_factors[place])) for place, key in enumerate(own)}
-        return GenerationFit(numbers.numbers, numbers.layers, {**numbers.engines, **found}, numbers.deviations)
+        constants = {key: start[key] * float(np.exp(log_factors[place])) for place, key in enumerate(own)}
+        return GenerationFit(numbers.numbers, numbers.layers, {**numbers.engines, **constants}, numbers.deviations)
 
     @differences
     def linear(log_factors: Floats) -> Floats:

@@ -42,7 +42,7 @@ def fitted_systems(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
     return tuple(sorted(name for name in set(timed) if timed.count(name) >= LEAST_FITTED))
 
 
-def overlay_of_fit(found: GenerationFit, profile: str, count: int) -> dict[str, Any]:
+def overlay_of_fit(fitted: GenerationFit, profile: str, count: int) -> dict[str, Any]:
     """A fit as the file that lies over the priors of a system."""
     prior = generation_numbers(load_profile(profile), calibrated=False)
     source = f"MAP fit to {count} measurements of serving on {profile}"
@@ -59,15 +59,15 @@ def overlay_of_fit(found: GenerationFit, profile: str, count: int) -> dict[str, 
         }
 
     overlay: dict[str, Any] = {"profile": profile, "numbers": {}, "layer_us": {}, "engines": {}}
-    for name, value in found.numbers.items():
+    for name, value in fitted.numbers.items():
         term, before = GENERATION_TERMS[name], prior.value(name)
-        overlay["numbers"][name] = entry(value, before, found.deviations[name], term.unit, term.upper)
-    for (mode, tp), value in found.layers.items():
+        overlay["numbers"][name] = entry(value, before, fitted.deviations[name], term.unit, term.upper)
+    for (mode, tp), value in fitted.layers.items():
         before = prior.layer("", mode, tp).value  # type: ignore[arg-type]
-        overlay["layer_us"].setdefault(mode, {})[tp] = entry(value, before, found.deviations[text((mode, tp))], "us")
-    for (engine, mode, tp), value in found.engines.items():
-        shared = found.layers[mode, tp]
-        sigma = found.deviations[text((engine, mode, tp))]
+        overlay["layer_us"].setdefault(mode, {})[tp] = entry(value, before, fitted.deviations[text((mode, tp))], "us")
+    for (engine, mode, tp), value in fitted.engines.items():
+        shared = fitted.layers[mode, tp]
+        sigma = fitted.deviations[text((engine, mode, tp))]
         note = f"factor {rounded(value / shared)} on that of all engines"
         number = entry(value, shared, sigma, "us") | {"note": note}
         overlay["engines"].setdefault(engine, {}).setdefault(mode, {})[tp] = number

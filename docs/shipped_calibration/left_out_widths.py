@@ -98,11 +98,11 @@ def experts_width(calibration: Calibration, rows: Sequence[Mapping[str, Any]]) -
 
 def _prior_variances(records: Sequence[Record]) -> Floats:
     """Variance of each record's log step time from the numbers that have priors of their own [records]."""
-    found = []
+    variances = []
     for record in records:
         predicted = predict_record(record)
         numbers = prior_numbers(predicted.profile, predicted.context)
         worlds = [{number.name: sign * number.log_sigma} for number in numbers for sign in (-1.0, 1.0)]
         times = np.log(step_times_in(predicted.candidate, predicted.context, [predicted.layout], numbers, worlds)[0])
-        found.append(float((((times[1::2] - times[::2]) / 2.0) ** 2).sum()))
-    return np.array(found, dtype=np.float64)
+        variances.append(float((((times[1::2] - times[::2]) / 2.0) ** 2).sum()))
+    return np.array(variances, dtype=np.float64)

@@ -51,11 +51,11 @@ class OverheadFit:
 
     def penalties(self) -> Floats:
         """Minus the logarithm of the prior of each choice, up to a constant [choices]."""
-        found = np.zeros(len(self.choices))
+        penalties = np.zeros(len(self.choices))
         for constant in self.constants:
             values = np.array([choice[constant.name] for choice in self.choices])
-            found += (np.log(values / constant.median) / constant.log_sigma) ** 2 / 2.0
-        return found
+            penalties += (np.log(values / constant.median) / constant.log_sigma) ** 2 / 2.0
+        return penalties
 
     def best(self, errors: Floats, weights: Floats) -> int:
         """Place of the choice with the largest posterior, the first of equals.
@@ -114,12 +114,12 @@ def of_framework(records: Sequence[RlRecord], framework: str) -> list[RlRecord]:
 def speed_errors(records: Sequence[RlRecord], fit: OverheadFit) -> Floats:
     """predicted / measured - 1 of the speed of each step, under each choice [n, choices]."""
     choices = fit.choices
-    found = np.empty((len(records), len(choices)))
+    errors = np.empty((len(records), len(choices)))
     for row, record in enumerate(records):
         own = overheads_of(record.framework)
         for column, choice in enumerate(choices):
-            found[row, column] = speed_error(predict_rl(record, changed(own, choice)))
-    return found
+            errors[row, column] = speed_error(predict_rl(record, changed(own, choice)))
+    return errors
 
 
 def changed(overheads: Overheads, choice: dict[str, float]) -> Overheads:

@@ -61,9 +61,9 @@ def gains(records: Iterable[Record], calibrations: Sequence[Calibration]) -> lis
 
 def _things(group: StrategyGroup) -> list[tuple[str, int | str]]:
     """Features and degrees that some run of a group has and uses."""
-    found = {(axis, row[axis]) for row in group.rows for axis in RUN_AXES if is_used(row, axis)}
-    found |= {(FEATURE, name) for row in group.rows for name in row["features"] if name in FEATURES}
-    return sorted(found, key=str)
+    values_of_axes = {(axis, row[axis]) for row in group.rows for axis in RUN_AXES if is_used(row, axis)}
+    values_of_axes |= {(FEATURE, name) for row in group.rows for name in row["features"] if name in FEATURES}
+    return sorted(values_of_axes, key=str)
 
 
 def _gains(
@@ -85,13 +85,13 @@ def _gains(
     if not mixed or fitted < LEAST_FITTED:
         return []
     times = without.log_times(group)
-    found = []
+    gains = []
     for band in mixed:
         used = _fastest(times, has & (bands == band))
         other = _fastest(times, ~near & (bands == band))
         promised, came = (float(each[other] - each[used]) for each in (times, group.log_measured))
-        found.append(Gain(group.name, group.model, group.device, axis, value, promised, came, fitted))
-    return found
+        gains.append(Gain(group.name, group.model, group.device, axis, value, promised, came, fitted))
+    return gains
 
 
 def _fastest(times: Floats, marks: npt.NDArray[np.bool_]) -> int:
@@ -113,13 +113,13 @@ class Came:
     of_model: dict[str, float]
 
 
-def came_true(found: Sequence[Gain]) -> Came | None:
+def came_true(rows: Sequence[Gain]) -> Came | None:
     """The share of promised gains that came true; None where nothing was promised.
 
     Counted are gains predicted above zero, which a search would have taken. Each model on a chip counts once, whatever
     the number of its groups and gains.
     """
-    taken = [gain for gain in found if gain.predicted > LOG_TIME_TOLERANCE]
+    taken = [gain for gain in rows if gain.predicted > LOG_TIME_TOLERANCE]
     if not taken:
         return None
     names = np.array([f"{gain.model} on {gain.device}" for gain in taken])
@@ -139,14 +139,14 @@ def came_true(found: Sequence[Gain]) -> Came | None:
     return Came(raw, min(1.0, max(0.0, raw)), sigma, len(taken), {name: slope(names == name) for name in models})
 
 
-def realised_of(found: Sequence[Gain]) -> dict[str, Any] | None:
+def realised_of(rows: Sequence[Gain]) -> dict[str, Any] | None:
     """The share for the coverage table, three digits, with what it was measured on; None of fewer than two models."""
-    every = came_true(found)
+    every = came_true(rows)
     if every is None or every.sigma is None:
         return None
     parts = {
-        "degrees": came_true([gain for gain in found if gain.axis != FEATURE]),
-        "features": came_true([gain for gain in found if gain.axis == FEATURE]),
+        "degrees": came_true([gain for gain in rows if gain.axis != FEATURE]),
+        "features": came_true([gain for gain in rows if gain.axis == FEATURE]),
     }
     return {
         **_rounded(every),

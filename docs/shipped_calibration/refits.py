@@ -37,11 +37,11 @@ def parameter_variances(result: Fit, groups: Sequence[str]) -> Floats:
     the uncertainty of the parameters explains.
     """
     labels = np.asarray(groups)
-    found = np.empty(len(labels))
+    variances = np.empty(len(labels))
     for label in np.unique(labels):
         inside = labels == label
-        found[inside] = projected(result.jacobian[inside], refit_covariance(result, ~inside))
-    return found
+        variances[inside] = projected(result.jacobian[inside], refit_covariance(result, ~inside))
+    return variances
 
 
 def refit_covariance(result: Fit, fitted: npt.NDArray[np.bool_]) -> Floats:

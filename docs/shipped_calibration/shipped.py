@@ -119,12 +119,12 @@ def prior_variance(calibrations: Sequence[Calibration]) -> float:
     """Mean over all records of the variance of their log predictions before any fit: what a device without records
     meets. Releases' factors are left out: plans are for the current one.
     """
-    found: list[float] = []
+    variances: list[float] = []
     for calibration in calibrations:
         fit = calibration.fit
         widths = [0.0 if p.multiplies_any("release_") else p.prior_sigma for p in fit.parameters]
-        found += [float(v) for v in projected(fit.jacobian, np.diag(np.square(widths)))]
-    return float(np.mean(found)) if found else 0.0
+        variances += [float(v) for v in projected(fit.jacobian, np.diag(np.square(widths)))]
+    return float(np.mean(variances)) if variances else 0.0
 
 
 def _memory_residuals(records: Sequence[Record]) -> Floats:

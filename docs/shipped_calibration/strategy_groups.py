@@ -81,11 +81,11 @@ def _release(record: Record) -> tuple[str, str]:
 
 def strategy_groups(records: Iterable[Record]) -> list[StrategyGroup]:
     """All groups of at least two records that count for time, by name."""
-    found: dict[tuple[object, ...], list[Record]] = {}
+    by_work: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         if counts_for_time(record):
-            found.setdefault(_key(record), []).append(record)
-    several = [members for members in found.values() if len(members) > 1]
+            by_work.setdefault(_key(record), []).append(record)
+    several = [members for members in by_work.values() if len(members) > 1]
     groups = [StrategyGroup(tuple(each), tuple(run_row(record) for record in each)) for each in several]
     return sorted(groups, key=lambda group: (group.name, group.records[0].id))
 
@@ -128,8 +128,8 @@ class Without:
 
     def log_times(self, group: StrategyGroup) -> Floats:
         """Logarithm of the predicted seconds of a step [records]."""
-        found = [self._log_time(r, float(m)) for r, m in zip(group.records, group.log_measured, strict=True)]
-        return np.array(found, dtype=np.float64)
+        times = [self._log_time(r, float(m)) for r, m in zip(group.records, group.log_measured, strict=True)]
+        return np.array(times, dtype=np.float64)
 
     def _log_time(self, record: Record, log_measured: float) -> float:
         place = self._places.get(record.id)
@@ -157,14 +157,14 @@ def told_apart(group: StrategyGroup, log_predicted: Floats) -> list[list[int]]:
 
     Strategies that the formulas do not tell apart are one, and so is one script on several releases.
     """
-    found: list[list[int]] = []
+    classes: list[list[int]] = []
     for place in np.argsort(log_predicted, kind="stable"):
-        alike = next((s for s in found if _same(group, log_predicted, s[0], int(place))), None)
+        alike = next((s for s in classes if _same(group, log_predicted, s[0], int(place))), None)
         if alike is None:
-            found.append([int(place)])
+            classes.append([int(place)])
         else:
             alike.append(int(place))
-    return found
+    return classes
 
 
 def _same(group: StrategyGroup, log_predicted: Floats, one: int, other: int) -> bool:
