@@ -51,8 +51,8 @@ class AutoDeployError(Exception):
 
 
 def _all_of(errors: Iterable[FieldError]) -> str:
-    told = (Message("common.place", place=e.path, message=e.message) if e.path else e.message for e in errors)
-    return joined(told, "semicolon")
+    sentences = (Message("common.place", place=e.path, message=e.message) if e.path else e.message for e in errors)
+    return joined(sentences, "semicolon")
 
 
 class SpecError(AutoDeployError):

@@ -104,7 +104,7 @@ def _through(
     """The overlay of a fit to points; `over`: each point on each axis of their shapes."""
     count = len(next(iter(over.values())))
     fitted = fit(parameters, differences(residuals), np.full(count, NOISE))
-    told = f"{source}; median residual {100 * float(np.median(np.abs(fitted.residuals))):.1f} %"
+    source_text = f"{source}; median residual {100 * float(np.median(np.abs(fitted.residuals))):.1f} %"
     ends = {axis: [float(min(values)), float(max(values))] for axis, values in over.items()}
-    numbers = overlay_numbers(profile, fitted.moved(), kind="measured", source=told, measured_over=ends)
+    numbers = overlay_numbers(profile, fitted.moved(), kind="measured", source=source_text, measured_over=ends)
     return {"profile": profile.name, **numbers}

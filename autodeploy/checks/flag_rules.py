@@ -55,14 +55,14 @@ class FlagRule:
         """Values that are told behind a sentence which has no blanks for any."""
         return tuple(sorted(names(self.require) & {*flag_values(), "world"}))
 
-    def sentence(self, told: Mapping[str, Any], given: str) -> str:
+    def sentence(self, values: Mapping[str, Any], given: str) -> str:
         """What a launch breaks that has these values and flags."""
-        filled, text = {**told, GIVEN: given}, self.text
+        filled, text = {**values, GIVEN: given}, self.text
         if text.values:
             text = Message(text.key, **{name: term.format_map(filled) for name, term in text.values.items()})
         else:
             text = Message.of_record(text.key, str(text), **filled)
-        return text if self.blanks() else with_numbers(text, told)
+        return text if self.blanks() else with_numbers(text, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +235,16 @@ def broken_flag_rules(
             continue
         try:
             broken = bool(evaluate(rule.when, values)) and not bool(evaluate(rule.require, values))
-            told = {name: plain(values[name]) for name in rule.blanks() or rule.numbers()} if broken else {}
+            named_values = {name: plain(values[name]) for name in rule.blanks() or rule.numbers()} if broken else {}
         except NotKnown:
             continue
         if broken:
             on = [name for name in sorted(rule.names()) if values.get(name) is True]
             given = ", ".join(_flag(name) for name in on if name in names(rule.require))
-            text = rule.sentence(told, given)
-            if not told and not on:
-                told = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
-            rules_broken.append(BrokenRule(rule=rule.name, text=text, values=told | dict.fromkeys(on, True)))
+            text = rule.sentence(named_values, given)
+            if not named_values and not on:
+                named_values = {name: plain(values[name]) for name in sorted(rule.names() & flag_values().keys())}
+            rules_broken.append(BrokenRule(rule=rule.name, text=text, values=named_values | dict.fromkeys(on, True)))
     return tuple(rules_broken)
 
 

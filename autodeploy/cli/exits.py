@@ -79,8 +79,8 @@ def _tell_fields(fields: list[tuple[str, str, str]], lang: Language) -> None:
         _tell(report_text(lang, "error_fields", count=len(fields)), "", lang)
     for path, message, hint in fields:
         prefix = "  " if len(fields) > 1 else report_text(lang, "error")
-        told = Message("common.place", place=path, message=message) if path else message
-        _tell(prefix + in_language(told, lang), hint, lang)
+        placed = Message("common.place", place=path, message=message) if path else message
+        _tell(prefix + in_language(placed, lang), hint, lang)
 
 
 def _tell(message: str, hint: str, lang: Language) -> None:

@@ -149,8 +149,8 @@ def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
         rows = []
         for note in notes:
             reason = in_language(note.reason, lang)
-            told = (_both(note.value, reason), "") if beside else (note.value, reason)
-            rows.append((*_place(note.source), note.field, *told))
+            cells = (_both(note.value, reason), "") if beside else (note.value, reason)
+            rows.append((*_place(note.source), note.field, *cells))
         used = [column for column in range(len(titles)) if any(row[column] for row in rows)]
         if rows:
             unfolded = frozenset(range(2 if len(titles) - 1 in used else 3))

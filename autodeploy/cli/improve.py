@@ -100,8 +100,10 @@ def _flag_lines(shown: Sequence[Improvement], lang: Language) -> list[str]:
 
     lines = []
     for improvement in shown:
-        told = [("add_flags", improvement.add_flags), ("drop_flags", improvement.drop_flags)]
-        flags = report_text(lang, "semicolon").join(command_text(lang, key, flags=" ".join(f)) for key, f in told if f)
+        flags_by_key = [("add_flags", improvement.add_flags), ("drop_flags", improvement.drop_flags)]
+        flags = report_text(lang, "semicolon").join(
+            command_text(lang, key, flags=" ".join(f)) for key, f in flags_by_key if f
+        )
         if flags:
             of_change = titled(lang, change_name(lang, improvement.name), flags)
             lines += wrap(of_change, hanging="  ")

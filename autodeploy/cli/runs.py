@@ -215,19 +215,25 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
     if run["measured_step_time_s"] is not None:
         measured, predicted = _seconds(run["measured_step_time_s"]), _seconds(run["predicted_step_time_s"])
         low, high = _seconds(run["predicted_low_s"]), _seconds(run["predicted_high_s"])
-        told = {"measured": measured, "predicted": predicted, "error": _share(run["error"]), "low": low, "high": high}
+        figures = {
+            "measured": measured,
+            "predicted": predicted,
+            "error": _share(run["error"]),
+            "low": low,
+            "high": high,
+        }
         inside = command_text(lang, "yes" if run["inside"] else "no")
-        lines.append("  " + command_text(lang, "run_measured", **told, inside=inside))
+        lines.append("  " + command_text(lang, "run_measured", **figures, inside=inside))
     if run.get("measured", {}).get("out_of_memory") is not None:
         lines.append("  " + command_text(lang, "run_out_of_memory", predicted=f"{run['predicted_memory_gib']:.1f}"))
     if cluster is not None:
         report = cluster["report"]
-        told = {"where": cluster["cluster"], "count": cluster["num_runs"]}
-        lines.append("  " + command_text(lang, "measurements_on", **told))
+        figures = {"where": cluster["cluster"], "count": cluster["num_runs"]}
+        lines.append("  " + command_text(lang, "measurements_on", **figures))
         if "bias_before" in report:
             before, after = _share(report["bias_before"]), _share(report["bias_after"])
-            told = {"name": command_text(lang, "bias"), "before": before, "after": after}
-            lines.append("  " + command_text(lang, "before_now", **told))
+            figures = {"name": command_text(lang, "bias"), "before": before, "after": after}
+            lines.append("  " + command_text(lang, "before_now", **figures))
     if outcome.get("moved") is not None:
         lines += [f"  {line}" for line in _moved_lines(outcome["moved"], lang)]
     text = "\n".join(lines) + "\n"
@@ -251,12 +257,12 @@ def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
 
     names = ("step_time_s", "low_s", "high_s")
     was, now = ([_seconds(moved[when + name]) for name in names] for when in ("old_", ""))
-    told = {"before": "{} s ({}-{})".format(*was), "after": "{} s ({}-{})".format(*now)}
-    lines = [command_text(lang, "before_now", name=moved["plan_id"], **told)]
+    before_and_after = {"before": "{} s ({}-{})".format(*was), "after": "{} s ({}-{})".format(*now)}
+    lines = [command_text(lang, "before_now", name=moved["plan_id"], **before_and_after)]
     before, after = moved.get("old_p_fits"), moved.get("p_fits")
     if before is not None and after is not None and before != after:
-        told = {"before": f"{100 * before:.0f} %", "after": f"{100 * after:.0f} %"}
-        lines.append(command_text(lang, "before_now", name=command_text(lang, "p_fits"), **told))
+        before_and_after = {"before": f"{100 * before:.0f} %", "after": f"{100 * after:.0f} %"}
+        lines.append(command_text(lang, "before_now", name=command_text(lang, "p_fits"), **before_and_after))
     if moved["moved_by"]:
         most = list(moved["moved_by"].items())[:SHOWN_FACTORS]
         by = ", ".join(f"{name} {_share(math.expm1(change))}" for name, change in most)

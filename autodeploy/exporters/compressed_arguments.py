@@ -135,13 +135,13 @@ def add_compressed(arguments: LaunchArguments, model: ModelSpec) -> None:
 
 def _add_positions(arguments: LaunchArguments, model: ModelSpec) -> None:
     """Bases of windows and of entries, whose positions are scaled."""
-    told, add = model.told, arguments.add
+    recipe, add = model.told, arguments.add
     add("GPT_ARGS", "--position-embedding-type", "deepseek4")
-    add("GPT_ARGS", "--rotary-base", round(told.rope_theta or 10_000))
-    for flag, base in (("--rope-theta", told.rope_theta), ("--compress-rope-theta", told.compress_rope_theta)):
+    add("GPT_ARGS", "--rotary-base", round(recipe.rope_theta or 10_000))
+    for flag, base in (("--rope-theta", recipe.rope_theta), ("--compress-rope-theta", recipe.compress_rope_theta)):
         if base is not None:
             add(ROPE, flag, as_number(base))
-    scaling = told.rope_scaling
+    scaling = recipe.rope_scaling
     if scaling is not None and scaling.factor is not None:
         add(ROPE, "--rope-factor", as_number(scaling.factor))
         if scaling.original_max_position_embeddings is not None:

@@ -174,8 +174,8 @@ def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
 
 def _required(launch: Launch) -> str:
     """Variables without a sensible default: the script stops with a message where one is missing."""
-    told, used = told_variables(launch.spec.training.told), launch.arguments.variables()
-    needed = {name for name, _ in REQUIRED} - told.keys() - ({"WARMUP_ITERS"} - used)
+    variables, used = told_variables(launch.spec.training.told), launch.arguments.variables()
+    needed = {name for name, _ in REQUIRED} - variables.keys() - ({"WARMUP_ITERS"} - used)
     required = [(name, meaning) for name, meaning in REQUIRED if name in needed]
     if ASKED_FOR_POSITIONS in used:
         required.append((ASKED_FOR_POSITIONS, "rope_theta of the model configuration"))
@@ -192,8 +192,8 @@ def asked_for(text: str) -> tuple[str, ...]:
 
 def _variables(launch: Launch) -> str:
     lines = [f"{name}={value}\n" for name, value in launch.variables.items()]
-    told = told_variables(launch.spec.training.told)
-    lines += [f'{name}="${{{name}:-{value}}}"\n' for name, value in told.items()]
+    defaults = told_variables(launch.spec.training.told)
+    lines += [f'{name}="${{{name}:-{value}}}"\n' for name, value in defaults.items()]
     tokens = launch.spec.training.tokens
     if tokens is not None:
         iterations = math.ceil(tokens / (launch.variables["GBS"] * launch.spec.training.sample_tokens))

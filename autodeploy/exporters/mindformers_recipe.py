@@ -45,35 +45,35 @@ NO_KEY = (
 def recipe_keys(launch: Launch) -> dict[str, Any]:
     """Keys of `model.model_config`; what no key says is a note."""
     model, note = launch.spec.model, launch.arguments.note
-    told = model.told
-    keys = _named(told, KEYS) | {"add_bias_linear": bool(told.mlp_bias)}
+    recipe = model.told
+    keys = _named(recipe, KEYS) | {"add_bias_linear": bool(recipe.mlp_bias)}
     if not model.learned_position_embeddings:
         keys |= _positions(launch, model)
-    if model.num_nextn_predict_layers and told.mtp_loss_scaling_factor is not None:
-        keys["mtp_loss_factor"] = told.mtp_loss_scaling_factor
+    if model.num_nextn_predict_layers and recipe.mtp_loss_scaling_factor is not None:
+        keys["mtp_loss_factor"] = recipe.mtp_loss_scaling_factor
     if model.is_moe:
-        keys |= _router(told)
-    lost = [name for name in NO_KEY if getattr(told, name)]
+        keys |= _router(recipe)
+    lost = [name for name in NO_KEY if getattr(recipe, name)]
     if lost:
         note(Message("exporters.model_s_code_has_to_say", what=", ".join(lost)))
-    silent = untold(model) + ([] if told.rope_theta or model.learned_position_embeddings else ["rope_theta"])
+    silent = untold(model) + ([] if recipe.rope_theta or model.learned_position_embeddings else ["rope_theta"])
     if silent:
         note(Message("exporters.not_given", field="model.recipe", names=", ".join(silent)))
     return keys
 
 
-def _named(told: Recipe, keys: dict[str, str]) -> dict[str, Any]:
-    given = {key: getattr(told, field) for field, key in keys.items()}
+def _named(recipe: Recipe, keys: dict[str, str]) -> dict[str, Any]:
+    given = {key: getattr(recipe, field) for field, key in keys.items()}
     return {key: value for key, value in given.items() if value is not None}
 
 
 def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
-    told = model.told
-    partial = told.partial_rotary_factor not in {None, 1.0} and not model.is_mla
+    recipe = model.told
+    partial = recipe.partial_rotary_factor not in {None, 1.0} and not model.is_mla
     keys: dict[str, Any] = {"position_embedding_type": "partial_rope" if partial else "rope"}
     if partial:
-        keys["partial_rotary_factor"] = told.partial_rotary_factor
-    scaling = told.rope_scaling
+        keys["partial_rotary_factor"] = recipe.partial_rotary_factor
+    scaling = recipe.rope_scaling
     if scaling is None:
         return keys
     if scaling.rope_type != "yarn" or not model.is_mla:
@@ -90,12 +90,12 @@ def _yarn(scaling: RopeScaling) -> dict[str, Any]:
     return keys | {name: value for name in YARN if (value := getattr(scaling, name)) is not None}
 
 
-def _router(told: Recipe) -> dict[str, Any]:
-    keys = _named(told, EXPERT_KEYS)
-    if told.has_expert_bias:
+def _router(recipe: Recipe) -> dict[str, Any]:
+    keys = _named(recipe, EXPERT_KEYS)
+    if recipe.has_expert_bias:
         keys["moe_router_enable_expert_bias"] = True
-    if told.router_aux_loss_coef is not None:
-        keys["moe_router_load_balancing_type"] = "seq_aux_loss" if told.seq_aux else "gbs_aux_loss"
-    if told.router_dtype in DTYPES:
-        keys["moe_router_dtype"] = DTYPES[told.router_dtype]
+    if recipe.router_aux_loss_coef is not None:
+        keys["moe_router_load_balancing_type"] = "seq_aux_loss" if recipe.seq_aux else "gbs_aux_loss"
+    if recipe.router_dtype in DTYPES:
+        keys["moe_router_dtype"] = DTYPES[recipe.router_dtype]
     return keys

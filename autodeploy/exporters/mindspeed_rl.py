@@ -111,8 +111,8 @@ def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
     arguments.add("TRAIN_ARGS", "--distributed-backend", "nccl")
     arguments.add("TRAIN_ARGS", "--no-shared-storage")
     variables = {**filled.variables, "SEQ_LENGTH": facts.prompt_tokens, "GBS": facts.prompts}
-    told = told_variables(spec.training.told)
-    common, actor = sections(arguments, variables | {name: float(value) for name, value in told.items()})
+    defaults = told_variables(spec.training.told)
+    common, actor = sections(arguments, variables | {name: float(value) for name, value in defaults.items()})
     common |= {"stage": STAGES[launch.rl.algorithm], "tokenizer_type": "PretrainedFromHF"}
     common |= {"tokenizer_name_or_path": MISSING, "data_path": MISSING, "split": "100,0,0"}
     common |= {"dataset_additional_keys": ["labels"], "save_interval": 100}
@@ -126,13 +126,13 @@ def _megatron(launch: RlLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
 def _as_prompts(launch: RlLaunch) -> Spec:
     """The spec as its data loader sees it: sequences and batch are prompts; the rate is constant unless told."""
     spec = launch.launch.spec
-    told = spec.training.told
-    constant = {} if told.lr_decay_style is not None else {"lr_decay_style": "constant", "min_lr": 0.0}
+    recipe = spec.training.told
+    constant = {} if recipe.lr_decay_style is not None else {"lr_decay_style": "constant", "min_lr": 0.0}
     training = spec.training.model_copy(
         update={
             "seq_length": launch.facts.prompt_tokens,
             "global_batch_size": BatchSize(value=launch.facts.prompts),
-            "recipe": told.model_copy(update=constant),
+            "recipe": recipe.model_copy(update=constant),
         }
     )
     return spec.model_copy(update={"training": training})

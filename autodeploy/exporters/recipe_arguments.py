@@ -37,39 +37,39 @@ def as_number(value: float) -> str:
 
 def longest_context(model: ModelSpec, seq_length: int) -> int:
     """`--max-position-embeddings`: rows of a learned table, or the context that scaled positions reach."""
-    told, least = model.told, max(model.learned_position_embeddings, seq_length)
-    scaling = told.rope_scaling
+    recipe, least = model.told, max(model.learned_position_embeddings, seq_length)
+    scaling = recipe.rope_scaling
     if scaling is not None and scaling.rope_type == "yarn" and not model.is_mla and scaling.factor is not None:
         # MindSpeed-LLM takes the factor from these two numbers.
         return max(least, int(scaling.factor * (scaling.original_max_position_embeddings or 0)))
-    return max(least, told.max_position_embeddings or 0)
+    return max(least, recipe.max_position_embeddings or 0)
 
 
 def add_recipe(arguments: LaunchArguments, model: ModelSpec) -> None:
     """Positions, norms, biases and first weights; the router is `add_router`'s."""
-    told = model.told
+    recipe = model.told
     if model.learned_position_embeddings:
         arguments.add(GPT, "--position-embedding-type", "learned_absolute")
     elif model.compressed_attention is None:  # which says its own
-        _add_positions(arguments, model, told)
-    normalization = told.normalization or ("LayerNorm" if model.learned_position_embeddings else "RMSNorm")
+        _add_positions(arguments, model, recipe)
+    normalization = recipe.normalization or ("LayerNorm" if model.learned_position_embeddings else "RMSNorm")
     arguments.add(GPT, "--normalization", normalization)
-    _add_number(arguments, GPT, "--norm-epsilon", told.rms_norm_eps)
-    _add_number(arguments, GPT, "--init-method-std", told.initializer_range)
-    _add_biases(arguments, model, told)
-    arguments.add(GPT, "--attention-dropout", as_number(told.attention_dropout or 0))
-    arguments.add(GPT, "--hidden-dropout", as_number(told.hidden_dropout or 0))
+    _add_number(arguments, GPT, "--norm-epsilon", recipe.rms_norm_eps)
+    _add_number(arguments, GPT, "--init-method-std", recipe.initializer_range)
+    _add_biases(arguments, model, recipe)
+    arguments.add(GPT, "--attention-dropout", as_number(recipe.attention_dropout or 0))
+    arguments.add(GPT, "--hidden-dropout", as_number(recipe.hidden_dropout or 0))
     for flag, value in (
-        ("--embedding-multiplier-scale", told.embedding_multiplier),
-        ("--output-multiplier-scale", told.logits_multiplier),
-        ("--output-logit-softcapping", told.final_logit_softcapping),
-        ("--attn-logit-softcapping", told.attn_logit_softcapping),
-        ("--query-pre-attn-scalar", told.query_pre_attn_scalar),
+        ("--embedding-multiplier-scale", recipe.embedding_multiplier),
+        ("--output-multiplier-scale", recipe.logits_multiplier),
+        ("--output-logit-softcapping", recipe.final_logit_softcapping),
+        ("--attn-logit-softcapping", recipe.attn_logit_softcapping),
+        ("--query-pre-attn-scalar", recipe.query_pre_attn_scalar),
     ):
         _add_number(arguments, GPT, flag, value)
     if model.num_nextn_predict_layers:
-        _add_number(arguments, MTP, "--mtp-loss-scaling-factor", told.mtp_loss_scaling_factor)
-    for words in told.more_flags or ():
+        _add_number(arguments, MTP, "--mtp-loss-scaling-factor", recipe.mtp_loss_scaling_factor)
+    for words in recipe.more_flags or ():
         if not arguments.has(words[0]):
             _add_known(arguments, GPT, *words)
 
@@ -91,25 +91,25 @@ def _add_number(arguments: LaunchArguments, block: str, flag: str, value: float 
 # -- positions -----------------------------------------------------------------------------------------------
 
 
-def _add_positions(arguments: LaunchArguments, model: ModelSpec, told: Recipe) -> None:
+def _add_positions(arguments: LaunchArguments, model: ModelSpec, recipe: Recipe) -> None:
     arguments.add(GPT, "--position-embedding-type", "rope")
-    if told.rope_theta is None:
+    if recipe.rope_theta is None:
         arguments.add(GPT, "--rotary-base", ShellVariable(ASKED_FOR_POSITIONS))
     else:
-        arguments.add(GPT, "--rotary-base", round(told.rope_theta))
-        if not told.rope_theta.is_integer():
-            arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_theta {told.rope_theta}"))
-    partial = told.partial_rotary_factor not in {None, 1.0} and not model.is_mla
+        arguments.add(GPT, "--rotary-base", round(recipe.rope_theta))
+        if not recipe.rope_theta.is_integer():
+            arguments.note(Message("exporters.model_s_code_has_to_say", what=f"rope_theta {recipe.rope_theta}"))
+    partial = recipe.partial_rotary_factor not in {None, 1.0} and not model.is_mla
     if partial:
-        _add_number(arguments, GPT, "--rotary-percent", told.partial_rotary_factor)
-    if told.rope_interleave and not model.is_mla:
+        _add_number(arguments, GPT, "--rotary-percent", recipe.partial_rotary_factor)
+    if recipe.rope_interleave and not model.is_mla:
         if partial and arguments.knows("--use-glm-rope"):
             arguments.add(GPT, "--use-glm-rope")
         else:
             arguments.add(GPT, "--rotary-interleaved")
         arguments.add(GPT, "--no-rope-fusion")
-    if told.rope_scaling is not None:
-        _add_scaling(arguments, model, told.rope_scaling)
+    if recipe.rope_scaling is not None:
+        _add_scaling(arguments, model, recipe.rope_scaling)
 
 
 def _add_scaling(arguments: LaunchArguments, model: ModelSpec, scaling: RopeScaling) -> None:
@@ -184,17 +184,17 @@ def _note_fixed(arguments: LaunchArguments, scaling: RopeScaling, fixed: dict[st
 # -- biases --------------------------------------------------------------------------------------------------
 
 
-def _add_biases(arguments: LaunchArguments, model: ModelSpec, told: Recipe) -> None:
+def _add_biases(arguments: LaunchArguments, model: ModelSpec, recipe: Recipe) -> None:
     """One flag disables all biases of linear layers; those of the attention can come back."""
-    everywhere = bool(model.learned_position_embeddings) if told.mlp_bias is None else told.mlp_bias
+    everywhere = bool(model.learned_position_embeddings) if recipe.mlp_bias is None else recipe.mlp_bias
     if everywhere:
-        if told.attention_bias is False:
+        if recipe.attention_bias is False:
             arguments.note(Message("exporters.model_s_code_has_to_say", what="attention_bias: false"))
         return
     arguments.add(GPT, "--disable-bias-linear")
-    if told.attention_bias:
+    if recipe.attention_bias:
         arguments.add(GPT, "--add-qkv-bias")
-    if told.attention_out_bias:
+    if recipe.attention_out_bias:
         _add_known(arguments, GPT, "--add-dense-bias")
 
 
@@ -203,30 +203,30 @@ def _add_biases(arguments: LaunchArguments, model: ModelSpec, told: Recipe) -> N
 
 def add_router(arguments: LaunchArguments, model: ModelSpec, ep: int) -> None:
     """Scores, losses and balancing of the router; `ep` as the flag says it."""
-    told, add = model.told, arguments.add
+    recipe, add = model.told, arguments.add
     balancing = balancing_of(arguments, model, ep)
     add(EXPERTS, "--moe-router-load-balancing-type", balancing or ShellVariable(ASKED_FOR_BALANCING))
-    if told.scoring_func is not None:
-        _add_known(arguments, EXPERTS, "--moe-router-score-function", told.scoring_func)
-    if told.has_expert_bias:
+    if recipe.scoring_func is not None:
+        _add_known(arguments, EXPERTS, "--moe-router-score-function", recipe.scoring_func)
+    if recipe.has_expert_bias:
         add(EXPERTS, "--moe-router-enable-expert-bias")
-        _add_number(arguments, EXPERTS, "--moe-router-bias-update-rate", told.router_bias_update_rate)
-    _add_number(arguments, EXPERTS, "--moe-router-topk-scaling-factor", told.routed_scaling_factor)
+        _add_number(arguments, EXPERTS, "--moe-router-bias-update-rate", recipe.router_bias_update_rate)
+    _add_number(arguments, EXPERTS, "--moe-router-topk-scaling-factor", recipe.routed_scaling_factor)
     _add_normalisation(arguments, model, balancing)
-    _add_number(arguments, EXPERTS, "--moe-aux-loss-coeff", told.router_aux_loss_coef)
-    if told.seq_aux and arguments.knows("--seq-aux"):
+    _add_number(arguments, EXPERTS, "--moe-aux-loss-coeff", recipe.router_aux_loss_coef)
+    if recipe.seq_aux and arguments.knows("--seq-aux"):
         add(EXPERTS, "--seq-aux")
     for flag, value in (
-        ("--moe-device-level-aux-loss-coeff", told.device_aux_loss_coef),
-        ("--moe-comm-aux-loss-coeff", told.communication_aux_loss_coef),
-        ("--moe-z-loss-coeff", told.router_z_loss_coef),
-        ("--moe-input-jitter-eps", told.router_jitter_noise),
+        ("--moe-device-level-aux-loss-coeff", recipe.device_aux_loss_coef),
+        ("--moe-comm-aux-loss-coeff", recipe.communication_aux_loss_coef),
+        ("--moe-z-loss-coeff", recipe.router_z_loss_coef),
+        ("--moe-input-jitter-eps", recipe.router_jitter_noise),
     ):
         if value:
             _add_number(arguments, EXPERTS, flag, value)
-    if told.router_dtype is not None:
-        _add_known(arguments, EXPERTS, "--moe-router-dtype", told.router_dtype)
-    if told.shared_expert_gate:
+    if recipe.router_dtype is not None:
+        _add_known(arguments, EXPERTS, "--moe-router-dtype", recipe.router_dtype)
+    if recipe.shared_expert_gate:
         _add_known(arguments, EXPERTS, "--shared-expert-gate")
     _note_groups(arguments, model, balancing)
 
@@ -243,22 +243,22 @@ def add_forced_routing(arguments: LaunchArguments, ep: int) -> None:
 
 def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str | None:
     """`--moe-router-load-balancing-type` of the recipe; None where nobody told enough."""
-    told, flag = model.told, "--moe-router-load-balancing-type"
-    if told.router_balancing is not None:
-        if arguments.knows(flag, told.router_balancing):
-            return told.router_balancing
-        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"{flag} {told.router_balancing}"))
-    if told.topk_method == "group_limited_greedy" and arguments.knows(flag, "group_limited_greedy"):
+    recipe, flag = model.told, "--moe-router-load-balancing-type"
+    if recipe.router_balancing is not None:
+        if arguments.knows(flag, recipe.router_balancing):
+            return recipe.router_balancing
+        arguments.note(Message("exporters.model_s_code_has_to_say", what=f"{flag} {recipe.router_balancing}"))
+    if recipe.topk_method == "group_limited_greedy" and arguments.knows(flag, "group_limited_greedy"):
         # Its validator: mindspeed_llm/features_manager/moe/moe_router.py.
         fits = model.topk_group is not None and model.topk_group < ep and model.capacity_factor is None
-        if fits and told.routed_scaling_factor is not None:
+        if fits and recipe.routed_scaling_factor is not None:
             return "group_limited_greedy"
-    coefficient = told.router_aux_loss_coef
+    coefficient = recipe.router_aux_loss_coef
     if coefficient is None:
-        return "none" if told.has_expert_bias else None
+        return "none" if recipe.has_expert_bias else None
     if coefficient == 0:
         return "none"
-    if told.seq_aux:
+    if recipe.seq_aux:
         # MindSpeed-LLM's --seq-aux adds the loss to a router without one.
         return "none" if arguments.knows("--seq-aux") else "seq_aux_loss"
     return "aux_loss"
@@ -266,19 +266,19 @@ def balancing_of(arguments: LaunchArguments, model: ModelSpec, ep: int) -> str |
 
 def _add_normalisation(arguments: LaunchArguments, model: ModelSpec, balancing: str | None) -> None:
     """Whether the chosen experts' scores add up to one: under Megatron-LM's own choice they do without a flag."""
-    told = model.told
-    softmax = told.scoring_func in {None, "softmax"}
+    recipe = model.told
+    softmax = recipe.scoring_func in {None, "softmax"}
     before = balancing in CHOOSES_AFTER_SOFTMAX
-    if told.norm_topk_prob:
-        scaled = told.routed_scaling_factor not in {None, 1.0} or model.capacity_factor is not None
+    if recipe.norm_topk_prob:
+        scaled = recipe.routed_scaling_factor not in {None, 1.0} or model.capacity_factor is not None
         undone = scaled and balancing in {"aux_loss", None}  # it would divide by what was scaled or dropped
         if arguments.knows("--norm-topk-prob") and not undone:
             arguments.add(EXPERTS, "--norm-topk-prob")
-    elif told.norm_topk_prob is False and not softmax and (model.num_experts_per_tok or 1) > 1:
+    elif recipe.norm_topk_prob is False and not softmax and (model.num_experts_per_tok or 1) > 1:
         arguments.note(
-            Message("exporters.model_s_code_has_to_say", what=f"norm_topk_prob: false ({told.scoring_func})")
+            Message("exporters.model_s_code_has_to_say", what=f"norm_topk_prob: false ({recipe.scoring_func})")
         )
-    if softmax and not before and (told.norm_topk_prob is False or model.num_experts_per_tok == 1):
+    if softmax and not before and (recipe.norm_topk_prob is False or model.num_experts_per_tok == 1):
         arguments.add(EXPERTS, "--moe-router-pre-softmax")
 
 
@@ -297,34 +297,34 @@ def _note_groups(arguments: LaunchArguments, model: ModelSpec, balancing: str | 
 USUAL = {"weight_decay": 0.1, "clip_grad": 1.0, "adam_beta1": 0.9, "adam_beta2": 0.95}
 
 
-def add_training_recipe(arguments: LaunchArguments, told: TrainingRecipe) -> None:
+def add_training_recipe(arguments: LaunchArguments, recipe: TrainingRecipe) -> None:
     """TRAIN_ARGS: optimizer and learning rate; what the script asks for keeps its variable."""
     block, add = "TRAIN_ARGS", arguments.add
     add(block, "--lr", ShellVariable("LR"))
     add(block, "--min-lr", ShellVariable("MIN_LR"))
-    add(block, "--lr-decay-style", told.lr_decay_style or "cosine")
-    if told.lr_warmup_fraction is not None and told.lr_warmup_iters is None:
-        add(block, "--lr-warmup-fraction", as_number(told.lr_warmup_fraction))
+    add(block, "--lr-decay-style", recipe.lr_decay_style or "cosine")
+    if recipe.lr_warmup_fraction is not None and recipe.lr_warmup_iters is None:
+        add(block, "--lr-warmup-fraction", as_number(recipe.lr_warmup_fraction))
     else:
         add(block, "--lr-warmup-iters", ShellVariable("WARMUP_ITERS"))
-    if told.lr_decay_iters is not None:
-        add(block, "--lr-decay-iters", told.lr_decay_iters)
-    usual = [name for name in USUAL if getattr(told, name) is None]
+    if recipe.lr_decay_iters is not None:
+        add(block, "--lr-decay-iters", recipe.lr_decay_iters)
+    usual = [name for name in USUAL if getattr(recipe, name) is None]
     for name, value in USUAL.items():
-        given = getattr(told, name)
+        given = getattr(recipe, name)
         add(block, f"--{name.replace('_', '-')}", as_number(value if given is None else given))
-    for flag, extra in (("--adam-eps", told.adam_eps), ("--initial-loss-scale", told.initial_loss_scale)):
+    for flag, extra in (("--adam-eps", recipe.adam_eps), ("--initial-loss-scale", recipe.initial_loss_scale)):
         if extra is not None:
             add(block, flag, as_number(extra))
-    if told.seed is not None:
-        add(block, "--seed", told.seed)
+    if recipe.seed is not None:
+        add(block, "--seed", recipe.seed)
     if usual:
         arguments.note(Message("exporters.not_given", field="training.recipe", names=", ".join(usual)))
 
 
-def told_variables(told: TrainingRecipe) -> dict[str, str]:
+def told_variables(recipe: TrainingRecipe) -> dict[str, str]:
     """Values of the script's variables that the recipe knows, by name."""
-    values = {"LR": told.lr, "MIN_LR": told.min_lr, "WARMUP_ITERS": told.lr_warmup_iters}
+    values = {"LR": recipe.lr, "MIN_LR": recipe.min_lr, "WARMUP_ITERS": recipe.lr_warmup_iters}
     return {name: as_number(value) for name, value in values.items() if value is not None}
 
 

@@ -59,8 +59,8 @@ class FlagReader:
             return None
         sign = text.removeprefix("-")
         if not sign.isdigit() or len(sign) > 13 or int(sign) > MAX_NUMBER:
-            told = {"value": repr(text[:40]), "least": -MAX_NUMBER, "most": MAX_NUMBER}
-            self.fail(flag, Message("importers.is_not_whole_number_from_to", **told))
+            limits = {"value": repr(text[:40]), "least": -MAX_NUMBER, "most": MAX_NUMBER}
+            self.fail(flag, Message("importers.is_not_whole_number_from_to", **limits))
         return int(text)
 
     def decimal(self, flag: str, field: str) -> float | None:
@@ -131,8 +131,8 @@ class FlagReader:
         kept = []
         for name, given in self.script.flags.items():
             effect = flag_effects().get(name)
-            told = effect is not None and name not in self._ignored
-            without = effect.of_value(given.text) if effect is not None and told else None
+            has_effect = effect is not None and name not in self._ignored
+            without = effect.of_value(given.text) if effect is not None and has_effect else None
             if without is not None:
                 self.log.unmodelled(given.place, _shown(given), without)
             if name in self._read or without is not None:

@@ -95,15 +95,15 @@ def _of_family(model: dict[str, Any], named: str) -> tuple[int, str] | None:
     total = _total({**model, "vocab_size": min(sizes)}) if sizes else None
     if total is None or 2 * (max(sizes) - min(sizes)) * model["hidden_size"] > VOCABULARY_TOLERANCE * total:
         return None
-    told = [preset for preset in presets if _is_series(preset, named)] or presets
-    largest = max(told, key=lambda preset: preset.model.vocab_size)
+    series = [preset for preset in presets if _is_series(preset, named)] or presets
+    largest = max(series, key=lambda preset: preset.model.vocab_size)
     return largest.model.vocab_size, Message("importers.follows_from", what=largest.title)
 
 
 def _agreed(presets: list[Preset], named: str) -> tuple[int, str] | None:
     """The one vocabulary of the presets, of those of the series that the file names where it names one."""
-    told = [preset for preset in presets if _is_series(preset, named)]
-    titles = {preset.model.vocab_size: preset.title for preset in told or presets}
+    series = [preset for preset in presets if _is_series(preset, named)]
+    titles = {preset.model.vocab_size: preset.title for preset in series or presets}
     return titles.popitem() if len(titles) == 1 else None
 
 
@@ -127,8 +127,8 @@ def model_name(reader: FlagReader, model: dict[str, Any], otherwise: str) -> str
     if len(same) == 1:
         return same[0].model.name
     named = _names(reader, otherwise)
-    if told := [preset for preset in same if _is_named(preset, named)]:
-        return max(told, key=lambda preset: len(preset.title)).model.name
+    if named_presets := [preset for preset in same if _is_named(preset, named)]:
+        return max(named_presets, key=lambda preset: len(preset.title)).model.name
     written = _written_name(reader) or otherwise
     total = _total(model)
     claimed = [preset for preset in near if _family(preset) in named]

@@ -56,12 +56,12 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
         raise UnsupportedError(at_place(problem, (given.line, given.column)), path="/training/lora")
     sizes = {}
     for field, flag, default in (("rank", "--lora-r", DEFAULT_RANK), ("alpha", "--lora-alpha", DEFAULT_ALPHA)):
-        told = reader.number(flag, f"/training/lora/{field}")
-        if told is None:
+        number = reader.number(flag, f"/training/lora/{field}")
+        if number is None:
             reader.log.default(
                 f"/training/lora/{field}", default, Message("importers.default_of", framework="MindSpeed-LLM")
             )
-        sizes[field] = default if told is None else told
+        sizes[field] = default if number is None else number
     if not reader.switch("--lora-fusion", "/training/lora"):
         reader.log.default("/training/lora", "fused", Message("importers.predicted_as", what="--lora-fusion"))
     return training | {"lora": sizes | {"target_modules": list(targets)}}
@@ -81,9 +81,9 @@ def _read_pairs(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
         raise UnsupportedError(at_place(problem, (given.line, given.column)), path="/training/kind")
     reader.switch("--is-pairwise-dataset", "/training/kind")
     reader.text("--ref-model", "/training/dpo")
-    told = {
+    fields = {
         "beta": reader.decimal("--dpo-beta", "/training/dpo/beta"),
         "loss": reader.text("--dpo-loss-type", "/training/dpo/loss"),
     }
-    loss = {field: value for field, value in told.items() if value is not None}
+    loss = {field: value for field, value in fields.items() if value is not None}
     return {"dpo": loss} if loss else {}

@@ -189,8 +189,8 @@ def _per_stage(reader: KeyReader, path: str, chunks: list[list[int]]) -> list[in
         reader.fail(path, Message("importers.rows_expected", rows=len(chunks), columns=pp))
     bad = [value for row in rows for value in row if not (isinstance(value, int) and 0 <= value <= MAX_LAYERS)]
     if bad:
-        told = {"value": repr(bad[0])[:40], "least": 0, "most": MAX_LAYERS}
-        reader.fail(path, Message("importers.is_not_whole_number_from_to", **told))
+        limits = {"value": repr(bad[0])[:40], "least": 0, "most": MAX_LAYERS}
+        reader.fail(path, Message("importers.is_not_whole_number_from_to", **limits))
     total = [sum(int(row[stage]) for row in rows) for stage in range(pp)]
     return [min(count, most) for count, most in zip(total, stages, strict=True)]
 

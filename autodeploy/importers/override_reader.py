@@ -85,8 +85,8 @@ class OverrideReader:
         if text is None:
             return None
         if not text.removeprefix("-").isdigit() or len(text) > 13 or not least <= int(text) <= MAX_NUMBER:
-            told = {"value": repr(text[:40]), "least": least, "most": MAX_NUMBER}
-            self.fail(key, Message("importers.is_not_whole_number_from_to", **told))
+            limits = {"value": repr(text[:40]), "least": least, "most": MAX_NUMBER}
+            self.fail(key, Message("importers.is_not_whole_number_from_to", **limits))
         return int(text)
 
     def whole(self, key: str, field: str, default: int, least: int = 1) -> int:

@@ -82,12 +82,12 @@ def execute(
         _persist(database, claim, lambda queue: queue.end(claim, "cancelled", None, now=utc_now()), reporter)
         raise
     except Exception as error:
-        told = out_of_memory(error) if is_out_of_memory(error) else error
-        message = _failure(told)
+        as_memory_error = out_of_memory(error) if is_out_of_memory(error) else error
+        message = _failure(as_memory_error)
         _persist(database, claim, lambda queue: queue.end(claim, "failed", message, now=utc_now()), reporter)
-        if told is error:
+        if as_memory_error is error:
             raise
-        raise told from None
+        raise as_memory_error from None
     warning = fresh_overlay_warning(spec, utc_now())
     if warning is not None:
         plan_set = plan_set.model_copy(update={"warnings": (*plan_set.warnings, warning)})

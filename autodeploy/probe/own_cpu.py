@@ -71,8 +71,8 @@ def profile_document(cpu: CpuFacts, processes: int = 1) -> dict[str, Any]:
     memory = cpu.memory_bytes / processes / 2**30
 
     def assumed(value: float, unit: str, note: str = "") -> dict[str, Any]:
-        told = {"note": note} if note else {}
-        return {"value": float(f"{value:.4g}"), "unit": unit, "kind": "assumed", "source": "own", **told}
+        notes = {"note": note} if note else {}
+        return {"value": float(f"{value:.4g}"), "unit": unit, "kind": "assumed", "source": "own", **notes}
 
     def share(value: float, unit: str = "fraction") -> dict[str, Any]:
         return {**assumed(value, unit), "prior_sigma": 1.0}

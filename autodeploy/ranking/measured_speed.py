@@ -53,10 +53,10 @@ def measured_ratio(spec: Spec, profile: Profile, context: Context) -> Rescaled |
     work = work_of(spec, context.num_npus, context.global_batch)
     overlay = spec.cluster.overlay if isinstance(spec.cluster.overlay, dict) else None
     runs = None if overlay is None else _runs_of(overlay, work)
-    search, told = spec.search, spec.model.told.model_dump_json()
+    search, recipe = spec.search, spec.model.told.model_dump_json()
     key = (
         work,
-        told,
+        recipe,
         canonical_json(None if runs is None else [run.model_dump(mode="json") for run in runs]),
         profile.content_hash,
         search.target,

@@ -187,8 +187,8 @@ def _ruled_out(asked: Asked, answer: PlanSet) -> WhyNot:
     own = [reason.text for reason in reasons if reason.is_pin and reason.name not in asked.axes]
     facts: dict[str, Any] = dict(context.facts)
     facts.update((str(axis), value) for axis, value in asked.axes.items())
-    told = (where_known(rule.name, rule.text, facts) for rule in rules)
-    said = [*told, *own]
+    rule_texts = (where_known(rule.name, rule.text, facts) for rule in rules)
+    said = [*rule_texts, *own]
     texts = joined(said, "semicolon") if said else Message("ranking.no_strategy_of_this_cluster_is_like_that")
     return WhyNot(
         rule=rules[0].name if rules else "space",

@@ -121,8 +121,8 @@ def step_in_words(plan: Plan, lang: Language) -> str:
     """The step time, and what to expect where unproven gains and the risk not to fit make it another."""
     step = f"{seconds(plan.step_time_s)} s"
     expected = step if plan.expected_step_time_s is None else f"{seconds(plan.expected_step_time_s)} s"
-    told = [valued(lang, "step", step)] + [report_text(lang, "expected", step=expected)] * (expected != step)
-    return report_text(lang, "comma").join(told)
+    parts = [valued(lang, "step", step)] + [report_text(lang, "expected", step=expected)] * (expected != step)
+    return report_text(lang, "comma").join(parts)
 
 
 def measured_mfu(plan: Plan, lang: Language) -> str | None:

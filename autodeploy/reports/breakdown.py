@@ -50,12 +50,12 @@ def breakdown_line(plan: Plan, lang: Language) -> str:
 
 def losses(plan: Plan, lang: Language) -> list[str]:
     """The largest losses of a step with what MFU gains without each: `recompute 15.1 s (+5.8 MFU points)`."""
-    told = []
+    texts = []
     for loss in plan.headroom[:MOST_LOSSES]:
         name = report_text(lang, "below_peak") if loss.part == "compute_s" else part_name(lang, loss.part)
         gain = report_text(lang, "mfu_points", points=f"{loss.mfu_points:+.1f}")
-        told.append(bracketed(lang, f"{name} {seconds(loss.seconds)} s", gain))
-    return told
+        texts.append(bracketed(lang, f"{name} {seconds(loss.seconds)} s", gain))
+    return texts
 
 
 def headroom_line(plan: Plan, lang: Language) -> str | None:
@@ -63,5 +63,5 @@ def headroom_line(plan: Plan, lang: Language) -> str | None:
     if not plan.headroom:
         return None
     without = report_text(lang, "mfu_without", mfu=percent(plan.headroom[:MOST_LOSSES][-1].mfu_up_to_here))
-    told = report_text(lang, "comma").join(losses(plan, lang))
-    return titled(lang, report_text(lang, "headroom"), told + report_text(lang, "semicolon") + without)
+    losses_text = report_text(lang, "comma").join(losses(plan, lang))
+    return titled(lang, report_text(lang, "headroom"), losses_text + report_text(lang, "semicolon") + without)

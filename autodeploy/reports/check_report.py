@@ -114,8 +114,8 @@ def facts(report: CheckReport, lang: Language) -> list[str]:
     if plan is None:
         return []
     lines = [speed_line(plan, lang), interval_line(plan, lang), memory_line(plan, lang)]
-    told = (evidence_line, experts_line, rescaled_line, measured_mfu)
-    lines += [line for line in (of(plan, lang) for of in told) if line is not None]
+    line_makers = (evidence_line, experts_line, rescaled_line, measured_mfu)
+    lines += [line for line in (of(plan, lang) for of in line_makers) if line is not None]
     if report.best is None:
         lines.append(check_text(lang, "no_best"))
     else:
@@ -207,9 +207,9 @@ def _title(report: CheckReport, lang: Language) -> list[str]:
     """What was checked: model, cluster, workload and layout, or what the file is where there is no prediction."""
     if not report.spec:
         return [report.release or report.source]
-    told = list(header(Spec.model_validate(report.spec), report.plan, lang))
-    told += [degrees(report.plan.strategy)] if report.plan is not None else []
-    return [*told, *([report.release] if report.release else [])]
+    lines = list(header(Spec.model_validate(report.spec), report.plan, lang))
+    lines += [degrees(report.plan.strategy)] if report.plan is not None else []
+    return [*lines, *([report.release] if report.release else [])]
 
 
 def _verdict(passed: bool, lang: Language) -> str:
@@ -232,7 +232,7 @@ def _compared(name: str, compared: Compared, lang: Language) -> str:
 def _remedy(remedy: Remedy, lang: Language) -> str:
     names = " + ".join(remedy_name(lang, name) for name in remedy.names)
     changed = {"add_flags": remedy.add_flags, "drop_flags": remedy.drop_flags}
-    told = [command_text(lang, key, flags=" ".join(flags)) for key, flags in changed.items() if flags]
+    changes_text = [command_text(lang, key, flags=" ".join(flags)) for key, flags in changed.items() if flags]
     cost = check_text(
         lang,
         "fix",
@@ -241,7 +241,7 @@ def _remedy(remedy: Remedy, lang: Language) -> str:
         step=seconds(remedy.step_time_s),
         cost=f"{100 * remedy.slowdown:+z.1f} %",
     )
-    return report_text(lang, "semicolon").join([cost, *told])
+    return report_text(lang, "semicolon").join([cost, *changes_text])
 
 
 def _printable(text: str) -> str:

@@ -43,8 +43,8 @@ def evidence_line(plan: Plan, lang: Language) -> str | None:
         return text + _nearest(weakest, lang)
     text = titled(lang, report_text(lang, "unproven"), unproven_names(plan, lang))
     # One record stands for all: the one that was missed most, of those that have an error.
-    told = [each for each in missing if each.nearest_record is not None]
-    return text + (_nearest(max(told, key=lambda each: abs(each.error or 0.0)), lang) if told else "")
+    with_record = [each for each in missing if each.nearest_record is not None]
+    return text + (_nearest(max(with_record, key=lambda each: abs(each.error or 0.0)), lang) if with_record else "")
 
 
 def evidence_table(plan: Plan, lang: Language) -> Table:

@@ -20,8 +20,8 @@ def render_operators(report: OperatorReport, lang: Language = "en") -> str:
     blocks = [Block(lines=[head(report, lang)])]
     for layer in report.layers:
         beside = [report_text(lang, "op_beside", time=_micros(layer.beside_s))] if layer.beside_s else []
-        told = [*filter(None, [beyond_line(layer, lang)]), *beside]
-        blocks += [Block(lines=[""]), Block(layer_title(layer, lang), told, operator_table(layer, lang))]
+        lines = [*filter(None, [beyond_line(layer, lang)]), *beside]
+        blocks += [Block(lines=[""]), Block(layer_title(layer, lang), lines, operator_table(layer, lang))]
         blocks += [Block(table=exchange_table(layer, lang))] if layer.exchanges else []
     return in_columns(*blocks)
 

@@ -42,8 +42,8 @@ def render_plan(spec: Spec, plan: Plan, lang: Language = "en") -> str:
     """The report of an estimate as text: one strategy as given, no ranking."""
     title, work = header(spec, plan, lang)
     block = plan_block(plan, lang, name=report_text(lang, "plan").upper())
-    told = filter(None, [rescaled_line(plan, lang), in_language(plan.explanation, lang)])
-    return in_columns(Block(title, [work]), block._replace(lines=[*block.lines, *told]))
+    further = filter(None, [rescaled_line(plan, lang), in_language(plan.explanation, lang)])
+    return in_columns(Block(title, [work]), block._replace(lines=[*block.lines, *further]))
 
 
 def best_of(plan_set: PlanSet) -> Plan | None:

@@ -64,10 +64,10 @@ def fastest_line(plan_set: PlanSet, lang: Language) -> str | None:
     text = faster_by(fastest, plan_set.plans[0], lang)
     if not fastest.bets:
         return text
-    told = [bet_in_words(bet, lang) for bet in fastest.bets[:MOST_BETS]]
+    bets = [bet_in_words(bet, lang) for bet in fastest.bets[:MOST_BETS]]
     if len(fastest.bets) > MOST_BETS:
-        told.append(report_text(lang, "more_bets", count=len(fastest.bets) - MOST_BETS))
-    return text + report_text(lang, "bets_on", bets=report_text(lang, "semicolon").join(told))
+        bets.append(report_text(lang, "more_bets", count=len(fastest.bets) - MOST_BETS))
+    return text + report_text(lang, "bets_on", bets=report_text(lang, "semicolon").join(bets))
 
 
 def faster_by(fastest: Fastest, best: Plan, lang: Language) -> str:
@@ -148,9 +148,11 @@ def pareto_line(plan_set: PlanSet, lang: Language) -> str | None:
         return None
     same_cards = len({point.num_npus for point in points}) == 1
     shown = points if len(points) <= MOST_POINTS else (*points[: MOST_POINTS - 1], points[-1])
-    told = [_point(point, lang, same_cards=same_cards) for point in shown]
-    told += ["..."] if len(shown) < len(points) else []
-    return titled(lang, report_text(lang, "pareto", count=len(points)), report_text(lang, "semicolon").join(told))
+    points_shown = [_point(point, lang, same_cards=same_cards) for point in shown]
+    points_shown += ["..."] if len(shown) < len(points) else []
+    return titled(
+        lang, report_text(lang, "pareto", count=len(points)), report_text(lang, "semicolon").join(points_shown)
+    )
 
 
 def _point(point: ParetoPoint, lang: Language, *, same_cards: bool) -> str:

@@ -51,8 +51,8 @@ def trace_page(comparison: TraceComparison, lang: Language = "en") -> str:
         blocks.append(Block(said("peak_memory_gib"), table=table("", "predicted", "measured", rows=rows)))
     if comparison.classes:
         rows = [[said(f"kernel_{name}"), f"{MILLI * seconds:.4g}"] for name, seconds in comparison.classes]
-        told = [said("trace_of_profile", profile=comparison.profile)]
-        blocks.append(Block(said("operator"), told, table("kind", "ms/step", rows=rows)))
+        lines = [said("trace_of_profile", profile=comparison.profile)]
+        blocks.append(Block(said("operator"), lines, table("kind", "ms/step", rows=rows)))
         rows = [_operator(each, said(f"kernel_{each.operator_class}")) for each in comparison.operators]
         blocks.append(Block(table=table(*_OPERATORS, rows=rows)))
     if comparison.exchanges:

@@ -162,8 +162,8 @@ def _with_generation(box: ErrorBox, choices: Sequence[Choice]) -> ErrorBox:
         mode, degree = _numbers_of(each)
         of_mode = math.sqrt(sigma**2 - own**2)
         added[mode] = Uncertain(mode, f"{MEANING}, {_mode(each)} mode", (), of_mode, BASIS)
-        told = f"{MEANING}, {_mode(each)} mode at TP{each.layout.generation.tp}"
-        added[degree] = Uncertain(degree, told, (), own, OF_DEGREES)
+        meaning = f"{MEANING}, {_mode(each)} mode at TP{each.layout.generation.tp}"
+        added[degree] = Uncertain(degree, meaning, (), own, OF_DEGREES)
     count = len(box.numbers)
     covariance = np.diag([0.0] * count + [number.log_sigma**2 for number in added.values()])
     covariance[:count, :count] = box.covariance

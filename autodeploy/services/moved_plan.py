@@ -27,8 +27,8 @@ def moved_plan(plan_set: PlanSet, plan: Plan, cluster: ClusterView, planner: Pla
     after = planner.reestimate(spec, plan)
     slopes, factors = after.uncertainty.sensitivity, cluster.report.get("factors", {})
     parts = {name: slopes.get(name, 0.0) * math.log(factor) for name, factor in factors.items()}
-    told = (name for name in parts if abs(parts[name]) >= MIN_TOLD_LOG_CHANGE)
-    largest = sorted(told, key=lambda name: (-abs(parts[name]), name))
+    changed = (name for name in parts if abs(parts[name]) >= MIN_TOLD_LOG_CHANGE)
+    largest = sorted(changed, key=lambda name: (-abs(parts[name]), name))
     return MovedPlan(
         plan_id=plan.plan_id,
         old_step_time_s=plan.step_time_s,

@@ -98,9 +98,9 @@ def time_scale(runs: Sequence[StoredRun], profile: Profile) -> float:
     for run in runs:
         if run.step_s is None or run.group in squares:
             continue
-        told = run.plan.uncertainty
-        sigma = math.log(told.high_s / told.low_s) / (2.0 * Z80)
-        middle = 0.5 * math.log(told.high_s * told.low_s)
+        uncertainty = run.plan.uncertainty
+        sigma = math.log(uncertainty.high_s / uncertainty.low_s) / (2.0 * Z80)
+        middle = 0.5 * math.log(uncertainty.high_s * uncertainty.low_s)
         squares[run.group] = ((math.log(run.step_s) - middle) / sigma) ** 2 if sigma > 0.0 else 1.0
         freedom = min(freedom, _configurations(run, profile))
     if not squares:

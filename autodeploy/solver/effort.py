@@ -37,8 +37,8 @@ DEFAULT: Final = Effort(deterministic_time=1.0, rounds=16, moves=60, gap=0.0, mo
 def cores() -> int:
     """Cores that this process may use; the environment's AUTODEPLOY_CORES says fewer, where a quota can't be seen."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    told = os.environ.get("AUTODEPLOY_CORES", "")
-    return min(available, max(1, int(told))) if told.isdecimal() else available
+    limit = os.environ.get("AUTODEPLOY_CORES", "")
+    return min(available, max(1, int(limit))) if limit.isdecimal() else available
 
 
 SLOTS: Final = 10_000.0

@@ -50,5 +50,5 @@ def blanks(text: str) -> tuple[str, ...]:
 
 def with_numbers(text: str, numbers: Mapping[str, object]) -> str:
     """The sentence with what is known by name behind it, but for what is merely on or off."""
-    told = ", ".join(f"{name} {value}" for name, value in numbers.items() if not isinstance(value, bool))
-    return Message("common.text_and_numbers", text=text, numbers=told) if told else text
+    listed = ", ".join(f"{name} {value}" for name, value in numbers.items() if not isinstance(value, bool))
+    return Message("common.text_and_numbers", text=text, numbers=listed) if listed else text

@@ -194,7 +194,7 @@ class CandidateBounds:
         """
         tuples, work = _Tuples(self.outer, self.bounds_s, enough_s()), budget.paths
         narrowing = _Proof(PATIENCE * budget.paths)
-        proof, handed_all, told = PROOF_SHARE * work, False, False
+        proof, handed_all, reported = PROOF_SHARE * work, False, False
         while work > 0 and not self.cancelled():
             low = tuples.bound_s < enough_s() * (1.0 - BOUND_TOLERANCE)
             handing = not handed_all and work > proof and planning()
@@ -216,8 +216,8 @@ class CandidateBounds:
                 yield Look(rows, hopeful=True, soon=soon)
                 work -= self._end(tuples, begun)
                 continue
-            if handed_all and not told:
-                told = True
+            if handed_all and not reported:
+                reported = True
                 yield Look(rows, deep=True)
             if tuples.finished[number]:
                 solved = self._solved_exactly(rows, enough_s(), budget)
