@@ -61,8 +61,10 @@ def page(browser: Browser, options: Mapping[str, Any], *, fresh: bool) -> Iterat
     if found is None:
         found = browser.new_context(**options).new_page()
     else:
-        found.set_viewport_size(options["viewport"])
-        found.emulate_media(color_scheme=options["color_scheme"])
+        if found.viewport_size != options["viewport"]:
+            found.set_viewport_size(options["viewport"])
+        found.emulate_media(color_scheme=options["color_scheme"], media="screen")
+        found.mouse.move(0, 0)
     in_order = False
     try:
         yield found
@@ -76,13 +78,13 @@ def page(browser: Browser, options: Mapping[str, Any], *, fresh: bool) -> Iterat
 
 
 def _clear(page: Page) -> None:
-    """Leaves nothing of one visitor to the next but what the browser has fetched."""
+    """Leaves nothing of one visitor to the next but what the browser has fetched; medium and pointer wait until then,
+    when the page has gone.
+    """
     page.unroute_all()
     page.evaluate(NOTHING_KEPT)
     # Of the same site: for any other page, also an empty one, the browser takes another process, which knows nothing.
     page.evaluate("() => { if (location.protocol.startsWith('http')) location.replace('/static/icon.svg'); }")
-    page.emulate_media(media="screen")
-    page.mouse.move(0, 0)
     page.context.clear_cookies()
     for other in page.context.pages:
         if other is not page:
