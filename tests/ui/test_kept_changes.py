@@ -48,5 +48,7 @@ def test_what_does_not_fit_is_not_saved(chromium_browser: Browser, planned: Site
         page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")
         page.locator("#knob-usable_hbm_gib").fill("2")
         page.get_by_role("button", name="Save as a plan").click()
-        expect(page.locator("section[aria-labelledby='what-if'] [role=alert]")).to_contain_text("a plan that does not fit is not kept")
+        expect(page.locator("section[aria-labelledby='what-if'] [role=alert]")).to_contain_text(
+            "a plan that does not fit is not kept"
+        )
         visitor.faults = [fault for fault in visitor.faults if "422" not in fault]
