@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.calibration.release_defaults import unnamed_features
 from autodeploy.errors import SpecError
-from autodeploy.messages import Message, text_of
+from autodeploy.messages import Message
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:
@@ -85,9 +85,7 @@ def _doubts(imported: Imported, spec: Spec) -> tuple[tuple[str, ...], tuple[str,
     notes = imported.diagnostics
     if imported.kind in LAUNCH_FILES:
         return notes.doubts, tuple(text for text in notes.assumptions if text not in notes.contradictions)
-    mark = text_of("en", "common.place", place=text_of("en", "command.unmodelled"), message="")
-    unmodelled = tuple(text.removeprefix(mark) for text in spec.doubts if text.startswith(mark))
-    return unmodelled, tuple(text for text in spec.doubts if not text.startswith(mark))
+    return spec.unmodelled, spec.doubts
 
 
 def ranks_of(script: LaunchScript | None, profile: str, num_npus: int | None) -> int | None:

@@ -36,7 +36,7 @@ class Launch:
 
 def note_doubts(arguments: LaunchArguments, spec: Spec) -> None:
     """Says what the file that the spec was read from leaves in doubt."""
-    for doubt in spec.doubts:
+    for doubt in spec.to_check:
         arguments.note(Message("command.doubt", text=doubt))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from autodeploy.messages import Message
+from autodeploy.specs.doubts import changes_the_result
 
 _SHOWN_LENGTH = 80
 
@@ -61,10 +62,7 @@ class Diagnostics:
     @property
     def to_check(self) -> tuple[str, ...]:
         """Everything that whoever plans should check before a number is believed, the weightiest first."""
-        return (
-            *(Message("common.place", place=Message("command.unmodelled"), message=doubt) for doubt in self.doubts),
-            *self.assumptions,
-        )
+        return (*map(changes_the_result, self.doubts), *self.assumptions)
 
 
 @dataclass(slots=True)

@@ -75,15 +75,18 @@ class Imported:
     def _unknown(self) -> tuple[str, ...]:
         if not self.kept:
             return ()
-        names = [flag.name[:60] for flag in self.kept]
-        more = f" and {len(names) - SHOWN_UNKNOWN} more" if len(names) > SHOWN_UNKNOWN else ""
-        named = ", ".join(names[:SHOWN_UNKNOWN]) + more
+        names = [flag.name[:60] for flag in self.kept[:SHOWN_UNKNOWN]]
+        unnamed = len(self.kept) - len(names)
+        named = joined((*names, Message("common.more", count=unnamed)), "and") if unnamed else joined(names)
         return (Message("common.place", place=named, message=Message("importers.unknown_key")),)
 
     def with_doubts(self) -> Imported:
         """The same with its doubts in the document, so that they travel with the spec."""
-        doubts = (*self.diagnostics.to_check[: MAX_DOUBTS - 1], *self._unknown)
-        return replace(self, document={**self.document, "doubts": list(doubts)}) if doubts else self
+        said = {
+            "unmodelled": list(self.diagnostics.doubts[:MAX_DOUBTS]),
+            "doubts": [*self.diagnostics.assumptions[: MAX_DOUBTS - 1], *self._unknown],
+        }
+        return replace(self, document={**self.document, **{name: texts for name, texts in said.items() if texts}})
 
     def spec_document(
         self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None

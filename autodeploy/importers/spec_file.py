@@ -21,6 +21,7 @@ from hardware_profiles import ProfileError, apply_overrides, load_profile
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autodeploy.importers.diagnostics import Diagnostics
     from autodeploy.specs.model import ModelSpec
     from hardware_profiles import FieldProblem
 
@@ -56,26 +57,33 @@ def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Calla
         with every bad field at once: JSON pointer, message and hint.
     """
     errors: list[FieldError] = []
-    doubts: list[str] = []
+    diagnostics: list[Diagnostics] = []
     if isinstance(document, Mapping):
         _refuse_other_documents(document)
         document = with_read_amounts(_with_overlay(_with_profile_path(document, base_dir), base_dir))
         document = _with_load_file(document, base_dir)
         errors += _profile_errors(document)
     try:
-        spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir, doubts))
+        spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir, diagnostics))
     except SpecError as error:
         refused_paths = {e.path for e in error.errors}
         raise SpecError(errors=(*error.errors, *(e for e in errors if e.path not in refused_paths))) from error
     errors += refuse_impossible(spec) if not errors else []
     if errors:
         raise SpecError(errors=tuple(errors))
-    doubts += [slip.message for slip in slips(spec)]
+    unmodelled = [setting for notes in diagnostics for setting in notes.doubts]
+    doubts = [*(text for notes in diagnostics for text in notes.assumptions), *(slip.message for slip in slips(spec))]
     if doubt is not None:
-        for said in dict.fromkeys((*spec.doubts, *doubts)):
-            doubt(said)
-    further = [said for said in map(one_line, doubts) if said not in spec.doubts]
-    return spec.model_copy(update={"doubts": (*spec.doubts, *further)[:MAX_DOUBTS]}) if further else spec
+        of_model = [text for notes in diagnostics for text in notes.to_check]
+        for text in dict.fromkeys((*spec.to_check, *of_model, *doubts)):
+            doubt(text)
+    said = {"unmodelled": _with_further(spec.unmodelled, unmodelled), "doubts": _with_further(spec.doubts, doubts)}
+    return spec.model_copy(update=said)
+
+
+def _with_further(texts: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
+    """Both, each text once and as one line."""
+    return tuple(dict.fromkeys((*texts, *map(one_line, more))))[:MAX_DOUBTS]
 
 
 def _refuse_other_documents(document: Mapping[Any, Any]) -> None:
@@ -173,8 +181,8 @@ def _profile_message(error: ProfileError, problem: FieldProblem) -> str:
     return Message("common.place", place=problem.path, message=problem.message) if problem.path else str(error)
 
 
-def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubts: list[str]) -> ModelSpec:
-    """The model of {hf_config: path or mapping, name: optional}; what to check of it is added to the doubts."""
+def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, notes: list[Diagnostics]) -> ModelSpec:
+    """The model of {hf_config: path or mapping, name: optional}; what it says about the reading is added to `notes`."""
     unknown = [str(key) for key in value if key not in {"hf_config", "name"}]
     if unknown:
         errors = [
@@ -201,7 +209,7 @@ def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, doubts: list
         raise type(error)(
             errors=tuple(FieldError("/hf_config" + e.path, e.message, e.hint) for e in error.errors)
         ) from error
-    doubts += diagnostics.to_check
+    notes.append(diagnostics)
     return model
 
 

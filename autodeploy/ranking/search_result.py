@@ -146,7 +146,7 @@ def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: D
         if beside is None
         else choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None).off_everywhere,
         warnings=(
-            *spec.doubts,
+            *spec.to_check,
             *_batch_note(spec, context),
             *_mode_note(spec),
             *_strategy_note(spec),

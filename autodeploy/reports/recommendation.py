@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.messages import in_language
+from autodeploy.messages import in_language, text_of
 from autodeploy.reports.rows import looks_like, what_differs
 from autodeploy.reports.tables import Table
 from autodeploy.reports.texts import bracketed, reference_name, report_text, titled, valued
@@ -66,7 +66,7 @@ def fastest_line(plan_set: PlanSet, lang: Language) -> str | None:
         return text
     bets = [bet_in_words(bet, lang) for bet in fastest.bets[:MOST_BETS]]
     if len(fastest.bets) > MOST_BETS:
-        bets.append(report_text(lang, "more_bets", count=len(fastest.bets) - MOST_BETS))
+        bets.append(text_of(lang, "common.more", count=len(fastest.bets) - MOST_BETS))
     return text + report_text(lang, "bets_on", bets=report_text(lang, "semicolon").join(bets))
 
 

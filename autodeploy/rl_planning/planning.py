@@ -156,7 +156,7 @@ def plan_rl(
         pareto=pareto_set(ranked, plans),
         risk=ranking_of(advice) if ranked else None,
         fastest=_fastest(ranked, plans, advice),
-        warnings=(*spec.doubts, *search_notes(spec, result, gap)),
+        warnings=(*spec.to_check, *search_notes(spec, result, gap)),
         infeasible=None if plans else infeasible(spec, result, _no_update(spec, search)),
     )
 

@@ -111,7 +111,15 @@ def update_spec(spec: Spec, npus: int | None = None, *, launched: bool = True) -
     effort = "default" if spec.search.effort == "deep" else SEARCH["effort"]
     search = spec.search.model_copy(update={**SEARCH, **own, "effort": effort, "objective": "step_time"})
     cluster = spec.cluster.model_copy(update={"num_npus": npus, "blocks": None, "spare_npus": 0, "use": "exactly"})
-    changes = {"training": training, "search": search, "cluster": cluster, "strategy": None, "run": None, "doubts": ()}
+    changes = {
+        "training": training,
+        "search": search,
+        "cluster": cluster,
+        "strategy": None,
+        "run": None,
+        "unmodelled": (),
+        "doubts": (),
+    }
     return spec.model_copy(update=changes)
 
 

@@ -6,12 +6,15 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from autodeploy.messages import Message
+
 MAX_DOUBTS = 200
 
 
 def one_line(text: str) -> str:
     """Printable and without line breaks: it is written into comments of scripts."""
-    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+    line = "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+    return text if line == text else line  # a message stays one
 
 
 Doubt = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(one_line)]
@@ -23,3 +26,16 @@ Doubts = Annotated[
         exclude_if=lambda value: not value,
     ),
 ]
+Unmodelled = Annotated[
+    tuple[Doubt, ...],
+    Field(
+        max_length=MAX_DOUBTS,
+        description="settings of an imported file that change the result and are not modelled; told with every plan",
+        exclude_if=lambda value: not value,
+    ),
+]
+
+
+def changes_the_result(setting: str) -> str:
+    """What is said of a setting that changes the result and that no prediction knows."""
+    return Message("common.place", place=Message("command.unmodelled"), message=setting)

@@ -14,7 +14,7 @@ from autodeploy.errors import FieldError, SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
-from autodeploy.specs.doubts import Doubts
+from autodeploy.specs.doubts import Doubts, Unmodelled, changes_the_result
 from autodeploy.specs.dpo import unmodelled_with_reference
 from autodeploy.specs.lora import unmodelled_with_adapters
 from autodeploy.specs.model import ModelSpec
@@ -34,7 +34,8 @@ ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
 class Spec(Document):
     """What to plan: the model, the cluster, the training, the search and the run of weeks.
 
-    `doubts` are told with every plan: what the file that the spec was read from has and no field here says.
+    `unmodelled` and `doubts` are told with every plan: what the file that the spec was read from has and no field here
+    says.
     """
 
     model: ModelSpec
@@ -43,7 +44,13 @@ class Spec(Document):
     search: SearchSpec = SearchSpec()
     run: RunSpec | None = None
     strategy: Strategy | None = None
+    unmodelled: Unmodelled = ()
     doubts: Doubts = ()
+
+    @property
+    def to_check(self) -> tuple[str, ...]:
+        """What whoever plans should check before a number is believed, the weightiest first."""
+        return (*map(changes_the_result, self.unmodelled), *self.doubts)
 
     @model_validator(mode="before")
     @classmethod

@@ -34,7 +34,7 @@ Text = Annotated[str, WrapValidator(_kept)]
 
 
 def _read(document: Any, text: str) -> str:
-    """The message of a document, if it says that text in this release."""
+    """The message of a document, if this release has its key."""
     try:
         return read_keyed(document, text)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):

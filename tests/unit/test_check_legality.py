@@ -18,6 +18,7 @@ from autodeploy.checks.legality import known_rules
 from autodeploy.cli import main
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_document, import_file
+from autodeploy.messages import in_language
 from autodeploy.reports.check_report import MARK, render_check, render_check_junit, render_check_markdown
 from autodeploy.reports.wording import width
 from autodeploy.specs.check import CheckLimits, CheckReport
@@ -170,6 +171,18 @@ def test_what_changes_the_result_stands_above_the_verdict() -> None:
     assert markdown.startswith(MARK)
     assert markdown.index("\\-\\-optimizer" if "\\-\\-optimizer" in markdown else "--optimizer") < markdown.index("## ")
     assert "改变结果" in render_check(report, "zh")
+
+
+def test_what_changes_the_result_travels_with_an_imported_spec() -> None:
+    imported = import_document(changed("--optimizer sgd --reset-attention-mask --our-own 1"), "a.sh")
+    of_script = launch_of(imported, PROFILE)
+    of_spec = launch_of(import_document(json.dumps(imported.spec_document(PROFILE)), "spec.yaml"))
+    assert len(of_spec.unmodelled) == 2
+    assert of_spec.unmodelled == of_script.unmodelled
+    assert any("--our-own" in text for text in of_spec.assumptions)
+    warnings = of_spec.spec.to_check
+    assert ["changes the result" in text for text in warnings] == [True, True, *(False for _ in of_spec.assumptions)]
+    assert "会改变结果且未建模" in in_language(warnings[0], "zh")
 
 
 def test_a_fixed_router_is_predicted_as_balanced() -> None:

@@ -352,7 +352,7 @@ def test_beside_swapped_attention_the_count_is_of_recomputed_mlps(flags, recompu
 
 def test_a_block_of_swapped_layers_is_told():
     given = f"{SHAPE} {REST} --pipeline-model-parallel-size 2 --swap-attention --recompute-num-layers 1"
-    (doubt,) = import_document(script(flags=f"{given} --recompute-method block"), "a.sh").document["doubts"]
+    (doubt,) = import_document(script(flags=f"{given} --recompute-method block"), "a.sh").document["unmodelled"]
     assert "attention is predicted as swapped in every layer" in doubt
     assert "按每一层都换出注意力预测" in in_language(doubt, "zh")
 

@@ -83,8 +83,8 @@ def test_adapters_of_mindformers_are_refused() -> None:
 
 
 def test_fine_tuning_of_all_parameters_in_mindformers_is_told() -> None:
-    assert "doubts" not in mindformers("")
-    (doubt,) = mindformers("", "finetune")["doubts"]
+    assert "unmodelled" not in mindformers("")
+    (doubt,) = mindformers("", "finetune")["unmodelled"]
     assert "predicted as train" in doubt
 
 

@@ -61,7 +61,7 @@ def test_packed_documents_with_their_lengths_are_modelled() -> None:
     command = f"torchrun --nproc_per_node 8 posttrain_gpt.py {FLAGS} --reset-attention-mask --neat-pack"
     found = import_document(f"# autodeploy: lengths=512/0.75+1024/0.25\n{command}", "a.sh").document
     assert found["training"]["sequence_length_histogram"] == {"512": 0.75, "1024": 0.25}
-    assert not any("pack" in doubt for doubt in found.get("doubts", ()))
+    assert not any("pack" in doubt for doubt in found.get("unmodelled", ()))
     broken = import_document(f"# autodeploy: lengths=512/0.75+0/1\n{command}", "a.sh").document
     assert "sequence_length_histogram" not in broken["training"]
 
@@ -118,4 +118,4 @@ def test_adapters_of_experts_and_latents() -> None:
 
 def test_packed_documents_without_their_lengths_are_told() -> None:
     script = f"torchrun --nproc_per_node 8 posttrain_gpt.py {FLAGS} --reset-attention-mask --neat-pack"
-    assert any("--neat-pack" in doubt for doubt in import_document(script, "a.sh").document["doubts"])
+    assert any("--neat-pack" in doubt for doubt in import_document(script, "a.sh").document["unmodelled"])
