@@ -118,7 +118,7 @@ def _beside(plan_set: PlanSet) -> str:
 
 
 ROWS: Final = (
-    *("layout", "schedule and memory", "step, s", "80 % interval, s", "tokens/s a card", "MFU, %"),
+    *("layout", "schedule and memory", "step, s", "80 % interval, s", "tokens/s per card", "MFU, %"),
     *("highest measured MFU, %", "memory, GiB", "P(fits)", "expected step, s", "regret at the 80th percentile, %"),
     "not covered by any run",
 )
@@ -132,7 +132,7 @@ def _plan_cells(plan: Plan) -> dict[str, str]:
         "schedule and memory": choices(plan.strategy, "en"),
         "step, s": seconds(plan.step_time_s),
         "80 % interval, s": f"{seconds(plan.uncertainty.low_s)} to {seconds(plan.uncertainty.high_s)}",
-        "tokens/s a card": f"{plan.tokens_per_s_per_npu:,.0f}",
+        "tokens/s per card": f"{plan.tokens_per_s_per_npu:,.0f}",
         "MFU, %": percent(plan.mfu),
         "highest measured MFU, %": "" if best is None else f"{percent(best.highest)} ({best.record})",
         "memory, GiB": f"{plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f}",

@@ -69,17 +69,25 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 
 def write_text_report(text: str, output: Path | None) -> None:
-    """As `write_report`; on a terminal the line of the best plan is bold."""
+    """As `write_report`; on a terminal the line of the best plan is bold, or that there is none."""
     if output is not None or not sys.stdout.isatty() or "NO_COLOR" in os.environ:
         write_report(text, output)
         return
     from rich.console import Console
     from rich.text import Text
 
+    from autodeploy.cli.options import current_language
+    from autodeploy.reports.texts import report_text
+
+    lang = current_language()
+    headlines = (
+        report_text(lang, "best"),
+        report_text(lang, "infeasible"),
+        report_text(lang, "unfinished", status=""),
+    )
     console = Console(highlight=False, soft_wrap=True)
     for line in text.splitlines():
-        bold = line.startswith(("RECOMMENDED", "推荐", "NO PLAN", "无可行方案"))
-        console.print(Text(line, style="bold" if bold else ""))
+        console.print(Text(line, style="bold" if line.startswith(headlines) else ""))
 
 
 def talk(text: str) -> None:

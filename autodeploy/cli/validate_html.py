@@ -40,7 +40,7 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
     ----------
     records : those of the report's first rows, in their order; rows of unread lines follow.
     """
-    points = speed_points(report, records)
+    points = speed_points(report, records, lang)
     runs, served, steps = _rows_of(report, Row), _rows_of(report, ServedRow), _rows_of(report, RlRow)
     title = command_text(lang, "predicted_against_measured")
     parts = [
@@ -48,7 +48,7 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>",
         f"<p>{escape(command_text(lang, 'what_errors_are'))}</p>",
-        f'<div id="plot">{predicted_against_measured_svg(points, title)}</div>' if points else "",
+        f'<div id="plot">{predicted_against_measured_svg(points, title, lang=lang)}</div>' if points else "",
         _table(
             command_text(lang, "error"), *statistics_table(report.summary.model_dump(), lang), frozenset(range(1, 6))
         ),
@@ -56,19 +56,20 @@ def report_html(report: ValidationReport, records: Sequence[Record], lang: Langu
         _served_table(served, lang) if served else "",
         _steps_table(steps, lang) if steps else "",
         *_unmeasured_tables(report.unmeasured, lang),
-        _scripts(points) if points else "",
+        _scripts(points, lang) if points else "",
         "</body>\n</html>\n",
     ]
     return "\n".join(part for part in parts if part)
 
 
-def speed_points(report: ValidationReport, records: Sequence[Record]) -> list[Point]:
+def speed_points(report: ValidationReport, records: Sequence[Record], lang: Language = "en") -> list[Point]:
     """Measured and predicted tokens per second and card of every run that counts for time."""
     points = []
     for row, record in zip(_rows_of(report, Row), records, strict=False):
         if row.predicted is not None and row.error.time is not None and row.counts_for_time:
             predicted = row.predicted.tokens_per_s_per_npu
-            group = f"{record.cluster.profile}, {'experts' if record.model.is_moe else 'dense'}"
+            kind = "experts" if record.model.is_moe else "dense"
+            group = text_of(lang, f"page.accuracy.{kind}", device=record.cluster.profile)
             points.append(Point(f"{row.model} ({row.id})", group, predicted / (1.0 + row.error.time), predicted))
     return points
 
@@ -77,8 +78,8 @@ def _rows_of(report: ValidationReport, kind: type[Kind]) -> list[Kind]:
     return [row for row in report.rows if isinstance(row, kind)]
 
 
-def _scripts(points: Sequence[Point]) -> str:
-    figure = json.dumps(figure_json(predicted_against_measured(points)), allow_nan=False, sort_keys=True)
+def _scripts(points: Sequence[Point], lang: Language) -> str:
+    figure = json.dumps(figure_json(predicted_against_measured(points, lang)), allow_nan=False, sort_keys=True)
     figure = figure.replace("<", "\\u003c")
     return (
         f'<script type="application/json" id="figure">{figure}</script>\n'

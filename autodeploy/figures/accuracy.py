@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.figures.accuracy_svg import COLOURS, Point, groups_of
+from autodeploy.figures.accuracy_svg import COLOURS, Point, axis_titles, groups_of
 from autodeploy.figures.layout import point_trace, quiet_figure
 from autodeploy.figures.palette import REFERENCE
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.figures.layout import Figure, Trace
+    from autodeploy.messages import Language
 
 
-def predicted_against_measured(points: Sequence[Point]) -> Figure:
+def predicted_against_measured(points: Sequence[Point], lang: Language = "en") -> Figure:
     """A point a run, tokens per second and card on logarithmic axes, with the diagonal."""
     traces: list[Trace] = []
     if points:
@@ -34,10 +35,11 @@ def predicted_against_measured(points: Sequence[Point]) -> Figure:
                 hovertemplate="%{customdata[0]}<br>%{y:,.0f} for %{x:,.0f}: %{customdata[1]}<extra></extra>",
             )
         )
+    measured, predicted = axis_titles(lang)
     return quiet_figure(
         traces,
-        x_title="measured tokens/s a card",
-        y_title="predicted tokens/s a card",
+        x_title=measured,
+        y_title=predicted,
         height_px=520,
         xaxis={"type": "log"},
         yaxis={"type": "log"},

@@ -10,6 +10,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+from autodeploy.messages import text_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,10 +36,6 @@ class Theme:
 
 PAPER = Theme()
 PAGE = Theme("none", "currentColor", "currentColor", "#80869048")
-AXES: dict[Language, tuple[str, str]] = {
-    "en": ("measured tokens/s a card", "predicted tokens/s a card"),
-    "zh": ("实测 tokens/s/卡", "预测 tokens/s/卡"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +55,14 @@ def shipped_points(file: str = SPEED_FILE) -> tuple[Point, ...]:
     """
     text = files("autodeploy.calibration").joinpath(file).read_text(encoding="utf-8")
     return tuple(Point(**point) for point in json.loads(text))
+
+
+def axis_titles(lang: Language) -> tuple[str, str]:
+    """Of the measured and the predicted speed."""
+    quantity = text_of(lang, "label.tokens_per_s_per_npu")
+    return text_of(lang, "figure.measured_of", quantity=quantity), text_of(
+        lang, "figure.predicted_of", quantity=quantity
+    )
 
 
 def groups_of(points: Sequence[Point]) -> dict[str, list[Point]]:
@@ -82,15 +88,17 @@ def predicted_against_measured_svg(
     values = [v for p in points for v in (p.measured, p.predicted)]
     low, high = math.log10(min(values)) - 0.05, math.log10(max(values)) + 0.05
     groups = groups_of(points)
-    counts = "; ".join(f"{name}: {len(members)} runs" for name, members in groups.items())
+    counts = text_of(lang, "list.semicolon").join(f"{name} ({len(members)})" for name, members in groups.items())
+    measured, predicted = axis_titles(lang)
+    described = text_of(lang, "figure.logarithmic", vertical=predicted, horizontal=measured, groups=counts)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         'role="img" font-family="sans-serif" font-size="12">',
         f"<title>{escape(title)}</title>",
-        f"<desc>Predicted over measured tokens per second and card, logarithmic. {escape(counts)}.</desc>",
+        f"<desc>{escape(described)}</desc>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{theme.ground}"/>',
         f'<text x="{LEFT}" y="22" font-weight="bold" fill="{theme.ink}">{escape(title)}</text>',
-        *_axes(low, high, AXES[lang], theme),
+        *_axes(low, high, (measured, predicted), theme),
         *_diagonals(low, high),
     ]
     for number, (name, members) in enumerate(groups.items()):

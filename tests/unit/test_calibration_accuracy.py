@@ -184,6 +184,10 @@ def test_the_html_report_stands_alone() -> None:
     assert all(record.id in before for record in records)
     assert not any(f'{name}="http' in before for name in ("src", "href"))
     assert math.isfinite(report.summary.time.mape if report.summary.time else math.nan)
+    chinese = report_html(report, records, "zh")
+    for said in ("实测 tokens/s/卡", "预测 tokens/s/卡与实测", "稠密"):
+        assert said in chinese.partition("<script")[0]
+    assert '"text": "\\u5b9e\\u6d4b tokens/s/\\u5361"' in chinese
 
 
 def test_the_html_report_of_memory_alone_has_no_plot() -> None:

@@ -15,14 +15,16 @@ from autodeploy.cli import main
 from autodeploy.cli.ablate import ablation_text, published_text
 from autodeploy.cli.import_file import diagnostics_text
 from autodeploy.cli.improve import improve_text
+from autodeploy.cli.output import write_text_report
 from autodeploy.cli.progress import progress_text
 from autodeploy.cli.recommend import recommendation_text
 from autodeploy.cli.runs import outcome_text
 from autodeploy.importers.import_document import import_file
-from autodeploy.messages import in_language
+from autodeploy.messages import LANGUAGES, Language, in_language
 from autodeploy.messages.message import Message
 from autodeploy.planner import Progress
-from autodeploy.reports.texts import change_name
+from autodeploy.reports.plan_report import render_plan_set
+from autodeploy.reports.texts import change_name, report_text
 from autodeploy.reports.wording import width
 from autodeploy.specs.ablation import AblationReport, AblationRow
 from autodeploy.specs.what_if import CardCount, Recommendation
@@ -167,6 +169,20 @@ def test_reports_of_the_other_commands_are_in_chinese() -> None:
         assert said in text
         assert words_of(text) == []
         assert max(map(width, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_terminal_shows_the_line_of_the_best_plan_in_bold(
+    lang: Language, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("autodeploy.cli.options.current_language", lambda: lang)
+    write_text_report(render_plan_set(factories.plan_set(), lang), None)
+    bold = [line for line in capsys.readouterr().out.splitlines() if "\x1b[1m" in line]
+    assert len(bold) == 1
+    assert report_text(lang, "best") in bold[0]
 
 
 def test_a_run_and_progress_are_told_in_chinese() -> None:
