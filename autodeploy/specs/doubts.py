@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
@@ -18,21 +18,16 @@ def one_line(text: str) -> str:
 
 
 Doubt = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(one_line)]
-Doubts = Annotated[
-    tuple[Doubt, ...],
-    Field(
-        max_length=MAX_DOUBTS,
-        description="points to check after an import; repeated with every plan",
-        exclude_if=lambda value: not value,
-    ),
-]
+
+
+def _told(description: str) -> Any:
+    return Field(max_length=MAX_DOUBTS, description=description, exclude_if=lambda value: not value)
+
+
+Doubts = Annotated[tuple[Doubt, ...], _told("points to check after an import; told with every plan")]
 Unmodelled = Annotated[
     tuple[Doubt, ...],
-    Field(
-        max_length=MAX_DOUBTS,
-        description="settings of an imported file that change the result and are not modelled; told with every plan",
-        exclude_if=lambda value: not value,
-    ),
+    _told("settings of an imported file that change the result and are not modelled; told with every plan"),
 ]
 
 
