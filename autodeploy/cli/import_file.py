@@ -34,7 +34,7 @@ Settings = Annotated[
 def import_file(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="config.json, MindSpeed-LLM or Megatron-LM .sh, MindFormers YAML, spec"),
+        typer.Argument(metavar="FILE", help="config.json, launch script, YAML or TOML of a framework, or spec"),
     ],
     show: Annotated[
         bool,
