@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from tests.support import chromium
 
@@ -70,22 +71,30 @@ def page(browser: Browser, options: Mapping[str, Any], *, fresh: bool) -> Iterat
         yield found
         in_order = not fresh and name not in _open.pages
     finally:
-        if in_order:
-            _clear(found)
+        if in_order and _clear(found):
             _open.pages[name] = found
         else:
             found.context.close()
 
 
-def _clear(page: Page) -> None:
+def _clear(page: Page) -> bool:
     """Leaves nothing of one visitor to the next but what the browser has fetched; medium and pointer wait until then,
-    when the page has gone.
+    when the page has gone. False where its site has gone too.
     """
+    from playwright.sync_api import Error
+
     page.unroute_all()
     page.evaluate(NOTHING_KEPT)
-    # Of the same site: for any other page, also an empty one, the browser takes another process, which knows nothing.
-    page.evaluate("() => { if (location.protocol.startsWith('http')) location.replace('/static/icon.svg'); }")
+    site = urlsplit(page.url)
+    if site.scheme in {"http", "https"}:
+        # Of the same site: for any other page, also an empty one, the browser takes another process, which knows
+        # nothing. Awaited, since a navigation on its way would interrupt that of the next visitor.
+        try:
+            page.goto(f"{site.scheme}://{site.netloc}/static/icon.svg", wait_until="commit")
+        except Error:
+            return False
     page.context.clear_cookies()
     for other in page.context.pages:
         if other is not page:
             other.close()
+    return True
