@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from runtime_lock import part_of, runtime_names
+from runtime_lock import locked_blocks, part_of, runtime_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def count_packages(lock: str) -> int:
 
 def halves(lock: str) -> tuple[str, str]:
     """A lock as two, whose packages come to about the same size."""
-    blocks = re.split(r"\n(?=[A-Za-z0-9])", lock.strip())
+    blocks = [block for block, _ in locked_blocks(lock).values()]
     return "\n".join(blocks[::2]), "\n".join(blocks[1::2])
 
 

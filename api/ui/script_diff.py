@@ -61,10 +61,9 @@ def difference(before: str, after: str) -> list[DiffLine]:
         [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
         for text in (before, after)
     )
-    marked = list(difflib.unified_diff(ours, theirs, n=CONTEXT_LINES, lineterm=""))[
-        2:
-    ]  # without the names of the files
-    lines = [DiffLine(_KINDS.get(line[:1], "same"), line[1:]) for line in marked]
+    marked = [*difflib.unified_diff(ours, theirs, n=CONTEXT_LINES, lineterm="")]
+    of_lines = marked[2:]  # without the names of the files
+    lines = [DiffLine(_KINDS.get(line[:1], "same"), line[1:]) for line in of_lines]
     return [DiffLine("skipped", "") if line.kind == "skipped" else line for line in lines]
 
 

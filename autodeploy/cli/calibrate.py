@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autodeploy.cli.options import Lang, LanguageOption
+from autodeploy.cli.options import BenchmarkOp, BenchmarkRanks, Lang, LanguageOption
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -50,12 +50,8 @@ def calibrate(
             "--page", metavar="PAGE.md", help="also write a page on where the profiled run differs from the plan"
         ),
     ] = None,
-    op: Annotated[
-        str | None, typer.Option("--op", help="operation of a collective benchmark, if its output does not state it")
-    ] = None,
-    ranks: Annotated[
-        int | None, typer.Option("--ranks", min=2, help="number of ranks of the benchmark, likewise")
-    ] = None,
+    op: BenchmarkOp = None,
+    ranks: BenchmarkRanks = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Fit a few physical efficiencies to measurements; the overlay has their values and the goodness of fit."""

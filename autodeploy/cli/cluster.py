@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.options import Lang, LanguageOption, Output
+from autodeploy.cli.options import BenchmarkOp, BenchmarkRanks, Lang, LanguageOption, Output
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -36,12 +36,8 @@ def import_files(
         ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="name of the cluster in the spec")] = None,
-    op: Annotated[
-        str | None, typer.Option("--op", help="operation of a collective benchmark, if its output does not state it")
-    ] = None,
-    ranks: Annotated[
-        int | None, typer.Option("--ranks", min=2, help="number of ranks of the benchmark, likewise")
-    ] = None,
+    op: BenchmarkOp = None,
+    ranks: BenchmarkRanks = None,
     leaf_nodes: Annotated[
         int | None, typer.Option("--leaf-nodes", min=1, max=25_000, help="nodes per leaf switch")
     ] = None,

@@ -66,6 +66,12 @@ Lang = Annotated[
     LanguageOption,
     typer.Option("--lang", help="language of reports and messages", envvar="AUTODEPLOY_LANG", callback=_remember),
 ]
+BenchmarkOp = Annotated[
+    str | None, typer.Option("--op", help="operation of a collective benchmark, if its output does not state it")
+]
+BenchmarkRanks = Annotated[
+    int | None, typer.Option("--ranks", min=2, help="number of ranks of the benchmark, likewise")
+]
 Server = Annotated[
     str | None, typer.Option("--server", metavar="URL", help="use the service at this URL", envvar="AUTODEPLOY_SERVER")
 ]
