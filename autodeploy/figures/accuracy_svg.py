@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from autodeploy.messages import text_of
+from autodeploy.messages import label, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,10 +59,8 @@ def shipped_points(file: str = SPEED_FILE) -> tuple[Point, ...]:
 
 def axis_titles(lang: Language) -> tuple[str, str]:
     """Of the measured and the predicted speed."""
-    quantity = text_of(lang, "label.tokens_per_s_per_npu")
-    return text_of(lang, "figure.measured_of", quantity=quantity), text_of(
-        lang, "figure.predicted_of", quantity=quantity
-    )
+    speed = label(lang, "tokens_per_s_per_npu")
+    return text_of(lang, "figure.measured_of", quantity=speed), text_of(lang, "figure.predicted_of", quantity=speed)
 
 
 def groups_of(points: Sequence[Point]) -> dict[str, list[Point]]:
