@@ -74,6 +74,7 @@ def test_cards_batch_and_lengths_are_asked_for_too_and_kept_in_the_address(
             with page.expect_response("**/v1/estimates") as answered:
                 page.get_by_label(label, exact=True).press("Tab")
             assert answered.value.ok
+        page.wait_for_selector("#what-if-answer[data-answered='2']")  # an answer is shown after it has come
         step = page.locator("[data-key='step_time_s']")
         expect(step).to_have_text(re.compile(r"^\d+\.\d+$"))
         expect(page.locator("[data-key='interval']")).to_have_text(re.compile(r"^[\d.]+ – [\d.]+$"))
