@@ -26,7 +26,7 @@ TYPED := autodeploy api cost_models hardware_profiles docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install plan serve test coverage bench soak stability wheelhouse calibrate accuracy generation rl backtest scoreboard flags docs check format lock clean
+.PHONY: help install plan serve test coverage bench soak stability freeze wheelhouse calibrate accuracy generation rl backtest scoreboard flags docs check format lock clean
 .PHONY: check_format check_lint check_types check_imports check_spelling check_sizes
 
 help: ## Say what can be made
@@ -87,6 +87,9 @@ soak: $(STAMP) $(TORCH_PYTHON) ## Run many faults, much load, bad input, a large
 
 stability: $(STAMP) ## Search twelve specs again wherever their uncertain numbers may be, about an hour; docs/stability.md
 	@$(BIN)/python -m docs.stability
+
+freeze: $(STAMP) ## Search forty specs without a time limit and hold the PlanSets to their digests; an hour
+	@$(BIN)/python -m tests.freeze
 
 wheelhouse: $(STAMP) ## Gather wheels for an install without a network; MACHINE=aarch64 for another machine
 	@$(BIN)/python .ci/wheelhouse.py wheelhouse $(if $(MACHINE),--machine $(MACHINE))

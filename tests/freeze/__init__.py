@@ -1,0 +1,1 @@
+"""Digests of what the product answers: a change that should move nothing is held to them."""
