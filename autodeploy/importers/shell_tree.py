@@ -22,13 +22,16 @@ class Text:
 class Parameter:
     """`$NAME`, `${NAME}`, `${NAME[@]}` or `${NAME:-operand}` with one of the operators `:- - := = :? ? :+ +`.
 
-    The operator `#` is `${#NAME[@]}`, the number of elements; one of them, `${NAME[0]}`, has the name `NAME[0]`.
+    Parameters
+    ----------
+    every : `@` or `*` where all elements are meant. One of them, `${NAME[0]}`, has the name `NAME[0]`.
+    operator : `:` is a slice, `${NAME:offset:length}`; `#` is `${#NAME}` or `${#NAME[@]}`.
     """
 
     name: str
     offset: int
     quoted: bool
-    all_elements: bool = False
+    every: str = ""
     operator: str = ""
     operand: tuple[Part, ...] = ()
 
