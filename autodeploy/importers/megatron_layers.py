@@ -23,8 +23,8 @@ Chunks = list[int]
 
 def counted_ends(reader: FlagReader) -> tuple[bool, bool]:
     """Whether the embedding and the loss count as a layer where layers are spread over the chunks."""
-    embedding, loss = (f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss"))
-    return reader.switch(embedding, FIELD), reader.switch(loss, FIELD)
+    embedding = reader.switch("--account-for-embedding-in-pipeline-split", FIELD)
+    return embedding, reader.switch("--account-for-loss-in-pipeline-split", FIELD)
 
 
 def read_chunks(

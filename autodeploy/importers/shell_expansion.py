@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.shell_words import WordReader
 
 MAX_EXPANDED = 1_000_000
+_INDEX = re.compile("-?[0-9]{1,6}|")
 _KEYED = re.compile(r"\[(\w{1,60})\]=")
 
 
@@ -75,9 +76,11 @@ class Variables:
         if name in self.scalars:
             return self.scalars[name]
         array, _, index = name.removesuffix("]").partition("[")
-        elements, place = self._elements(array) or (), index.removeprefix("-") or "0"
-        place_is_there = place.isdigit() and len(place) < 7 and int(place) < len(elements) + (index[:1] == "-")
-        return elements[int(index or 0)] if place_is_there else None
+        elements = self._elements(array) or ()
+        if not _INDEX.fullmatch(index):
+            return None
+        place = int(index or 0) + (len(elements) if index.startswith("-") else 0)
+        return elements[place] if 0 <= place < len(elements) else None
 
     def _elements(self, name: str) -> tuple[Value, ...] | None:
         """Elements of an array, or the one value; none of what is unset; None where the script doesn't say."""
@@ -129,26 +132,23 @@ class Variables:
             run = Run("", part.offset, part.source[:60])
         if not part.quoted:
             builder.split(Value((run,)))
-        elif run.text or run.unknown:
-            builder.add([run])
         else:
-            builder.begin()
+            builder.add([run]) if run.text or run.unknown else builder.begin()
 
     def _parameter(self, part: Parameter, builder: WordBuilder) -> None:
         values, kind = self._values(part), part.operator[-1:]
         null = not values or (len(part.operator) > 1 and not joined(values).text)
         if kind in {"-", "+"} and null == (kind == "-"):
-            with builder.kept(part.quoted):
-                for each in part.operand:
-                    self._expand(each, builder)
+            kept, builder.kept = builder.kept, builder.kept or part.quoted
+            for each in part.operand:
+                self._expand(each, builder)
+            builder.kept = kept
             return
         if kind == "+":
             values = [Value()] if values else []
         elif kind == "=" and null:
             values = self._expanded(part.operand, WordBuilder(splits=False))
             self.assign(part.name, values[0], appends=False)
-            if part.quoted:
-                builder.begin()
         elif values is None:
             values = [Value((Run("", part.offset, f"${part.name}"),))]
         elif kind == ":":

@@ -22,10 +22,8 @@ class Text:
 class Parameter:
     """`$NAME`, `${NAME}`, `${NAME[@]}` or `${NAME:-operand}` with one of the operators `:- - := = :? ? :+ +`.
 
-    Parameters
-    ----------
-    every : `@` or `*` where all elements are meant. One of them, `${NAME[0]}`, has the name `NAME[0]`.
-    operator : `:` is a slice, `${NAME:offset:length}`; `#` is `${#NAME}` or `${#NAME[@]}`.
+    The operator `:` is a slice, `#` the length of `${#NAME}` or `${#NAME[@]}`. `every` is `@` or `*` where all elements
+    are meant; one of them, `${NAME[0]}`, has the name `NAME[0]`.
     """
 
     name: str

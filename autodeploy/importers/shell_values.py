@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 _BLANKS = re.compile(r"[ \t\r\n]+|[^ \t\r\n]+")  # a carriage return ends the lines of some scripts
 
@@ -69,14 +68,8 @@ class WordBuilder:
         self.words: list[Value] = []
         self._splits = splits
         self._runs: list[Run] = []
-        self._started = self._only_quotes = self._kept = False
-
-    @contextmanager
-    def kept(self, quoted: bool) -> Iterator[None]:
-        """A default inside quotes: no element at all leaves them."""
-        before, self._kept = self._kept, self._kept or quoted
-        yield
-        self._kept = before
+        self._started = self._only_quotes = False
+        self.kept = False  # inside quotes that stay, whatever becomes of their elements
 
     def add(self, runs: Iterable[Run]) -> None:
         """Characters that stay in the word."""
@@ -85,12 +78,12 @@ class WordBuilder:
 
     def begin(self, *, element: bool = False) -> None:
         """Makes a word of what follows, even of nothing, as quotes and elements in quotes do."""
-        in_quotes = not self._started or (self._kept and self._only_quotes)
+        in_quotes = not self._started or (self.kept and self._only_quotes)
         self._started, self._only_quotes = True, in_quotes and not element
 
     def vanish(self) -> None:
         """Forgets the quotes around no element at all, unless something else began the word."""
-        self._started = self._started and (self._kept or not self._only_quotes or bool(self._runs))
+        self._started = self._started and (self.kept or not self._only_quotes or bool(self._runs))
 
     def split(self, value: Value) -> None:
         """Characters that blanks cut into words."""
