@@ -13,6 +13,7 @@ from autodeploy.importers.megatron_layers import expanded_layout, layers_of_entr
 from autodeploy.messages import Message
 from autodeploy.specs.check import BrokenRule
 from autodeploy.stack.expression import evaluate, names
+from autodeploy.stack.padding import first_of_set
 from autodeploy.stack.record_texts import blanks, record_text, with_numbers
 from autodeploy.strategies.rules import load_rules
 from hardware_profiles.shipped_yaml import load_shipped_yaml
@@ -178,7 +179,7 @@ class FlagValues(Mapping[str, Any]):
         if value.count:
             return len(text.split(","))
         if value.first:
-            text = _first_of_set(text)
+            return first_of_set(int(number) if number.strip().isdigit() else 0 for number in text.split(","))
         try:
             return int(text)
         except ValueError:
@@ -214,14 +215,6 @@ def _of_layout(name: str, text: str, wanted: str) -> int:
         raise NotKnown(name)
     layers = layers_of_entries(plain)
     return {"entries": len(layers), "least": min(layers), "layers": sum(layers)}[wanted]
-
-
-def _first_of_set(text: str) -> str:
-    """The number that the validator looks at: the first that its set of them yields, whatever it is."""
-    flags = set()
-    for number in text.split(","):
-        flags.add(int(number) if number.strip().isdigit() else 0)
-    return str(next(iter(flags)))
 
 
 def broken_flag_rules(

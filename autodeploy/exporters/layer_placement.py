@@ -110,16 +110,6 @@ def dualpipev_order(placed: Placement) -> list[int]:
     return [*down, *reversed(up)]
 
 
-def noop_padding(chunks: Sequence[int], least: int = 0) -> tuple[int, list[int]]:
-    """Layers with padding, and the indices of those that do nothing, so that all chunks are as long as the longest.
-
-    least : layers of a chunk, where the longest has fewer.
-    """
-    longest = max(*chunks, least)
-    noops = [chunk * longest + place for chunk, layers in enumerate(chunks) for place in range(layers, longest)]
-    return longest * len(chunks), noops
-
-
 def padded_layer(layers: int, noops: Sequence[int]) -> int:
     """Layers with padding up to the end of the first `layers` that do something."""
     total = layers

@@ -13,12 +13,12 @@ from autodeploy.exporters.layer_placement import (
     dualpipev_order,
     layout_string,
     moves_dense_layers,
-    noop_padding,
     padded_layer,
 )
 from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.stack.expression import evaluate
+from autodeploy.stack.padding import noop_padding, pairs_take_padding
 from autodeploy.stack.schedules import frameworks_with, schedule, variant_of
 
 if TYPE_CHECKING:
@@ -201,17 +201,16 @@ def _takes_a_list(arguments: LaunchArguments, spec: Spec) -> bool:
 def _has_to_be_padded(arguments: LaunchArguments, spec: Spec, strategy: Strategy, placed: Placement) -> bool:
     """Whether MindSpeed refuses the layout string or misreads it, and takes the same placement as padding.
 
-    --moe-fb-overlap refuses a layout with an empty chunk, and padding anywhere but in the last chunk (MindSpeed
-    fb_overlap.py). --first-k-dense-replace is below the layers of a stage, padding counted (transformer_block.py).
+    --moe-fb-overlap refuses a layout with an empty chunk (MindSpeed fb_overlap.py). --first-k-dense-replace is below
+    the layers of a stage, padding counted (transformer_block.py).
     """
     if not arguments.knows("--pipeline-model-parallel-layout"):
         return True
-    *others, last = placed.in_order
     misread = _dense_fill_a_stage(arguments, spec, strategy)
     misread = misread or moves_dense_layers(placed, _counted_dense(arguments, spec))
     misread = misread or _divides_by_a_chunk(arguments, strategy, placed)
     if schedule(strategy.schedule).pairs:
-        return len(set(others)) == 1 and last < others[0] and (last == 0 or misread)
+        return pairs_take_padding(placed.in_order) and (min(placed.in_order) == 0 or misread)
     return misread
 
 

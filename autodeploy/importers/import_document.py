@@ -84,12 +84,13 @@ def import_document(
     if is_script(text, suffix):
         return import_launch_script(text, variables, name, _stem(filename)).with_doubts()
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
-    if not isinstance(document, Mapping):
+    imported = _of_mapping(document, text, filename, name, base_dir) if isinstance(document, Mapping) else None
+    if imported is None:
         raise SpecError(
             Message("importers.not_importable"),
             hint=Message("importers.spec_config_json_launch_script_sh_or_mindformers"),
         )
-    return _of_mapping(document, text, filename, name, base_dir)
+    return imported
 
 
 def _stem(filename: str | None) -> str:
@@ -106,7 +107,8 @@ def is_script(text: str, suffix: str) -> bool:
 
 def _of_mapping(
     document: Mapping[str, Any], text: str, filename: str | None, name: str | None, base_dir: Path | None
-) -> Imported:
+) -> Imported | None:
+    """What a mapping is, by its keys; None where nothing tells it."""
     if "search" in document and "plans" in document:
         return _of_plan_set(document)
     if _is_of_framework(document) and _BOOLEAN_WORD.search(text):
@@ -122,7 +124,11 @@ def _of_mapping(
         model, diagnostics = read_hf_config(document, name)
         document_of_model = {"model": model.model_dump(mode="json", exclude_unset=True)}
         return Imported("hf-config", document_of_model, diagnostics).with_doubts()
-    return Imported("spec", document, _all_taken(document), base_dir=base_dir)
+    from autodeploy.specs.spec import Spec
+
+    own = document.keys() & Spec.model_fields.keys()  # the others are slips, where they are fewer
+    is_spec = len(own) > len(document.keys() - own)
+    return Imported("spec", document, _all_taken(document), base_dir=base_dir) if is_spec else None
 
 
 def _is_of_framework(document: Mapping[str, Any]) -> bool:

@@ -17,8 +17,8 @@ from autodeploy.messages import Message
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# A variable that holds flags, by the names that scripts give them; unset it is no flag's value, and empty.
-BUNDLE = re.compile(r"\$\{?(\w*(?:ARGS|OPTS|OPTIONS|FLAGS))(?:\[[@*]\])?\}?", re.IGNORECASE)
+# A variable of flags, by the names that scripts give them, or all arguments; unset it is no flag's value, and empty.
+BUNDLE = re.compile(r"\$\{?([@*]|\w*(?:ARGS|OPTS|OPTIONS|FLAGS))(?:\[[@*]\])?\}?", re.IGNORECASE)
 FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 LAUNCHER_OPTIONS = {
     "--nproc_per_node": "ranks_per_node",

@@ -21,13 +21,22 @@ Chunks = list[int]
 """Layers of the chunks in the order a token meets them."""
 
 
-def read_chunks(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int) -> tuple[int, Chunks | None]:
+def counted_ends(reader: FlagReader) -> tuple[bool, bool]:
+    """Whether the embedding and the loss count as a layer where layers are spread over the chunks."""
+    embedding = reader.switch("--account-for-embedding-in-pipeline-split", FIELD)
+    return embedding, reader.switch("--account-for-loss-in-pipeline-split", FIELD)
+
+
+def read_chunks(
+    reader: FlagReader, pp: int, layers: int, chunks_per_stage: int, ends: tuple[bool, bool]
+) -> tuple[int, Chunks | None]:
     """Layers of the model without padding, and of each chunk; None where they are spread evenly.
 
     Parameters
     ----------
     layers : what `--num-layers` says, padding counted.
     chunks_per_stage : virtual stages; 2 for DualPipeV, whose chunks go down the stages and back up.
+    ends : whether the embedding and the loss count as layers. Source: transformer_layer.py, as in `_ends`.
     """
     noops = _noop_layers(reader, layers)
     real = layers - len(noops)
@@ -37,20 +46,20 @@ def read_chunks(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int)
         return real, _numbers(reader, "--num-layer-list", given)
     if (text := reader.text("--pipeline-num-transformer-layers", FIELD)) is not None:
         return real, _rows(reader, text, pp)
-    if (ends := _ends(reader, pp, layers, chunks_per_stage)) is not None:
-        return real, ends
-    count = pp * chunks_per_stage
-    if (counted := _counted_ends(reader, layers, count)) is not None:
-        return real, counted
-    if layers % count:
+    if (uneven := _ends(reader, pp, layers, chunks_per_stage)) is not None:
+        return real, uneven
+    count, whole, before = pp * chunks_per_stage, layers + sum(ends), int(ends[0])
+    if whole % count:
         flag = "--num-layers"
         reader.log.contradict(
-            reader.script.flags[flag].place, FIELD, layers, Message("common.does_not_divide", part=count, whole=layers)
+            reader.script.flags[flag].place, FIELD, whole, Message("common.does_not_divide", part=count, whole=whole)
         )
         return real, None
-    each = layers // count
-    padded = [each - sum(chunk * each <= noop < (chunk + 1) * each for noop in noops) for chunk in range(count)]
-    return real, padded if noops else None
+    each = whole // count
+    # Places of the chunks that no layer of the model fills.
+    idle = [*range(before), *(before + noop for noop in noops), *range(before + layers, whole)]
+    filled = [each - sum(place // each == chunk for place in idle) for chunk in range(count)]
+    return real, filled if idle and count > 1 else None
 
 
 def rows_of_stages(chunks: Chunks, pp: int, *, v_shape: bool) -> list[list[int]]:
@@ -152,31 +161,13 @@ def _ends(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int) -> Ch
     last = reader.number("--decoder-last-pipeline-num-layers", FIELD)
     if first is None and last is None:
         return None
+    flag = f"--decoder-{'last' if first is None else 'first'}-pipeline-num-layers"
     middle, rest = pp - (first is not None) - (last is not None), layers - (first or 0) - (last or 0)
     if middle <= 0 or rest < 0 or rest % middle:
-        flag = "--decoder-first-pipeline-num-layers" if first is not None else "--decoder-last-pipeline-num-layers"
         reader.fail(flag, Message("importers.layers_cannot_be_spread_over_chunks", layers=rest, count=max(0, middle)))
     start, end = ([] if n is None else [n] for n in (first, last))
     stages = [*start, *([rest // middle] * middle), *end]
     if uneven := [stage for stage in stages if stage % chunks_per_stage]:
-        flag = "--num-virtual-stages-per-pipeline-rank"
-        reader.fail(
-            flag,
-            Message("importers.layers_cannot_be_spread_over_chunks", layers=uneven[0], count=chunks_per_stage),
-        )
+        spread = Message("importers.layers_cannot_be_spread_over_chunks", layers=uneven[0], count=chunks_per_stage)
+        reader.fail(flag, spread)
     return [stage // chunks_per_stage for stage in stages] * chunks_per_stage
-
-
-def _counted_ends(reader: FlagReader, layers: int, count: int) -> Chunks | None:
-    """Equal chunks in which the embedding, the loss, or both count as a layer."""
-    flags = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
-    embedding, loss = (reader.switch(flag, FIELD) for flag in flags)
-    if not (embedding or loss) or count == 1:
-        return None
-    each, rest = divmod(layers + embedding + loss, count)
-    if rest:
-        reader.fail(
-            flags[not embedding],
-            Message("importers.layers_cannot_be_spread_over_chunks", layers=layers + embedding + loss, count=count),
-        )
-    return [each - embedding, *([each] * (count - 2)), each - loss]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.errors import SpecError
 from autodeploy.exporters.feature_arguments import flags_of_features
 from autodeploy.exporters.parallel_arguments import CP_ALGORITHMS, CP_COMM_TYPES
-from autodeploy.importers.megatron_layers import read_chunks, rows_of_stages
+from autodeploy.importers.megatron_layers import counted_ends, read_chunks, rows_of_stages
 from autodeploy.importers.megatron_memory import read_memory
 from autodeploy.importers.megatron_model import CAPACITY, PADDED
 from autodeploy.messages import Message
@@ -187,8 +187,9 @@ def _read_schedule(reader: FlagReader, strategy: dict[str, Any]) -> int:
             reader.fail(flag, Message("importers.is_not_whole_number_from_to", value=layers, least=1, most=4096))
         raise SpecError(Message("common.is_required", name="--num-layers"), path="/model/num_hidden_layers")
     dual = reader.text("--schedules-method", "/strategy/schedule") == "dualpipev"
-    chunks_per_stage = 2 if dual else _virtual_stages(reader, pp, layers)
-    real, chunks = read_chunks(reader, pp, layers, chunks_per_stage)
+    ends = counted_ends(reader)
+    chunks_per_stage = 2 if dual else _virtual_stages(reader, pp, layers + sum(ends))
+    real, chunks = read_chunks(reader, pp, layers, chunks_per_stage, ends)
     if chunks is not None and sum(chunks) != real:
         place = next(f for f in PLACEMENT_FLAGS if f in reader.script.flags)
         reader.fail(place, Message("importers.it_places_layers_model_has", placed=sum(chunks), layers=real))

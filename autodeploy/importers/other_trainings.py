@@ -88,6 +88,18 @@ PROGRAMS: dict[str, str] = {
     "pretrain_hybrid.py": "training of state-space layers",
 }
 _RL_SECTIONS = ("rl_config", "actor_config", "actor_rollout_ref", "generate_config")
+MODEL_ZOO = "Megatron-MoE-ModelZoo"
+# Keys at the top that tell the framework of a configuration that is not read: all of a group, or another.
+FOREIGN: dict[str, str] = {
+    "FlagScale": "system model data | experiment action",
+    "LLaMA-Factory": "finetuning_type | model_name_or_path template",
+    "axolotl": "base_model datasets",
+    "DeepSpeed": "zero_optimization | train_batch_size | train_micro_batch_size_per_gpu",
+    "NeMo": "trainer exp_manager",
+    "Megatron Bridge": "model ddp scheduler",
+    "Accelerate": "compute_environment",
+    MODEL_ZOO: "MODEL_ARGS",
+}
 _FSDP2_KEYS = frozenset({"ep_fsdp_modules", "cp_fsdp_mode"})  # of other backends than MindSpeed-LLM's
 
 
@@ -129,7 +141,7 @@ def refuse_program(words: Iterable[str]) -> None:
 
 
 def refuse_other_configuration(document: Mapping[str, Any]) -> None:
-    """Refuses configurations of other trainings: other FSDP2, reinforcement learning, LLaMA-Factory.
+    """Refuses configurations of other trainings, other FSDP2 and reinforcement learning, and of other frameworks.
 
     Raises
     ------
@@ -145,9 +157,24 @@ def refuse_other_configuration(document: Mapping[str, Any]) -> None:
     for section in _RL_SECTIONS:
         if isinstance(document.get(section), Mapping):
             raise refused(RL, section, path=f"/{section}")
-    if isinstance(document.get("finetuning_type"), str):
-        what = LORA if "lora" in document["finetuning_type"].lower() else "fine-tuning"
-        raise refused(what, "finetuning_type", path="/finetuning_type")
+    refuse_framework(document)
+
+
+def refuse_framework(document: Mapping[Any, Any]) -> None:
+    """Refuses configurations of frameworks that are not read.
+
+    Raises
+    ------
+    UnsupportedError
+        with the framework, and the JSON pointer of a key that tells it.
+    """
+    groups = [(name, keys.split()) for name, groups in FOREIGN.items() for keys in groups.split("|")]
+    groups += [(MODEL_ZOO, [key]) for key in document if isinstance(key, str) and key.startswith("--")]
+    for name, keys in groups:
+        if document.keys() >= set(keys):
+            message = Message("importers.configuration_of", framework=name)
+            hint = Message("importers.spec_config_json_launch_script_sh_or_mindformers")
+            raise UnsupportedError(message, path=f"/{keys[0]}", hint=hint)
 
 
 def refused(what: str, by: str, place: tuple[int, int] | None = None, path: str = "/training/kind") -> UnsupportedError:

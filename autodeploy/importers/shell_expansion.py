@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
 from autodeploy.importers.shell_arithmetic import ExpressionError, UnknownOperandError, UnreadableError, evaluate
-from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused, Text, Word
+from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Text, Word
 from autodeploy.importers.shell_values import Run, Value, WordBuilder, joined
 from autodeploy.messages import Message
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.shell_words import WordReader
 
 MAX_EXPANDED = 1_000_000
+_INDEX = re.compile("-?[0-9]{1,6}|")
 _KEYED = re.compile(r"\[(\w{1,60})\]=")
 
 
@@ -38,20 +39,25 @@ class Variables:
 
     def words(self, word: Word) -> list[Value]:
         """The words that one word of the script becomes."""
-        builder = WordBuilder()
-        for part in word.parts:
-            self._expand(part, builder)
-        return self._count(builder.finish())
+        return self._expanded(word.parts, WordBuilder())
 
     def value(self, word: Word) -> Value:
         """The word as the value of an assignment: never split."""
-        return self._value(word.parts)
+        return self._expanded(word.parts, WordBuilder(splits=False))[0]
 
     def assign(self, name: str, value: Value, *, appends: bool) -> None:
-        """Sets a scalar."""
-        before = self.scalars.get(name, Value()).runs if appends else ()
-        self.arrays.pop(name, None) if not appends else None
-        self.scalars[name] = self._count([Value((*before, *value.runs))])[0]
+        """Sets a scalar, or the first element of an array."""
+        before = self.known(name) if appends else None
+        (whole,) = self._count([Value((*before.runs, *value.runs)) if before is not None else value])
+        if elements := self.arrays.pop(name, ()):
+            self.arrays[name] = (whole, *elements[1:])
+        else:
+            self.scalars[name] = whole
+
+    def unset(self, name: str) -> None:
+        """Leaves a name without a value, as an array without elements is."""
+        self.scalars.pop(name, None)
+        self.arrays[name] = ()
 
     def assign_array(self, name: str, values: list[Value], *, appends: bool) -> None:
         """Sets an array; `([NAME]=value)` sets the scalars `ARRAY[NAME]`."""
@@ -61,7 +67,7 @@ class Variables:
                 if key_and_value is not None:
                     self.scalars[f"{name}[{key_and_value[0]}]"] = key_and_value[1]
             return
-        before = self.arrays.get(name) or ((self.scalars[name],) if name in self.scalars else ())
+        before = self._elements(name) or ()
         self.arrays[name] = (*(before if appends else ()), *values)
         self.scalars.pop(name, None)
 
@@ -70,10 +76,15 @@ class Variables:
         if name in self.scalars:
             return self.scalars[name]
         array, _, index = name.removesuffix("]").partition("[")
-        if index:
-            elements = self.arrays.get(array, ())
-            return elements[int(index)] if index.isdigit() and int(index) < len(elements) else None
-        return self.arrays[name][0] if self.arrays.get(name) else None
+        elements = self._elements(array) or ()
+        if not _INDEX.fullmatch(index):
+            return None
+        place = int(index or 0) + (len(elements) if index.startswith("-") else 0)
+        return elements[place] if 0 <= place < len(elements) else None
+
+    def _elements(self, name: str) -> tuple[Value, ...] | None:
+        """Elements of an array, or the one value; none of what is unset; None where the script doesn't say."""
+        return (self.scalars[name],) if name in self.scalars else self.arrays.get(name)
 
     def number(self, expression: str, offset: int) -> int | None:
         """The value of an arithmetic expression; None where it rests on something unknown.
@@ -101,55 +112,95 @@ class Variables:
         except ExpressionError as error:
             raise self.source.error(offset, Message("common.place", place="((...))", message=error.args[0])) from error
 
+    def _expanded(self, parts: tuple[Part, ...], builder: WordBuilder) -> list[Value]:
+        for part in parts:
+            self._expand(part, builder)
+        return self._count(builder.finish())
+
     def _expand(self, part: Part, builder: WordBuilder) -> None:
+        if isinstance(part, Parameter):
+            self._parameter(part, builder)
+            return
         if isinstance(part, Text):
-            builder.add([Run(part.text, part.offset)] if part.text else [])
-        elif isinstance(part, Parameter) and part.all_elements and part.name in self.arrays and not part.operator:
-            for index, element in enumerate(self.arrays[part.name]):
+            run = Run(part.text, part.offset)
+        elif isinstance(part, Arithmetic):
+            number = self.number(part.expression, part.offset)
+            hole = "" if number is not None else f"$(({part.expression[:60]}))"
+            run = Run("" if number is None else str(number), part.offset, hole)
+        else:
+            self.refused.append((part.offset, part.source))
+            run = Run("", part.offset, part.source[:60])
+        if not part.quoted:
+            builder.split(Value((run,)))
+        else:
+            builder.add([run]) if run.text or run.unknown else builder.begin()
+
+    def _parameter(self, part: Parameter, builder: WordBuilder) -> None:
+        values, kind = self._values(part), part.operator[-1:]
+        null = not values or (len(part.operator) > 1 and not joined(values).text)
+        if kind in {"-", "+"} and null == (kind == "-"):
+            kept, builder.kept = builder.kept, builder.kept or part.quoted
+            for each in part.operand:
+                self._expand(each, builder)
+            builder.kept = kept
+            return
+        if kind == "+":
+            values = [Value()] if values else []
+        elif kind == "=" and null:
+            values = self._expanded(part.operand, WordBuilder(splits=False))
+            self.assign(part.name, values[0], appends=False)
+        elif values is None:
+            values = [Value((Run("", part.offset, f"${part.name}"),))]
+        elif kind == ":":
+            values = self._slice(part, values)
+        elif kind == "#":
+            values = [self._length(part, values)]
+        self._count(values)
+        if part.quoted and part.every != "@":
+            builder.add(joined(values).runs)
+        elif part.quoted and not values:
+            builder.vanish()
+        else:
+            for index, value in enumerate(values):
                 if index:
                     builder.cut()
-                builder.add(element.runs) if part.quoted else builder.split(element)
-        else:
-            value = self._value((part,))
-            builder.add(value.runs) if part.quoted else builder.split(value)
+                if part.quoted:
+                    builder.begin(element=True)
+                    builder.add(value.runs)
+                else:
+                    builder.split(value)
 
-    def _value(self, parts: tuple[Part, ...]) -> Value:
-        runs: list[Run] = []
-        for part in parts:
-            if isinstance(part, Text):
-                runs += [Run(part.text, part.offset)] if part.text else []
-            elif isinstance(part, Arithmetic):
-                number = self.number(part.expression, part.offset)
-                hole = "" if number is not None else f"$(({part.expression[:60]}))"
-                runs.append(Run("" if number is None else str(number), part.offset, hole))
-            elif isinstance(part, Refused):
-                self.refused.append((part.offset, part.source))
-                runs.append(Run("", part.offset, part.source[:60]))
-            else:
-                runs += self._parameter(part).runs
-        return self._count([Value(tuple(runs))])[0]
+    def _values(self, part: Parameter) -> list[Value] | None:
+        """Elements or the one value; none of what is unset; None where the script doesn't say."""
+        if not part.every and (value := self.known(part.name)) is not None:
+            return [value]
+        array = "@" if part.name.isdigit() and part.name != "0" else part.name.partition("[")[0]
+        elements = self._elements(array)
+        return None if elements is None else [*elements] if part.every else []
 
-    def _parameter(self, part: Parameter) -> Value:
-        if part.operator == "#":
-            return self._number_of_elements(part)
-        value = joined(self.arrays[part.name]) if part.all_elements and part.name in self.arrays else None
-        value = value if value is not None else self.known(part.name)
+    def _length(self, part: Parameter, values: list[Value]) -> Value:
+        """Number of elements, or of characters."""
+        whole = joined(values)
+        hole = f"${{#{part.name}}}" if whole.unknown and not part.every else ""
+        return Value((Run("" if hole else str(len(values if part.every else whole.text)), part.offset, hole),))
+
+    def _slice(self, part: Parameter, values: list[Value]) -> list[Value]:
+        """Elements, or characters, from an offset on: all, or as many as the length says."""
+        (operand,), text = self._expanded(part.operand, WordBuilder(splits=False)), joined(values).text
         hole = Value((Run("", part.offset, f"${part.name}"),))
-        kind = part.operator[-1:]
-        if kind == "+":
-            return Value() if value is None else self._value(part.operand)
-        empty = value is not None and not value.runs
-        if kind in {"-", "="} and (value is None or (empty and part.operator.startswith(":"))):
-            value = self._value(part.operand)
-            if kind == "=":
-                self.assign(part.name, value, appends=False)
-        return hole if value is None else value
-
-    def _number_of_elements(self, part: Parameter) -> Value:
-        if part.name in self.arrays:
-            return Value((Run(str(len(self.arrays[part.name])), part.offset),))
-        hole = "" if part.name in self.scalars else f"${{#{part.name}[@]}}"
-        return Value((Run("" if hole else "1", part.offset, hole),))  # a scalar is an array of one
+        bounds = [self.number(word, part.offset) if word.strip() else 0 for word in operand.text.split(":", 1)]
+        if None in bounds or (not part.every and any(value.unknown for value in values)):
+            return [hole]
+        start, length = bounds[0] or 0, bounds[1] if len(bounds) > 1 else None
+        elements = [Value((Run("", part.offset, "$0"),)), *values] if part.name in {"@", "*"} else values
+        size = len(elements) if part.every else len(text)
+        start += size if start < 0 else 0
+        end = size if length is None else length + (start if length >= 0 else size)
+        if not 0 <= start <= size:
+            return []
+        if end < start:
+            return [hole] if size else []
+        return elements[start:end] if part.every else [Value((Run(text[start:end], part.offset),))]
 
     def _count(self, values: list[Value]) -> list[Value]:
         self._spent += sum(value.size for value in values)

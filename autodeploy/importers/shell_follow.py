@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.shell_tree import Statement, Word
 
 ARGUMENTS = ("@", "*")
-TESTS = frozenset({"[", "[[", "test"})
+TESTS = frozenset({"[", "test"})
 MAX_COMMANDS = 20_000
 MAX_ARGUMENTS = 1_000
 _ASSIGNED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
@@ -159,6 +159,8 @@ class _Follower:
         self._assign(command, exports=name == "export")
         if name is None and not command.words:
             return True
+        if name == "[[":  # splits no word
+            return truth([self.variables.value(word) for word in command.words])
         words = [value for word in command.words for value in self.variables.words(word)]
         if name in TESTS:
             return truth(words)
@@ -170,9 +172,9 @@ class _Follower:
                     self.followed.environment[word.text] = assigned
         elif name == "unset":
             for word in words[1:]:
-                self.variables.scalars.pop(word.text, None)
-                self.variables.arrays.pop(word.text, None)
-                self.followed.environment.pop(word.text, None)
+                if word.text not in self._fixed:
+                    self.variables.unset(word.text)
+                    self.followed.environment.pop(word.text, None)
         elif name == "let":
             for word in words[1:]:
                 if not self._assign_number(word.text, command.offset):
@@ -240,4 +242,4 @@ class _Follower:
             value = self.variables.value(assignment.value)
             self.variables.assign(assignment.name, value, appends=assignment.appends)
             if exports or command.words or assignment.name in self.followed.environment:
-                self.followed.environment[assignment.name] = self.variables.scalars[assignment.name]
+                self.followed.environment[assignment.name] = self.variables.known(assignment.name) or value

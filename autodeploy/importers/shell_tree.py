@@ -22,13 +22,14 @@ class Text:
 class Parameter:
     """`$NAME`, `${NAME}`, `${NAME[@]}` or `${NAME:-operand}` with one of the operators `:- - := = :? ? :+ +`.
 
-    The operator `#` is `${#NAME[@]}`, the number of elements; one of them, `${NAME[0]}`, has the name `NAME[0]`.
+    The operator `:` is a slice, `#` the length of `${#NAME}` or `${#NAME[@]}`. `every` is `@` or `*` where all elements
+    are meant; one of them, `${NAME[0]}`, has the name `NAME[0]`.
     """
 
     name: str
     offset: int
     quoted: bool
-    all_elements: bool = False
+    every: str = ""
     operator: str = ""
     operand: tuple[Part, ...] = ()
 

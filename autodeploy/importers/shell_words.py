@@ -15,9 +15,10 @@ from autodeploy.messages import Message, at_place
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?!$-]")
-_OPERATOR = re.compile(r":?[-=?+]")
-_COUNT = re.compile(r"#([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}")
-_ELEMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[(['\"]?)(\w{1,60})\2\]\}")
+_BRACED = re.compile(rf"\$\{{(#?)({_PARAMETER.pattern})(?:\[(['\"]?)([@*]|-?\w{{1,60}})\3\])?(\}}|:?[-=?+]|:)")
+_ANSI_QUOTED = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_ANSI_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
+_ANSI = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
 _HERE_TEXT = re.compile(r"\$\(\s*cat\s*<<-?\s*(['\"]?)([A-Za-z_]\w*)\1[ \t]*\r?\n")
 _IN_HERE_TEXT = re.compile(r"[^\\$`]+")
 MAX_CHARACTERS, MAX_WORDS = 200_000, 20_000
@@ -121,9 +122,12 @@ class WordReader:
             return []
         if character == "\\":
             self.position += 2
-            if quoted and self.text[start + 1 : start + 2] not in {"$", "`", '"', "\\"}:
+            if quoted and self.text[start + 1 : start + 2] not in {"$", "`", '"', "\\", *("}" if self._depth else "")}:
                 return [Text(self.text[start : start + 2], start, quoted)]
             return [Text(self.text[start + 1 : start + 2], start + 1, quoted=True)]
+        if self.peek(2) == '$"' and not quoted:  # a text that may be translated
+            self.position += 1
+            return self._double_quoted()
         if character == "$":
             match = _HERE_TEXT.match(self.text, start)
             return [self._dollar(quoted=quoted)] if match is None else self._here_text(match, quoted=quoted)
@@ -201,16 +205,16 @@ class WordReader:
             return Refused(self.text[start : self.position], start, quoted)
         if self.peek(2) == "${":
             return self._braced(quoted=quoted)
-        if self.peek(2) == "$'" and not quoted:
-            self.position += 1
-            return self._single_quoted(start)
+        if not quoted and (match := _ANSI_QUOTED.match(self.text, start)):
+            self.position = match.end()
+            return Text(_ANSI_ESCAPE.sub(_unescaped, match[1]), start + 2, quoted=True)
         match = _PARAMETER.match(self.text, start + 1)
         if match is None:
             self.position += 1
             return Text("$", start, quoted)
         name = match.group() if match.group()[0].isalpha() or match.group()[0] == "_" else match.group()[0]
         self.position = start + 1 + len(name)
-        return Parameter(name, start, quoted, all_elements=name in {"@", "*"})
+        return Parameter(name, start, quoted, name if name in {"@", "*"} else "")
 
     def _braced(self, *, quoted: bool) -> Part:
         start = self.position
@@ -218,25 +222,17 @@ class WordReader:
         if self._depth > MAX_DEPTH:
             raise self.error(start, Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
         try:
-            if match := _COUNT.match(self.text, start + 2):
-                self.position = match.end()
-                return Parameter(match[1], start, quoted, operator="#")
-            if match := _ELEMENT.match(self.text, start + 2):
-                self.position = match.end()
-                return Parameter(f"{match[1]}[{match[3]}]", start, quoted)
-            match = _PARAMETER.match(self.text, start + 2)
-            if match is not None:
-                self.position = match.end()
-                every = self.peek(3) in {"[@]", "[*]"}
-                self.position += 3 if every else 0
-                if self.peek() == "}":
-                    self.position += 1
-                    return Parameter(match.group(), start, quoted, every)
-                operator = _OPERATOR.match(self.text, self.position)
-                if operator:
-                    self.position = operator.end()
-                    operand = self._operand(start, quoted=quoted)
-                    return Parameter(match.group(), start, quoted, every, operator.group(), operand)
+            if match := _BRACED.match(self.text, start):
+                counts, name, _, index, operator = match.groups()
+                every = index if index in {"@", "*"} else name if name in {"@", "*"} else ""
+                name = name if index is None or every else f"{name}[{index}]"
+                if operator == "}" or not counts:
+                    self.position = match.end()
+                    if operator == "}":
+                        return Parameter(name, start, quoted, every, counts)
+                    # Offset and length of a slice are numbers: never split.
+                    operand = self._operand(start, quoted=quoted or operator == ":")
+                    return Parameter(name, start, quoted, every, operator, operand)
             self.position = start + 1
             self.balanced("{", "}")
             return Refused(self.text[start : self.position], start, quoted)
@@ -260,3 +256,11 @@ class WordReader:
             else:
                 parts += self._special(quoted=quoted)
         raise self.error(start, Message("common.missing", word="'}'"))
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """A character that `$'...'` writes with a backslash."""
+    octal, hexadecimal, letter = match.groups()
+    if letter is None:
+        return chr(int(octal, 8) & 0xFF if octal else int(hexadecimal, 16))
+    return _ANSI.get(letter, letter if letter in "\\'\"?" else f"\\{letter}")

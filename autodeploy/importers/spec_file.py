@@ -10,6 +10,7 @@ from autodeploy.errors import FieldError, SpecError
 from autodeploy.importers.amounts import with_read_amounts
 from autodeploy.importers.documents import read_document
 from autodeploy.importers.hf_config import read_hf_config
+from autodeploy.importers.other_trainings import refuse_framework
 from autodeploy.importers.slips import refuse_impossible, slips
 from autodeploy.messages import Message
 from autodeploy.specs.doubts import MAX_DOUBTS, one_line
@@ -87,6 +88,7 @@ def _with_further(texts: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
 
 
 def _refuse_other_documents(document: Mapping[Any, Any]) -> None:
+    refuse_framework(document)
     keys = {str(key) for key in document}
     if "model" not in keys and keys & {"architectures", "model_type", "hidden_size"}:
         raise SpecError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
+from autodeploy.stack.padding import pairs_take_padding
 from autodeploy.stack.schedules import SCHEDULES, variant_of
 from autodeploy.strategies.candidates import DISPATCHERS
 from autodeploy.strategies.memory_rules import FACT, launched_choices
@@ -136,14 +137,12 @@ def _dispatches(release: Release, name: str) -> bool:
 def placed_facts(chunks: Sequence[int]) -> dict[str, Any]:
     """Names and values that rules may read where every chunk's layers are known, in the order a token meets them.
 
-    empty_chunks : without a layer. bare_chunks : those of them that only a layout can say: padding can empty the last
-        chunk alone, and where all others are alike. padded_layers : layers with padding, 0 where a layout says them.
+    empty_chunks : without a layer. bare_chunks : those of them that paired passes take as no padding, so that only a
+        layout says them. padded_layers : layers with padding, 0 where a layout says them.
     """
-    *others, last = chunks
-    padded = len(set(others)) <= 1 and last <= max(others, default=last)
-    empty = sum(layers == 0 for layers in chunks)
+    padded, empty = pairs_take_padding(chunks), sum(layers == 0 for layers in chunks)
     return {
         "empty_chunks": empty,
-        "bare_chunks": empty - (padded and last == 0),
+        "bare_chunks": 0 if padded else empty,
         "padded_layers": max(chunks) * len(chunks) if padded else 0,
     }

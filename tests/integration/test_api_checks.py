@@ -62,6 +62,20 @@ async def test_bad_requests_name_their_fields(sqlite_url):
     assert no_plan.status_code == 404
 
 
+async def test_what_is_no_spec_is_refused_in_one_sentence(sqlite_url):
+    zoo = {"MODEL_ARGS": {"--num-layers": 4}}
+    async with running_app(quick_settings(sqlite_url)) as client:
+        answers = [
+            await client.post("/v1/checks", json={"file": "hello: world\n", "filename": "a.yaml"}),
+            await client.post("/v1/checks", json={"spec": {"hello": "world"}}),
+            await client.post("/v1/checks", json={"spec": zoo, "cluster": "nvidia-h100"}),
+            await client.post("/v1/searches", json=zoo),
+        ]
+    assert [answer.status_code for answer in answers] == [422] * 4
+    assert [len(answer.json()["errors"]) for answer in answers] == [1] * 4
+    assert [answer.json()["errors"][0]["pointer"] for answer in answers[2:]] == ["/MODEL_ARGS"] * 2
+
+
 async def test_plans_are_compared(sqlite_url):
     async with running_app(quick_settings(sqlite_url)) as client:
         found = await _planned(client)

@@ -50,7 +50,7 @@ BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "heads_do_not_divide": ("heads_divide_by_tp", {"heads": 36, "tp": 8}),
     "key_value_heads_do_not_divide": ("kv_heads_divide_by_tp", {"kv_heads": 4, "tp": 8}),
-    "layers_do_not_divide": ("layers_divide_by_pp", {"layers": 30, "pp": 4}),
+    "layers_do_not_divide": ("layers_divide_by_pp", {"layers": 30, "counted_ends": 0, "pp": 4}),
     "mc2_without_tensor_parallel": ("mc2_needs_tensor_parallel", {"tp": 1}),
     "mistyped_flag": ("flag_is_registered", {"did_you_mean": "--use-fused-swiglu"}),
     "reuse_with_swap": ("reuse_not_with_swap", {"reuse_fp32_param": True, "swap_optimizer": True}),

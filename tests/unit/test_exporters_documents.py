@@ -18,11 +18,12 @@ from autodeploy.exporters import FORMATS, export
 from autodeploy.exporters.arguments import LaunchArguments, ShellVariable, shell_array
 from autodeploy.exporters.artefact import MEDIA_TYPES
 from autodeploy.exporters.html_report import render_html
-from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string, noop_padding
+from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string
 from autodeploy.exporters.settings_table import settings_table
 from autodeploy.specs.planset import PARTS, PlanSet
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.stack.padding import noop_padding
 from autodeploy.stack.releases import release_named
 from tests import factories, quick_planner
 from tests.support.rl_plans import CASES, rl_plan_set

@@ -179,9 +179,9 @@ def test_a_name_with_line_breaks_stays_a_comment():
 
 
 def test_uneven_layers_under_virtual_stages_are_a_layout(script):
-    arguments = script(*a_plan(tp=2, pp=4, vpp=2, dp=96, layers_per_stage=((8, 7), (8, 8), (8, 8), (7, 7))))
+    arguments = script(*a_plan(tp=2, pp=4, vpp=2, dp=96, layers_per_stage=((7, 7), (8, 8), (8, 8), (7, 8))))
     layout = value(arguments, "--pipeline-model-parallel-layout")
-    assert expanded(layout) == ["E" + "t" * 8, *(["t" * 8] * 2), *(["t" * 7] * 2), *(["t" * 8] * 2), "t" * 7 + "mL"]
+    assert expanded(layout) == ["E" + "t" * 7, *(["t" * 8] * 2), *(["t" * 7] * 2), *(["t" * 8] * 2), "t" * 8 + "mL"]
     assert "--num-layers-per-virtual-pipeline-stage" not in arguments
 
 

@@ -59,7 +59,7 @@ def test_continued_pre_training_is_read() -> None:
         ("model: {model_id: qwen}\ntraining: {stage: sft}\n", "/training/stage", "SFT"),
         ("actor_rollout_ref: {model: {path: x}}\n", "/actor_rollout_ref", "RL"),
         ("rl_config: {n: 8}\nactor_config: {lr: 1}\n", "/rl_config", "RL"),
-        ("model_name_or_path: x\nfinetuning_type: lora\n", "/finetuning_type", "LoRA"),
+        ("model_name_or_path: x\nfinetuning_type: lora\n", "/finetuning_type", "LLaMA-Factory"),
     ],
 )
 def test_configurations_of_other_trainings(document: str, path: str, named: str) -> None:

@@ -1,0 +1,61 @@
+"""Words of launch scripts: those that bash makes of the same text."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from autodeploy.importers.launch_script import read_launch_script
+from autodeploy.importers.shell_follow import follow
+from tests.support.shell_snippets import MARK, Snippets, words_in_bash
+
+SHAPE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4"
+
+
+def words_of(text):
+    """The words of each call of `p`."""
+    return [[value.text for value in words[1:]] for _, words in follow(text).commands if words[0].text == MARK]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_generated_words_are_those_of_bash(seed, tmp_path):
+    source = Snippets(random.Random(seed))
+    snippets = [source.snippet() for _ in range(160)]
+    expected = words_in_bash(snippets, tmp_path)
+    read = [(snippet, words) for snippet, words in zip(snippets, expected, strict=True) if words is not None]
+    assert len(read) > 140, "bash takes nearly all of them"
+    differences = [(snippet, words, words_of(snippet)) for snippet, words in read if words_of(snippet) != words]
+    assert not differences, differences[0]
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        'EXTRA=()\np --bf16 "${EXTRA[@]}" --lr 1',
+        'launch() { p a "$@" b; }\nlaunch',
+        'launch() { p "${@:2}" "${*:2}"; }\nlaunch one "two 2" three',
+        'NODES=(n0 "" n2)\np ${#NODES[@]} "${NODES[@]:1}" "${NODES[*]}" ${NODES[@]}',
+        'unset LOAD\np "--load=${LOAD:-none}" ${LOAD:+--load $LOAD} "${LOAD:-}" "${LOAD-"a b"}"',
+        'STEP=iter_0001000\np ${STEP:5} "${STEP: -4:2}" ${#STEP} "${STEP:99}"',
+        'NOTE="two  words "\np $NOTE"x" "$NOTE"x ${NOTE:-} ${OTHER:="a  b"} "$OTHER"',
+        'A=z; A+=y; B=(1 2); B+=(3); B=first\np "$A" "${B[@]}" "${B[-1]}" $\'a\\tb\\x21\' "\\$A\\n"',
+        'A=()\nif [[ -z "${A[@]}" && ${UNSET:-a b} == "a b" ]]; then p empty; fi',
+        'set_all() { ALL=("$@"); }\nset_all "" x\np "${ALL[@]}" "${ALL[@]+set}" "<${ALL[@]}>"',
+    ],
+)
+def test_words_of_scripts_are_those_of_bash(snippet, tmp_path):
+    (words,) = words_in_bash([snippet + "\n"], tmp_path)
+    assert words
+    assert words_of(snippet) == words
+
+
+@pytest.mark.parametrize("nothing", ['"${EXTRA[@]}"', "${EXTRA[*]}", '"${EXTRA[@]:1}"', '"$@"', "$*", '"${@:2}"'])
+def test_no_element_is_no_value_of_the_flag_before_it(nothing):
+    script = read_launch_script(f"EXTRA=()\ntorchrun pretrain_gpt.py {SHAPE} --bf16 {nothing} --swiglu {nothing}\n")
+    assert [flag.values for name, flag in script.flags.items() if name in {"--bf16", "--swiglu"}] == [(), ()]
+
+
+def test_an_element_that_nobody_sets_stays_unknown():
+    assert words_of('p "$NEVER_SET" "${NEVER_SET:1}" "${#NEVER_SET}"') == [["$NEVER_SET"] * 3]
+    assert words_of("x=abc\np ${x: 2: -2} ${x:$NEVER_SET}") == [["$x", "$x"]]
