@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from autodeploy.checks.baseline import Baseline
     from autodeploy.importers.launch_script import LaunchScript
-    from autodeploy.specs.check import BrokenRule, CheckLimits
+    from autodeploy.specs.broken_rule import BrokenRule
+    from autodeploy.specs.check import CheckLimits
 
 
 def check_unread(

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.messages import Message
+from autodeploy.specs.launched import unlaunched
+from autodeploy.stack.releases import frameworks_for, release_of
 from hardware_profiles import ProfileError, load_profile
 
 if TYPE_CHECKING:
@@ -25,6 +27,31 @@ def refuse_axes(strategy: Strategy, target: str, launched: Mapping[str, bool]) -
             said = ", ".join(value) if isinstance(value, tuple) else value
             fault = Message("exporters.cannot_launch_axis", target=target, axis=axis, value=said)
             raise UnsupportedError(fault, path=f"/strategy/{axis}", hint=f"search.target: {target}")
+
+
+def refuse_unlaunched(spec: Spec, release: Release) -> None:
+    """Refuses a model or a training that the release has no launch of, as searches for it do.
+
+    Raises
+    ------
+    UnsupportedError
+        which names the field.
+    """
+    field = unlaunched(spec.model, spec.training, release)
+    if field:
+        raise UnsupportedError(
+            Message("exporters.has_no_flag_in", framework=release.title, name=field),
+            path="/" + field.partition(" ")[0].replace(".", "/"),
+            hint=Message("exporters.export_to", names=", ".join((*_others(spec, release), "json"))),
+        )
+
+
+def _others(spec: Spec, release: Release) -> list[str]:
+    """Frameworks with a default release for the spec's chips that launches it."""
+    profile = profile_of(spec)
+    vendor = profile.vendor if profile is not None else None
+    names = frameworks_for(release.framework, vendor)
+    return [name for name in names if not unlaunched(spec.model, spec.training, release_of(name, vendor))]
 
 
 def profile_of(spec: Spec) -> Profile | None:

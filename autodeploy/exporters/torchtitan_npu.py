@@ -21,7 +21,6 @@ from autodeploy.specs.torchtitan_models import (
     SPARSE,
     TorchtitanModel,
     torchtitan_model_of,
-    torchtitan_models,
 )
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
 
 
 def _refuse(launch: Launch) -> None:
-    strategy, precision = launch.plan.strategy, launch.spec.training.precision
+    strategy = launch.plan.strategy
     launched = {
         "pp": strategy.pp == 1,
         "cp_algo": strategy.cp == 1 or strategy.cp_algo == "ulysses",
@@ -94,20 +93,12 @@ def _refuse(launch: Launch) -> None:
         "swap": not strategy.swap,
     }
     refuse_axes(launch.plan.strategy, TARGET, launched)
-    if precision not in DTYPES:
-        raise UnsupportedError(
-            Message("exporters.cannot_launch_axis", target=TARGET, axis="precision", value=precision),
-            path="/training/precision",
-        )
 
 
 def _model(launch: Launch) -> TorchtitanModel:
     model = launch.spec.model
     known_model = torchtitan_model_of(model)
-    if known_model is None:
-        presets = ", ".join(dict.fromkeys(each.preset for each in torchtitan_models()))
-        message = Message("exporters.cannot_launch_axis", target=TARGET, axis="model", value=model.name[:60])
-        raise UnsupportedError(message, path="/model", hint=Message("common.one_of", names=presets))
+    assert known_model is not None  # else refused as a model that it does not launch
     if model.num_nextn_predict_layers and not known_model.predicts:
         raise UnsupportedError(
             Message(
