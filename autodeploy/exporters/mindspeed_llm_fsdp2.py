@@ -11,7 +11,7 @@ from autodeploy.exporters.artefact import Artefact
 from autodeploy.exporters.keyed_sections import head_comments, refuse_unknown_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.memory_arguments import recomputed_layers
-from autodeploy.exporters.target_release import profile_of, refuse_axes
+from autodeploy.exporters.target_release import profile_of
 from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.specs.fsdp2_models import model_id_of
@@ -41,15 +41,12 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
 
 
 def configuration(launch: Launch) -> dict[str, Any]:
-    """The sections, in the backend's own order.
-
-    Raises
-    ------
-    UnsupportedError
-        for what the backend does not have: pipelines, tensor parallelism, other exchanges, other models of experts.
-    """
+    """The sections, in the backend's own order."""
     spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
-    _refuse(launch)
+    for name in strategy.swap:
+        launch.arguments.note(
+            Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindSpeed-LLM FSDP2")
+        )
     training: dict[str, Any] = {
         "stage": "pt",
         "optimizer": "adamw" if "unfused_optimizer" in strategy.features else "fused_adamw",
@@ -80,20 +77,6 @@ def _model(launch: Launch) -> dict[str, Any]:
         "train_from_scratch": True,
         "init_model_with_meta_device": True,
     }
-
-
-def _refuse(launch: Launch) -> None:
-    strategy = launch.plan.strategy
-    launched = {
-        "pp": strategy.pp == 1,
-        "tp": strategy.tp == 1,
-        "dp_replicate": strategy.dp_replicate == 1,
-        "cp_algo": strategy.cp == 1 or strategy.cp_algo != "hybrid",
-        "moe_dispatcher": strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
-        "swap": not strategy.swap,
-        "swap_optimizer": not strategy.swap_optimizer,
-    }
-    refuse_axes(launch.plan.strategy, TARGET, launched)
 
 
 def _parallel(launch: Launch) -> dict[str, Any]:

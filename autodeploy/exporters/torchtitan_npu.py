@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.artefact import Artefact
 from autodeploy.exporters.keyed_sections import head_comments, refuse_unknown_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.memory_arguments import recomputed_layers
-from autodeploy.exporters.target_release import profile_of, refuse_axes
+from autodeploy.exporters.target_release import profile_of
 from autodeploy.exporters.toml_text import toml_text
 from autodeploy.messages import Message
 from autodeploy.specs.torchtitan_models import (
@@ -42,15 +41,10 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
 
 
 def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
-    """The sections, in the order of torchtitan's own files.
-
-    Raises
-    ------
-    UnsupportedError
-        for what is not planned for torchtitan-npu (pipelines, other exchanges), and models that it has no flavor of.
-    """
+    """The sections, in the order of torchtitan's own files."""
     spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
-    _refuse(launch)
+    for name in strategy.swap:
+        launch.arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="torchtitan-npu"))
     model = _model(launch)
     batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
     training: dict[str, Any] = {
@@ -84,32 +78,10 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
     }
 
 
-def _refuse(launch: Launch) -> None:
-    strategy = launch.plan.strategy
-    launched = {
-        "pp": strategy.pp == 1,
-        "cp_algo": strategy.cp == 1 or strategy.cp_algo == "ulysses",
-        "moe_dispatcher": strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
-        "swap": not strategy.swap,
-    }
-    refuse_axes(launch.plan.strategy, TARGET, launched)
-
-
 def _model(launch: Launch) -> TorchtitanModel:
     model = launch.spec.model
     known_model = torchtitan_model_of(model)
     assert known_model is not None  # else refused as a model that it does not launch
-    if model.num_nextn_predict_layers and not known_model.predicts:
-        raise UnsupportedError(
-            Message(
-                "exporters.cannot_launch_axis",
-                target=TARGET,
-                axis="num_nextn_predict_layers",
-                value=model.num_nextn_predict_layers,
-            ),
-            path="/model/num_nextn_predict_layers",
-            hint="num_nextn_predict_layers: 0",
-        )
     return known_model
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from autodeploy.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.exporters.registry import target_of
 from autodeploy.messages import Message
-from autodeploy.specs.planset import Optimality, PlanSet, SearchInfo
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import FRAMEWORKS, title_of
 from autodeploy.stack.releases import frameworks_for
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autodeploy.planner import LaunchRules
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import Plan, PlanSet
 
 
 def refuse_illegal(plan_set: PlanSet, plan: Plan, to: str, judge: Callable[[Spec], LaunchRules]) -> None:
@@ -72,12 +71,3 @@ def _launched(spec: Spec, plan: Plan, target: str) -> Spec:
     cluster = spec.cluster.model_copy(update=cards)
     changed = {"search": search, "training": training, "cluster": cluster, "strategy": strategy}
     return spec.model_copy(update=changed)
-
-
-def given_plan_set(spec: Spec, plan: Plan, hashes: tuple[str, str, str], created_at: str) -> PlanSet:
-    """A PlanSet of a strategy that was estimated as its spec gives it."""
-    content = dict(zip(("spec_hash", "profile_hash", "engine_version"), hashes, strict=True))
-    info = SearchInfo(id="", spec=spec.model_dump(mode="json"), created_at=created_at, **content)
-    return PlanSet(
-        search=info, status="feasible", optimality=Optimality(objective=spec.search.objective), plans=(plan,)
-    )

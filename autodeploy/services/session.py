@@ -24,11 +24,12 @@ from autodeploy.services.audit import AuditLog
 from autodeploy.services.batches import BatchService
 from autodeploy.services.cluster_overlays import with_overlay
 from autodeploy.services.comparisons import best_of, with_checkpoints
-from autodeploy.services.launches import given_plan_set, refuse_illegal
+from autodeploy.services.launches import refuse_illegal
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.services.webhooks import WebhookService
 from autodeploy.specs.plan_set_of_one import plan_set_of_one
+from autodeploy.specs.planset import SearchInfo
 from autodeploy.specs.spec import Spec, no_strategy
 from autodeploy.store.clock import iso, utc_now
 from autodeploy.store.migrate import is_current, ready_database
@@ -326,8 +327,10 @@ class Services:
         SpecError
             as `estimate` and `export`.
         """
-        plan, hashes = self.estimate(spec), self.planner.describe_hashes(spec)
-        return self._written(given_plan_set(spec, plan, hashes, iso(utc_now())), plan, to, lang)
+        plan, (_, profile, engine) = self.estimate(spec), self.planner.describe_hashes(spec)
+        made = {"profile_hash": profile, "engine_version": engine, "created_at": iso(utc_now())}
+        search = SearchInfo(id="", spec={}, spec_hash="", **made)
+        return self._written(plan_set_of_one(search, spec, plan, spec.search.objective), plan, to, lang)
 
     def _written(self, plan_set: PlanSet, plan: Plan, to: str, lang: Language = "en") -> Artefact:
         spec = Spec.model_validate(plan_set.search.spec)
@@ -348,7 +351,7 @@ class Services:
         SpecError
             when the framework can't launch it.
         """
-        return self._written(plan_set_of_one(view.plan_set, spec, plan, spec.search.objective), plan, to)
+        return self._written(plan_set_of_one(view.plan_set.search, spec, plan, spec.search.objective), plan, to)
 
     def add_run(self, plan_id: str, measured: MeasuredRun, *, rehearse: str | None = None) -> RunOutcome:
         """Links a measurement to a plan, or to its rehearsal on so many nodes, and says how that moves the plan.

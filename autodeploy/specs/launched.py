@@ -12,18 +12,25 @@ from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.training import trains
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.training import TrainingSpec
     from autodeploy.stack.releases import Release
 
-NOWHERE: Final = frozenset({"chunked_attention", "attention_head_gate", "sliding_attention_heads"})
+# How a framework that has a list of models knows them.
+_LISTED: Final[dict[str, Callable[[ModelSpec], bool]]] = {
+    "classes": lambda model: not model.is_moe or model_id_of(model) is not None,
+    "flavors": lambda model: torchtitan_model_of(model) is not None,
+}
 # What the kernels of residual streams are compiled for. Source: MindSpeed-LLM @c77308a1 mhc_feature.py, validate_args.
 FUSED_STREAMS: Final = (4, 20)
-# Flags of the parts that not every MindSpeed-LLM has.
+# Flags of parts that not every release has; the other parts no release has.
 _FLAGS: Final = {
     "compressed_attention": ("--kv-compress", "--o-groups", "--use-fused-mhc"),
     "hyper_connections": ("--kv-compress", "--o-groups", "--use-fused-mhc"),
     "linear_attention": ("--full-attention-interval",),
+    "attention_output_gate": ("--full-attention-interval",),
     "sparse_attention": ("--enable-dsa-indexer",),
     "shortcut_moe": ("--num-zero-experts",),
     "n_zero_experts": ("--num-zero-experts",),
@@ -34,6 +41,8 @@ def unlaunched(model: ModelSpec, training: TrainingSpec, release: Release | None
     """The first field of a spec that a release has no launch of, with its value; empty where it launches all."""
     if release is None:
         return ""
+    if training.kind == "dpo" and model.compressed_attention is not None:  # sft_trainer.py alone joins the streams
+        return f"training.kind {training.kind}"
     for field in ("kind", "precision") if not FRAMEWORKS[release.framework].post_trains else ():
         if not trains(release, getattr(training, field)):
             return f"training.{field} {getattr(training, field)}"
@@ -41,30 +50,27 @@ def unlaunched(model: ModelSpec, training: TrainingSpec, release: Release | None
         return "training.lora"
     if training.optimizer == "muon" and FEATURES["muon"].variant(release) is None:
         return "training.optimizer muon"
-    part = _part(model, release, pairs=training.kind == "dpo")
+    part = _part(model, release)
     return part and f"model.{part}"
 
 
-def _part(model: ModelSpec, release: Release, *, pairs: bool) -> str:
+def _part(model: ModelSpec, release: Release) -> str:
     """The first part of a model that a release's own code does not have; where keys name a model, that is its own."""
-    if FRAMEWORKS[release.framework].configured_by == "keys":
+    framework = FRAMEWORKS[release.framework]
+    if framework.configured_by == "keys":
         return ""
-    if release.framework == "mindspeed-llm-fsdp2":
-        return "name" if model.is_moe and model_id_of(model) is None else ""
-    if release.framework == "torchtitan-npu":
-        return "name" if torchtitan_model_of(model) is None else ""
+    if framework.models:
+        return "" if _LISTED[framework.models](model) else "name"
     if release.registers("--first-k-dense-replace") and model.is_moe and model.mlp_only_layers:
         return "mlp_only_layers"
     special = special_parts(model)
     for part in special:
-        if part in NOWHERE or release.framework != "mindspeed-llm":
+        if part not in _FLAGS or not all(map(release.registers, _FLAGS[part])):
             return part
-        if not all(map(release.registers, _FLAGS.get(part, ()))):
-            return part
-    return _not_as_built(model, release, pairs=pairs) if special else ""
+    return _not_as_built(model, release) if special else ""
 
 
-def _not_as_built(model: ModelSpec, release: Release, *, pairs: bool) -> str:
+def _not_as_built(model: ModelSpec, release: Release) -> str:
     """The first part that MindSpeed-LLM has in another form alone."""
     compressed, streams, sparse = model.compressed_attention, model.hyper_connections, model.sparse_attention
     if compressed is not None:
@@ -72,7 +78,7 @@ def _not_as_built(model: ModelSpec, release: Release, *, pairs: bool) -> str:
             return "compressed_attention.hca_rate"
         if streams is not None and (streams.hc_mult, streams.hc_sinkhorn_iters) != FUSED_STREAMS:
             return "hyper_connections.hc_mult"
-        return "compressed_attention" if pairs else ""  # sft_trainer.py alone joins the streams
+        return ""
     if streams is not None:
         return "hyper_connections"
     if model.shortcut_moe or model.n_zero_experts:

@@ -17,7 +17,8 @@ from cost_models.hbm import OptimizerFormat, state_bytes
 from tests.support.sharded_plans import sharded_plan_set
 
 if TYPE_CHECKING:
-    from autodeploy.specs.planset import Plan
+    from autodeploy.services.launches import refuse_illegal
+from autodeploy.specs.planset import Plan
 
 BASE: dict[str, Any] = {
     "model": "qwen3-30b-a3b",
@@ -175,5 +176,5 @@ def test_a_plan_with_stages_is_not_offered() -> None:
     plan_set = sharded_plan_set(TARGET)
     best = plan_set.plans[0]
     cut = best.model_copy(update={"strategy": best.strategy.model_copy(update={"tp": 2})})
-    with pytest.raises(UnsupportedError, match="cannot launch tp 2"):
-        export(plan_set, cut, TARGET)
+    with pytest.raises(UnsupportedError, match="fsdp2_shards_over_all"):
+        refuse_illegal(plan_set, cut, TARGET, launch_rules)
