@@ -55,9 +55,9 @@ def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: Searc
     changed = spec if search is None else spec.model_copy(update={"search": search})
     try:
         choice = choose_features(changed.search, spec.model, profile, adapters=spec.training.lora is not None)
-    except UnsupportedError:  # a feature that is asked for
+        near = variant(changed, profile, choice, num_npus, batch)
+    except UnsupportedError:  # a feature that is asked for, or a training beside what it has
         return None
-    near = variant(changed, profile, choice, num_npus, batch)
     legal, _ = legal_tree(changed.search, near, profile, choice)
     if not len(legal):
         return None

@@ -12,13 +12,13 @@ from autodeploy.exporters.registry import export, formats_of
 from autodeploy.importers.documents import load_yaml
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, launch_rules, plan, prepare
+from autodeploy.services.launches import refuse_illegal
 from cost_models.fsdp2 import copy_in_s, copy_out_s
 from cost_models.hbm import OptimizerFormat, state_bytes
 from tests.support.sharded_plans import sharded_plan_set
 
 if TYPE_CHECKING:
-    from autodeploy.services.launches import refuse_illegal
-from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import Plan
 
 BASE: dict[str, Any] = {
     "model": "qwen3-30b-a3b",

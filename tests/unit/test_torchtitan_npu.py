@@ -284,7 +284,7 @@ def test_plans_with_stages_are_not_offered_and_what_it_lacks_is_refused() -> Non
     assert TARGET not in formats_of("1f1b", parts=2, stages=2)
     plan_set = sharded_plan_set(TARGET)
     best = plan_set.plans[0]
-    cut = best.model_copy(update={"strategy": best.strategy.model_copy(update={"pp": 2})})
+    cut = best.model_copy(update={"strategy": best.strategy.model_copy(update={"pp": 2, "layers_per_stage": None})})
     with pytest.raises(UnsupportedError, match="torchtitan_one_stage"):
         refuse_illegal(plan_set, cut, TARGET, launch_rules)
 
