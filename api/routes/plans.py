@@ -120,7 +120,7 @@ async def get_plan_operators(request: Request, services: ServicesDep, plan_id: P
 async def create_estimate(
     request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]
 ) -> Plan:
-    """Time, memory and their parts; nothing is stored."""
+    """Time, memory and their parts; rules that the strategy breaks are in `broken_rules`. Nothing is stored."""
 
     def estimate() -> Plan:
         return services.estimate(read_network_spec(document, services.planner))

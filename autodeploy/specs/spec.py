@@ -27,7 +27,7 @@ from autodeploy.specs.training import TrainingSpec
 from autodeploy.specs.validation import did_you_mean, field_errors
 from autodeploy.stack.features import FEATURES, GROUPS
 from autodeploy.stack.frameworks import DEFAULT, post_trainers
-from autodeploy.stack.releases import frameworks_for
+from autodeploy.stack.releases import framework_for
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
 _SAID = ("training", "cluster", "search")
@@ -78,13 +78,11 @@ class Spec(Document):
             return document
         training, cluster, search = sections
         usual = post_trainers()[0] if training.get("kind") == "rl_post_training" else DEFAULT
-        return {
-            **document,
-            "search": {**search, "target": (*frameworks_for(usual, _vendor(cluster.get("profile"))), usual)[0]},
-        }
+        target = framework_for(usual, vendor_of(cluster.get("profile")))
+        return {**document, "search": {**search, "target": target}}
 
 
-def _vendor(profile: Any) -> str | None:
+def vendor_of(profile: Any) -> str | None:
     """Who makes the chips of a profile: of one by name, or in a file that a command line or a program names."""
     if not isinstance(profile, str) or not (profile in list_profiles() or profile.endswith((".yaml", ".yml"))):
         return None

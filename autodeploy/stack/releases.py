@@ -200,6 +200,12 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
     )
 
 
+def framework_for(like: str, vendor: str | None) -> str:
+    """The framework itself where it has a release for a vendor's chips, else the first that trains as it does."""
+    have = frameworks_for(like, vendor)
+    return like if like in have else (*have, like)[0]
+
+
 def frameworks_for(like: str, vendor: str | None) -> tuple[str, ...]:
     """Frameworks that train as another one does and have a release for a vendor's chips, in order."""
     post_trains = like in FRAMEWORKS and FRAMEWORKS[like].post_trains
