@@ -30,7 +30,6 @@ from autodeploy.stack.frameworks import DEFAULT, post_trainers
 from autodeploy.stack.releases import framework_for
 from hardware_profiles import ProfileError, list_profiles, load_profile
 
-_SAID = ("training", "cluster", "search")
 ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
 
 
@@ -73,10 +72,11 @@ class Spec(Document):
     @classmethod
     def _target_of_its_kind(cls, document: Any) -> Any:
         """Without a target it is for the first framework that trains so and has a release for the chips."""
-        sections = [document.get(name, {}) if isinstance(document, Mapping) else None for name in _SAID]
-        if not all(isinstance(section, Mapping) for section in sections) or "target" in sections[-1]:
+        if not isinstance(document, Mapping):
             return document
-        training, cluster, search = sections
+        training, cluster, search = (document.get(name, {}) for name in ("training", "cluster", "search"))
+        if not all(isinstance(each, Mapping) for each in (training, cluster, search)) or "target" in search:
+            return document
         usual = post_trainers()[0] if training.get("kind") == "rl_post_training" else DEFAULT
         target = framework_for(usual, vendor_of(cluster.get("profile")))
         return {**document, "search": {**search, "target": target}}
