@@ -38,7 +38,14 @@ ACTIONS = {
 # These store nothing, whatever their method.
 NOTHING_STORED = frozenset(
     {
-        *("POST /v1/estimates", "POST /v1/ablations", "POST /v1/checks", "POST /v1/compare", "POST /v1/why-not"),
+        *(
+            "POST /v1/estimates",
+            "POST /v1/exports",
+            "POST /v1/ablations",
+            "POST /v1/checks",
+            "POST /v1/compare",
+            "POST /v1/why-not",
+        ),
         *(
             "POST /v1/improve",
             "POST /v1/recommend",

@@ -53,7 +53,8 @@ def estimate(spec: SpecSource) -> Plan:
     Raises
     ------
     autodeploy.SpecError
-        with every invalid field, or if the strategy violates a rule of its framework.
+        with every invalid field, or if the strategy can't be simulated. One that violates rules of its framework is
+        predicted all the same, and the plan's `broken_rules` name them; `check` is the gate.
     """
     return planner.estimate(spec_of(spec))
 

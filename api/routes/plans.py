@@ -17,6 +17,14 @@ from autodeploy.specs.operators import OperatorReport
 from autodeploy.specs.planset import Plan
 
 router = APIRouter(prefix="/v1", tags=["plans"])
+Format = Annotated[str, Query(max_length=40, description="the format", examples=["mindspeed-llm"])]
+Lang = Annotated[Literal["en", "zh"], Query(description="the language of html and markdown")]
+FILE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The file, in the media type of its format",
+        "content": {media_type: {} for media_type in MEDIA_TYPES},
+    }
+}
 
 
 @router.get(
@@ -36,20 +44,14 @@ def get_plan(searches: SearchesDep, plan_id: PlanId) -> Response:
     operation_id="export_plan",
     summary="A plan as a launch-ready file",
     response_class=Response,
-    responses={
-        200: {
-            "description": "The file, in the media type of its format",
-            "content": {media_type: {} for media_type in MEDIA_TYPES},
-        },
-        **responses(404, 422, 503),
-    },
+    responses={**FILE, **responses(404, 422, 503)},
 )
 async def export_plan(
     request: Request,
     services: ServicesDep,
     plan_id: PlanId,
-    to: Annotated[str, Query(max_length=40, description="the format", examples=["mindspeed-llm"])],
-    lang: Annotated[Literal["en", "zh"], Query(description="the language of html and markdown")] = "en",
+    to: Format,
+    lang: Lang = "en",
     rehearse: Annotated[
         Literal["1node", "2nodes", "4nodes"] | None,
         Query(description="the plan's rehearsal there, instead of the plan"),
@@ -60,7 +62,33 @@ async def export_plan(
     def exported() -> Artefact:
         return services.export(services.searches.plan(plan_id), to, lang, rehearse=rehearse)
 
-    artefact = await run_slowly(request, exported)
+    return _file(await run_slowly(request, exported))
+
+
+@router.post(
+    "/exports",
+    operation_id="export_strategy",
+    summary="The one strategy in a spec as a launch-ready file",
+    response_class=Response,
+    responses={**FILE, **responses(400, 415, 422, 503)},
+    openapi_extra=spec_request_body(with_strategy=True),
+)
+async def export_strategy(
+    request: Request,
+    services: ServicesDep,
+    document: Annotated[Any, Depends(read_document)],
+    to: Format,
+    lang: Lang = "en",
+) -> Response:
+    """The strategy as it is given; refused where a rule of the framework stops it. Nothing is stored."""
+
+    def exported() -> Artefact:
+        return services.export_strategy(read_network_spec(document, services.planner), to, lang)
+
+    return _file(await run_slowly(request, exported))
+
+
+def _file(artefact: Artefact) -> Response:
     disposition = f'attachment; filename="{artefact.filename}"'
     return Response(artefact.text, media_type=artefact.media_type, headers={"Content-Disposition": disposition})
 
@@ -92,7 +120,7 @@ async def get_plan_operators(request: Request, services: ServicesDep, plan_id: P
 async def create_estimate(
     request: Request, services: ServicesDep, document: Annotated[Any, Depends(read_document)]
 ) -> Plan:
-    """Time, memory and their parts; nothing is stored."""
+    """Time, memory and their parts; rules that the strategy breaks are in `broken_rules`. Nothing is stored."""
 
     def estimate() -> Plan:
         return services.estimate(read_network_spec(document, services.planner))

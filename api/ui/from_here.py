@@ -76,4 +76,4 @@ def script_from(view: PlanView, given: Mapping[str, str], views: Views) -> Artef
     if broken:
         raise SpecError(errors=tuple(FieldError("/strategy", rule) for rule in broken))
     # Where none launches it, the export to the usual one says why.
-    return views.script(view, spec, plan, views.launch_format(plan, spec.search.target) or DEFAULT)
+    return views.script(view, spec, plan, views.launch_format(plan, spec.model_dump(mode="json")) or DEFAULT)

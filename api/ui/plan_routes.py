@@ -334,7 +334,7 @@ def _plan_page(
     status = 422 if answers["errors"] else 200
     parts = [(name, part_names(lang)[name]) for name in PART_FIELDS]
     context["run"] = run_page(view.plan, lang, texts(lang))
-    context["launch_format"] = views.launch_format(view.plan, view.plan_set.search.spec["search"]["target"])
+    context["launch_format"] = views.launch_format(view.plan, view.plan_set.search.spec)
     context["rehearsals"] = views.rehearsals(view.plan_set, view.plan)
     changed = answers["what_if"]
     if changed is not None:  # both bars to one scale

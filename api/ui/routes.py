@@ -129,8 +129,8 @@ def _search_page(request: Request, search_id: str, views: Views, *, with_scaling
         team=view.team,
         stale=view.stale,
         reranked=views.reranked(search_id),
-        export_formats=views.export_formats,
-        launch_format=views.launch_format(context["best"], view.plan_set.search.spec["search"]["target"]),
+        export_formats=lambda plan: views.export_formats(plan, view.plan_set.search.spec["cluster"]["profile"]),
+        launch_format=views.launch_format(context["best"], view.plan_set.search.spec),
     )
 
 

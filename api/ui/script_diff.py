@@ -43,7 +43,7 @@ class ScriptDiff:
 def script_diffs(compared: Sequence[PlanView], views: Views) -> list[ScriptDiff]:
     """Every plan but the first against it, as files of the framework that offers itself for the first."""
     first = compared[0]
-    to = views.launch_format(first.plan, first.plan_set.search.spec["search"]["target"])
+    to = views.launch_format(first.plan, first.plan_set.search.spec)
     if to is None:
         return []
     (before, first_refused), *files = (_script_of(view, to, views) for view in compared)

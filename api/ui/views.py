@@ -323,11 +323,13 @@ class Views:
             raise NotFoundError(no_profile(name), hint=hint)
         return profile_page(load_profile(name))
 
-    def export_formats(self, plan: Plan) -> tuple[str, ...]:
-        """What a plan can be exported to."""
-        strategy = plan.strategy
+    def export_formats(self, plan: Plan, profile: str) -> tuple[str, ...]:
+        """What a plan for the chips of a profile can be exported to."""
+        strategy, vendor = plan.strategy, load_profile(profile).vendor if profile in list_profiles() else None
         parts, stages = strategy.tp * strategy.pp, strategy.pp
-        return formats_of(strategy.schedule, post_trains=strategy.rl is not None, parts=parts, stages=stages)
+        return formats_of(
+            strategy.schedule, post_trains=strategy.rl is not None, parts=parts, stages=stages, vendor=vendor
+        )
 
     def rehearsals(self, plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
         """On how many nodes the plan can be rehearsed, as `?rehearse=` takes it; none where its profile is gone."""
@@ -336,10 +338,12 @@ class Views:
         except ProfileError:
             return ()
 
-    def launch_format(self, plan: Plan | None, target: str) -> str | None:
+    def launch_format(self, plan: Plan | None, spec: Mapping[str, Any]) -> str | None:
         """The launch file to offer first: of the framework that the search was for, else of one that can launch it."""
-        offered = () if plan is None else self.export_formats(plan)
-        return next((name for name in (target, *launchers()) if name in offered and name in launchers()), None)
+        offered = () if plan is None else self.export_formats(plan, spec["cluster"]["profile"])
+        return next(
+            (name for name in (spec["search"]["target"], *launchers()) if name in offered and name in launchers()), None
+        )
 
 
 def _storable_id(text: str) -> str:

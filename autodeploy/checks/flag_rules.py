@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autodeploy.importers.megatron_layers import expanded_layout, layers_of_entries
 from autodeploy.messages import Message
-from autodeploy.specs.check import BrokenRule
+from autodeploy.specs.broken_rule import BrokenRule
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.padding import first_of_set
 from autodeploy.stack.record_texts import blanks, record_text, with_numbers

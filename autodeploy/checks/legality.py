@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autodeploy.checks.flag_rules import broken_flag_rules, flag_rules
 from autodeploy.errors import SpecError
 from autodeploy.messages import Message, joined
-from autodeploy.specs.check import BrokenRule
+from autodeploy.specs.broken_rule import BrokenRule
 from autodeploy.stack.releases import release_of, releases
 from autodeploy.strategies.rules import load_rules
 

@@ -14,6 +14,7 @@ from autodeploy.importers.launch_script import read_launch_script
 from autodeploy.importers.marks import marked_cluster, release_of_marks
 from autodeploy.importers.unmodelled_flags import unmodelled_reason
 from autodeploy.specs.check import Changes, CheckReport, Gate
+from autodeploy.stack.releases import framework_for
 from hardware_profiles import list_profiles, load_profile
 
 # Where the number of cards is missing because the ranks contradict the degrees, the broken rule says so.
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
     from autodeploy.checks.baseline import Baseline
     from autodeploy.importers.launch_script import LaunchScript
-    from autodeploy.specs.check import BrokenRule, CheckLimits
+    from autodeploy.specs.broken_rule import BrokenRule
+    from autodeploy.specs.check import CheckLimits
 
 
 def check_unread(
@@ -62,7 +64,7 @@ def check_unread(
     vendor = load_profile(profile).vendor
     ranks = ranks_of(script, profile, num_npus if num_npus is not None or cluster else own.get("num_npus"))
     release = release_of_marks(text)
-    framework = release.framework if release is not None else framework_of_flags(script.flags)
+    framework = release.framework if release is not None else framework_for(framework_of_flags(script.flags), vendor)
     verdict = judge_script(script, framework, vendor, ranks, limits, None if release is None else release.name)
     broken = with_allowed(verdict.broken, limits)
     failing = sum(not rule.allowed for rule in broken)

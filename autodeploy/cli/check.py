@@ -91,7 +91,7 @@ def check(
     from autodeploy.specs.check import CheckLimits
 
     limits = CheckLimits(
-        max_memory=share(max_memory, "--max-memory", most=1.0),
+        max_memory=share(max_memory, "--max-memory", most=100.0),
         min_mfu=None if min_mfu is None else share(min_mfu, "--min-mfu", most=1.0),
         max_slowdown=None if max_slowdown is None else share(max_slowdown, "--max-slowdown", most=100.0),
         allow_rules=tuple(allow_rule or ()),

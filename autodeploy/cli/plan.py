@@ -84,7 +84,10 @@ def estimate(
     output: Output = None,
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Predict time and memory of the strategy in the spec. Exit code 3: it does not fit."""
+    """Predict time and memory of the strategy in the spec. Exit code 3: it does not fit.
+
+    Rules of the target that it violates stand above the prediction; the exit code is that of a prediction.
+    """
     from autodeploy.cli.output import write_report, write_text_report
     from autodeploy.reports.plan_report import render_plan
     from autodeploy.specs.spec import no_strategy

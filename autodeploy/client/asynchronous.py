@@ -113,8 +113,10 @@ class AsyncClient:
         """One plan."""
         return await _transport.send_async(self._http, calls.plan(plan_id))
 
-    async def export(self, plan_id: str, to: str, *, lang: str | None = None, rehearse: str | None = None) -> str:
-        """A plan in another format, or its rehearsal on `1node`, `2nodes` or `4nodes`."""
+    async def export(
+        self, plan_id: str | SpecLike, to: str, *, lang: str | None = None, rehearse: str | None = None
+    ) -> str:
+        """A plan, or a spec's strategy, in another format; or a plan's rehearsal on `1node`, `2nodes` or `4nodes`."""
         return await _transport.send_async(self._http, calls.export(plan_id, to, lang, rehearse))
 
     async def add_run(

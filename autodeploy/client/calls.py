@@ -127,11 +127,13 @@ def delete_run(run_id: str) -> Call[None]:
     return Call("DELETE", path, lambda response: None, repeatable=False, extra_time_s=RUN_FIT_S)
 
 
-def export(plan_id: str, to: str, lang: str | None, rehearse: str | None) -> Call[str]:
-    """GET /v1/plans/{id}/export."""
+def export(plan: str | SpecLike, to: str, lang: str | None, rehearse: str | None) -> Call[str]:
+    """GET /v1/plans/{id}/export; of a spec with a strategy POST /v1/exports."""
     given = {"to": to, "lang": lang, "rehearse": rehearse}
     params: dict[str, str | int | float] = {name: value for name, value in given.items() if value is not None}
-    return Call("GET", f"/v1/plans/{plan_id}/export", lambda response: response.text, params=params)
+    if isinstance(plan, str):
+        return Call("GET", f"/v1/plans/{plan}/export", lambda response: response.text, params=params)
+    return Call("POST", "/v1/exports", lambda response: response.text, params=params, json=_document(plan))
 
 
 def operators(plan_id: str) -> Call[OperatorReport]:

@@ -133,8 +133,8 @@ class Client:
         """One plan."""
         return _transport.send(self._http, calls.plan(plan_id))
 
-    def export(self, plan_id: str, to: str, *, lang: str | None = None, rehearse: str | None = None) -> str:
-        """A plan in another format, or its rehearsal on `1node`, `2nodes` or `4nodes`."""
+    def export(self, plan_id: str | SpecLike, to: str, *, lang: str | None = None, rehearse: str | None = None) -> str:
+        """A plan, or a spec's strategy, in another format; or a plan's rehearsal on `1node`, `2nodes` or `4nodes`."""
         return _transport.send(self._http, calls.export(plan_id, to, lang, rehearse))
 
     def add_run(self, plan_id: str, document: Mapping[str, Any], *, rehearse: str | None = None) -> dict[str, Any]:

@@ -11,25 +11,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.arguments import ShellVariable
 from autodeploy.exporters.recipe_arguments import as_number
 from autodeploy.messages import Message
-from autodeploy.specs.compressed_attention import CSA, HCA, INDEXED
+from autodeploy.specs.compressed_attention import CSA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.exporters.arguments import LaunchArguments
     from autodeploy.specs.model import ModelSpec
-    from autodeploy.specs.training import TrainingSpec
 
 TRAINER: Final = "pretrain_deepseek4.py"
 SPEC_MODULE: Final = "mindspeed_llm.tasks.models.spec.deepseek4_spec"
 CP_ALGORITHM: Final = "kvallgather_cp_algo"
-NEEDED: Final = ("--kv-compress", "--o-groups", "--use-fused-mhc")
-# What the kernels of residual streams are compiled for. Source: mhc_feature.py, validate_args.
-FUSED_STREAMS: Final = (4, 20)
 ATTENTION, STREAMS, ROPE = "ATTENTION_ARGS", "MHC_ARGS", "ROPE_ARGS"
 
 
@@ -44,57 +39,8 @@ def ratios(model: ModelSpec, noops: Sequence[int]) -> list[int]:
     return rates + [0] * model.num_nextn_predict_layers
 
 
-def refuse_unlaunched(arguments: LaunchArguments, model: ModelSpec) -> None:
-    """Refuses what MindSpeed-LLM's layers do not have.
-
-    Raises
-    ------
-    UnsupportedError
-        which names the part.
-    """
-    compressed, streams, release = model.compressed_attention, model.hyper_connections, arguments.release
-    what: str | None = None
-    if release.framework != "mindspeed-llm" or not all(map(arguments.knows, NEEDED)):
-        what = Message("mechanism.compressed_attention")
-    elif compressed is None:
-        what = Message("mechanism.hyper_connections")
-    elif compressed.csa_rate != INDEXED or (HCA in (model.layer_types or ()) and compressed.hca_rate == INDEXED):
-        what = f"csa_rate {compressed.csa_rate}, hca_rate {compressed.hca_rate}"
-    elif streams is not None and (streams.hc_mult, streams.hc_sinkhorn_iters) != FUSED_STREAMS:
-        what = f"hc_mult {streams.hc_mult}, hc_sinkhorn_iters {streams.hc_sinkhorn_iters}"
-    if what is not None:
-        raise UnsupportedError(
-            Message("exporters.has_no_flag_in", framework=release.title, name=what),
-            path="/to",
-            hint=Message("exporters.export_to", names="json"),
-        )
-
-
-def refuse_pairs(arguments: LaunchArguments, training: TrainingSpec) -> None:
-    """Refuses preference tuning, whose trainer does not join the streams (sft_trainer.py alone does).
-
-    Raises
-    ------
-    UnsupportedError
-        which names it.
-    """
-    if training.kind == "dpo":
-        raise UnsupportedError(
-            Message("exporters.has_no_flag_in", framework=arguments.release.title, name="training.kind dpo"),
-            path="/to",
-            hint=Message("exporters.export_to", names="json"),
-        )
-
-
 def add_compressed(arguments: LaunchArguments, model: ModelSpec) -> None:
-    """MLA_ARGS, ATTENTION_ARGS and MHC_ARGS of DeepSeek-V4's layers, with the kernels that are priced.
-
-    Raises
-    ------
-    UnsupportedError
-        where the release's own code has no such layers.
-    """
-    refuse_unlaunched(arguments, model)
+    """MLA_ARGS, ATTENTION_ARGS and MHC_ARGS of DeepSeek-V4's layers, with the kernels that are priced."""
     compressed, streams, add = model.compressed_attention, model.hyper_connections, arguments.add
     assert compressed is not None
     # The parser wants latent attention's words; the whole head is `--qk-head-dim`, and the key is the value.

@@ -12,8 +12,8 @@ from autodeploy.exporters.layer_placement import placement
 from autodeploy.exporters.memory_arguments import add_recompute, add_swap
 from autodeploy.exporters.model_arguments import add_experts, add_model, add_training
 from autodeploy.exporters.parallel_arguments import add_dispatch, add_parallel, expert_parallel_flag
-from autodeploy.exporters.target_release import release_of_spec
-from autodeploy.exporters.tuning_arguments import add_tuning, refuse_tuning
+from autodeploy.exporters.target_release import refuse_unlaunched, release_of_spec
+from autodeploy.exporters.tuning_arguments import add_tuning
 from autodeploy.messages import Message
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import UNRESTRICTED
@@ -64,6 +64,7 @@ def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
 
 def filled_launch(arguments: LaunchArguments, spec: Spec, plan: Plan) -> Launch:
     """The launch with every argument of the plan, in the order a reader expects."""
+    refuse_unlaunched(spec, arguments.release)
     strategy, placed = plan.strategy, placement(plan, spec.model.num_hidden_layers)
     layers = add_parallel(arguments, spec, plan, placed)
     add_model(arguments, spec, layers)
@@ -100,7 +101,7 @@ def plain_launch(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     arguments = LaunchArguments(release_of_spec(spec, target))
     note_doubts(arguments, spec)
     note_other_target(arguments, spec)
-    refuse_tuning(arguments, spec)
+    refuse_unlaunched(spec, arguments.release)
     return Launch(spec, plan, arguments, {}, _ranks(plan.strategy, plan))
 
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from autodeploy.exporters.launch_arguments import Launch
     from autodeploy.specs.planset import PlanSet
 
+DATA, CONVERSATIONS = "DATA_PATH", "JSON lines, of which each has the conversations of a sequence as messages"
 REQUIRED = (
-    ("DATA_PATH", "prefix of the preprocessed data set"),
+    (DATA, "prefix of the preprocessed data set"),
     ("TOKENIZER_PATH", "directory of the Hugging Face tokenizer"),
     ("CKPT_SAVE_DIR", "directory for checkpoints"),
     ("MASTER_ADDR", "address of the first node"),
@@ -94,7 +95,7 @@ def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bo
 
 
 def _trainer(launch: Launch, *, adapts: bool) -> str:
-    if launch.spec.training.kind in {"sft", "dpo"}:
+    if launch.arguments.has("--stage"):
         return TRAINER
     if launch.spec.model.compressed_attention is not None:
         return COMPRESSED_TRAINER
@@ -177,6 +178,8 @@ def _required(launch: Launch) -> str:
     variables, used = told_variables(launch.spec.training.told), launch.arguments.variables()
     needed = {name for name, _ in REQUIRED} - variables.keys() - ({"WARMUP_ITERS"} - used)
     required = [(name, meaning) for name, meaning in REQUIRED if name in needed]
+    if launch.arguments.has("--sft"):
+        required = [(name, CONVERSATIONS if name == DATA else meaning) for name, meaning in required]
     if ASKED_FOR_POSITIONS in used:
         required.append((ASKED_FOR_POSITIONS, "rope_theta of the model configuration"))
     if launch.spec.training.tokens is None:

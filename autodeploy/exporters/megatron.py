@@ -19,8 +19,9 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     """The launch script, to be started on every node in the Megatron-LM directory."""
     launch = launch_of(plan_set, plan, "megatron")
     path = ShellVariable("TOKENIZER_PATH")
-    if launch.arguments.knows("--tokenizer-type", "HuggingFaceTokenizer"):
-        tokenizer = (("--tokenizer-type", "HuggingFaceTokenizer"), ("--tokenizer-model", path))
+    named = "SFTTokenizer" if launch.arguments.has("--sft") else "HuggingFaceTokenizer"
+    if launch.arguments.knows("--tokenizer-type", named):
+        tokenizer = (("--tokenizer-type", named), ("--tokenizer-model", path))
     else:
         tokenizer = (("--tokenizer-type", "PretrainedFromHF"), ("--tokenizer-name-or-path", path))
     add_run_arguments(launch, tokenizer)

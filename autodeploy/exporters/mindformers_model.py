@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.exporters.attention_type_arguments import refuse_special_attention
 from autodeploy.exporters.mindformers_recipe import recipe_keys
 from autodeploy.messages import Message
 from autodeploy.stack.features import FEATURES
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from autodeploy.exporters.launch_arguments import Launch
     from autodeploy.specs.model import ModelSpec
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "bfloat16"}
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 DISPATCHERS = {"hierarchical": "alltoall_deredundency"}
 ACTIVATIONS = {"silu": "swiglu", "geglu": "geglu", "gelu": "gelu"}
 MODEL_CONFIG = "model.model_config."
@@ -41,9 +40,6 @@ def model_config(launch: Launch) -> dict[str, Any]:
     if model.is_moe:
         config |= _experts(launch)
     config |= recipe_keys(launch) | _switches(launch)
-    if launch.spec.training.precision == "fp8":
-        launch.arguments.note(Message("exporters.has_no_flag_in", name="fp8", framework="MindFormers"))
-    refuse_special_attention(model, launch.arguments.release)
     for name in ("sliding_window", "learned_position_embeddings", "mlp_only_layers"):
         if getattr(model, name):
             launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=name))

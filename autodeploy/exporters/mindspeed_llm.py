@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from autodeploy.exporters.arguments import ShellVariable
 from autodeploy.exporters.artefact import Artefact
-from autodeploy.exporters.attention_type_arguments import QWEN3_NEXT_SPEC, SHORTCUT_SPEC, full_interval
-from autodeploy.exporters.compressed_arguments import SPEC_MODULE, refuse_pairs
+from autodeploy.exporters.attention_type_arguments import QWEN3_NEXT_SPEC, SHORTCUT_SPEC
+from autodeploy.exporters.compressed_arguments import SPEC_MODULE
 from autodeploy.exporters.launch_arguments import Launch, launch_of
 from autodeploy.exporters.launch_script import add_run_arguments, flags_text, script_text
+from autodeploy.specs.launched import full_interval
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -75,7 +76,6 @@ def add_own_arguments(launch: Launch) -> None:
     if spec := layer_spec(model):
         arguments.add(block, "--spec", *spec)
     if model.compressed_attention is not None:
-        refuse_pairs(arguments, launch.spec.training)
         arguments.add(block, "--transformer-impl", "local")
         if model.num_nextn_predict_layers:
             arguments.add(block, "--mtp-spec", SPEC_MODULE, "mtp_spec")

@@ -7,37 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.artefact import Artefact
 from autodeploy.exporters.keyed_sections import head_comments, refuse_unknown_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.memory_arguments import recomputed_layers
-from autodeploy.exporters.target_release import profile_of, refuse_axes
+from autodeploy.exporters.target_release import profile_of
 from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.specs.fsdp2_models import model_id_of
 from autodeploy.specs.presets import preset_of
 from autodeploy.stack.features import FEATURES
 from autodeploy.yaml_text import yaml_text
 
 if TYPE_CHECKING:
-    from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.planset import Plan, PlanSet
 
 TARGET = "mindspeed-llm-fsdp2"
-# Classes of its own, by what the model's name begins with; others are transformers' (models/model_registry.py).
-MODEL_IDS = (
-    ("qwen3-next", "qwen3_next"),
-    ("qwen3", "qwen3"),
-    ("gpt-oss", "gpt_oss"),
-    ("minimax-m2", "minimax_m27"),
-    ("step-3.5", "step35"),
-    ("glm-5", "glm52"),
-)
-OF_EXPERTS = {"qwen3": "qwen3_moe"}
 WHOLE_LOSS = (None, "gpt_oss", "step35", "glm52")  # whose forward takes no loss_ctx
 LAYERS, EXPERTS = "model.layers.{*}", "model.layers.{*}.mlp.experts"
 UNITS = (LAYERS, "model.embed_tokens", "lm_head")
-PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 def export(plan_set: PlanSet, plan: Plan) -> Artefact:
@@ -53,15 +41,12 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
 
 
 def configuration(launch: Launch) -> dict[str, Any]:
-    """The sections, in the backend's own order.
-
-    Raises
-    ------
-    UnsupportedError
-        for what the backend does not have: pipelines, tensor parallelism, other exchanges, other models of experts.
-    """
+    """The sections, in the backend's own order."""
     spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
-    _refuse(launch)
+    for name in strategy.swap:
+        launch.arguments.note(
+            Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindSpeed-LLM FSDP2")
+        )
     training: dict[str, Any] = {
         "stage": "pt",
         "optimizer": "adamw" if "unfused_optimizer" in strategy.features else "fused_adamw",
@@ -83,13 +68,6 @@ def configuration(launch: Launch) -> dict[str, Any]:
     }
 
 
-def model_id_of(model: ModelSpec) -> str | None:
-    """The backend's own class for a model; None where it runs transformers'."""
-    name = model.name.lower()
-    model_id = next((id_ for start, id_ in MODEL_IDS if name.startswith(start)), None)
-    return OF_EXPERTS.get(model_id, model_id) if model_id and model.is_moe else model_id
-
-
 def _model(launch: Launch) -> dict[str, Any]:
     model_id = model_id_of(launch.spec.model)
     if model_id is None:
@@ -99,32 +77,6 @@ def _model(launch: Launch) -> dict[str, Any]:
         "train_from_scratch": True,
         "init_model_with_meta_device": True,
     }
-
-
-def _refuse(launch: Launch) -> None:
-    strategy, model, precision = launch.plan.strategy, launch.spec.model, launch.spec.training.precision
-    launched = {
-        "pp": strategy.pp == 1,
-        "tp": strategy.tp == 1,
-        "dp_replicate": strategy.dp_replicate == 1,
-        "cp_algo": strategy.cp == 1 or strategy.cp_algo != "hybrid",
-        "moe_dispatcher": strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
-        "swap": not strategy.swap,
-        "swap_optimizer": not strategy.swap_optimizer,
-    }
-    refuse_axes(launch.plan.strategy, TARGET, launched)
-    if precision not in PRECISIONS:
-        raise UnsupportedError(
-            Message("exporters.cannot_launch_axis", target=TARGET, axis="precision", value=precision),
-            path="/training/precision",
-        )
-    if model.is_moe and model_id_of(model) is None:
-        model_ids = ", ".join(sorted({OF_EXPERTS.get(id_, id_) for _, id_ in MODEL_IDS}))
-        raise UnsupportedError(
-            Message("exporters.cannot_launch_axis", target=TARGET, axis="model", value=model.name[:60]),
-            path="/model",
-            hint=Message("common.one_of", names=model_ids),
-        )
 
 
 def _parallel(launch: Launch) -> dict[str, Any]:

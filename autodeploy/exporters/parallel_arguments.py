@@ -19,7 +19,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.choice_key import ChoiceKey
 from autodeploy.stack.expression import evaluate
 from autodeploy.stack.padding import noop_padding, pairs_take_padding
-from autodeploy.stack.schedules import frameworks_with, schedule, variant_of
+from autodeploy.stack.schedules import schedule, variant_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,12 +104,10 @@ def add_schedule(arguments: LaunchArguments, strategy: Strategy, micro_batches: 
     """The schedule, or a refusal: another schedule would be another plan."""
     variant = variant_of(strategy.schedule, arguments.release)
     if variant is None:
-        frameworks = frameworks_with(strategy.schedule)
-        without = f"search.forbid: {{schedule: [{strategy.schedule}]}}"
         raise UnsupportedError(
             Message("exporters.cannot_launch_axis", target=arguments.target, value=strategy.schedule, axis="schedule"),
             path="/strategy/schedule",
-            hint=Message("exporters.export_to", names=frameworks[0]) if frameworks else without,
+            hint=f"search.forbid: {{schedule: [{strategy.schedule}]}}",
         )
     for flag in variant.flags:
         if not flag.when or evaluate(flag.when, strategy.model_dump()):

@@ -7,9 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.exporters.target_release import profile_of
 from autodeploy.messages import Message
+from autodeploy.specs.spec import Spec
 from autodeploy.specs.validation import did_you_mean
-from autodeploy.stack.frameworks import FRAMEWORKS
+from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 from autodeploy.stack.schedules import frameworks_with
 
 if TYPE_CHECKING:
@@ -61,18 +63,27 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def formats_of(schedule: str, *, post_trains: bool = False, parts: int = 1, stages: int = 1) -> tuple[str, ...]:
+def formats_of(
+    schedule: str, *, post_trains: bool = False, parts: int = 1, stages: int = 1, vendor: str | None = None
+) -> tuple[str, ...]:
     """Formats that a plan with this schedule can be offered in, of pre-training or of post-training.
 
-    parts : tp x pp, which some frameworks don't have. stages : pp alone.
+    parts : tp x pp, which some frameworks don't have. stages : pp alone. vendor : of the chips; None: any.
     """
-    launchers = [name for name in frameworks_with(schedule) if FRAMEWORKS[name].post_trains is post_trains]
+    launchers = [name for name in frameworks_with(schedule, vendor) if FRAMEWORKS[name].post_trains is post_trains]
     launchers = [name for name in launchers if parts == 1 or not FRAMEWORKS[name].shards_alone]
     launchers = [name for name in launchers if stages == 1 or not FRAMEWORKS[name].one_stage]
     offered = [name for name, format_ in FORMATS.items() if not format_.launches or format_.launches in launchers]
     if post_trains:
         return tuple(name for name in offered if not FORMATS[name].of_pre_training)
     return (*offered, *own_exporters())
+
+
+def target_of(to: str) -> str | None:
+    """The framework that launches what a format holds; None where it is no launch."""
+    if to in FORMATS:
+        return FORMATS[to].launches or (DEFAULT if FORMATS[to].brings_launch else None)
+    return to if to in FRAMEWORKS else None
 
 
 def own_exporters() -> dict[str, Callable[[PlanSet, Plan], Artefact]]:
@@ -113,7 +124,9 @@ def export(
         )
     chosen = FORMATS[to]
     if chosen.of_pre_training and plan.strategy.rl is not None:
-        names = [name for name in formats_of("1f1b", post_trains=True) if FORMATS[name].launches]
+        profile = profile_of(Spec.model_validate(plan_set.search.spec))
+        vendor = profile.vendor if profile is not None else None
+        names = [name for name in formats_of("1f1b", post_trains=True, vendor=vendor) if FORMATS[name].launches]
         raise UnsupportedError(
             Message("specs.does_not_train_by_reinforcement", target=to),
             path="/to",

@@ -13,8 +13,9 @@ from autodeploy.messages import Message, joined
 from autodeploy.specs.presets import preset_of
 from autodeploy.specs.rl_facts import RlFacts, facts_of
 from autodeploy.specs.spec import Spec
-from autodeploy.stack.frameworks import FRAMEWORKS, launchers, title_of
+from autodeploy.stack.frameworks import DEFAULT, title_of
 from autodeploy.stack.launch_rules import broken_rules
+from autodeploy.stack.releases import frameworks_for
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet
@@ -67,7 +68,8 @@ def rl_launch(
     spec = Spec.model_validate(plan_set.search.spec)
     rl, layout, title = spec.training.rl, plan.strategy.rl, title_of(target)
     if rl is None or layout is None:
-        others = [name for name in launchers() if not FRAMEWORKS[name].post_trains]
+        profile = profile_of(spec)
+        others = frameworks_for(DEFAULT, profile.vendor if profile is not None else None)
         raise UnsupportedError(
             Message("common.needs", one=title, other="training.kind: rl_post_training"),
             path="/to",

@@ -6,25 +6,30 @@ from typing import TYPE_CHECKING
 
 from autodeploy.errors import UnsupportedError
 from autodeploy.messages import Message
+from autodeploy.specs.launched import unlaunched
 from hardware_profiles import ProfileError, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.strategy import Strategy
     from autodeploy.stack.releases import Release
     from hardware_profiles import Profile
 
 
-def refuse_axes(strategy: Strategy, target: str, launched: Mapping[str, bool]) -> None:
-    """Refuses a plan for the first axis whose value the target can't launch."""
-    for axis, can in launched.items():
-        if not can:
-            value = getattr(strategy, axis)
-            said = ", ".join(value) if isinstance(value, tuple) else value
-            fault = Message("exporters.cannot_launch_axis", target=target, axis=axis, value=said)
-            raise UnsupportedError(fault, path=f"/strategy/{axis}", hint=f"search.target: {target}")
+def refuse_unlaunched(spec: Spec, release: Release) -> None:
+    """Refuses a model or a training that the release has no launch of, as searches for it do.
+
+    Raises
+    ------
+    UnsupportedError
+        which names the field.
+    """
+    field = unlaunched(spec.model, spec.training, release)
+    if field:
+        raise UnsupportedError(
+            Message("exporters.has_no_flag_in", framework=release.title, name=field),
+            path="/" + field.partition(" ")[0].replace(".", "/"),
+            hint=Message("exporters.export_to", names="json"),
+        )
 
 
 def profile_of(spec: Spec) -> Profile | None:

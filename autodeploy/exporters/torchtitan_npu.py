@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.artefact import Artefact
 from autodeploy.exporters.keyed_sections import head_comments, refuse_unknown_keys
 from autodeploy.exporters.launch_arguments import Launch, plain_launch
 from autodeploy.exporters.memory_arguments import recomputed_layers
-from autodeploy.exporters.target_release import profile_of, refuse_axes
+from autodeploy.exporters.target_release import profile_of
 from autodeploy.exporters.toml_text import toml_text
 from autodeploy.messages import Message
 from autodeploy.specs.torchtitan_models import (
@@ -21,7 +20,6 @@ from autodeploy.specs.torchtitan_models import (
     SPARSE,
     TorchtitanModel,
     torchtitan_model_of,
-    torchtitan_models,
 )
 
 if TYPE_CHECKING:
@@ -43,15 +41,10 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
 
 
 def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
-    """The sections, in the order of torchtitan's own files.
-
-    Raises
-    ------
-    UnsupportedError
-        for what is not planned for torchtitan-npu (pipelines, other exchanges), and models that it has no flavor of.
-    """
+    """The sections, in the order of torchtitan's own files."""
     spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
-    _refuse(launch)
+    for name in strategy.swap:
+        launch.arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="torchtitan-npu"))
     model = _model(launch)
     batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
     training: dict[str, Any] = {
@@ -85,40 +78,10 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
     }
 
 
-def _refuse(launch: Launch) -> None:
-    strategy, precision = launch.plan.strategy, launch.spec.training.precision
-    launched = {
-        "pp": strategy.pp == 1,
-        "cp_algo": strategy.cp == 1 or strategy.cp_algo == "ulysses",
-        "moe_dispatcher": strategy.ep == 1 or strategy.moe_dispatcher == "alltoall",
-        "swap": not strategy.swap,
-    }
-    refuse_axes(launch.plan.strategy, TARGET, launched)
-    if precision not in DTYPES:
-        raise UnsupportedError(
-            Message("exporters.cannot_launch_axis", target=TARGET, axis="precision", value=precision),
-            path="/training/precision",
-        )
-
-
 def _model(launch: Launch) -> TorchtitanModel:
     model = launch.spec.model
     known_model = torchtitan_model_of(model)
-    if known_model is None:
-        presets = ", ".join(dict.fromkeys(each.preset for each in torchtitan_models()))
-        message = Message("exporters.cannot_launch_axis", target=TARGET, axis="model", value=model.name[:60])
-        raise UnsupportedError(message, path="/model", hint=Message("common.one_of", names=presets))
-    if model.num_nextn_predict_layers and not known_model.predicts:
-        raise UnsupportedError(
-            Message(
-                "exporters.cannot_launch_axis",
-                target=TARGET,
-                axis="num_nextn_predict_layers",
-                value=model.num_nextn_predict_layers,
-            ),
-            path="/model/num_nextn_predict_layers",
-            hint="num_nextn_predict_layers: 0",
-        )
+    assert known_model is not None  # else refused as a model that it does not launch
     return known_model
 
 

@@ -1,10 +1,9 @@
-"""Fine-tuning in MindSpeed-LLM's flags: its stage and data, packed documents, adapters, pairs and their loss."""
+"""Fine-tuning in flags: stage, data, packed documents, adapters, pairs and their loss."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.errors import UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.dpo import DpoSpec
 
@@ -16,38 +15,21 @@ TRAINER = "posttrain_gpt.py"
 _BLOCK = "TUNE_ARGS"
 
 
-def refuse_tuning(arguments: LaunchArguments, spec: Spec) -> None:
-    """Refuses fine-tuning for a framework whose launch of it is not written.
-
-    Raises
-    ------
-    UnsupportedError
-        where the spec fine-tunes.
-    """
-    if spec.training.kind in {"sft", "dpo"}:
-        message = Message(
-            "exporters.cannot_launch_axis", target=arguments.target, axis="kind", value=spec.training.kind
-        )
-        raise UnsupportedError(message, path="/training/kind", hint="mindspeed-llm")
-
-
 def add_tuning(arguments: LaunchArguments, spec: Spec) -> None:
     """TUNE_ARGS of fine-tuning under supervision or by preferences; nothing of pre-training.
 
-    Source: MindSpeed-LLM features_manager/finetune and features_manager/dpo.
-
-    Raises
-    ------
-    UnsupportedError
-        when the framework's parser has no stage of fine-tuning.
+    Source: MindSpeed-LLM features_manager/finetune and features_manager/dpo; Megatron-LM @d98e8a64 pretrain_gpt.py and
+    training/datasets/sft_dataset.py, which packs always and asserts that there is no mask.
     """
-    training = spec.training
+    training, add = spec.training, arguments.add
     if training.kind not in {"sft", "dpo"}:
         return
-    if not arguments.knows("--stage", training.kind):
-        refuse_tuning(arguments, spec)
-    add = arguments.add
     add(_BLOCK, "--finetune")
+    if not arguments.knows("--stage", training.kind):
+        add(_BLOCK, "--sft")
+        add(_BLOCK, "--sft-tokenizer-prompt-format", "default")
+        add(_BLOCK, "--no-create-attention-mask-in-dataloader")
+        return
     add(_BLOCK, "--stage", training.kind)
     add(_BLOCK, "--is-instruction-dataset")
     if training.kind == "dpo":

@@ -9,6 +9,8 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.diagnostics import Diagnostics
 from autodeploy.messages import Message, joined
 from autodeploy.specs.doubts import MAX_DOUBTS
+from autodeploy.specs.spec import vendor_of
+from autodeploy.stack.releases import framework_for
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class Imported:
         document = dict(self.document)
         own = document.get("cluster")
         if own is not None and cluster is None and device is None and num_npus is None:
-            return self._in_cards(document, str(own.get("profile")))
+            return self._on_chips(document, str(own.get("profile")))
         own = dict(own or {})
         profile = cluster or own.get("profile")
         if profile is None:
@@ -118,10 +120,16 @@ class Imported:
             own["num_npus"] = num_npus
         elif not {"num_npus", "blocks", "nodes"} & own.keys():
             own["num_npus"] = self._cards(profile)
-        return self._in_cards(document | {"cluster": own}, profile)
+        return self._on_chips(document | {"cluster": own}, profile)
 
-    def _in_cards(self, document: dict[str, Any], profile: str) -> dict[str, Any]:
-        """The document with the cards that generate, which a launch counts as ranks."""
+    def _on_chips(self, document: dict[str, Any], profile: str) -> dict[str, Any]:
+        """The document with the cards that generate, which a launch counts as ranks.
+
+        A script that names no release is of a framework that has one for the chips, whatever its flags look like.
+        """
+        search = document.get("search", {})
+        if self.kind == "launch-script" and "target_release" not in search:
+            document = document | {"search": {**search, "target": framework_for(search["target"], vendor_of(profile))}}
         if self.generation_ranks is None:
             return document
         strategy = document["strategy"]

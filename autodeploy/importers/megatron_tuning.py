@@ -31,7 +31,7 @@ def read_tuning(reader: FlagReader, model: Mapping[str, Any]) -> dict[str, Any]:
     """
     stage = reader.text("--stage", "/training/kind")
     if stage is None:
-        return {}
+        return {"kind": "sft"} if reader.switch("--sft", "/training/kind") else {}
     reader.switch("--is-instruction-dataset", "/training/kind")
     training: dict[str, Any] = {"kind": stage.strip().lower()}
     if training["kind"] == "dpo":

@@ -25,7 +25,6 @@ FLAGS: dict[str, str] = {
     "--qlora-save-dequantize": LORA,
     "--perform-rl-step": RL,
     "--grpo-group-size": RL,
-    "--sft": SFT,
     "--qad-enable": "distillation",
     "--use-torch-fsdp2": FSDP2,
     "--fsdp2-config-path": FSDP2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autodeploy.planner.bounds import strategy_bounds
+from autodeploy.planner.legality import launch_rules
 from autodeploy.planner.predictions import (
     breakdowns_in,
     estimate,
@@ -13,7 +14,7 @@ from autodeploy.planner.predictions import (
     timeline,
 )
 from autodeploy.planner.prepared import budget_of, describe_hashes, prepare, profile_hash
-from autodeploy.planner.questions import launch_rules, operators, why_not
+from autodeploy.planner.questions import operators, why_not
 from autodeploy.planner.search import check_space, fastest_s, plan, search_size
 from autodeploy.progress import Progress
 from autodeploy.ranking.one_strategy import Predicted

@@ -11,6 +11,7 @@ from autodeploy.evaluation.steps.one_strategy import candidate_for, estimated, l
 from autodeploy.evaluation.steps.timeline import pipeline_timeline
 from autodeploy.evaluation.steps.worlds import breakdowns_in as priced_breakdowns_in
 from autodeploy.evaluation.steps.worlds import reads
+from autodeploy.planner.legality import launch_rules
 from autodeploy.planner.prepared import at_size, context_for, context_of_plan, plan_context, prepare
 from autodeploy.ranking.one_strategy import Predicted, predicted
 from autodeploy.ranking.place import place as place_candidate
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 
 def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
-    """Predict the one strategy in the spec, legal or not, fitting or not.
+    """Predict the one strategy in the spec, fitting or not; with the rules of the target that it breaks, if any.
+
+    An illegal strategy is predicted as if it could run: `broken_rules` are those on which `check` fails.
 
     Parameters
     ----------
@@ -45,14 +48,16 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     SpecError
         if the spec has no strategy, or its degrees contradict the cluster.
     """
+    if spec.strategy is None:
+        raise no_strategy()
     if spec.training.rl is not None:
         from autodeploy.rl_planning.planning import estimate_rl  # a tenth of a second, for post-training alone
 
-        return estimate_rl(spec, features=features)
-    if spec.strategy is None:
-        raise no_strategy()
-    prepared = prepare(spec)
-    return with_run(prepared, predict(prepared, spec.strategy, features).plan)
+        plan = estimate_rl(spec, features=features)
+    else:
+        prepared = prepare(spec)
+        plan = with_run(prepared, predict(prepared, spec.strategy, features).plan)
+    return plan.model_copy(update={"broken_rules": launch_rules(spec, features=features).broken})
 
 
 def reestimate(spec: Spec, plan: Plan) -> Plan:

@@ -1,65 +1,26 @@
-"""What a target's rules say of a strategy, why it is not the plan, and where its time goes."""
+"""Why a strategy is not the plan, and where its time goes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
-from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, facts_of_placement, judged_candidate
+from autodeploy.evaluation.steps.one_strategy import candidate_for, judged_candidate
 from autodeploy.planner.predictions import lowered, predict
-from autodeploy.planner.prepared import context_for, judged_context, prepare
+from autodeploy.planner.prepared import context_for, prepare
 from autodeploy.planner.search import plan
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.operator_report import operator_report
 from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.why_not import explain_rejection
-from autodeploy.specs.spec import no_strategy
-from autodeploy.strategies.launch_rules import LaunchRules
-from autodeploy.strategies.memory_rules import launchable
-from autodeploy.strategies.rule_sentences import told
-from autodeploy.strategies.rules import broken_rules, values_of
 
 if TYPE_CHECKING:
-    from autodeploy.specs.check import BrokenRule
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.what_if import WhyNot
-
-
-def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
-    """Rules of the spec's target that its strategy breaks, and what the target could launch instead.
-
-    A strategy whose degrees contradict the cluster is judged too.
-
-    Raises
-    ------
-    SpecError
-        if the spec has no strategy, or asks for something that can't be planned with.
-    """
-    if spec.strategy is None:
-        raise no_strategy()
-    of_generation: tuple[BrokenRule, ...] = ()
-    if spec.training.rl is not None:
-        from autodeploy.rl_planning.launchable import broken_by  # a tenth of a second, for post-training alone
-        from autodeploy.rl_planning.update_layouts import update_alone
-
-        profile = profile_of(spec.cluster)
-        of_generation = broken_by(spec, profile, healthy_npus(profile, spec.cluster))
-        spec = update_alone(spec, spec.strategy)
-    assert spec.strategy is not None
-    context, on = judged_context(spec, spec.strategy, features)
-    target = spec.search.target
-    candidate = as_candidate(context, spec.strategy, possible=False)
-    facts = {**context.facts, **facts_of_placement(spec.strategy)}
-    broken = [rule for rule in broken_rules(candidate, facts, target)[0] if rule.is_told]
-    return LaunchRules(
-        (*told(broken, values_of(candidate, facts)), *of_generation),
-        launchable(candidate, context.facts, target),
-        on,
-    )
 
 
 def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autodeploy.errors import UnsupportedError
 from autodeploy.evaluation.sweep.sweep import sweep_tree
 from autodeploy.messages import Message
 from autodeploy.ranking.legality import pins_to_lift, why_nothing_is_legal
 from autodeploy.solver.search_space import Searched, legal_tree, variant
 from autodeploy.specs.planset import Infeasible, NearestChange
 from autodeploy.stack.frameworks import UNRESTRICTED
+from autodeploy.stack.releases import frameworks_for
 from autodeploy.strategies.feature_choice import choose_features
 from cost_models.hbm import GIB
 
@@ -51,8 +53,11 @@ def missing_memory(spec: Spec, profile: Profile, context: Context) -> str:
 def _fits(spec: Spec, profile: Profile, num_npus: int, batch: int, search: SearchSpec | None = None) -> float | None:
     """Step time of the fastest candidate that fits on so many cards, or None."""
     changed = spec if search is None else spec.model_copy(update={"search": search})
-    choice = choose_features(changed.search, spec.model, profile, adapters=spec.training.lora is not None)
-    near = variant(changed, profile, choice, num_npus, batch)
+    try:
+        choice = choose_features(changed.search, spec.model, profile, adapters=spec.training.lora is not None)
+        near = variant(changed, profile, choice, num_npus, batch)
+    except UnsupportedError:  # a feature that is asked for, or a training beside what it has
+        return None
     legal, _ = legal_tree(changed.search, near, profile, choice)
     if not len(legal):
         return None
@@ -111,14 +116,26 @@ def _looser(search: SearchSpec) -> list[tuple[str, SearchSpec]]:
     return options
 
 
+def _other_targets(spec: Spec, profile: Profile) -> list[tuple[str, Spec]]:
+    """The spec for the other frameworks on these chips, and without modules that predict further tokens."""
+    targets = [each for each in frameworks_for(spec.search.target, profile.vendor) if each != spec.search.target]
+    searches = [spec.search.model_copy(update={"target": each, "target_release": None}) for each in targets]
+    changed = [(f"search.target: {each.target}", spec.model_copy(update={"search": each})) for each in searches]
+    if spec.model.num_nextn_predict_layers:
+        model = spec.model.model_copy(update={"num_nextn_predict_layers": 0})
+        changed.append(("model.num_nextn_predict_layers: 0", spec.model_copy(update={"model": model})))
+    return changed
+
+
 def _rule_changes(spec: Spec, profile: Profile, context: Context, choice: FeatureChoice) -> list[NearestChange]:
     """Where no candidate is legal: pins that can be lifted, and the nearest batch that divides."""
     cards = spec.cluster.num_npus or sum(b.nodes for b in spec.cluster.blocks or ()) * profile.npus_per_node
     cards -= spec.cluster.spare_npus
     batch = spec.training.global_batch_size.value
     changes = []
-    for change, search in _looser(spec.search):
-        if (seconds := _fits(spec, profile, cards, batch, search)) is not None:
+    looser = [(change, spec.model_copy(update={"search": search})) for change, search in _looser(spec.search)]
+    for change, changed in (*_other_targets(spec, profile), *looser):
+        if (seconds := _fits(changed, profile, cards, batch)) is not None:
             changes.append(
                 NearestChange(change=change, effect=Message("ranking.fits_about_s_step", step=f"{seconds:.1f}"))
             )

@@ -112,7 +112,7 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
             hint=Message("rehearsal.rehearse_on_more_nodes"),
         )
     shape, fitting = _first_that_fits(spec, plan, npus, ranks, options, planner)
-    alone = plan_set_of_one(plan_set, shape.spec, fitting, "rehearsal")
+    alone = plan_set_of_one(plan_set.search, shape.spec, fitting, "rehearsal")
     rehearsed_s, plan_s = (unit_times(*planner.lowered(*each)) for each in ((shape.spec, fitting), (spec, plan)))
     both = {kind: (plan_s[kind], rehearsed_s[kind]) for kind in plan_s if kind in rehearsed_s}
     return Rehearsal(NODES[nodes], plan, alone, shape.spec, shape.changed, both)

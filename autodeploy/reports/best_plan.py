@@ -10,7 +10,7 @@ from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.rl_lines import rl_lines, rl_workload
 from autodeploy.reports.run_facts import run_facts
 from autodeploy.reports.tables import Block
-from autodeploy.reports.texts import ACRONYMS, bracketed, field_name, report_text, titled, valued
+from autodeploy.reports.texts import ACRONYMS, bracketed, check_text, field_name, report_text, titled, valued
 from autodeploy.reports.wording import (
     chance,
     choices,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from autodeploy.messages import Language
+    from autodeploy.specs.broken_rule import BrokenRule
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
 
@@ -73,12 +74,23 @@ def plan_block(plan: Plan, lang: Language, *, name: str) -> Block:
     """The plan's strategy, below it speed, interval, memory, evidence, cost of the run and breakdown."""
     strategy = plan.strategy
     title = f"{name}  {degrees(strategy)}{report_text(lang, 'comma')}{choices(strategy, lang)}"
-    facts: list[str | None] = [speed_line(plan, lang), *rl_lines(plan, lang), measured_mfu(plan, lang)]
+    facts: list[str | None] = [*rule_lines(plan.broken_rules, lang), speed_line(plan, lang), *rl_lines(plan, lang)]
+    facts += [measured_mfu(plan, lang)]
     facts += [interval_line(plan, lang), memory_line(plan, lang), evidence_line(plan, lang), experts_line(plan, lang)]
     facts += [] if plan.run is None else run_facts(plan.run, lang)
     facts += [breakdown_line(plan, lang), headroom_line(plan, lang)]
     facts += [in_language(text, lang) for text in plan.assumptions]
     return Block(title, [fact for fact in facts if fact is not None])
+
+
+def rule_lines(broken: Iterable[BrokenRule], lang: Language) -> list[str]:
+    """Broken rules with their numbers, a line each."""
+    return [
+        check_text(
+            lang, "allowed_rule" if rule.allowed else "broken_rule", text=in_language(rule.text, lang), rule=rule.rule
+        )
+        for rule in broken
+    ]
 
 
 def lane_lines(plan: Plan, lang: Language) -> list[str]:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from autodeploy.messages import in_language
-from autodeploy.reports.best_plan import experts_line, header, interval_line, measured_mfu, memory_line, speed_line
+from autodeploy.reports.best_plan import (
+    experts_line,
+    header,
+    interval_line,
+    measured_mfu,
+    memory_line,
+    rule_lines,
+    speed_line,
+)
 from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.recommendation import rescaled_line
 from autodeploy.reports.tables import Block, Table, in_columns, in_markdown
@@ -97,12 +105,7 @@ def unmodelled(report: CheckReport, lang: Language) -> list[str]:
 
 def rules(report: CheckReport, lang: Language) -> list[str]:
     """Broken rules with their numbers, those that fail the gate first, and why nothing is predicted."""
-    lines = [
-        check_text(
-            lang, "allowed_rule" if rule.allowed else "broken_rule", text=in_language(rule.text, lang), rule=rule.rule
-        )
-        for rule in sorted(report.broken_rules, key=lambda rule: rule.allowed)
-    ]
+    lines = rule_lines(sorted(report.broken_rules, key=lambda rule: rule.allowed), lang)
     if report.plan is None and report.unpredicted:
         lines.append(check_text(lang, "not_predicted", reason=in_language(report.unpredicted, lang)))
     return lines

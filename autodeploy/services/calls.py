@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autodeploy.checks import Baseline, Launch
+    from autodeploy.planner import LaunchRules
     from autodeploy.rehearsal import Rehearsal
     from autodeploy.services.cluster_calibration import Refit
     from autodeploy.services.run_views import ClusterView, MovedPlan
@@ -49,6 +50,11 @@ def make_ready(planner: str) -> None:
 def estimate(planner: str, spec: Spec) -> Plan:
     """The planner's prediction of the spec's strategy."""
     return load_planner(planner).estimate(spec)
+
+
+def launch_rules(planner: str, spec: Spec) -> LaunchRules:
+    """What the planner says the target of a spec has against its strategy."""
+    return load_planner(planner).launch_rules(spec)
 
 
 def timeline(planner: str, spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline:

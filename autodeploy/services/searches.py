@@ -227,7 +227,7 @@ class SearchService:
             queue = Queue(session)
             claim = queue.claim(view.id, str(Owner()), now=utc_now())
             assert claim is not None, "nobody else knows of it yet"
-            plan_set = plan_set_of_one(of, spec, plan.model_copy(update={"rank": 1}), spec.search.objective)
+            plan_set = plan_set_of_one(of.search, spec, plan.model_copy(update={"rank": 1}), spec.search.objective)
             info = view.plan_set.search
             kept = plan_set.model_copy(update={"search": info, "reproducible": False, "warnings": (GIVEN,)})
             queue.finish(claim, kept, now=utc_now())

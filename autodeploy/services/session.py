@@ -24,12 +24,14 @@ from autodeploy.services.audit import AuditLog
 from autodeploy.services.batches import BatchService
 from autodeploy.services.cluster_overlays import with_overlay
 from autodeploy.services.comparisons import best_of, with_checkpoints
+from autodeploy.services.launches import refuse_illegal
 from autodeploy.services.runs import RunService
 from autodeploy.services.searches import SearchService
 from autodeploy.services.webhooks import WebhookService
 from autodeploy.specs.plan_set_of_one import plan_set_of_one
+from autodeploy.specs.planset import SearchInfo
 from autodeploy.specs.spec import Spec, no_strategy
-from autodeploy.store.clock import utc_now
+from autodeploy.store.clock import iso, utc_now
 from autodeploy.store.migrate import is_current, ready_database
 from autodeploy.store.searches import Searches
 from autodeploy.store.workers import Workers
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.comparison import Comparison
     from autodeploy.specs.measured_run import MeasuredRun
     from autodeploy.specs.operators import OperatorReport
-    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.scaling import ScalingReport
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.strategy_bounds import StrategyBounds
@@ -315,13 +317,29 @@ class Services:
         """
         if rehearse is not None:
             return self._rehearsal(view, to, lang, rehearse)
-        spec = Spec.model_validate(view.plan_set.search.spec)
-        strategy = view.plan.strategy
+        return self._written(view.plan_set, view.plan, to, lang)
+
+    def export_strategy(self, spec: Spec, to: str, lang: Language = "en") -> Artefact:
+        """The strategy of a spec in a format of `exporters`, estimated as it is given; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            as `estimate` and `export`.
+        """
+        plan, (_, profile, engine) = self.estimate(spec), self.planner.describe_hashes(spec)
+        made = {"profile_hash": profile, "engine_version": engine, "created_at": iso(utc_now())}
+        search = SearchInfo(id="", spec={}, spec_hash="", **made)
+        return self._written(plan_set_of_one(search, spec, plan, spec.search.objective), plan, to, lang)
+
+    def _written(self, plan_set: PlanSet, plan: Plan, to: str, lang: Language = "en") -> Artefact:
+        spec = Spec.model_validate(plan_set.search.spec)
+        refuse_illegal(plan_set, plan, to, lambda judged: self._call(calls.launch_rules, self.planner_module, judged))
         return exporters.export(
-            view.plan_set,
-            view.plan,
+            plan_set,
+            plan,
             to,
-            timeline=lambda: self._call(calls.timeline, self.planner_module, spec, strategy),
+            timeline=lambda: self._call(calls.timeline, self.planner_module, spec, plan.strategy),
             lang=lang,
         )
 
@@ -333,7 +351,7 @@ class Services:
         SpecError
             when the framework can't launch it.
         """
-        return exporters.export(plan_set_of_one(view.plan_set, spec, plan, spec.search.objective), plan, to)
+        return self._written(plan_set_of_one(view.plan_set.search, spec, plan, spec.search.objective), plan, to)
 
     def add_run(self, plan_id: str, measured: MeasuredRun, *, rehearse: str | None = None) -> RunOutcome:
         """Links a measurement to a plan, or to its rehearsal on so many nodes, and says how that moves the plan.
@@ -355,13 +373,7 @@ class Services:
 
     def _rehearsal(self, view: PlanView, to: str, lang: Language, nodes: str) -> Artefact:
         rehearsed = self.rehearsal(view, nodes)
-        artefact = exporters.export(
-            rehearsed.plan_set,
-            rehearsed.plan,
-            to,
-            timeline=lambda: self._call(calls.timeline, self.planner_module, rehearsed.spec, rehearsed.plan.strategy),
-            lang=lang,
-        )
+        artefact = self._written(rehearsed.plan_set, rehearsed.plan, to, lang)
         remarks = rehearsal_lines(rehearsed.of, rehearsed.plan, rehearsed.changed, rehearsed.layer_s)
         return with_remarks(artefact, tuple(remarks), f"rehearsal_{nodes}")
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.broken_rule import BrokenRule
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.told import Text, Told
 
@@ -21,23 +22,13 @@ class CheckLimits(Document):
     `allow_rules` are rules that a launch may break, `allow_flags` flags of a fork that its release does not register.
     """
 
-    max_memory: Annotated[float, Field(gt=0, le=1, description="of the card's usable memory")] = 1.0
+    max_memory: Annotated[
+        float, Field(gt=0, le=100, description="of the card's usable memory; above 1: it need not fit")
+    ] = 1.0
     min_mfu: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=0, le=100)] | None = None
     allow_rules: tuple[Annotated[str, Field(max_length=100)], ...] = ()
     allow_flags: tuple[Annotated[str, Field(max_length=200)], ...] = ()
-
-
-class BrokenRule(Document):
-    """A rule that a launch breaks: its name, what is wrong with the numbers filled in, and the numbers.
-
-    `allowed`: it was named in `limits.allow_rules`, and fails nothing.
-    """
-
-    rule: str
-    text: Text
-    values: dict[str, bool | int | float | str] = {}
-    allowed: bool = False
 
 
 class Gate(Document):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from autodeploy.specs.base import Document
+from autodeploy.specs.broken_rule import BrokenRule
 from autodeploy.specs.rl_plan import RlPlan
 from autodeploy.specs.router import RouterKind
 from autodeploy.specs.spares import SpareRow
@@ -355,6 +356,10 @@ class Plan(Told):
     ] = None
     explanation: Text = ""
     assumptions: tuple[Text, ...] = ()
+    broken_rules: Annotated[
+        tuple[BrokenRule, ...],
+        Field(description="of estimates: what the target refuses of the strategy", exclude_if=lambda value: not value),
+    ] = ()
     provenance: Kind = "assumed"
 
 

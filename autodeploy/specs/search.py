@@ -91,7 +91,9 @@ class SearchSpec(Document):
     """The search. Defaults suit a launch with MindSpeed-LLM."""
 
     objective: Objective = "step_time"
-    target: Target = DEFAULT
+    target: Annotated[
+        Target, Field(description="absent: the first framework that has a release for the cluster's chips")
+    ] = DEFAULT
     target_release: (
         Annotated[
             str,

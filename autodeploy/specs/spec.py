@@ -26,7 +26,9 @@ from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.specs.validation import did_you_mean, field_errors
 from autodeploy.stack.features import FEATURES, GROUPS
-from autodeploy.stack.frameworks import post_trainers
+from autodeploy.stack.frameworks import DEFAULT, post_trainers
+from autodeploy.stack.releases import framework_for
+from hardware_profiles import ProfileError, list_profiles, load_profile
 
 ModelReader = Callable[[Mapping[str, Any]], ModelSpec]
 
@@ -69,13 +71,25 @@ class Spec(Document):
     @model_validator(mode="before")
     @classmethod
     def _target_of_its_kind(cls, document: Any) -> Any:
-        """Reinforcement learning without a target is for the default framework of its own."""
-        if not isinstance(document, Mapping) or not isinstance(training := document.get("training"), Mapping):
+        """Without a target it is for the first framework that trains so and has a release for the chips."""
+        if not isinstance(document, Mapping):
             return document
-        search = document.get("search", {})
-        if training.get("kind") != "rl_post_training" or not isinstance(search, Mapping) or "target" in search:
+        training, cluster, search = (document.get(name, {}) for name in ("training", "cluster", "search"))
+        if not all(isinstance(each, Mapping) for each in (training, cluster, search)) or "target" in search:
             return document
-        return {**document, "search": {**search, "target": post_trainers()[0]}}
+        usual = post_trainers()[0] if training.get("kind") == "rl_post_training" else DEFAULT
+        target = framework_for(usual, vendor_of(cluster.get("profile")))
+        return {**document, "search": {**search, "target": target}}
+
+
+def vendor_of(profile: Any) -> str | None:
+    """Who makes the chips of a profile: of one by name, or in a file that a command line or a program names."""
+    if not isinstance(profile, str) or not (profile in list_profiles() or profile.endswith((".yaml", ".yml"))):
+        return None
+    try:
+        return load_profile(profile).vendor
+    except ProfileError:  # another place says so
+        return None
 
 
 def canonical_json(document: Any) -> str:

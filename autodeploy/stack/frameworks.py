@@ -30,6 +30,7 @@ class Framework:
     post_trains : it launches post-training by reinforcement learning, and no pre-training.
     generates_beside : generation can run on cards of its own, in turn with training or beside it.
     generation_precisions : of linear layers, in which it generates; empty: any.
+    models : how it lists those that it trains: classes of models with experts, flavors of all; empty: it has no list.
     export : writes a plan's launch file, for a framework that the package has no exporter of.
     """
 
@@ -46,6 +47,7 @@ class Framework:
     post_trains: bool = False
     generates_beside: bool = True
     generation_precisions: tuple[str, ...] = ()
+    models: Literal["classes", "flavors", ""] = ""
     export: Callable[[Any, Any], Any] | None = None
 
     @property
@@ -62,8 +64,10 @@ FRAMEWORKS: dict[str, Framework] = {
             "MindSpeed-LLM",
             runs_as=("mindspeedllm", "mindspeed", "modellink", "mindspeedmm", "mindspeedrl"),
         ),
-        Framework("mindspeed-llm-fsdp2", "MindSpeed-LLM FSDP2", configured_by="file", shards_alone=True),
-        Framework("torchtitan-npu", "torchtitan-npu", configured_by="file", one_stage=True),
+        Framework(
+            "mindspeed-llm-fsdp2", "MindSpeed-LLM FSDP2", configured_by="file", shards_alone=True, models="classes"
+        ),
+        Framework("torchtitan-npu", "torchtitan-npu", configured_by="file", one_stage=True, models="flavors"),
         Framework("megatron", "Megatron-LM"),
         Framework(
             "mindformers",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from autodeploy.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.stack.flag_tables import RegisteredFlag, flag_table
+from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Release:
 
     Parameters
     ----------
-    vendors : of chips that it runs on, in lower case; None: any.
+    vendors : of chips that it runs on, in lower case; None: any but `without`.
     is_default : whether a spec that names no release means this one, on these vendors.
     cuts_latents : whether down projections of latent attention are cut over tensor-parallel ranks, or whole on each.
     table : what its parser registers, for a release that has no table of its own in the package (as of a test).
@@ -58,6 +59,7 @@ class Release:
     components: Mapping[str, Component]
     is_default: bool = False
     cuts_latents: bool = False
+    without: tuple[str, ...] = ()
     table: Mapping[str, RegisteredFlag] | None = field(default=None, repr=False)
 
     @property
@@ -92,7 +94,9 @@ class Release:
 
     def runs_on(self, vendor: str | None) -> bool:
         """Whether it runs on chips of that vendor; where that isn't known, it may."""
-        return self.vendors is None or vendor is None or vendor.lower() in self.vendors
+        if vendor is None:
+            return True
+        return vendor.lower() not in self.without and (self.vendors is None or vendor.lower() in self.vendors)
 
 
 @cache
@@ -104,7 +108,8 @@ def _shipped() -> tuple[Release, ...]:
 def _release(record: dict[str, object]) -> Release:
     components = record["components"]
     assert isinstance(components, dict)
-    vendors = record.get("vendors")
+    vendors, without = record.get("vendors"), record.get("without", [])
+    assert isinstance(without, list)
     return Release(
         name=str(record["name"]),
         title=str(record["title"]),
@@ -113,6 +118,7 @@ def _release(record: dict[str, object]) -> Release:
         components=MappingProxyType({name: Component(name=name, **part) for name, part in components.items()}),
         is_default=bool(record.get("default", False)),
         cuts_latents=bool(record.get("cuts_latents", False)),
+        without=tuple(map(str, without)),
     )
 
 
@@ -188,5 +194,20 @@ def release_of(framework: str, vendor: str | None, name: str | None = None) -> R
     for release in sorted(of_framework, key=lambda r: r.vendors is None):
         return release
     raise SpecError(
-        Message("stack.has_no_release_for_chips_of", framework=framework, vendor=vendor), path="/search/target"
+        Message("stack.has_no_release_for_chips_of", framework=framework, vendor=vendor),
+        path="/search/target",
+        hint=Message("common.one_of", names=", ".join((*frameworks_for(framework, vendor), UNRESTRICTED))),
     )
+
+
+def framework_for(like: str, vendor: str | None) -> str:
+    """The framework itself where it has a release for a vendor's chips, else the first that trains as it does."""
+    have = frameworks_for(like, vendor)
+    return like if like in have else (*have, like)[0]
+
+
+def frameworks_for(like: str, vendor: str | None) -> tuple[str, ...]:
+    """Frameworks that train as another one does and have a release for a vendor's chips, in order."""
+    post_trains = like in FRAMEWORKS and FRAMEWORKS[like].post_trains
+    have = {release.framework for release in releases() if release.is_default and release.runs_on(vendor)}
+    return tuple(name for name, each in FRAMEWORKS.items() if name in have and each.post_trains is post_trains)

@@ -48,9 +48,9 @@ def variant_of(name: str, stack: Stack) -> Variant | None:
     return next((each for each in variants_of(name) if each.fits(stack)), None)
 
 
-def frameworks_with(name: str) -> tuple[str, ...]:
-    """Frameworks of which some release launches the schedule, in order."""
-    frameworks = [each.framework for each in releases() if variant_of(name, each) is not None]
+def frameworks_with(name: str, vendor: str | None = None) -> tuple[str, ...]:
+    """Frameworks of which some release, for a vendor's chips, launches the schedule, in order."""
+    frameworks = [each.framework for each in releases() if each.runs_on(vendor) and variant_of(name, each) is not None]
     return tuple(dict.fromkeys(frameworks))
 
 

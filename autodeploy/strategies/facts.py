@@ -41,6 +41,7 @@ def facts_of(
     trains_with_muon: bool = False,
     compares_pairs: bool = False,
     packed: bool = False,
+    unlaunched: str = "",
     release: Release | None = None,
 ) -> dict[str, Any]:
     """Names and values that rules may read.
@@ -55,6 +56,7 @@ def facts_of(
     trains_adapters : beside a frozen model. trains_with_muon : matrices are orthogonalised.
     compares_pairs : of sequences, beside a reference model.
     packed : sequences hold several documents.
+    unlaunched : the field of the model or the training that the release has no launch of; empty where there is none.
     release : what the plan is launched with; None launches everything.
     """
     on_mechanisms = mechanisms(features)
@@ -84,6 +86,8 @@ def facts_of(
         "trains_with_muon": trains_with_muon,
         "compares_pairs": compares_pairs,
         "packed": packed,
+        "unlaunched": unlaunched,
+        "launches_training": not unlaunched,
         "linear_heads": 0 if model.linear_attention is None else model.linear_attention.num_key_heads,
         "sparse_attention": model.sparse_attention is not None,
         "shares_index": model.sparse_attention is not None and model.sparse_attention.index_topk_freq > 1,

@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autodeploy.specs.check import BrokenRule
+    from autodeploy.specs.broken_rule import BrokenRule
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRules:
-    """What the launch target says of a strategy: rules it breaks, memory choices and features it could have."""
+    """What the launch target says of a strategy: rules it breaks, memory choices and features it could have.
+
+    stopping : rules with which no launch file is written: the framework stops at them, or none is written past them.
+    """
 
     broken: tuple[BrokenRule, ...]
     memory_choices: frozenset[str]
     features: frozenset[str]
+    stopping: tuple[BrokenRule, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.specs.check import BrokenRule
+from autodeploy.specs.broken_rule import BrokenRule
 from autodeploy.stack.record_texts import with_numbers
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES
 from autodeploy.strategies.rules import WORDS, load_rules
@@ -33,7 +33,7 @@ def told(broken: Sequence[Rule], values: Mapping[str, Any]) -> tuple[BrokenRule,
 
 def sentence_of(rule: Rule, values: Mapping[str, Any]) -> BrokenRule:
     """The rule as the one candidate of `values` breaks it."""
-    read = {name: _plain(name, values[name]) for name in sorted(rule.names() - {*WORDS, LAUNCHED})}
+    read = {name: _plain(name, values[name]) for name in sorted({*rule.names(), *rule.tells} - {*WORDS, LAUNCHED})}
     numbers = {name: value for name, value in read.items() if value is not False}
     return BrokenRule(rule=rule.name, text=with_numbers(rule.text, numbers), values=numbers)
 

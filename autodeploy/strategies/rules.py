@@ -47,7 +47,7 @@ class Rule:
     """One named condition.
 
     targets : "arithmetic" if it holds for every plan, "released" for every release; components and names of releases.
-    kind : who holds it; see the head of rules.yaml. why : where that needs a word.
+    kind : who holds it; see the head of rules.yaml. why : where that needs a word. tells : facts told with it.
     """
 
     name: str
@@ -58,11 +58,17 @@ class Rule:
     when: str = ""
     kind: str = "refused"
     why: str = ""
+    tells: tuple[str, ...] = ()
 
     @property
     def is_told(self) -> bool:
         """Whether a launch that breaks it fails a check: it does not train, or at a loss that nobody means."""
         return self.kind in FAILS_A_CHECK
+
+    @property
+    def stops(self) -> bool:
+        """Whether no launch file is written of what breaks it: the framework holds it, or its plans are kept to it."""
+        return self.kind in HELD_BY_FRAMEWORK or (self.kind == PLANNED and ARITHMETIC not in self.targets)
 
     def binds(self, scope: frozenset[str]) -> bool:
         """Whether the rule holds for what a plan is for; see `scope_of`."""
@@ -104,7 +110,10 @@ def load_rules() -> tuple[Rule, ...]:
 def _all_rules(asked: tuple[tuple[str, AskedFor], ...]) -> tuple[Rule, ...]:
     rows = read_rules()["rules"]
     said = record_texts({f"rule.{row['name']}": row["text"] for row in rows})
-    own = (Rule(**row | {"targets": tuple(row["targets"]), "text": text}) for row, text in zip(rows, said, strict=True))
+    own = (
+        Rule(**row | {"targets": tuple(row["targets"]), "tells": tuple(row.get("tells", ())), "text": text})
+        for row, text in zip(rows, said, strict=True)
+    )
     return (*own, *_asked_rules(asked))
 
 

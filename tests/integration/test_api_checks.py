@@ -48,7 +48,7 @@ async def test_bad_requests_name_their_fields(sqlite_url):
         neither = await client.post("/v1/checks", json={})
         both = await client.post("/v1/checks", json={"spec": {}, "file": "x"})
         no_chip = await client.post("/v1/checks", json=script)
-        limit = await client.post("/v1/checks", json=script | {"limits": {"max_memory": 3}})
+        limit = await client.post("/v1/checks", json=script | {"limits": {"max_memory": 300}})
         broken = await client.post("/v1/checks", json={"file": 'torchrun "', "filename": "a.sh"})
         no_plan = await client.post(
             "/v1/checks",

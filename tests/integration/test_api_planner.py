@@ -131,3 +131,21 @@ def assert_trace_is_of(trace: dict[str, Any], plan: Plan) -> None:
     assert {event["pid"] for event in spans} == set(range(plan.strategy.pp))
     end_s = max(event["ts"] + event["dur"] for event in spans) / 1e6
     assert end_s == pytest.approx(plan.step_time_s, rel=1e-9)
+
+
+async def test_the_strategy_in_a_spec_is_exported_and_an_illegal_one_is_told(sqlite_url):
+    given = {**SPEC, "strategy": {"tp": 2, "pp": 2}}
+    illegal = {**given, "training": {"seq_length": 4096, "global_batch_size": 63}}
+    async with running_app(quick_settings(sqlite_url), planner=PLANNER) as client:
+        written = await client.post("/v1/exports", params={"to": "mindspeed-llm"}, json=given)
+        refused = await client.post("/v1/exports", params={"to": "mindspeed-llm"}, json=illegal)
+        told = await client.post("/v1/estimates", json=illegal)
+        none = await client.post("/v1/exports", params={"to": "mindspeed-llm"}, json=SPEC)
+    assert written.status_code == 200, written.text
+    assert written.text.startswith("#!/usr/bin/env bash")
+    assert "attachment" in written.headers["Content-Disposition"]
+    assert refused.status_code == 422
+    assert "batch_divides" in refused.text
+    assert told.status_code == 200
+    assert [rule["rule"] for rule in told.json()["broken_rules"]] == ["batch_divides"]
+    assert none.json()["errors"][0]["pointer"] == "/strategy"

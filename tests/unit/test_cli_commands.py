@@ -537,3 +537,34 @@ def test_hints_of_limits_are_of_the_limit(command, spec_path, option, example):
     code, _, said = command("check", spec_path, option, "lots")
     assert code == 2
     assert f"such as {example}" in said
+
+
+GIVEN = (
+    "{{model: qwen3-0.6b, cluster: {{profile: {profile}, num_npus: 8}},"
+    " training: {{seq_length: 4096, global_batch_size: {batch}}}, strategy: {{tp: 2}}}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("profile", "batch", "to", "code", "said"),
+    [
+        ("ascend-800t-a2", 16, "mindspeed-llm", 0, "--tensor-model-parallel-size"),
+        ("ascend-800t-a2", 16, "mindformers", 0, "model_parallel: 2"),
+        ("nvidia-h100", 16, "megatron", 0, "pretrain_gpt.py"),
+        ("nvidia-h100", 16, "mindspeed-llm", 2, "nvidia"),
+        ("nvidia-h100", 18, "megatron", 2, "batch_divides"),
+    ],
+)
+def test_the_strategy_in_a_spec_is_exported(command, own_database, profile, batch, to, code, said):
+    spec = own_database / "given.yaml"
+    spec.write_text(GIVEN.format(profile=profile, batch=batch))
+    found, out, err = command("export", str(spec), "--to", to)
+    assert (found, said in (err if code else out)) == (code, True)
+
+
+@pytest.mark.parametrize(("limit", "code"), [("500%", 0), ("9.5", 0), ("100%", 1), ("10001%", 2), ("0%", 2)])
+def test_a_check_may_allow_more_memory_than_there_is(command, tmp_path, limit, code):
+    spec = tmp_path / "large.yaml"
+    given = GIVEN.format(profile="ascend-800t-a2", batch=16).replace("qwen3-0.6b", "qwen3-32b")
+    spec.write_text("# a flow mapping that is no JSON\n" + given)
+    assert command("check", str(spec), "--max-memory", limit)[0] == code

@@ -20,6 +20,7 @@ from autodeploy.messages import Message, in_language
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.launch_rules import launch_rules
+from autodeploy.stack.releases import frameworks_for
 from autodeploy.strategies.feature_choice import choose_features
 from hardware_profiles import list_profiles, load_profile
 from hardware_profiles.yaml_faults import _FAULTS
@@ -211,8 +212,9 @@ def test_what_records_of_features_say_has_its_chinese() -> None:
 
 @pytest.mark.parametrize("profile", list_profiles())
 def test_why_a_chip_has_no_feature_has_its_chinese(profile: str) -> None:
-    spec = factories.spec()
-    reasons = choose_features(spec.search, spec.model, load_profile(profile), adapters=False).off_reasons
+    spec, chips = factories.spec(), load_profile(profile)
+    search = spec.search.model_copy(update={"target": frameworks_for(spec.search.target, chips.vendor)[0]})
+    reasons = choose_features(search, spec.model, chips, adapters=False).off_reasons
     assert [text for text in sorted(set(reasons.values())) if not CHINESE.search(in_language(text, "zh"))] == []
 
 

@@ -12,6 +12,7 @@ from autodeploy.strategies.rules import load_rules
 
 ASKED = {name.removeprefix("asked_") for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
 TARGETS = {"keep_gathered": "mindspeed-llm-fsdp2"}  # that have it; "any" has all others
+EXPERTS = {"mindspeed-llm-fsdp2": "qwen3-30b-a3b"}  # of which it has a class
 WITH = {"hsdp": ("fsdp", "torch_fsdp2")}  # on only where the spec asks for what they need
 # Asked for together where strategies have them together; each of the others alone.
 TOGETHER = (
@@ -49,7 +50,11 @@ def answered(features: dict[str, str], *, target: str = "any", alone: bool = Tru
     return plan(
         read_spec_document(
             {
-                "model": SHORTCUT if "shortcut_overlap" in features else "llama2-7b" if dense else "mixtral-8x7b",
+                "model": SHORTCUT
+                if "shortcut_overlap" in features
+                else "llama2-7b"
+                if dense
+                else EXPERTS.get(target, "mixtral-8x7b"),
                 "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
                 "training": {"seq_length": 4096, "global_batch_size": 128, "routing_imbalance": 1.3, **training},
                 "search": {

@@ -12,6 +12,7 @@ from autodeploy.exporters.registry import export, formats_of
 from autodeploy.importers.documents import load_yaml
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, launch_rules, plan, prepare
+from autodeploy.services.launches import refuse_illegal
 from cost_models.fsdp2 import copy_in_s, copy_out_s
 from cost_models.hbm import OptimizerFormat, state_bytes
 from tests.support.sharded_plans import sharded_plan_set
@@ -175,5 +176,5 @@ def test_a_plan_with_stages_is_not_offered() -> None:
     plan_set = sharded_plan_set(TARGET)
     best = plan_set.plans[0]
     cut = best.model_copy(update={"strategy": best.strategy.model_copy(update={"tp": 2})})
-    with pytest.raises(UnsupportedError, match="cannot launch tp 2"):
-        export(plan_set, cut, TARGET)
+    with pytest.raises(UnsupportedError, match="fsdp2_shards_over_all"):
+        refuse_illegal(plan_set, cut, TARGET, launch_rules)

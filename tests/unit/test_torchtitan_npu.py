@@ -13,6 +13,7 @@ from autodeploy.exporters.toml_text import toml_text
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.planner import estimate, launch_rules, plan
+from autodeploy.services.launches import refuse_illegal
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.strategy import Recompute
 from autodeploy.specs.torchtitan_models import preset_of_flavor, torchtitan_model_of, torchtitan_models
@@ -283,9 +284,9 @@ def test_plans_with_stages_are_not_offered_and_what_it_lacks_is_refused() -> Non
     assert TARGET not in formats_of("1f1b", parts=2, stages=2)
     plan_set = sharded_plan_set(TARGET)
     best = plan_set.plans[0]
-    cut = best.model_copy(update={"strategy": best.strategy.model_copy(update={"pp": 2})})
-    with pytest.raises(UnsupportedError, match="cannot launch pp 2"):
-        export(plan_set, cut, TARGET)
+    cut = best.model_copy(update={"strategy": best.strategy.model_copy(update={"pp": 2, "layers_per_stage": None})})
+    with pytest.raises(UnsupportedError, match="torchtitan_one_stage"):
+        refuse_illegal(plan_set, cut, TARGET, launch_rules)
 
 
 def test_text_of_toml_is_read_back_as_it_was() -> None:

@@ -6,6 +6,7 @@
   const base = JSON.parse(island.textContent);
   const answer = document.getElementById("what-if-answer");
   const faults = document.getElementById("what-if-errors");
+  const rules = document.getElementById("what-if-rules");
   const [conditions, knobs] = [true, false].map((ofSpec) =>
     [...form.querySelectorAll("[data-now]")].filter((each) => each.name in base.conditions === ofSpec),
   );
@@ -140,7 +141,17 @@
     drawBoth(plan);
   };
 
+  // The rules that the change breaks, in the language of the page: as the page without scripts says them.
+  const tell = async (plan, number) => {
+    rules.replaceChildren();
+    if (!plan.broken_rules?.length) return;
+    const response = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    if (number === asked) rules.replaceChildren(...(page.getElementById("what-if-rules")?.children ?? []));
+  };
+
   const refuse = (body) => {
+    rules.replaceChildren();
     for (const cell of answer.querySelectorAll("[data-key], [data-part]")) cell.textContent = "–";
     const errors = (body.errors ?? []).map((e) => `${e.detail}${e.hint ? ` · ${e.hint}` : ""}`);
     document.getElementById("what-if-changed")?.replaceChildren();
@@ -165,8 +176,10 @@
       window.setTimeout(() => number === asked && ask(tries - 1), 1000 * (Number(response.headers.get("Retry-After")) || 1));
       return;
     }
-    if (response.ok) show(body);
-    else refuse(body);
+    if (response.ok) {
+      show(body);
+      await tell(body, number);
+    } else refuse(body);
     answer.dataset.answered = number;
   };
 

@@ -13,6 +13,7 @@ from autodeploy.evaluation.inputs.sample_balance import packs_of
 from autodeploy.messages import Message
 from autodeploy.specs.expert_loads import FIELD as LOAD_FILE_FIELD
 from autodeploy.specs.expert_loads import read_expert_loads
+from autodeploy.specs.launched import unlaunched
 from autodeploy.specs.router import router_of
 from autodeploy.specs.training import Precision
 from autodeploy.stack.features import FEATURES, expand, launch_values, mechanisms
@@ -382,7 +383,7 @@ def _facts(
     spec: Spec, profile: Profile, features: frozenset[str], world: int, global_batch: int, *, shards_states: bool
 ) -> dict[str, Any]:
     """What legality rules read of a spec."""
-    switches = spec.search.features.items()
+    switches, release = spec.search.features.items(), spec.search.release(profile.vendor)
     return facts_of(
         spec.model,
         world=world,
@@ -400,5 +401,6 @@ def _facts(
         trains_with_muon=spec.training.optimizer == "muon",
         compares_pairs=spec.training.kind == "dpo",
         packed=spec.training.sequence_length_histogram is not None,
-        release=spec.search.release(profile.vendor),
+        unlaunched=unlaunched(spec.model, spec.training, release),
+        release=release,
     )

@@ -15,6 +15,7 @@ from ortools.sat.python import cp_model
 
 from autodeploy.messages import Message
 from autodeploy.solver.cp_sat.model import new_solver
+from autodeploy.stack.record_texts import with_numbers
 from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, HYBRID_DEGREES, Candidates
 from autodeploy.strategies.knobs import KNOBS, Knob, allowed_values, log2_ratio, pin_text
 from autodeploy.strategies.rules import WORDS, load_rules, scope_of
@@ -111,7 +112,8 @@ class LegalityModel:
 
     def _add(self, rule: Rule) -> None:
         """A rule, as what it forbids among the values of the axes it names."""
-        literal = self._assume(Reason(rule.name, rule.text))
+        told = with_numbers(rule.text, {name: self._known[name] for name in rule.tells})
+        literal = self._assume(Reason(rule.name, told))
         for part in rule.parts():
             names = [name for name in AXES if name in part.names()]
             self._hold(names, lambda values, part=part: part.mask({**self._known, **values}), literal)
