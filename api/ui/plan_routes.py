@@ -20,6 +20,7 @@ from api.ui.plan_page import (
     other_values,
     plan_context,
     stated_strategy,
+    strategy_words,
 )
 from api.ui.rendering import data, render
 from api.ui.routes import form_page
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from api.ui.views import SearchRow, Views
     from autodeploy.errors import FieldError
+    from autodeploy.messages import Language
     from autodeploy.services.views import PlanView
     from autodeploy.specs.clusters import ClusterComparison
 
@@ -153,11 +155,23 @@ def script(request: Request, view: PlanOfPage, values: OwnForm, views: ViewsOfAp
 
 @router.post("/plans/{plan_id}/{box}")
 @slowly
-def ask(request: Request, view: PlanOfPage, box: str, values: OwnForm, views: ViewsOfApp) -> HTMLResponse:
-    """Answers one of the boxes of a plan's page: what-if, why-not or ablation."""
+def ask(request: Request, view: PlanOfPage, box: str, values: OwnForm, views: ViewsOfApp) -> Response:
+    """Answers one of the boxes of a plan's page: what-if, why-not or ablation; the first for scripts, too."""
+    if box == "what-if" and request.headers.get("accept") == "application/json":
+        return _changed(view, values, views, language_of(request))
     if box not in {"what-if", "why-not", "ablation"}:
         return not_found(request, NotFoundError())
     return _plan_page(request, view, views, box, values)
+
+
+def _changed(view: PlanView, values: dict[str, str], views: Views, lang: Language) -> JSONResponse:
+    """The plan as the what-if box changed it, with its strategy in words, or what is wrong with the change."""
+    try:
+        plan = views.changed(view, *changed_by(view, values))
+    except SpecError as error:
+        faults = [{"detail": in_language(e.message, lang), "hint": in_language(e.hint, lang)} for e in error.errors]
+        return JSONResponse({"errors": faults}, 422)
+    return JSONResponse({"plan": plan.model_dump(mode="json"), "strategy": strategy_words(plan.strategy, lang)})
 
 
 @router.get("/compare")
@@ -319,7 +333,7 @@ def _plan_page(
         if fault is not None:
             raise fault
         if box == "what-if":
-            answers["what_if"] = views.estimate(*changed_by(view, given))
+            answers["what_if"] = views.changed(view, *changed_by(view, given))
         elif box == "why-not":
             changes = changes_of(given.get("strategy", ""))
             anew = given.get("others") == "best"

@@ -49,6 +49,9 @@ class Planner(Protocol):
     def fastest_s(self, spec: Spec) -> float | None:
         """Estimated step time of the fastest strategy; None where none fits."""
 
+    def complete(self, spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> Plan:
+        """The plan of a strategy with what it leaves open chosen as in a search."""
+
     def why_not(self, spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot: ...
 
     def timeline(self, spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline: ...

@@ -6,21 +6,23 @@ from typing import TYPE_CHECKING
 
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, facts_of_placement, judged_candidate
-from autodeploy.planner.predictions import lowered, predict
+from autodeploy.planner.predictions import estimate, lowered, place, predict
 from autodeploy.planner.prepared import context_for, judged_context, prepare
 from autodeploy.planner.search import plan
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.operator_report import operator_report
-from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
+from autodeploy.ranking.partly_given import Asked, completed, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.why_not import explain_rejection
 from autodeploy.specs.spec import no_strategy
+from autodeploy.specs.strategy import Recompute
 from autodeploy.strategies.launch_rules import LaunchRules
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rule_sentences import told
 from autodeploy.strategies.rules import broken_rules, values_of
 
 if TYPE_CHECKING:
+    from autodeploy.ranking.prepared import Prepared
     from autodeploy.specs.check import BrokenRule
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
@@ -78,7 +80,7 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     prepared = prepare(spec)
     if not is_whole(strategy, moe=spec.model.is_moe):
         return explain_partly_given(
-            Asked(spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio),
+            _asked(prepared, strategy, best),
             search=plan,
             predicted=lambda whole: predict(prepared, whole).plan,
             best=lambda: best or plan(spec),
@@ -96,6 +98,51 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
         placed=lambda: place_candidate(candidate, context, spec, prepared.identity),
         best=lambda: best or plan(spec),
     )
+
+
+def _asked(prepared: Prepared, strategy: Strategy, best: PlanSet | None) -> Asked:
+    beside = best.plans[0].strategy if best is not None and best.plans else None
+    ratio = prepared.identity.ratio
+    return Asked(prepared.spec, strategy, prepared.profile, prepared.choice, prepared.context, ratio, beside)
+
+
+def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> Plan:
+    """The plan of a strategy: as it stands where it `is_whole`, else as `why_not` completes it.
+
+    One that is illegal or fits nowhere is predicted all the same: with the memory choices that come nearest.
+
+    Parameters
+    ----------
+    best : what a search for this spec found, where that is known.
+
+    Raises
+    ------
+    SpecError
+        if its degrees contradict the cluster.
+    """
+    given = _with(spec, strategy)
+    if is_whole(strategy, moe=spec.model.is_moe):
+        return estimate(given)
+    if spec.training.rl is not None:
+        from autodeploy.rl_planning.why_not import completed_rl
+
+        return completed_rl(spec, strategy, search=plan) or estimate(given)
+    prepared = prepare(spec)
+    found = completed(
+        _asked(prepared, strategy, best),
+        search=plan,
+        predicted=lambda whole: predict(prepared, whole).plan,
+        result=best,
+    )
+    if found is not None:
+        return found
+    whole = strategy.model_copy(update={"etp": strategy.etp or 1} if spec.model.is_moe else {})
+    leanest = {} if "recompute" in strategy.model_fields_set else {"recompute": Recompute(granularity="full")}
+    return place(_with(spec, whole)) or estimate(_with(spec, whole.model_copy(update=leanest)))
+
+
+def _with(spec: Spec, strategy: Strategy) -> Spec:
+    return spec.model_copy(update={"strategy": strategy})
 
 
 def operators(spec: Spec, plan: Plan) -> OperatorReport:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.messages import Message, joined
-from autodeploy.ranking.partly_given import SWITCHED, given_axes
+from autodeploy.ranking.partly_given import FEW_AXES, given_axes, shown_axes
 from autodeploy.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.rl_planning.planning import estimate_rl
+from autodeploy.specs.following import SWITCHED
 from autodeploy.specs.rl_axes import RL_AXES, value_of
 from autodeploy.specs.what_if import WhyNot
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 MOST_REASONS: Final = 3
-FEW_AXES: Final = 6
 
 
 def why_not_rl(
@@ -38,15 +38,12 @@ def why_not_rl(
     if not answer.plans:
         return _ruled_out(words, answer)
     result = best()
-    plan = answer.plans[0]
-    whole = _as_given(plan.strategy, strategy, axes)
-    if whole is not None:
-        stands = estimate_rl(spec, whole, beyond_memory=True)
-        if not stands.fits:
-            return short_of_memory(stands, plan, lambda: result).model_copy(update={"completed": stands})
-        plan = stands
+    placed = answer.plans[0]
+    plan = _as_given(spec, placed, strategy, axes)
+    if not plan.fits:
+        return short_of_memory(plan, placed, lambda: result).model_copy(update={"completed": plan})
     ranked = next((each for each in result.plans if _has(each, axes)), None)
-    if whole is None and ranked is not None and ranked.step_time_s <= plan.step_time_s:
+    if plan is placed and ranked is not None and ranked.step_time_s <= plan.step_time_s:
         plan = ranked
     return timed(
         WhyNot(message=Message("common.at_best_with", axes=words, verdict=verdict(plan, result)), completed=plan),
@@ -66,13 +63,17 @@ def asked_axes(strategy: Strategy, *, moe: bool) -> dict[str, Any]:
     return axes | {axis: value for axis, value in values.items() if value is not None}
 
 
+def completed_rl(spec: Spec, strategy: Strategy, *, search: Callable[[Spec], PlanSet]) -> Plan | None:
+    """The best plan that has what is given; None where there is none."""
+    axes = asked_axes(strategy, moe=spec.model.is_moe)
+    plans = search(_pinned(spec, strategy, axes)).plans
+    return _as_given(spec, plans[0], strategy, axes) if plans else None
+
+
 def _words(axes: Mapping[str, Any], best: Callable[[], PlanSet]) -> str:
     """The axes; of many, as where a plan is changed, those that the recommended plan has not."""
-    shown = dict(axes)
-    if len(axes) > FEW_AXES and (plans := best().plans):
-        axes_of_plan = _axes_of(plans[0])
-        shown = {axis: value for axis, value in axes.items() if axes_of_plan.get(axis) != value}
-    return ", ".join(f"{axis}={value}" for axis, value in shown.items()) or "what is given"
+    plans = best().plans if len(axes) > FEW_AXES else ()
+    return shown_axes(axes, _axes_of(plans[0]) if plans else {})
 
 
 def _axes_of(plan: Plan) -> dict[str, Any]:
@@ -98,14 +99,15 @@ def _pinned(spec: Spec, strategy: Strategy, axes: Mapping[str, Any]) -> Spec:
     return spec.model_copy(update={"strategy": None, "search": search.model_copy(update=asked)})
 
 
-def _as_given(strategy: Strategy, asked: Strategy, axes: Mapping[str, Any]) -> Strategy | None:
-    """The strategy with what else is asked for, such as recomputation; None where it has that already."""
+def _as_given(spec: Spec, plan: Plan, asked: Strategy, axes: Mapping[str, Any]) -> Plan:
+    """The plan with what else is asked for, such as recomputation."""
+    strategy = plan.strategy
     names = asked.model_fields_set - axes.keys() - {"rl", "dp"}
     given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     changes = {name: value for name, value in given.items() if value != getattr(strategy, name)}
     if "swap" in changes:
         changes.setdefault("swap_per_stage", None)
-    return strategy.model_copy(update=changes) if changes else None
+    return estimate_rl(spec, strategy.model_copy(update=changes), beyond_memory=True) if changes else plan
 
 
 def _has(plan: Plan, axes: Mapping[str, Any]) -> bool:

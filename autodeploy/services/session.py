@@ -215,6 +215,18 @@ class Services:
         spec = Spec.model_validate(view.plan_set.search.spec)
         return self._call(calls.why_not, self.planner_module, spec, strategy, view.plan_set)
 
+    def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
+        """The plan of a stored plan's strategy as it was changed, for its spec as it was changed; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when its degrees contradict the cluster, or it is not modelled.
+        """
+        best = view.plan_set if spec == Spec.model_validate(view.plan_set.search.spec) else None
+        self.planner.check_space(spec)
+        return self._call(calls.complete, self.planner_module, self._with_overlay(spec), strategy, best)
+
     def why_not_of(self, spec: Spec, strategy: Strategy) -> WhyNot:
         """The same of a spec, for which the best plan is searched.
 
