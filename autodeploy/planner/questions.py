@@ -14,6 +14,7 @@ from autodeploy.ranking.operator_report import operator_report
 from autodeploy.ranking.partly_given import Asked, completed, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.why_not import explain_rejection
+from autodeploy.specs.following import FOLLOWS
 from autodeploy.specs.spec import no_strategy
 from autodeploy.specs.strategy import Recompute
 from autodeploy.strategies.launch_rules import LaunchRules
@@ -136,7 +137,9 @@ def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> 
     )
     if found is not None:
         return found
-    whole = strategy.model_copy(update={"etp": strategy.etp or 1} if spec.model.is_moe else {})
+    fixed = {name: value for name, value in spec.search.fix.items() if name in FOLLOWS}
+    open_ = {name: value for name, value in ({"etp": 1} | fixed).items() if name not in strategy.model_fields_set}
+    whole = strategy.model_copy(update=open_)
     leanest = {} if "recompute" in strategy.model_fields_set else {"recompute": Recompute(granularity="full")}
     return place(_with(spec, whole)) or estimate(_with(spec, whole.model_copy(update=leanest)))
 

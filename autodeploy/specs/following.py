@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FOLLOWS: Final[dict[str, frozenset[str]]] = {
     "sequence_parallel": frozenset({"tp"}),
-    "etp": frozenset({"tp"}),
+    "etp": frozenset({"tp", "ep"}),
     "cp_algo": frozenset({"cp"}),
     "ulysses_degree": frozenset({"cp", "cp_algo"}),
     "moe_dispatcher": frozenset({"tp", "ep", "etp"}),
