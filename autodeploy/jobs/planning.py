@@ -49,8 +49,7 @@ class Planner(Protocol):
     def fastest_s(self, spec: Spec) -> float | None:
         """Estimated step time of the fastest strategy; None where none fits."""
 
-    def complete(self, spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> Plan:
-        """The plan of a strategy with what it leaves open chosen as in a search."""
+    def complete(self, spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> Plan: ...
 
     def why_not(self, spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot: ...
 

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import as_candidate, candidate_for, facts_of_placement, judged_candidate
-from autodeploy.planner.predictions import estimate, lowered, place, predict
+from autodeploy.messages import Message, joined
+from autodeploy.planner.predictions import estimate, lowered, predict, reestimate
 from autodeploy.planner.prepared import context_for, judged_context, prepare
 from autodeploy.planner.search import plan
 from autodeploy.ranking.legality import nearest_changes
 from autodeploy.ranking.operator_report import operator_report
-from autodeploy.ranking.partly_given import Asked, completed, explain_partly_given, is_whole
+from autodeploy.ranking.partly_given import Asked, explain_partly_given, is_whole
 from autodeploy.ranking.place import place as place_candidate
 from autodeploy.ranking.why_not import explain_rejection
-from autodeploy.specs.following import FOLLOWS
 from autodeploy.specs.spec import no_strategy
-from autodeploy.specs.strategy import Recompute
 from autodeploy.strategies.launch_rules import LaunchRules
 from autodeploy.strategies.memory_rules import launchable
 from autodeploy.strategies.rule_sentences import told
 from autodeploy.strategies.rules import broken_rules, values_of
 
 if TYPE_CHECKING:
-    from autodeploy.ranking.prepared import Prepared
     from autodeploy.specs.check import BrokenRule
     from autodeploy.specs.operators import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
@@ -74,17 +73,28 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     ----------
     best : what a search for this spec found, where that is known; None searches.
     """
+    return _explained(spec, strategy, best, alone=False)
+
+
+def _explained(spec: Spec, strategy: Strategy, known: PlanSet | None, *, alone: bool) -> WhyNot:
+    """`why_not`; alone: without a search for plans to compare the answer with."""
+
+    def best() -> PlanSet:
+        return known or plan(spec)
+
+    others = None if alone and known is None else best
     if spec.training.rl is not None:
         from autodeploy.rl_planning.why_not import why_not_rl
 
-        return why_not_rl(spec, strategy, search=plan, best=lambda: best or plan(spec))
+        return why_not_rl(spec, strategy, search=plan, best=others)
     prepared = prepare(spec)
     if not is_whole(strategy, moe=spec.model.is_moe):
+        beside = known.plans[0].strategy if known is not None and known.plans else None
         return explain_partly_given(
-            _asked(prepared, strategy, best),
+            Asked(spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio, beside),
             search=plan,
             predicted=lambda whole: predict(prepared, whole).plan,
-            best=lambda: best or plan(spec),
+            best=others,
         )
     context = context_for(prepared, strategy, None) if strategy.fsdp else prepared.context
     candidate = judged_candidate(context, strategy)
@@ -97,55 +107,29 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
         ),
         estimated=lambda: predict(prepared, strategy).plan,
         placed=lambda: place_candidate(candidate, context, spec, prepared.identity),
-        best=lambda: best or plan(spec),
+        best=best,
     )
-
-
-def _asked(prepared: Prepared, strategy: Strategy, best: PlanSet | None) -> Asked:
-    beside = best.plans[0].strategy if best is not None and best.plans else None
-    ratio = prepared.identity.ratio
-    return Asked(prepared.spec, strategy, prepared.profile, prepared.choice, prepared.context, ratio, beside)
 
 
 def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> Plan:
     """The plan of a strategy: as it stands where it `is_whole`, else as `why_not` completes it.
 
-    One that is illegal or fits nowhere is predicted all the same: with the memory choices that come nearest.
-
     Parameters
     ----------
-    best : what a search for this spec found, where that is known.
+    best : as of `why_not`; None searches for nothing to compare it with.
 
     Raises
     ------
     SpecError
-        if its degrees contradict the cluster.
+        if its degrees contradict the cluster, or no plan has what it gives.
     """
-    given = _with(spec, strategy)
     if is_whole(strategy, moe=spec.model.is_moe):
-        return estimate(given)
-    if spec.training.rl is not None:
-        from autodeploy.rl_planning.why_not import completed_rl
-
-        return completed_rl(spec, strategy, search=plan) or estimate(given)
-    prepared = prepare(spec)
-    found = completed(
-        _asked(prepared, strategy, best),
-        search=plan,
-        predicted=lambda whole: predict(prepared, whole).plan,
-        result=best,
-    )
-    if found is not None:
-        return found
-    fixed = {name: value for name, value in spec.search.fix.items() if name in FOLLOWS}
-    open_ = {name: value for name, value in ({"etp": 1} | fixed).items() if name not in strategy.model_fields_set}
-    whole = strategy.model_copy(update=open_)
-    leanest = {} if "recompute" in strategy.model_fields_set else {"recompute": Recompute(granularity="full")}
-    return place(_with(spec, whole)) or estimate(_with(spec, whole.model_copy(update=leanest)))
-
-
-def _with(spec: Spec, strategy: Strategy) -> Spec:
-    return spec.model_copy(update={"strategy": strategy})
+        return estimate(spec.model_copy(update={"strategy": strategy}))
+    answer = _explained(spec, strategy, best, alone=True)
+    if answer.completed is None:
+        near = joined((Message("common.place", place=n.change, message=n.effect) for n in answer.nearest), "semicolon")
+        raise SpecError(answer.message, path="/strategy", hint=near if answer.nearest else "")
+    return reestimate(spec, answer.completed)
 
 
 def operators(spec: Spec, plan: Plan) -> OperatorReport:

@@ -65,7 +65,7 @@ class Asked:
     """A question: the axes that are given of a strategy, and the spec that they are to be a plan of.
 
     ratio : of measured over predicted times, by which every time of an answer is multiplied.
-    beside : the recommended strategy, where it is known: of many axes only those in which it differs are named.
+    beside : the recommended strategy, if known: of many axes those that it has are not named.
     """
 
     spec: Spec
@@ -84,15 +84,8 @@ class Asked:
     @property
     def words(self) -> str:
         """`tp=8, pp=4, recompute=…`, in any language."""
-        others = sorted(self.strategy.model_fields_set - self.axes.keys() - self._as_beside())
-        return shown_axes(self.axes, {name: getattr(self.beside, name, None) for name in self.axes}, others)
-
-    def _as_beside(self) -> set[str]:
-        return {
-            name
-            for name in self.strategy.model_fields_set
-            if getattr(self.strategy, name) == getattr(self.beside, name, None)
-        }
+        beside: dict[str, Any] = {} if self.beside is None else self.beside.model_dump()
+        return shown_axes(self.axes, beside, sorted(self.strategy.model_fields_set - self.axes.keys()))
 
     def pinned(self, axes: Mapping[Axis, AxisValue]) -> Spec:
         """The spec of a search among strategies with these axes; of the given ones it says nothing else."""
@@ -123,13 +116,12 @@ class Asked:
         return plan.strategy.model_copy(update=changes) if changes else None
 
 
-def shown_axes(axes: Mapping[str, Any], beside: Mapping[str, Any], others: Iterable[str] = ()) -> str:
+def shown_axes(axes: Mapping[Any, Any], beside: Mapping[str, Any], others: Iterable[str] = ()) -> str:
     """`tp=8, pp=4, recompute=…`; of many axes, as where a plan is changed, those that another plan has not."""
     different = {axis: value for axis, value in axes.items() if len(axes) <= FEW_AXES or beside.get(axis) != value}
-    words = ", ".join(
-        [*(f"{axis}={value}" for axis, value in (different or axes).items()), *(f"{name}=…" for name in others)]
-    )
-    return words if len(different) in (0, len(axes)) else Message("ranking.other_axes_as_recommended", axes=words)
+    shown = [f"{axis}={value}" for axis, value in (different or axes).items()]
+    words = ", ".join([*shown, *(f"{name}=…" for name in others)])
+    return words if len(shown) == len(axes) else Message("ranking.other_axes_as_recommended", axes=words)
 
 
 def explain_partly_given(
@@ -137,7 +129,7 @@ def explain_partly_given(
     *,
     search: Callable[..., PlanSet],
     predicted: Callable[[Strategy], Plan],
-    best: Callable[[], PlanSet],
+    best: Callable[[], PlanSet] | None,
 ) -> WhyNot:
     """The best plan that has what is given against the recommended and the fastest one.
 
@@ -146,37 +138,25 @@ def explain_partly_given(
 
     Parameters
     ----------
-    search : `planner.plan`. predicted : the plan of a strategy as it stands. best : plans with everything free.
+    search : `planner.plan`. predicted : the plan of a strategy as it stands. best : plans with everything free; None
+        compares with nothing.
     """
-    answer = search(asked.pinned(asked.axes), alone=True, of=asked.spec)
+    answer = search(asked.pinned(asked.axes), alone=True)
     if not answer.plans:
         return _ruled_out(asked, answer)
-    result = best()
-    placed = _better(answer.plans[0], result, asked.axes)
-    plan = with_what_is_given(asked, placed, predicted)
-    if not plan.fits:
-        return short_of_memory(plan, placed, best).model_copy(update={"completed": plan})
+    result = answer if best is None else best()
+    plan = _better(answer.plans[0], result, asked.axes)
+    whole = asked.as_given(plan)
+    if whole is not None:
+        stands = predicted(whole)
+        if not stands.fits:
+            return short_of_memory(stands, plan, lambda: result).model_copy(update={"completed": stands})
+        plan = stands
     return timed(
         WhyNot(message=Message("common.at_best_with", axes=asked.words, verdict=verdict(plan, result)), completed=plan),
         plan,
         result,
     )
-
-
-def completed(
-    asked: Asked, *, search: Callable[..., PlanSet], predicted: Callable[[Strategy], Plan], result: PlanSet | None
-) -> Plan | None:
-    """What `explain_partly_given` compares: the best plan that has what is given; None where there is none."""
-    plans = search(asked.pinned(asked.axes), alone=True, of=asked.spec).plans
-    if not plans:
-        return None
-    return with_what_is_given(asked, plans[0] if result is None else _better(plans[0], result, asked.axes), predicted)
-
-
-def with_what_is_given(asked: Asked, plan: Plan, predicted: Callable[[Strategy], Plan]) -> Plan:
-    """A plan of the given axes with what else is given."""
-    whole = asked.as_given(plan)
-    return plan if whole is None else predicted(whole)
 
 
 def _better(answered: Plan, result: PlanSet, axes: Mapping[Axis, AxisValue]) -> Plan:

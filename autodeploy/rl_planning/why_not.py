@@ -23,27 +23,30 @@ MOST_REASONS: Final = 3
 
 
 def why_not_rl(
-    spec: Spec, strategy: Strategy, *, search: Callable[[Spec], PlanSet], best: Callable[[], PlanSet]
+    spec: Spec, strategy: Strategy, *, search: Callable[[Spec], PlanSet], best: Callable[[], PlanSet] | None
 ) -> WhyNot:
     """The best plan that has what is given against the recommended and the fastest one.
 
     Parameters
     ----------
     strategy : axes of the update, and under `rl` of generation; only those that it gives count.
-    search : `planner.plan`. best : plans with everything free.
+    search : `planner.plan`. best : plans with everything free; None compares with nothing.
     """
     axes = asked_axes(strategy, moe=spec.model.is_moe)
     words = _words(axes, best)
     answer = search(_pinned(spec, strategy, axes))
     if not answer.plans:
         return _ruled_out(words, answer)
-    result = best()
-    placed = answer.plans[0]
-    plan = _as_given(spec, placed, strategy, axes)
-    if not plan.fits:
-        return short_of_memory(plan, placed, lambda: result).model_copy(update={"completed": plan})
+    result = answer if best is None else best()
+    plan = answer.plans[0]
+    whole = _as_given(plan.strategy, strategy, axes)
+    if whole is not None:
+        stands = estimate_rl(spec, whole, beyond_memory=True)
+        if not stands.fits:
+            return short_of_memory(stands, plan, lambda: result).model_copy(update={"completed": stands})
+        plan = stands
     ranked = next((each for each in result.plans if _has(each, axes)), None)
-    if plan is placed and ranked is not None and ranked.step_time_s <= plan.step_time_s:
+    if whole is None and ranked is not None and ranked.step_time_s <= plan.step_time_s:
         plan = ranked
     return timed(
         WhyNot(message=Message("common.at_best_with", axes=words, verdict=verdict(plan, result)), completed=plan),
@@ -63,17 +66,9 @@ def asked_axes(strategy: Strategy, *, moe: bool) -> dict[str, Any]:
     return axes | {axis: value for axis, value in values.items() if value is not None}
 
 
-def completed_rl(spec: Spec, strategy: Strategy, *, search: Callable[[Spec], PlanSet]) -> Plan | None:
-    """The best plan that has what is given; None where there is none."""
-    axes = asked_axes(strategy, moe=spec.model.is_moe)
-    plans = search(_pinned(spec, strategy, axes)).plans
-    return _as_given(spec, plans[0], strategy, axes) if plans else None
-
-
-def _words(axes: Mapping[str, Any], best: Callable[[], PlanSet]) -> str:
-    """The axes; of many, as where a plan is changed, those that the recommended plan has not."""
-    plans = best().plans if len(axes) > FEW_AXES else ()
-    return shown_axes(axes, _axes_of(plans[0]) if plans else {})
+def _words(axes: Mapping[str, Any], best: Callable[[], PlanSet] | None) -> str:
+    plans = best().plans if best is not None and len(axes) > FEW_AXES else ()
+    return shown_axes(axes, _axes_of(plans[0]) if plans else {}) or "what is given"
 
 
 def _axes_of(plan: Plan) -> dict[str, Any]:
@@ -99,15 +94,14 @@ def _pinned(spec: Spec, strategy: Strategy, axes: Mapping[str, Any]) -> Spec:
     return spec.model_copy(update={"strategy": None, "search": search.model_copy(update=asked)})
 
 
-def _as_given(spec: Spec, plan: Plan, asked: Strategy, axes: Mapping[str, Any]) -> Plan:
-    """The plan with what else is asked for, such as recomputation."""
-    strategy = plan.strategy
+def _as_given(strategy: Strategy, asked: Strategy, axes: Mapping[str, Any]) -> Strategy | None:
+    """The strategy with what else is asked for, such as recomputation; None where it has that already."""
     names = asked.model_fields_set - axes.keys() - {"rl", "dp"}
     given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     changes = {name: value for name, value in given.items() if value != getattr(strategy, name)}
     if "swap" in changes:
         changes.setdefault("swap_per_stage", None)
-    return estimate_rl(spec, strategy.model_copy(update=changes), beyond_memory=True) if changes else plan
+    return strategy.model_copy(update=changes) if changes else None
 
 
 def _has(plan: Plan, axes: Mapping[str, Any]) -> bool:

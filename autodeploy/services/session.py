@@ -216,13 +216,7 @@ class Services:
         return self._call(calls.why_not, self.planner_module, spec, strategy, view.plan_set)
 
     def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
-        """The plan of a stored plan's strategy as it was changed, for its spec as it was changed; nothing is stored.
-
-        Raises
-        ------
-        SpecError
-            when its degrees contradict the cluster, or it is not modelled.
-        """
+        """The plan of a stored plan's strategy and spec as they were changed; nothing is stored. Raises as `why_not`."""
         best = view.plan_set if spec == Spec.model_validate(view.plan_set.search.spec) else None
         self.planner.check_space(spec)
         return self._call(calls.complete, self.planner_module, self._with_overlay(spec), strategy, best)

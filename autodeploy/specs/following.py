@@ -15,19 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 FOLLOWS: Final[dict[str, frozenset[str]]] = {
-    "sequence_parallel": frozenset({"tp"}),
     "etp": frozenset({"tp", "ep"}),
     "cp_algo": frozenset({"cp"}),
     "ulysses_degree": frozenset({"cp", "cp_algo"}),
     "moe_dispatcher": frozenset({"tp", "ep", "etp"}),
-    "dp_replicate": frozenset({"tp", "pp", "cp"}),
 }
 """Fields by the axes with which their best value changes."""
 LAID_OUT: Final = ("layers_per_stage", "recompute", "swap", "swap_per_stage")
 SWITCHED: Final = ("fsdp", "swap_optimizer", "reuse_fp32_param")
 """Fields of a strategy that are features, too: a search can be asked for them."""
-OF_ALL_AXES: Final = frozenset({*LAID_OUT, *SWITCHED, "distributed_optimizer", "features"})
-"""Fields that a search decides anew for every combination of axes: layers, memory, and which features are of use."""
+OF_ALL_AXES: Final = frozenset({*LAID_OUT, *SWITCHED, "distributed_optimizer", "dp_replicate", "features"})
+"""Fields that a search decides anew for any other axes: layers, memory, shards, and which features are of use."""
 RESHAPING: Final = frozenset({*get_args(Axis), "ulysses_degree", "rl"}) - {"dp"}
 
 
@@ -44,7 +42,7 @@ def of_plan(before: Strategy, after: Strategy, given: Collection[str]) -> Strate
     gone, axes = {"dp"}, _turned(before, after)
     if axes:
         gone |= OF_ALL_AXES | {name for name, of in FOLLOWS.items() if of & axes} | _of_pipeline(before, after, axes)
-        gone -= set() if _sequence_parallel_follows(before) else {"sequence_parallel"}
+        gone |= {"sequence_parallel"} if _sequence_parallel_follows(before) else set()
     elif "swap" in given:
         gone.add("swap_per_stage")
     names = (Strategy.model_fields.keys() - gone) | set(given)

@@ -93,7 +93,8 @@ def test_library_command_service_and_form_say_the_same_of_a_changed_plan(
     answer = server._http.post(f"/plans/{plan.plan_id}/what-if?lang=en", data=form, headers=headers)
     assert answer.status_code == 200, answer.text
     turned = answer.json()
-    assert turned["plan"] == by_library.completed.model_dump(mode="json")
+    assert turned["plan"]["strategy"] == by_library.completed.strategy.model_dump(mode="json")
+    assert turned["plan"]["step_time_s"] == pytest.approx(by_library.completed.step_time_s, rel=1e-6)
     assert f"TP{by_library.completed.strategy.tp} " in turned["strategy"]
     monkeypatch.setenv("AUTODEPLOY_DATABASE_URL", sqlite_url)
     assert asked(monkeypatch, capsys, plan.plan_id, "--strategy", words, here=True) == by_library
