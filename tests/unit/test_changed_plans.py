@@ -157,6 +157,13 @@ BASE = Strategy(
 )
 
 
+IMPLIED = {
+    "swap": {"swap_per_stage"},
+    "swap_optimizer": {"reuse_fp32_param", "features"},
+    "reuse_fp32_param": {"features"},
+}
+
+
 def left(change: dict[str, Any], **of_base: Any) -> dict[str, Any]:
     """What a stored plan still says once it is changed."""
     base = Strategy.model_validate(BASE.model_dump(mode="json") | of_base)
@@ -244,9 +251,11 @@ def test_a_plan_stands_where_no_axis_changes(change: dict[str, Any]) -> None:
     said = Strategy.model_validate(left(change))
     assert is_whole(said, moe=True)
     changed = {name for name in Strategy.model_fields if getattr(said, name) != getattr(BASE, name)}
-    implied = {"features"} if "reuse_fp32_param" in change else {"swap_per_stage"} if "swap" in change else set()
+    implied = {name for field in change for name in IMPLIED.get(field, ())}
     assert changed == {name for name in change if name != "tp"} | implied | {"dp"}
-    assert ("reuse_fp32_param" in said.features) is (not change.keys() & {"reuse_fp32_param", "features"})
+    assert ("reuse_fp32_param" in said.features) is (
+        not change.keys() & {"reuse_fp32_param", "features", "swap_optimizer"}
+    )
 
 
 @given_values(
