@@ -136,6 +136,11 @@ def fastest_s(spec: Spec) -> float:
     return factories.plan(1, spec=spec).step_time_s
 
 
+def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> Plan:
+    """The best plan's figures with this strategy."""
+    return factories.plan(1, spec=spec, strategy=strategy)
+
+
 def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> WhyNot:
     """A little slower than the best."""
     step_time_s = 1.1 * factories.plan(1, spec=spec).step_time_s

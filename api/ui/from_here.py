@@ -56,7 +56,7 @@ def kept_from(view: PlanView, given: Mapping[str, str], views: Views) -> str:
     Errors as `changed_by`, and SpecError where it does not fit.
     """
     spec, strategy = changed_by(view, given)
-    plan = views.estimate(spec, strategy)
+    plan = views.changed(view, spec, strategy)
     if not plan.fits:
         raise SpecError(Message("api.plan_that_does_not_fit_is_not_kept"), path="/strategy")
     return views.keep(view, spec.model_copy(update={"strategy": None}), plan)
@@ -71,7 +71,7 @@ def script_from(view: PlanView, given: Mapping[str, str], views: Views) -> Artef
         with every bad field, with the rules of the framework that the strategy breaks, or with why none launches it.
     """
     spec, strategy = changed_by(view, given)
-    plan = views.estimate(spec, strategy)
+    plan = views.changed(view, spec, strategy)
     (broken,) = views.rules_broken(spec, [plan.strategy])
     if broken:
         raise SpecError(errors=tuple(FieldError("/strategy", rule) for rule in broken))

@@ -20,7 +20,8 @@ from autodeploy.reports.operator_table import tier_name
 from autodeploy.reports.recommendation import box_table, rescaled_line
 from autodeploy.reports.texts import field_name
 from autodeploy.reports.wording import choices, degrees
-from autodeploy.services.what_if_intake import DERIVED, read_strategy, without_layout
+from autodeploy.services.what_if_intake import read_strategy
+from autodeploy.specs.following import RESHAPING, of_launch
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from cost_models.schedule import schedule, searched
 from hardware_profiles import list_profiles, load_profile
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from autodeploy.services import PlanView
     from autodeploy.specs.strategy import Strategy
 
-RESHAPING = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "schedule"})
 KNOBS: dict[str, tuple[str, ...]] = {
     "tp": ("1", "2", "4", "8", "16"),
     "pp": ("1", "2", "4", "8", "12", "16", "24", "32"),
@@ -57,16 +57,23 @@ class Knob:
 
 
 def other_values(strategy: Strategy, *, moe: bool) -> list[tuple[str, str, Strategy]]:
-    """Every other value of every knob with the strategy that it makes; none where that contradicts itself."""
+    """Every other value of every knob with the strategy that it makes; none where that contradicts itself.
+
+    What follows from a degree and can be chosen stays as it is: rules are to say what is wrong with the degree.
+    """
     strategies = []
+    free = strategy.model_copy(update={"dp": None, "layers_per_stage": None, "swap_per_stage": None})
     for knob in knobs_of(strategy, moe=moe):
         for value in knob.options:
             if value == knob.value:
                 continue
             try:
-                strategies.append((knob.name, value, changed_strategy(strategy, {knob.name: value})))
+                changed = changed_strategy(strategy, {knob.name: value})
             except SpecError:
                 continue
+            if knob.name in RESHAPING:
+                changed = of_launch(free, free.model_copy(update={knob.name: getattr(changed, knob.name)}))
+            strategies.append((knob.name, value, changed))
     return strategies
 
 
@@ -103,16 +110,11 @@ def changed_strategy(strategy: Strategy, changes: Mapping[str, Any]) -> Strategy
     SpecError
         with every bad field.
     """
-    document = strategy.model_dump(mode="json", exclude_none=True)
     now = {knob.name: knob.value for knob in knobs_of(strategy)}
-    wanted = {name: value for name, value in changes.items() if str(value) != now.get(name)}
-    document.pop("dp", None)
-    if RESHAPING & wanted.keys():
-        document = without_layout(strategy)
+    wanted = {name: _typed(value) for name, value in changes.items() if str(value) != now.get(name)}
     if "recompute" in wanted:
-        document["recompute"] = {"granularity": wanted.pop("recompute")}
-    document |= {name: _typed(value) for name, value in wanted.items()}
-    return read_strategy(document)
+        wanted["recompute"] = {"granularity": wanted["recompute"]}
+    return read_strategy(wanted, strategy)
 
 
 def stated_strategy(changes: Mapping[str, Any]) -> Strategy:
@@ -159,6 +161,11 @@ def changes_of(text: str) -> dict[str, str]:
     return changes
 
 
+def strategy_words(strategy: Strategy, lang: Language) -> str:
+    """Degrees, schedule and memory choices in one line."""
+    return f"{degrees(strategy)}, {choices(strategy, lang)}"
+
+
 def devices_per_node(profile: str) -> int | None:
     """Devices (dies) of a node, for profiles that come with the product."""
     if profile not in list_profiles():
@@ -174,7 +181,6 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
     drawn = rl_charts(view.plan, lang)
     if per_node is not None:
         drawn["chart-groups"] = figures.groups_on_nodes(strategy, per_node, lang)
-    estimated = {name: value for name, value in spec.items() if name != "strategy"}
     return {
         "plan": view.plan,
         **rl_context(view.plan, lang),
@@ -183,6 +189,7 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "stale": view.stale,
         "layout": degrees(strategy),
         "chosen_words": choices(strategy, lang),
+        "strategy_words": partial(strategy_words, lang=lang),
         "expected": expected(view.plan),
         "rescaled": rescaled_line(view.plan, lang),
         "evidence": evidence_line(view.plan, lang),
@@ -202,11 +209,6 @@ def plan_context(view: PlanView, lang: Language) -> dict[str, Any]:
         "measured_mfu": measured_mfu(view.plan, lang),
         "knob_word": lambda name, value: knob_word(name, value, lang),
         "what_if_data": {
-            "spec": estimated,
-            "strategy": strategy.model_dump(mode="json", exclude_none=True),
-            "derived": DERIVED,
-            "reshaping": sorted(RESHAPING),
-            "conditions": {each.name: each.path for each in conditions_of(view.plan, spec)},
             "parts": [name for name in PART_FIELDS if getattr(view.plan.breakdown, name) > 0.0],
             "grade": grade_of(spec["cluster"]),
             "memory": memory_by_grade(spec["cluster"]),

@@ -20,6 +20,7 @@ from api.ui.plan_page import (
     other_values,
     plan_context,
     stated_strategy,
+    strategy_words,
 )
 from api.ui.rendering import data, render
 from api.ui.routes import form_page
@@ -31,6 +32,7 @@ from api.ui.timeline_picture import stage_rows, timeline_lead, timeline_picture
 from autodeploy.errors import NotFoundError, SpecError
 from autodeploy.figures.labels import part_names
 from autodeploy.messages import in_language
+from autodeploy.reports.best_plan import rule_lines
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
 from autodeploy.reports.operator_table import beyond_line, exchange_table, head, layer_title, operator_table
 from autodeploy.reports.why_not import answer_lines
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from api.ui.views import SearchRow, Views
     from autodeploy.errors import FieldError
+    from autodeploy.messages import Language
     from autodeploy.services.views import PlanView
     from autodeploy.specs.clusters import ClusterComparison
 
@@ -153,11 +156,26 @@ def script(request: Request, view: PlanOfPage, values: OwnForm, views: ViewsOfAp
 
 @router.post("/plans/{plan_id}/{box}")
 @slowly
-def ask(request: Request, view: PlanOfPage, box: str, values: OwnForm, views: ViewsOfApp) -> HTMLResponse:
-    """Answers one of the boxes of a plan's page: what-if, why-not or ablation."""
+def ask(request: Request, view: PlanOfPage, box: str, values: OwnForm, views: ViewsOfApp) -> Response:
+    """Answers one of the boxes of a plan's page: what-if, why-not or ablation; the first for scripts, too."""
+    if box == "what-if" and request.headers.get("accept") == "application/json":
+        return _changed(view, values, views, language_of(request))
     if box not in {"what-if", "why-not", "ablation"}:
         return not_found(request, NotFoundError())
     return _plan_page(request, view, views, box, values)
+
+
+def _changed(view: PlanView, values: dict[str, str], views: Views, lang: Language) -> JSONResponse:
+    """The plan as the what-if box changed it, with its strategy in words, or what is wrong with the change."""
+    try:
+        plan = views.changed(view, *changed_by(view, values))
+    except SpecError as error:
+        faults = [{"detail": in_language(e.message, lang), "hint": in_language(e.hint, lang)} for e in error.errors]
+        return JSONResponse({"errors": faults}, 422)
+    rules = list(rule_lines(plan.broken_rules, lang))
+    return JSONResponse(
+        {"plan": plan.model_dump(mode="json"), "strategy": strategy_words(plan.strategy, lang), "rules": rules}
+    )
 
 
 @router.get("/compare")
@@ -319,7 +337,7 @@ def _plan_page(
         if fault is not None:
             raise fault
         if box == "what-if":
-            answers["what_if"] = views.estimate(*changed_by(view, given))
+            answers["what_if"] = views.changed(view, *changed_by(view, given))
         elif box == "why-not":
             changes = changes_of(given.get("strategy", ""))
             anew = given.get("others") == "best"

@@ -225,9 +225,9 @@ class Views:
         except (SpecError, ProfileError):
             return None
 
-    def estimate(self, spec: Spec, strategy: Strategy) -> Plan:
-        """A strategy for a spec; SpecError when it can't be run there."""
-        return self._services.estimate(spec.model_copy(update={"strategy": strategy}))
+    def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
+        """A changed strategy for a plan's changed spec; SpecError when it can't be run there."""
+        return self._services.changed(view, spec, strategy)
 
     def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
         """What speaks against a strategy; SpecError when it can't be run there."""

@@ -14,7 +14,7 @@ from autodeploy.planner.predictions import (
     timeline,
 )
 from autodeploy.planner.prepared import budget_of, describe_hashes, prepare, profile_hash
-from autodeploy.planner.questions import operators, why_not
+from autodeploy.planner.questions import complete, operators, why_not
 from autodeploy.planner.search import check_space, fastest_s, plan, search_size
 from autodeploy.progress import Progress
 from autodeploy.ranking.one_strategy import Predicted
@@ -31,6 +31,7 @@ __all__ = [
     "breakdowns_in",
     "budget_of",
     "check_space",
+    "complete",
     "describe_hashes",
     "estimate",
     "fastest_s",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autodeploy.errors import SpecError
 from autodeploy.evaluation.inputs.build_context import healthy_npus, profile_of
 from autodeploy.evaluation.steps.one_strategy import candidate_for, judged_candidate
-from autodeploy.planner.predictions import lowered, predict
+from autodeploy.messages import Message, joined
+from autodeploy.planner.predictions import estimate, lowered, predict, reestimate
 from autodeploy.planner.prepared import context_for, prepare
 from autodeploy.planner.search import plan
 from autodeploy.ranking.legality import nearest_changes
@@ -32,17 +34,28 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
     ----------
     best : what a search for this spec found, where that is known; None searches.
     """
+    return _explained(spec, strategy, best, alone=False)
+
+
+def _explained(spec: Spec, strategy: Strategy, known: PlanSet | None, *, alone: bool) -> WhyNot:
+    """`why_not`; alone: without a search for plans to compare the answer with."""
+
+    def best() -> PlanSet:
+        return known or plan(spec)
+
+    others = None if alone and known is None else best
     if spec.training.rl is not None:
         from autodeploy.rl_planning.why_not import why_not_rl
 
-        return why_not_rl(spec, strategy, search=plan, best=lambda: best or plan(spec))
+        return why_not_rl(spec, strategy, search=plan, best=others)
     prepared = prepare(spec)
     if not is_whole(strategy, moe=spec.model.is_moe):
+        beside = known.plans[0].strategy if known is not None and known.plans else None
         return explain_partly_given(
-            Asked(spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio),
+            Asked(spec, strategy, prepared.profile, prepared.choice, prepared.context, prepared.identity.ratio, beside),
             search=plan,
             predicted=lambda whole: predict(prepared, whole).plan,
-            best=lambda: best or plan(spec),
+            best=others,
         )
     context = context_for(prepared, strategy, None) if strategy.fsdp else prepared.context
     candidate = judged_candidate(context, strategy)
@@ -55,8 +68,29 @@ def why_not(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> W
         ),
         estimated=lambda: predict(prepared, strategy).plan,
         placed=lambda: place_candidate(candidate, context, spec, prepared.identity),
-        best=lambda: best or plan(spec),
+        best=best,
     )
+
+
+def complete(spec: Spec, strategy: Strategy, *, best: PlanSet | None = None) -> Plan:
+    """The plan of a strategy: as it stands where it `is_whole`, else as `why_not` completes it.
+
+    Parameters
+    ----------
+    best : as of `why_not`; None searches for nothing to compare it with.
+
+    Raises
+    ------
+    SpecError
+        if its degrees contradict the cluster, or no plan has what it gives.
+    """
+    if is_whole(strategy, moe=spec.model.is_moe):
+        return estimate(spec.model_copy(update={"strategy": strategy}))
+    answer = _explained(spec, strategy, best, alone=True)
+    if answer.completed is None:
+        near = joined((Message("common.place", place=n.change, message=n.effect) for n in answer.nearest), "semicolon")
+        raise SpecError(answer.message, path="/strategy", hint=near if answer.nearest else "")
+    return reestimate(spec, answer.completed)
 
 
 def operators(spec: Spec, plan: Plan) -> OperatorReport:

@@ -13,6 +13,7 @@ from autodeploy.evaluation.steps.one_strategy import as_candidate, estimated, fa
 from autodeploy.ranking.one_strategy import described
 from autodeploy.ranking.plans import fits
 from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.specs.following import of_launch
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.features import FEATURES
 from autodeploy.strategies.candidates import DISPATCHERS, concatenate
@@ -196,9 +197,7 @@ def _sizes(strategy: Strategy, name: str, sizes: tuple[int, ...]) -> list[_Turne
     for size in sizes:
         if size == own or (name == "micro_batch_size" and size > own):
             continue
-        changed = strategy.model_copy(update={name: size})
-        if name == "tp" and strategy.etp == own > 1:
-            changed = changed.model_copy(update={"etp": size})
+        changed = of_launch(strategy, strategy.model_copy(update={name: size}))
         # Tensor parallelism and experts are what a recipe is about: they give way last.
         turned.append(_Turned(changed, (f"{name}: {own} -> {size}",), (1, 2.0 + abs(log2(size / own)))))
     return turned

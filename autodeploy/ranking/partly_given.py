@@ -13,6 +13,7 @@ from autodeploy.ranking.infeasible import missing_memory
 from autodeploy.ranking.legality import conflict
 from autodeploy.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.solver.search_space import search_space
+from autodeploy.specs.following import SWITCHED
 from autodeploy.specs.planset import NearestChange
 from autodeploy.specs.search import Axis
 from autodeploy.specs.what_if import WhyNot
@@ -23,7 +24,7 @@ from autodeploy.strategies.rule_sentences import where_known
 from cost_models.schedule import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from autodeploy.evaluation.inputs.context import Context
     from autodeploy.specs.planset import Plan, PlanSet
@@ -35,12 +36,12 @@ if TYPE_CHECKING:
 
 AXES: tuple[Axis, ...] = get_args(Axis)
 SEARCH: Final[dict[str, Any]] = {"effort": "default", "top_k": 5, "gap": 0.05}
-"""With fewer plans to compare, what is recommended of them is up to a tenth slower."""
+"""With fewer plans to compare, what is recommended of them is up to a tenth slower; where all degrees are given there
+are few, and the spec's own search is as quick."""
 OF_EXPERTS = ("etp", "moe_dispatcher")
 DEGREES = frozenset({"tp", "pp", "vpp", "cp", "micro_batch_size", "schedule"})
 LAYOUT = frozenset({"layers_per_stage", "recompute", "swap", "swap_per_stage"})
-SWITCHED = ("fsdp", "swap_optimizer", "reuse_fp32_param")
-"""Fields of a strategy that are features, too: a search can be asked for them."""
+FEW_AXES: Final = 6
 
 
 def is_whole(strategy: Strategy, *, moe: bool) -> bool:
@@ -64,6 +65,7 @@ class Asked:
     """A question: the axes that are given of a strategy, and the spec that they are to be a plan of.
 
     ratio : of measured over predicted times, by which every time of an answer is multiplied.
+    beside : the recommended strategy, if known: of many axes those that it has are not named.
     """
 
     spec: Spec
@@ -72,6 +74,7 @@ class Asked:
     choice: FeatureChoice
     context: Context
     ratio: float = 1.0
+    beside: Strategy | None = None
 
     @property
     def axes(self) -> dict[Axis, AxisValue]:
@@ -81,16 +84,15 @@ class Asked:
     @property
     def words(self) -> str:
         """`tp=8, pp=4, recompute=…`, in any language."""
-        others = sorted(self.strategy.model_fields_set - self.axes.keys())
-        axes = [f"{axis}={value}" for axis, value in self.axes.items()]
-        return ", ".join([*axes, *(f"{name}=…" for name in others)])
+        beside: dict[str, Any] = {} if self.beside is None else self.beside.model_dump()
+        return shown_axes(self.axes, beside, sorted(self.strategy.model_fields_set - self.axes.keys()))
 
     def pinned(self, axes: Mapping[Axis, AxisValue]) -> Spec:
         """The spec of a search among strategies with these axes; of the given ones it says nothing else."""
         search = self.spec.search
         switches = {name: "on" if getattr(self.strategy, name) else "off" for name in self._switched()}
         asked: dict[str, Any] = {
-            **SEARCH,
+            **({} if axes.keys() >= DEGREES else SEARCH),
             "fix": {name: value for name, value in search.fix.items() if name not in self.axes} | dict(axes),
             "features": {**search.features, **switches},
         }
@@ -114,12 +116,20 @@ class Asked:
         return plan.strategy.model_copy(update=changes) if changes else None
 
 
+def shown_axes(axes: Mapping[Any, Any], beside: Mapping[str, Any], others: Iterable[str] = ()) -> str:
+    """`tp=8, pp=4, recompute=…`; of many axes, as where a plan is changed, those that another plan has not."""
+    different = {axis: value for axis, value in axes.items() if len(axes) <= FEW_AXES or beside.get(axis) != value}
+    shown = [f"{axis}={value}" for axis, value in (different or axes).items()]
+    words = ", ".join([*shown, *(f"{name}=…" for name in others)])
+    return words if len(shown) == len(axes) else Message("ranking.other_axes_as_recommended", axes=words)
+
+
 def explain_partly_given(
     asked: Asked,
     *,
     search: Callable[..., PlanSet],
     predicted: Callable[[Strategy], Plan],
-    best: Callable[[], PlanSet],
+    best: Callable[[], PlanSet] | None,
 ) -> WhyNot:
     """The best plan that has what is given against the recommended and the fastest one.
 
@@ -128,18 +138,19 @@ def explain_partly_given(
 
     Parameters
     ----------
-    search : `planner.plan`. predicted : the plan of a strategy as it stands. best : plans with everything free.
+    search : `planner.plan`. predicted : the plan of a strategy as it stands. best : plans with everything free; None
+        compares with nothing.
     """
     answer = search(asked.pinned(asked.axes), alone=True)
     if not answer.plans:
         return _ruled_out(asked, answer)
-    result = best()
+    result = answer if best is None else best()
     plan = _better(answer.plans[0], result, asked.axes)
     whole = asked.as_given(plan)
     if whole is not None:
         stands = predicted(whole)
         if not stands.fits:
-            return short_of_memory(stands, plan, best).model_copy(update={"completed": stands})
+            return short_of_memory(stands, plan, lambda: result).model_copy(update={"completed": stands})
         plan = stands
     return timed(
         WhyNot(message=Message("common.at_best_with", axes=asked.words, verdict=verdict(plan, result)), completed=plan),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.messages import Message, joined
-from autodeploy.ranking.partly_given import SWITCHED, given_axes
+from autodeploy.ranking.partly_given import FEW_AXES, given_axes, shown_axes
 from autodeploy.ranking.why_not import short_of_memory, timed, verdict
 from autodeploy.rl_planning.planning import estimate_rl
+from autodeploy.specs.following import SWITCHED
 from autodeploy.specs.rl_axes import RL_AXES, value_of
 from autodeploy.specs.what_if import WhyNot
 
@@ -19,25 +20,24 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 MOST_REASONS: Final = 3
-FEW_AXES: Final = 6
 
 
 def why_not_rl(
-    spec: Spec, strategy: Strategy, *, search: Callable[[Spec], PlanSet], best: Callable[[], PlanSet]
+    spec: Spec, strategy: Strategy, *, search: Callable[[Spec], PlanSet], best: Callable[[], PlanSet] | None
 ) -> WhyNot:
     """The best plan that has what is given against the recommended and the fastest one.
 
     Parameters
     ----------
     strategy : axes of the update, and under `rl` of generation; only those that it gives count.
-    search : `planner.plan`. best : plans with everything free.
+    search : `planner.plan`. best : plans with everything free; None compares with nothing.
     """
     axes = asked_axes(strategy, moe=spec.model.is_moe)
     words = _words(axes, best)
     answer = search(_pinned(spec, strategy, axes))
     if not answer.plans:
         return _ruled_out(words, answer)
-    result = best()
+    result = answer if best is None else best()
     plan = answer.plans[0]
     whole = _as_given(plan.strategy, strategy, axes)
     if whole is not None:
@@ -66,13 +66,9 @@ def asked_axes(strategy: Strategy, *, moe: bool) -> dict[str, Any]:
     return axes | {axis: value for axis, value in values.items() if value is not None}
 
 
-def _words(axes: Mapping[str, Any], best: Callable[[], PlanSet]) -> str:
-    """The axes; of many, as where a plan is changed, those that the recommended plan has not."""
-    shown = dict(axes)
-    if len(axes) > FEW_AXES and (plans := best().plans):
-        axes_of_plan = _axes_of(plans[0])
-        shown = {axis: value for axis, value in axes.items() if axes_of_plan.get(axis) != value}
-    return ", ".join(f"{axis}={value}" for axis, value in shown.items()) or "what is given"
+def _words(axes: Mapping[str, Any], best: Callable[[], PlanSet] | None) -> str:
+    plans = best().plans if best is not None and len(axes) > FEW_AXES else ()
+    return shown_axes(axes, _axes_of(plans[0]) if plans else {}) or "what is given"
 
 
 def _axes_of(plan: Plan) -> dict[str, Any]:

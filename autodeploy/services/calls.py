@@ -105,6 +105,11 @@ def check(planner: str, launch: Launch, limits: CheckLimits, baseline: Baseline 
     return check_with(launch, limits, planner=load_planner(planner), baseline=baseline)
 
 
+def complete(planner: str, spec: Spec, strategy: Strategy, best: PlanSet | None) -> Plan:
+    """The plan of a strategy with what it leaves open."""
+    return load_planner(planner).complete(spec, strategy, best=best)
+
+
 def why_not(planner: str, spec: Spec, strategy: Strategy, best: PlanSet | None) -> WhyNot:
     """Why a strategy is not the plan."""
     return load_planner(planner).why_not(spec, strategy, best=best)

@@ -217,6 +217,14 @@ class Services:
         spec = Spec.model_validate(view.plan_set.search.spec)
         return self._call(calls.why_not, self.planner_module, spec, strategy, view.plan_set)
 
+    def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
+        """The plan of a stored plan's strategy and spec as they were changed; nothing is stored.
+
+        Errors as `why_not`, and SpecError when no plan has what was changed.
+        """
+        best = view.plan_set if spec == Spec.model_validate(view.plan_set.search.spec) else None
+        return self._call(calls.complete, self.planner_module, self._with_overlay(spec), strategy, best)
+
     def why_not_of(self, spec: Spec, strategy: Strategy) -> WhyNot:
         """The same of a spec, for which the best plan is searched.
 

@@ -15,6 +15,7 @@ from autodeploy.services.intake import placed_in_spec, refuse_profile
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import MAX_NPUS
 from autodeploy.specs.clusters import MAX_CLUSTERS, ClusterOffer
+from autodeploy.specs.following import LAID_OUT, of_plan
 from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.rl import RlStrategy
 from autodeploy.specs.rl_axes import NOTHING_OFFLOADED
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec
 
 Model = TypeVar("Model", bound=Document)
-# What follows from other fields of a strategy or was chosen for one layout: left to follow anew when these change.
-DERIVED = ("dp", "layers_per_stage", "swap_per_stage")
 
 
 class WhyNotRequest(Document):
     """A strategy, and what it is not the plan of: `spec`, or `plan_id` of a stored plan, whose strategy it changes.
 
-    For a spec absent axes are those of the best plan with the given ones.
+    Absent axes are those of the best plan with the given ones, of a plan its own; what follows from a changed axis, and
+    layers and memory with it, is chosen anew.
     """
 
     plan_id: Annotated[str | None, Field(max_length=200)] = None
@@ -96,16 +96,8 @@ def _in_offer(path: str, index: int) -> str:
     return f"/clusters/{index}/{name}" if head == "/cluster" and name in ClusterOffer.model_fields else f"/spec{path}"
 
 
-def without_layout(strategy: Strategy) -> dict[str, Any]:
-    """The fields of a strategy that hold for other degrees, too."""
-    kept = {k: v for k, v in strategy.model_dump(mode="json", exclude_none=True).items() if k not in DERIVED}
-    for name in ("per_stage", "num_layers_per_stage"):
-        kept["recompute"].pop(name, None)
-    return kept
-
-
 def read_strategy(document: Mapping[str, Any], base: Strategy | None = None) -> Strategy:
-    """A strategy as written; with a base that one with some fields changed.
+    """A strategy as written; with a base that one with some fields changed, as of `of_plan`.
 
     Raises
     ------
@@ -113,14 +105,18 @@ def read_strategy(document: Mapping[str, Any], base: Strategy | None = None) -> 
         with every bad field.
     """
     fields = _nested(document)
+    given, kept = frozenset(fields), {}
     if base is not None:
-        kept = without_layout(base)
+        kept = base.model_dump(mode="json", exclude_none=True, exclude={"dp", *LAID_OUT})
         if isinstance(of_base := kept.get("rl"), dict) and isinstance(changed := fields.get("rl", {}), dict):
             fields["rl"] = merged(_without_replicas(of_base), changed)
-        fields = kept | fields
     if isinstance(how := fields.get("rl"), dict):
         fields["rl"] = _partly_given(how)
-    return _validated(Strategy, fields, "/strategy")
+    read = _validated(Strategy, kept | fields, "/strategy")
+    if base is None:
+        return read
+    laid_out = {name: getattr(base, name) for name in LAID_OUT if name not in given}
+    return of_plan(base, read.model_copy(update=laid_out), given | ({"rl"} & fields.keys()))
 
 
 def _validated(model: type[Model], fields: Mapping[str, Any], prefix: str) -> Model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.ablation.switches import active_features
+from autodeploy.specs.following import of_launch
 from autodeploy.specs.strategy import Recompute
 from autodeploy.stack.features import FEATURES
 from autodeploy.strategies.space import OPTIMIZER_MEMORY
@@ -78,7 +79,8 @@ def _switches(launched: Strategy, on: frozenset[str], rules: LaunchRules) -> Ite
             yield Neighbour(name, name, launched, frozenset({name}))
     for name in OPTIMIZER_MEMORY:
         if getattr(launched, name, False):
-            yield Neighbour(f"{name}:off", "optimizer_memory", _with(launched, **{name: False}))
+            features = tuple(each for each in launched.features if each != name)
+            yield Neighbour(f"{name}:off", "optimizer_memory", _with(launched, **{name: False}, features=features))
     if not launched.distributed_optimizer:
         yield Neighbour("distributed_optimizer", "distributed_optimizer", _with(launched, distributed_optimizer=True))
     if launched.tp > 1 and launched.sequence_parallel is False:
@@ -105,16 +107,8 @@ def _degrees(launched: Strategy, plan: Plan, rules: LaunchRules) -> Iterator[Nei
         for value in _beside(getattr(launched, axis)):
             if axis == "ep" and plan.strategy.etp is None:
                 continue  # no experts
-            fields: dict[str, Any] = {axis: value}
-            if axis == "tp" and launched.etp not in (None, 1):
-                fields["etp"] = value
-            if axis == "tp":
-                fields["sequence_parallel"] = None if launched.sequence_parallel is None else value > 1
-            if axis == "pp" and value == 1:
-                fields |= {"vpp": 1, "schedule": kinds.plain(1).name}
-            if axis == "cp" and value == 1:
-                fields |= {"cp_algo": None, "ulysses_degree": None}
-            yield Neighbour(f"{axis}:{value}", axis, _with(free, **fields), memory, places=True)
+            changed = _with(free, **{axis: value})
+            yield Neighbour(f"{axis}:{value}", axis, of_launch(free, changed), memory, places=True)
     if plan.strategy.etp is not None and launched.tp > 1:
         etp = 1 if plan.strategy.etp != 1 else launched.tp
         yield Neighbour(f"etp:{etp}", "etp", _with(free, etp=etp), memory, places=True)

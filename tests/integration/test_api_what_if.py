@@ -97,7 +97,7 @@ async def test_the_form_completes_or_changes_the_plan(sqlite_url):
     assert "Best strategy with tp=8" in anew
     assert "Completed as TP8 " in anew
     assert '<option value="best" selected>' in anew
-    assert "ompleted as" not in changed
+    assert "Completed as TP8 " in changed, "what followed from the plan's TP is chosen anew, and told"
     assert '<option value="plan" selected>' in changed
 
 

@@ -12,6 +12,9 @@ from api.app import create_app
 from autodeploy.cli import main, remote
 from autodeploy.client import Client
 from autodeploy.jobs.planning import PLANNER
+from autodeploy.planner import why_not
+from autodeploy.services.what_if_intake import read_strategy
+from autodeploy.specs.spec import Spec
 from autodeploy.specs.what_if import WhyNot
 from tests.integration.conftest import quick_settings
 
@@ -41,9 +44,11 @@ def server(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]
             yield own
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> WhyNot:
-    """What the command prints as JSON."""
-    command = ["autodeploy", "why-not", *arguments, "-f", "json", "--server", "http://test"]
+def asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str, here: bool = False
+) -> WhyNot:
+    """What the command prints as JSON; here: without the server."""
+    command = ["autodeploy", "why-not", *arguments, "-f", "json", *(() if here else ("--server", "http://test"))]
     monkeypatch.setattr("sys.argv", command)
     with pytest.raises(SystemExit) as ended:
         main.run()
@@ -66,6 +71,36 @@ def test_the_server_answers_as_its_api_does(
     of_plan = asked(monkeypatch, capsys, plan.plan_id, "--strategy", "pp=4")
     assert of_plan == server.why_not({"plan_id": plan.plan_id, "strategy": {"pp": 4}})
     assert of_plan.step_time_s is not None, "the plan is in the server's database only"
+
+
+@pytest.mark.parametrize("change", [{"tp": 4}, {"pp": 1}, {"cp": 2}])
+def test_library_command_service_and_form_say_the_same_of_a_changed_plan(
+    server: Client,
+    sqlite_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, int],
+) -> None:
+    found = server.plan(SPEC, wait_s=60)
+    plan, spec = found.plans[0], Spec.model_validate(found.search.spec)
+    by_library = why_not(spec, read_strategy(change, plan.strategy), best=found)
+    assert by_library.completed is not None
+    words = ",".join(f"{axis}={value}" for axis, value in change.items())
+    assert server.why_not({"plan_id": plan.plan_id, "strategy": change}) == by_library
+    assert asked(monkeypatch, capsys, plan.plan_id, "--strategy", words) == by_library
+    form = {axis: str(value) for axis, value in change.items()}
+    headers = {"Accept": "application/json"}
+    answer = server._http.post(f"/plans/{plan.plan_id}/what-if?lang=en", data=form, headers=headers)
+    assert answer.status_code == 200, answer.text
+    turned = answer.json()
+    assert turned["plan"]["strategy"] == by_library.completed.strategy.model_dump(mode="json")
+    assert turned["plan"]["step_time_s"] == pytest.approx(by_library.completed.step_time_s, rel=1e-6)
+    assert f"TP{by_library.completed.strategy.tp} " in turned["strategy"]
+    monkeypatch.setenv("AUTODEPLOY_DATABASE_URL", sqlite_url)
+    assert asked(monkeypatch, capsys, plan.plan_id, "--strategy", words, here=True) == by_library
+    bad = server._http.post(f"/plans/{plan.plan_id}/what-if?lang=en", data={"pp": "64"}, headers=headers)
+    assert bad.status_code == 422
+    assert bad.json()["errors"][0]["detail"]
 
 
 def test_an_address_that_is_none_is_refused(

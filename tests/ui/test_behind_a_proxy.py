@@ -180,7 +180,7 @@ def test_the_form_of_fields_and_a_knob_ask_below_the_prefix(chromium_browser, be
         page.wait_for_url(re.compile(rf"{re.escape(behind.origin + PREFIX)}/searches/srch_\w+$"))
         expect(page.locator("section.best")).to_be_visible()  # a finished search loads its page again
         page.goto(f"{behind.origin}{PREFIX}/plans/{_plan_id(behind)}")
-        with page.expect_response(f"{behind.origin}{PREFIX}/v1/estimates") as asked:
+        with page.expect_response(re.compile(rf"{re.escape(behind.origin + PREFIX)}/plans/p_\w+/what-if")) as asked:
             page.locator("select[name=micro_batch_size]").select_option("2")
         assert asked.value.status in {200, 422}
 

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
 import pytest
 from playwright.sync_api import expect
@@ -71,7 +72,7 @@ def test_cards_batch_and_lengths_are_asked_for_too_and_kept_in_the_address(
         page = visitor.open(f"{path}?lang=en")
         for label, value in (("Cards", "8"), ("Sequence length", "2048")):
             page.get_by_label(label, exact=True).fill(value)
-            with page.expect_response("**/v1/estimates") as answered:
+            with page.expect_response("**/what-if*") as answered:
                 page.get_by_label(label, exact=True).press("Tab")
             assert answered.value.ok
         page.wait_for_selector("#what-if-answer[data-answered='2']")  # an answer is shown after it has come
@@ -100,16 +101,16 @@ def test_hardware_is_turned_and_both_steps_are_drawn(chromium_browser: Browser, 
     path = f"/plans/{planned.stored['plan1']}"
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"{path}?lang=en")
-        with page.expect_response("**/v1/estimates") as answered:
+        with page.expect_response("**/what-if*") as answered:
             page.get_by_label("Chip grade").select_option("910B4")
         assert answered.value.ok
         expect(page.get_by_label("Usable HBM (GiB)")).to_have_value("30.5")
-        with page.expect_response("**/v1/estimates") as answered:
+        with page.expect_response("**/what-if*") as answered:
             page.get_by_label("Link: between nodes (GB/s per card)").fill("5")
             page.get_by_label("Link: between nodes (GB/s per card)").press("Tab")
-        sent = answered.value.request.post_data_json
-        assert sent["cluster"]["device"] == "910B4"
-        assert sent["cluster"]["overrides"] == {"scale_out.gb_per_s_per_npu": 5}
+        sent = parse_qs(answered.value.request.post_data)
+        assert sent["device"] == ["910B4"]
+        assert sent["scale_out.gb_per_s_per_npu"] == ["5"]
         expect(page.locator("#what-if-answer[data-answered='2']")).to_be_visible()
         total = "all => all.reduce((sum, r) => sum + Number(r.getAttribute('width')), 0)"
         now, after = (page.locator(f"#what-if-{name} svg rect").evaluate_all(total) for name in ("now", "changed"))
@@ -189,7 +190,7 @@ def test_a_knob_that_cannot_be_turned_says_why(chromium_browser: Browser, planne
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")
         page.get_by_label("PP", exact=True).select_option("32")
-        expect(page.locator("#what-if-errors")).to_contain_text("tp x pp x cp = 64")
+        expect(page.locator("#what-if-errors")).to_contain_text("tp x pp x cp")
         assert "422" in visitor.faults.pop()
 
 

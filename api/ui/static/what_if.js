@@ -1,4 +1,4 @@
-// Asks /v1/estimates as soon as a knob or a number is changed; without scripts the form posts itself.
+// Sends the form as soon as a knob or a number is changed, and asks for JSON; without scripts the form posts itself.
 (() => {
   const island = document.getElementById("what-if-data");
   const form = document.getElementById("what-if-form");
@@ -7,48 +7,12 @@
   const answer = document.getElementById("what-if-answer");
   const faults = document.getElementById("what-if-errors");
   const rules = document.getElementById("what-if-rules");
-  const [conditions, knobs] = [true, false].map((ofSpec) =>
-    [...form.querySelectorAll("[data-now]")].filter((each) => each.name in base.conditions === ofSpec),
-  );
-  const turnable = [...conditions, ...knobs];
+  const turnable = [...form.querySelectorAll("[data-now]")];
   let asked = 0;
-
-  const typed = (text) => (/^\d+$/.test(text) ? Number(text) : { true: true, false: false }[text] ?? text);
-
-  // What followed from the plan's own fields is left out, so that it follows anew.
-  const changed = () => {
-    const strategy = structuredClone(base.strategy);
-    const turned = knobs.filter((knob) => knob.value !== knob.dataset.now);
-    delete strategy.dp;
-    if (turned.some((knob) => base.reshaping.includes(knob.name))) {
-      for (const name of base.derived) delete strategy[name];
-      for (const name of ["per_stage", "num_layers_per_stage"]) delete strategy.recompute[name];
-    }
-    for (const knob of turned) {
-      strategy[knob.name] = knob.name === "recompute" ? { granularity: knob.value } : typed(knob.value);
-    }
-    return strategy;
-  };
-
-  // The spec with what was changed; other cards have no broken nodes among them.
-  const there = () => {
-    const spec = structuredClone(base.spec);
-    for (const each of conditions.filter((one) => one.value !== "" && one.value !== one.dataset.now)) {
-      const steps = base.conditions[each.name].map((step) => step.replace("{device}", spec.cluster.device ?? base.grade));
-      const field = steps.pop();
-      const place = steps.reduce((inside, step) => (inside[step] ??= {}), spec);
-      place[field] = each.tagName === "SELECT" ? each.value : Number(each.value);
-      if (each.name === "num_npus") delete place.blocks;
-      if (each.name === "routing_imbalance" && place.routing_imbalance_peak < place[field]) {
-        place.routing_imbalance_peak = place[field];
-      }
-    }
-    return spec;
-  };
 
   // Memory that was not turned is that of the chip grade.
   const follow = (grade) => {
-    const memory = conditions.find((each) => each.name === "usable_hbm_gib");
+    const memory = turnable.find((each) => each.name === "usable_hbm_gib");
     const own = base.memory[grade];
     if (!memory || own === undefined) return;
     if (memory.value === memory.dataset.now) memory.value = own;
@@ -123,7 +87,7 @@
     after.replaceChildren(caption, drawn(after.dataset.title, plan.breakdown, longestS));
   };
 
-  const show = (plan) => {
+  const show = ({ plan, strategy, rules: broken }) => {
     const against = 100 * (plan.step_time_s / base.step_time_s - 1);
     const fits = answer.querySelector('[data-key="fits"]');
     put("step_time_s", plan.step_time_s.toFixed(plan.step_time_s < 100 ? 2 : 1));
@@ -132,22 +96,15 @@
     put("tokens_per_s_per_npu", Math.round(plan.tokens_per_s_per_npu).toLocaleString("en"));
     put("peak_memory_gib", plan.peak_memory_gib.toFixed(1));
     put("p_fits", chance(plan.p_fits));
+    put("strategy", strategy);
     put("stages", plan.stages.map((stage) => stage.total_gib.toFixed(1)).join(" "));
     for (const cell of answer.querySelectorAll("[data-part]")) {
       cell.textContent = Number((plan.breakdown[cell.dataset.part] ?? 0).toPrecision(3));
     }
     fits.textContent = plan.fits ? fits.dataset.yes : fits.dataset.no;
     faults.textContent = "";
+    rules.replaceChildren(...broken.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
     drawBoth(plan);
-  };
-
-  // The rules that the change breaks, in the language of the page: as the page without scripts says them.
-  const tell = async (plan, number) => {
-    rules.replaceChildren();
-    if (!plan.broken_rules?.length) return;
-    const response = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
-    const page = new DOMParser().parseFromString(await response.text(), "text/html");
-    if (number === asked) rules.replaceChildren(...(page.getElementById("what-if-rules")?.children ?? []));
   };
 
   const refuse = (body) => {
@@ -161,25 +118,20 @@
   // A server that has too much to do is asked again a little later.
   const ask = async (tries = 3) => {
     const number = ++asked;
-    const response = await fetch(`${document.body.dataset.root}/v1/estimates`, {
+    const response = await fetch(form.action, {
       method: "POST",
-      headers: {
-        "Content-Type": "application/json",
-        Accept: "application/json",
-        "Accept-Language": document.documentElement.lang,
-      },
-      body: JSON.stringify({ ...there(), strategy: changed() }),
+      headers: { Accept: "application/json", "Accept-Language": document.documentElement.lang },
+      body: new URLSearchParams(new FormData(form)),
     });
-    const body = await response.json();
     if (number !== asked) return; // a later turn was faster
     if (response.status === 503 && tries > 1) {
       window.setTimeout(() => number === asked && ask(tries - 1), 1000 * (Number(response.headers.get("Retry-After")) || 1));
       return;
     }
-    if (response.ok) {
-      show(body);
-      await tell(body, number);
-    } else refuse(body);
+    const body = await response.json();
+    if (number !== asked) return;
+    if (response.ok) show(body);
+    else refuse(body);
     answer.dataset.answered = number;
   };
 
@@ -202,7 +154,7 @@
     });
     if (!response.ok) return;
     for (const [name, values] of Object.entries(await response.json())) {
-      const knob = knobs.find((each) => each.name === name);
+      const knob = turnable.find((each) => each.name === name);
       for (const option of knob ? knob.options : []) {
         if (!(option.value in values)) continue;
         option.classList.add("refused");
