@@ -91,7 +91,8 @@ def _yarn(scaling: RopeScaling) -> dict[str, Any]:
 
 
 def _router(recipe: Recipe) -> dict[str, Any]:
-    keys = {"routed_scaling_factor": 1.0 if recipe.routed_scaling_factor is None else recipe.routed_scaling_factor}
+    scale = recipe.routed_scaling_factor
+    keys: dict[str, Any] = {"routed_scaling_factor": 1.0 if scale is None else scale}
     keys |= _named(recipe, EXPERT_KEYS) | {"moe_router_enable_expert_bias": recipe.has_expert_bias}
     if recipe.router_aux_loss_coef is not None:
         keys["moe_router_load_balancing_type"] = "seq_aux_loss" if recipe.seq_aux else "gbs_aux_loss"
