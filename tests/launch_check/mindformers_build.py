@@ -69,6 +69,8 @@ def _network(path: str) -> Any:
     config = MindFormerConfig(path)
     MFContextOperator(config)
     build_parallel_config(config)
+    if interleaved := config.parallel.get("pipeline_config"):
+        mindspore.set_auto_parallel_context(pipeline_config=dict(interleaved))
     arguments = {"parallel_config": config.parallel_config, "moe_config": config.moe_config}
     arguments |= {"dataset_config": config.train_dataset, "calculate_per_token_loss": False, "batch_size": 1}
     with no_init_parameters():
