@@ -2,7 +2,8 @@
 
 Megatron-LM core_v0.12.1 computes with Transformer Engine, saves `torch_dist` checkpoints and adds the gradients of bf16
 up in fp32. The scripts of MindSpeed-LLM and MindSpeed compute with the local layers; those of MindSpeed-LLM save
-`torch` checkpoints.
+`torch` checkpoints. Megatron-LM's data set makes a mask of sequence x sequence for every sample, which causal attention
+never reads; MindSpeed and MindSpeed-LLM switch it off.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 OPERATORS, OUTPUT, OPTIMIZE = "OPERATOR_ARGS", "OUTPUT_ARGS", "OPTIMIZE_ARGS"
 # With these the gradients are kept in another number format.
 OWN_GRADIENTS = ("--o2-gradient", "--quant-grads", "--grad-reduce-in-bf16")
+NO_MASK = "--no-create-attention-mask-in-dataloader"
 
 
 def add_numerics(arguments: LaunchArguments, spec: Spec) -> None:
-    """Who computes a layer, and in which format gradients add up."""
+    """Who computes a layer and its mask, and in which format gradients add up."""
     local = arguments.release.has("mindspeed") and spec.training.precision != "fp8"
     arguments.add("GPT_ARGS", "--transformer-impl", "local" if local else "transformer_engine")
     if arguments.release.has("mindspeed"):
@@ -31,6 +33,8 @@ def add_numerics(arguments: LaunchArguments, spec: Spec) -> None:
         arguments.add(OPERATORS, "--attention-softmax-in-fp32")
     if spec.training.precision in {"bf16", "fp8"} and not any(map(arguments.has, OWN_GRADIENTS)):
         arguments.add(OPTIMIZE, "--accumulate-allreduce-grads-in-fp32")
+    if arguments.knows(NO_MASK) and not arguments.release.has("mindspeed-llm"):
+        arguments.add("DATA_ARGS", NO_MASK)
 
 
 def add_checkpoints(arguments: LaunchArguments, spec: Spec) -> None:

@@ -38,6 +38,7 @@ REQUIRED = (
 )
 _ASKED = re.compile(r'^: "\$\{(\w+):\?', re.MULTILINE)
 FIXED_SEGMENTS = ("expandable_segments:True", "expandable_segments:False")  # as profiles have it; where they are fixed
+UNPLANNED_SAVE_STEPS = 1000  # of a plan without a run
 LEAST_SHARE = 1e-6  # of documents, that a comment tells
 _MARKABLE = re.compile(r"[\w./+-]+")
 # The trainer of Megatron-LM knows no Ascend device; MindSpeed adapts it when it is imported first.
@@ -203,7 +204,7 @@ def _variables(launch: Launch) -> str:
         lines.append(f'TRAIN_ITERS="${{TRAIN_ITERS:-{iterations}}}"  # {tokens:.4g} tokens\n')
     if ASKED_FOR_BALANCING in launch.arguments.variables():
         lines.append(f'{ASKED_FOR_BALANCING}="${{{ASKED_FOR_BALANCING}:-aux_loss}}"\n')
-    lines.append('SAVE_INTERVAL="${SAVE_INTERVAL:-1000}"\n')
+    lines.append(f'SAVE_INTERVAL="${{SAVE_INTERVAL:-{launch.plan.save_steps or UNPLANNED_SAVE_STEPS}}}"\n')
     return "# The plan.\n" + "".join(lines)
 
 

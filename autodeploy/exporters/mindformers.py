@@ -1,6 +1,7 @@
 """A plan as the keys of a MindFormers configuration: parallel, recompute, swap, model, run.
 
-Data set, optimizer and callbacks are the user's: the keys are merged into a configuration that has them. A chunk has
+Data set, optimizer and callbacks are the user's: the keys are merged into a configuration that has them, whose other
+keys of a model would stay beside them. A chunk has
 `layers // (pp * vpp) + offset` layers; recompute lists count layers of each stage (MindFormers' `LayerSetting`).
 """
 
@@ -40,7 +41,10 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
         raise UnsupportedError(Message("common.unknown_key", name=unknown[0]), path="/to")
     comments = [provenance_line(plan_set, plan), *(line.removeprefix("# ") for line in mark(launch))]
     comments += release_lines(launch.arguments.release)
-    comments += [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks."]
+    comments += [f"For {launch.ranks} ranks; merge it into a configuration with data set, optimizer and callbacks, as"]
+    comments += ["configs/general/llm_pretrain_dense_template.yaml, without its pretrained_model_dir."]
+    if plan.save_steps is not None:
+        comments += [f"The run is planned with a checkpoint every {plan.save_steps} steps: save_checkpoint_steps."]
     comments += [f"Note: {note}" for note in launch.arguments.notes]
     text = yaml_text(document, comments)
     return Artefact(text, "application/yaml", f"mindformers_{plan.plan_id}.yaml", tuple(launch.arguments.notes))

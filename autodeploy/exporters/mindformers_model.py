@@ -1,11 +1,16 @@
-"""The model in the keys of MindFormers' `model.model_config`."""
+"""The model in the keys of MindFormers' `model.model_config`.
+
+What a model does not have is written as null: a network's own default would be another model's number.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.errors import UnsupportedError
 from autodeploy.exporters.mindformers_recipe import recipe_keys
 from autodeploy.messages import Message
+from autodeploy.specs.mindformers_networks import Network, network_of, networks
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:
@@ -19,9 +24,19 @@ MODEL_CONFIG = "model.model_config."
 
 
 def model_config(launch: Launch) -> dict[str, Any]:
-    """Shape, number formats and features; the layers' placement is the caller's."""
+    """Network, shape, number formats and features; the layers' placement is the caller's.
+
+    Raises
+    ------
+    UnsupportedError
+        for a model that no network of MindFormers computes.
+    """
     model = launch.spec.model
+    refuse_special_attention(model, launch.arguments.release)
+    network = _network(model)
     config: dict[str, Any] = {
+        "model_type": network.model_type,
+        "architectures": [network.architectures],
         "seq_length": launch.spec.training.seq_length,
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden_size,
@@ -35,15 +50,22 @@ def model_config(launch: Launch) -> dict[str, Any]:
     }
     config["intermediate_size"] = model.intermediate_size or model.moe_intermediate_size
     config |= _attention(model)
-    if model.norm_layout == "sandwich":
-        config["sandwich_norm"] = True
     if model.is_moe:
-        config |= _experts(launch)
+        config |= _experts(launch, network)
     config |= recipe_keys(launch) | _switches(launch)
-    for name in ("sliding_window", "learned_position_embeddings", "mlp_only_layers"):
+    for name in ("sliding_window", "mlp_only_layers"):
         if getattr(model, name):
             launch.arguments.note(Message("exporters.model_s_code_has_to_say", what=name))
     return config
+
+
+def _network(model: ModelSpec) -> Network:
+    network = network_of(model)
+    if network is None:
+        message = Message("exporters.cannot_launch_axis", target="MindFormers", axis="model", value=model.name[:60])
+        trained = ", ".join(each.model_type for each in networks())
+        raise UnsupportedError(message, path="/model", hint=Message("exporters.networks_that_compute", names=trained))
+    return network
 
 
 def _switches(launch: Launch) -> dict[str, bool]:
@@ -53,8 +75,8 @@ def _switches(launch: Launch) -> dict[str, bool]:
     for name, feature in FEATURES.items():
         variant = feature.variant(release)
         key = variant.keys[0].removeprefix(MODEL_CONFIG) if variant is not None and variant.keys else ""
-        if key and (launch.spec.model.is_moe or not key.startswith("moe_")):
-            switches[key] = name in features
+        if variant is not None and key and (launch.spec.model.is_moe or not key.startswith("moe_")):
+            switches[key] = name in features or variant.always
         elif name in features and (variant is None or not variant.by):
             launch.arguments.note(Message("exporters.has_no_flag_in", name=name, framework="MindFormers"))
     return switches
@@ -65,24 +87,23 @@ def _attention(model: ModelSpec) -> dict[str, Any]:
         keys: dict[str, Any] = {"num_key_value_heads": model.num_key_value_heads, "head_dim": model.head_dim}
         return keys | ({"qk_layernorm": True} if model.qk_norm else {})
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    ranks = {name: getattr(model, name) for name in names if getattr(model, name) is not None}
-    return {"multi_latent_attention": True, **ranks, "qk_layernorm": True}
+    return {"multi_latent_attention": True, **{name: getattr(model, name) for name in names}, "qk_layernorm": True}
 
 
-def _experts(launch: Launch) -> dict[str, Any]:
+def _experts(launch: Launch, network: Network) -> dict[str, Any]:
     model, strategy = launch.spec.model, launch.plan.strategy
     keys: dict[str, Any] = {
-        "n_routed_experts": model.n_routed_experts,
+        network.experts: model.n_routed_experts,
         "num_experts_per_tok": model.num_experts_per_tok,
         "moe_intermediate_size": model.moe_intermediate_size,
         "n_shared_experts": model.n_shared_experts,
         "first_k_dense_replace": model.first_k_dense_replace,
+        "n_group": model.n_group,
+        "topk_group": model.topk_group,
         "moe_token_dispatcher_type": DISPATCHERS.get(strategy.moe_dispatcher or "alltoall", "alltoall"),
     }
     if model.shared_expert_intermediate_size is not None:
         keys["moe_shared_expert_intermediate_size"] = model.shared_expert_intermediate_size
-    if model.n_group is not None and model.topk_group is not None:
-        keys |= {"n_group": model.n_group, "topk_group": model.topk_group}
     if launch.spec.training.router == "forced":
         keys["moe_router_force_expert_balance"] = True
     if strategy.moe_dispatcher == "hierarchical":

@@ -25,9 +25,9 @@ KEYS = {
     "max_position_embeddings": "max_position_embeddings",
 }
 EXPERT_KEYS = {
-    "scoring_func": "scoring_func",
+    "scoring_func": "moe_router_score_function",
+    "topk_method": "topk_method",
     "norm_topk_prob": "norm_topk_prob",
-    "routed_scaling_factor": "routed_scaling_factor",
     "router_aux_loss_coef": "moe_aux_loss_coeff",
     "router_z_loss_coef": "moe_z_loss_coeff",
     "router_bias_update_rate": "moe_router_bias_update_rate",
@@ -40,6 +40,8 @@ NO_KEY = (
     *("query_pre_attn_scalar", "device_aux_loss_coef", "communication_aux_loss_coef", "router_jitter_noise"),
     *("attention_out_bias", "shared_expert_gate"),
 )
+# Chosen by their best expert; router.py, _group_limited_topk, adds up the best two.
+GREEDY_GROUPS = "group_limited_greedy"
 
 
 def recipe_keys(launch: Launch) -> dict[str, Any]:
@@ -47,16 +49,17 @@ def recipe_keys(launch: Launch) -> dict[str, Any]:
     model, note = launch.spec.model, launch.arguments.note
     recipe = model.told
     keys = _named(recipe, KEYS) | {"add_bias_linear": bool(recipe.mlp_bias)}
-    if not model.learned_position_embeddings:
-        keys |= _positions(launch, model)
+    keys |= _positions(launch, model)
     if model.num_nextn_predict_layers and recipe.mtp_loss_scaling_factor is not None:
         keys["mtp_loss_factor"] = recipe.mtp_loss_scaling_factor
     if model.is_moe:
         keys |= _router(recipe)
     lost = [name for name in NO_KEY if getattr(recipe, name)]
+    if recipe.topk_method == GREEDY_GROUPS:
+        lost.append(f"topk_method {GREEDY_GROUPS}")
     if lost:
         note(Message("exporters.model_s_code_has_to_say", what=", ".join(lost)))
-    silent = untold(model) + ([] if recipe.rope_theta or model.learned_position_embeddings else ["rope_theta"])
+    silent = untold(model) + ([] if recipe.rope_theta else ["rope_theta"])
     if silent:
         note(Message("exporters.not_given", field="model.recipe", names=", ".join(silent)))
     return keys
@@ -69,10 +72,7 @@ def _named(recipe: Recipe, keys: dict[str, str]) -> dict[str, Any]:
 
 def _positions(launch: Launch, model: ModelSpec) -> dict[str, Any]:
     recipe = model.told
-    partial = recipe.partial_rotary_factor not in {None, 1.0} and not model.is_mla
-    keys: dict[str, Any] = {"position_embedding_type": "partial_rope" if partial else "rope"}
-    if partial:
-        keys["partial_rotary_factor"] = recipe.partial_rotary_factor
+    keys: dict[str, Any] = {"position_embedding_type": "rope"}
     scaling = recipe.rope_scaling
     if scaling is None:
         return keys
@@ -91,11 +91,11 @@ def _yarn(scaling: RopeScaling) -> dict[str, Any]:
 
 
 def _router(recipe: Recipe) -> dict[str, Any]:
-    keys = _named(recipe, EXPERT_KEYS)
-    if recipe.has_expert_bias:
-        keys["moe_router_enable_expert_bias"] = True
+    scale = recipe.routed_scaling_factor
+    keys: dict[str, Any] = {"routed_scaling_factor": 1.0 if scale is None else scale}
+    keys |= _named(recipe, EXPERT_KEYS) | {"moe_router_enable_expert_bias": recipe.has_expert_bias}
     if recipe.router_aux_loss_coef is not None:
         keys["moe_router_load_balancing_type"] = "seq_aux_loss" if recipe.seq_aux else "gbs_aux_loss"
     if recipe.router_dtype in DTYPES:
-        keys["moe_router_dtype"] = DTYPES[recipe.router_dtype]
+        keys["router_dense_type"] = DTYPES[recipe.router_dtype]
     return keys

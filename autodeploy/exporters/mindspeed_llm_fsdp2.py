@@ -58,6 +58,8 @@ def configuration(launch: Launch) -> dict[str, Any]:
     if spec.training.tokens is not None:
         batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
         training["max_steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
+    if plan.save_steps is not None:
+        training["save_steps"] = plan.save_steps
     launch.arguments.note(Message("exporters.not_given", names="lr", field="--training.lr"))
     return {
         "model": _model(launch),

@@ -73,6 +73,7 @@ def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
         "training": training,
         "parallelism": _parallelism(launch),
         "activation_checkpoint": _recomputed(launch),
+        **({"checkpoint": {"enable": True, "interval": plan.save_steps}} if plan.save_steps is not None else {}),
         "compile": {"enable": False},
         "debug": {"deterministic": spec.search.deterministic_training},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.exporters.default_arguments import NO_MASK
 from autodeploy.importers.flag_reader import FlagReader
 from autodeploy.importers.imported import UNNAMED, Imported, KeptFlag
 from autodeploy.importers.known_flags import framework_of_flags
@@ -27,8 +28,12 @@ from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import releases
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from autodeploy.stack.releases import Release
+
+LEAST_MASK_GIB = 1 / 64  # of a micro batch, that is worth a word: 4,096 tokens
+MASKLESS = frozenset({NO_MASK, "--dataloader-inter-document-masking"})
 PACKED = ("--reset-attention-mask", "--reset-position-ids", "--neat-pack")  # modelled where lengths are told
 
 
@@ -74,6 +79,7 @@ def import_launch_script(
     if release is not None and not release.is_default:
         search["target_release"] = release.name
     document |= {"search": search, "strategy": strategy} | _run(reader)
+    _doubt_mask(reader, strategy["micro_batch_size"], document["training"].get("seq_length"), could_be)
     for variable, value in script.environment.items():
         if variable not in ALLOCATORS and (variable != "CPU_AFFINITY_CONF" or value[:1] == "0"):
             reader.log.ignore(variable, value, Message("importers.no_field_of_spec"))
@@ -90,6 +96,22 @@ def import_launch_script(
         flags={flag.name: flag.text for flag in script.flags.values()},
         script=script,
     )
+
+
+def _doubt_mask(reader: FlagReader, samples: int, sequence: int | None, could_be: Sequence[Release]) -> None:
+    """Says what the data set's mask takes: a Boolean a pair of tokens on first and last stage, a float on the host.
+
+    MindSpeed switches it off, so that a launch with a flag of its own makes none. Source: Megatron-LM @d98e8a64,
+    gpt_dataset.py, _get_ltor_masks_and_position_ids; MindSpeed @028de58c, generate_mask_feature.py.
+    """
+    given = reader.script.flags.keys()
+    adapted = any(flag.registered_in == "mindspeed" for each in could_be for flag in map(each.flags.get, given) if flag)
+    if sequence is None or adapted or given & MASKLESS or all(each.has("mindspeed") for each in could_be):
+        return
+    pairs_gib = sequence**2 / 2**30
+    if samples * pairs_gib >= LEAST_MASK_GIB:
+        reason = Message("importers.mask_of_data_set", gib=samples * pairs_gib, host=4 * pairs_gib)
+        reader.log.unmodelled("data", f"without {NO_MASK}", reason)
 
 
 def _ranks(reader: FlagReader, strategy: dict[str, Any]) -> int | None:

@@ -8,6 +8,7 @@ from autodeploy.errors import UnsupportedError
 from autodeploy.importers.diagnostics import shown
 from autodeploy.importers.mindformers_recipe import read_recipe
 from autodeploy.messages import Message
+from autodeploy.specs.mindformers_networks import networks
 
 if TYPE_CHECKING:
     from autodeploy.importers.key_reader import KeyReader
@@ -97,7 +98,11 @@ def _attention(reader: KeyReader, model: dict[str, Any]) -> dict[str, Any]:
         return {field: value for field, value in fields.items() if value}
     if reader.switch("/model/qk_norm", f"{CONFIG}.qk_layernorm", f"{CONFIG}.use_qk_norm"):
         return {"qk_norm": True}
-    return {}
+    built = reader.raw(f"{CONFIG}.model_type")
+    fixed = next((dict(each.fixed) for each in networks() if each.model_type == built), {})
+    for name, value in fixed.items():
+        reader.log.default(f"/model/{name}", value, Message("importers.follows_from", what=f"model_type: {built}"))
+    return fixed
 
 
 def _activation(reader: KeyReader) -> str:

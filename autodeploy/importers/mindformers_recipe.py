@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from autodeploy.messages import Message
-from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction
+from autodeploy.specs.recipe import RopeScaling, RopeType, ScoringFunction, TopkMethod
 
 if TYPE_CHECKING:
     from autodeploy.importers.key_reader import KeyReader
@@ -93,6 +93,8 @@ def _router(reader: KeyReader) -> dict[str, Any]:
         scores = "sigmoid" if scores else "softmax"
     if scores in get_args(ScoringFunction):
         router["scoring_func"] = scores
+    if (method := _take(reader, "topk_method", ("topk_method",))) in get_args(TopkMethod):
+        router["topk_method"] = method
     if _take(reader, "topk_method", ("moe_router_enable_expert_bias", "balance_via_topk_bias")) is True:
         router["topk_method"] = "noaux_tc"
     if (normed := _take(reader, "norm_topk_prob", ("norm_topk_prob",))) is not None:

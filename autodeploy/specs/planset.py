@@ -362,6 +362,11 @@ class Plan(Told):
     ] = ()
     provenance: Kind = "assumed"
 
+    @property
+    def save_steps(self) -> int | None:
+        """Steps from one checkpoint of the planned run to the next; None where no run is planned."""
+        return None if self.run is None else max(1, round(self.run.checkpoint_interval_s / self.step_time_s))
+
 
 class Optimality(Document):
     """How good the best plan is proven to be, within this model."""

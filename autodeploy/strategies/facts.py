@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.specs.mindformers_networks import network_of
 from autodeploy.stack.features import FEATURES, mechanisms, variants_of
 from autodeploy.stack.padding import pairs_take_padding
 from autodeploy.stack.schedules import SCHEDULES, variant_of
@@ -80,6 +81,7 @@ def facts_of(
         "output_groups": 0 if model.compressed_attention is None else model.compressed_attention.o_groups,
         "entry_tokens": 1 if model.compressed_attention is None else model.compressed_attention.hca_rate,
         "predicts_tokens": model.num_nextn_predict_layers > 0,
+        "mindformers_network": network_of(model) is not None,
         "fp16": precision == "fp16",
         "shards_states": shards_states,
         "trains_adapters": trains_adapters,

@@ -75,6 +75,7 @@ def _model_keys(sources: dict[str, ast.Module]) -> Iterator[RegisteredFlag]:
         and node.targets[0].id == "COMMON_CONFIG_MAPPING"
     )
     assert isinstance(mapping, ast.Dict)
+    yield from _names_of_networks(sources[MAPPING])
     for key, value in zip(mapping.keys, mapping.values, strict=True):
         assert key is not None
         becomes = value.elts[0] if isinstance(value, ast.Tuple) else value
@@ -85,6 +86,13 @@ def _model_keys(sources: dict[str, ast.Module]) -> Iterator[RegisteredFlag]:
             assert isinstance(name, ast.Constant)
             kind = "" if converted else types.get(becomes.value, "")
             yield _key(f"{MODEL}{name.value}", kind, MAPPING, name.lineno)
+
+
+def _names_of_networks(module: ast.Module) -> Iterator[RegisteredFlag]:
+    """`model_type` and `architectures`: they choose the network, and nothing translates them."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and node.value in {"model_type", "architectures"}:
+            yield _key(f"{MODEL}{node.value}", "", MAPPING, node.lineno)
 
 
 def _key(name: str, kind: str, path: str, line: int) -> RegisteredFlag:

@@ -35,6 +35,7 @@ DENSE = {
     "num_hidden_layers": 64,
     "num_attention_heads": 32,
     "num_key_value_heads": 16,
+    "qk_norm": True,
     "intermediate_size": 14336,
     "vocab_size": 32000,
 }

@@ -369,7 +369,8 @@ def test_what_another_framework_lacks_is_not_read_back(target):
     artefact = export(*a_plan(spec=spec, features=features, schedule="1f1b", vpp=1), target)
     assert any("virtual_optimizer" in note for note in artefact.notes)
     read = import_document(artefact.text, artefact.filename)
-    assert {*read.document["strategy"]["features"]} - {"host_core_binding"} == kept  # that one is in the environment
+    found = {*read.document["strategy"]["features"]} - {"host_core_binding"}  # that one is in the environment
+    assert found == kept | ({"grouped_gemm"} if target == "mindformers" else set())  # MindFormers has no other experts
 
 
 def test_dualpipe_is_refused():

@@ -22,6 +22,7 @@ MODEL = {
     "num_hidden_layers": 16,
     "num_attention_heads": 16,
     "num_key_value_heads": 16,
+    "qk_norm": True,
     "vocab_size": 32_000,
     "n_routed_experts": 32,
     "num_experts_per_tok": 4,

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from autodeploy.specs.planset import PlanSet
 
 
-def planned(target: str, *, batch: int = 18, effort: float | str = 1.5, vpp: tuple[int, ...] = (1, 2)) -> PlanSet:
+def planned(
+    target: str, *, model: str = "llama2-70b", batch: int = 18, effort: float | str = 1.5, vpp: tuple[int, ...] = (1, 2)
+) -> PlanSet:
     """18 micro batches on four stages: MindFormers interleaves only whole groups of four."""
     return plan(
         read_spec_document(
             {
-                "model": "llama2-70b",
+                "model": model,
                 "cluster": {"profile": "ascend-800t-a2", "num_npus": 32},
                 "training": {"seq_length": 4096, "global_batch_size": batch},
                 "search": {
@@ -36,7 +38,7 @@ def planned(target: str, *, batch: int = 18, effort: float | str = 1.5, vpp: tup
 
 
 def test_a_rule_that_forbids_the_best_schedule_has_a_price() -> None:
-    found = planned("mindformers")
+    found = planned("mindformers", model="qwen3-32b")
     own, free = found.plans[0], found.unrestricted
     assert own.strategy.schedule == "1f1b"
     assert free.best_step_time_s is not None
