@@ -116,7 +116,7 @@ def _judged(launch: Launch, limits: CheckLimits) -> FlagVerdict | None:
     if launch.script is None:
         return None
     search, profile = launch.spec.search, load_profile(launch.spec.cluster.profile)
-    return judge_script(launch.script, search.target, profile.vendor, launch.ranks, limits, search.target_release)
+    return judge_script(launch.script, search.target, profile, launch.ranks, limits, search.target_release)
 
 
 def _best(spec: Spec, plan: Plan, planner: CheckPlanner) -> Compared | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -21,11 +23,13 @@ from hardware_profiles.shipped_yaml import load_shipped_yaml
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.importers.launch_script import GivenFlag
+    from autodeploy.importers.launch_script import LaunchScript
 
 
 # The blank of a sentence for the flags of `require` that are given.
 GIVEN = "given"
+# A layout: the embedding, decoder layers, prediction layers of one entry, the loss.
+IN_ORDER = re.compile(r"E[t|]*m*\|*L")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,9 @@ class FlagValue:
     ----------
     count, first : of comma-separated numbers how many there are, or the one that a set of them begins with.
     nested : rows, columns or sum of a list of lists.
-    layout : entries, least (layers of an entry) or layers of a pipeline's layout.
+    layout : of a pipeline's layout the entries, least (layers of an entry), layers, predictors, how many entries from
+        the end they start, or whether it is in_order.
+    environment : variable of the launch.
     """
 
     flags: tuple[str, ...] = ()
@@ -84,6 +90,7 @@ class FlagValue:
     first: bool = False
     nested: str = ""
     layout: str = ""
+    environment: str = ""
     expression: str = ""
 
 
@@ -128,21 +135,23 @@ def words() -> frozenset[str]:
 
 
 class FlagValues(Mapping[str, Any]):
-    """What a launch's flags say of the names that rules use; a name without a known value raises `NotKnown`.
+    """What a launch says of the names that rules use; a name without a known value raises `NotKnown`.
 
     Parameters
     ----------
     ranks : processes of the launch; None where nothing says how many.
+    generation : of its chips.
     """
 
-    def __init__(self, flags: Mapping[str, GivenFlag], ranks: int | None) -> None:
-        self._flags, self._ranks = flags, ranks
+    def __init__(self, script: LaunchScript, ranks: int | None, generation: str = "") -> None:
+        self._flags, self._environment = script.flags, script.environment
+        self._known = {"world": ranks, "blackwell": generation == "Blackwell"}
 
     def __getitem__(self, name: str) -> Any:
-        if name == "world":
-            if self._ranks is None:
+        if name in self._known:
+            if (known := self._known[name]) is None:
                 raise NotKnown(name)
-            return self._ranks
+            return known
         if name in words():
             return name
         if name.startswith("given_"):
@@ -164,6 +173,8 @@ class FlagValues(Mapping[str, Any]):
             if name == "dp" and self["world"] % max(self["tp"] * self["pp"] * self["cp"], 1):
                 raise NotKnown(name)
             return evaluate(value.expression, self)
+        if value.environment:
+            return _number(name, self._environment.get(value.environment, ""))
         given = next((self._flags[flag] for flag in value.flags if flag in self._flags), None)
         if given is None:
             return self._default(name, value)
@@ -171,23 +182,18 @@ class FlagValues(Mapping[str, Any]):
             raise NotKnown(name)
         text = given.text.strip("\"' ")
         if value.word:
+            if len(given.values) > 1:
+                raise NotKnown(name)
             return text
         if value.nested:
             return _of_lists(name, text, value.nested)
         if value.layout:
             return _of_layout(name, text, value.layout)
         if value.count:
-            return len(text.split(","))
+            return len(text.replace(",", " ").split())
         if value.first:
             return first_of_set(int(number) if number.strip().isdigit() else 0 for number in text.split(","))
-        try:
-            return int(text)
-        except ValueError:
-            pass
-        try:
-            return float(text)
-        except ValueError:
-            raise NotKnown(name) from None
+        return _number(name, text)
 
     def _default(self, name: str, value: FlagValue) -> Any:
         if value.default is None:
@@ -195,6 +201,13 @@ class FlagValues(Mapping[str, Any]):
         if isinstance(value.default, str) and not value.word:
             return evaluate(value.default, self)
         return value.default
+
+
+def _number(name: str, text: str) -> int | float:
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(text)
+    raise NotKnown(name)
 
 
 def _of_lists(name: str, text: str, wanted: str) -> int:
@@ -209,19 +222,23 @@ def _of_lists(name: str, text: str, wanted: str) -> int:
 
 
 def _of_layout(name: str, text: str, wanted: str) -> int:
-    """Entries of a layout, the fewest layers of one, or all layers."""
+    """What `FlagValue.layout` names."""
     plain = expanded_layout(text)
     if plain is None:
         raise NotKnown(name)
-    layers = layers_of_entries(plain)
-    return {"entries": len(layers), "least": min(layers), "layers": sum(layers)}[wanted]
+    layers, predictors = layers_of_entries(plain), plain[plain.find("m") :] if "m" in plain else ""
+    return {
+        "entries": len(layers),
+        "least": min(layers),
+        "layers": sum(layers),
+        "predictors": predictors.count("m"),
+        "predictors_from_end": predictors.count("|") + 1,
+        "in_order": int(IN_ORDER.fullmatch(plain) is not None),
+    }[wanted]
 
 
-def broken_flag_rules(
-    flags: Mapping[str, GivenFlag], ranks: int | None, components: frozenset[str]
-) -> tuple[BrokenRule, ...]:
-    """The rules that a command line breaks, with the numbers filled in; components : of a release, and its own name."""
-    values = FlagValues(flags, ranks)
+def broken_flag_rules(values: FlagValues, components: frozenset[str]) -> tuple[BrokenRule, ...]:
+    """The rules that a launch breaks, with the numbers filled in; components : of a release, and its own name."""
     rules_broken = []
     for rule in flag_rules():
         if not components & set(rule.component.split()) or components & set(rule.without.split()):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.launch_script import LaunchScript
     from autodeploy.specs.spec import Spec
 
+NEED_SHARDED_STATES = frozenset({"overlap_param_gather"})
 LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml", "mindspeed-llm-fsdp2-yaml", "torchtitan-toml"})
 
 
@@ -62,6 +63,8 @@ def launch_of(
     if imported.kind in LAUNCH_FILES:
         # A file of ours names all that its plan counts on.
         unnamed = frozenset[str]() if imported.plan_id else unnamed_features(spec.cluster.profile)
+        if not spec.strategy.distributed_optimizer:
+            unnamed -= NEED_SHARDED_STATES
         features = frozenset(spec.strategy.features) | unnamed
     unknown = tuple(
         Message("checks.line", flag=flag.name, line=flag.line) if flag.line else flag.name for flag in imported.kept

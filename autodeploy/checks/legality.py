@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from autodeploy.checks.flag_rules import broken_flag_rules, flag_rules
+from autodeploy.checks.flag_rules import FlagValues, broken_flag_rules, flag_rules
 from autodeploy.errors import SpecError
 from autodeploy.messages import Message, joined
 from autodeploy.specs.broken_rule import BrokenRule
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autodeploy.importers.launch_script import LaunchScript
     from autodeploy.specs.check import CheckLimits
     from autodeploy.stack.releases import Release
+    from hardware_profiles import Profile
 
 UNREGISTERED = "flag_is_registered"
 WRONG_VALUE = "flag_takes_value"
@@ -58,7 +59,7 @@ def refuse_unknown_rules(allowed: Iterable[str], path: str = "/limits/allow_rule
 def judge_script(
     script: LaunchScript,
     framework: str,
-    vendor: str,
+    chips: Profile,
     ranks: int | None,
     limits: CheckLimits,
     release: str | None = None,
@@ -71,9 +72,11 @@ def judge_script(
     release : its name; None: the framework's default on these chips.
     """
     allowed = frozenset(f"--{flag.lstrip('-')}" for flag in limits.allow_flags)
-    target = release_of(framework, vendor, release)
+    target = release_of(framework, chips.vendor, release)
     broken = [*_unregistered(script, target, allowed), *_values(script, target, allowed)]
-    broken += broken_flag_rules(script.flags, ranks, frozenset({target.name, *target.components}))
+    broken += broken_flag_rules(
+        FlagValues(script, ranks, chips.generation), frozenset({target.name, *target.components})
+    )
     return FlagVerdict(target, tuple(broken))
 
 

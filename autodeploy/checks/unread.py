@@ -61,11 +61,12 @@ def check_unread(
     profile = cluster or own.get("profile")
     if profile is None or (not own_profiles and profile not in list_profiles()):
         raise refusal
-    vendor = load_profile(profile).vendor
     ranks = ranks_of(script, profile, num_npus if num_npus is not None or cluster else own.get("num_npus"))
     release = release_of_marks(text)
+    vendor = load_profile(profile).vendor
     framework = release.framework if release is not None else framework_for(framework_of_flags(script.flags), vendor)
-    verdict = judge_script(script, framework, vendor, ranks, limits, None if release is None else release.name)
+    named = None if release is None else release.name
+    verdict = judge_script(script, framework, load_profile(profile), ranks, limits, named)
     broken = with_allowed(verdict.broken, limits)
     failing = sum(not rule.allowed for rule in broken)
     if not failing:

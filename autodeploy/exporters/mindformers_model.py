@@ -32,7 +32,6 @@ def model_config(launch: Launch) -> dict[str, Any]:
         for a model that no network of MindFormers computes.
     """
     model = launch.spec.model
-    refuse_special_attention(model, launch.arguments.release)
     network = _network(model)
     config: dict[str, Any] = {
         "model_type": network.model_type,

@@ -163,10 +163,10 @@ def _ends(reader: FlagReader, pp: int, layers: int, chunks_per_stage: int) -> Ch
         return None
     flag = f"--decoder-{'last' if first is None else 'first'}-pipeline-num-layers"
     middle, rest = pp - (first is not None) - (last is not None), layers - (first or 0) - (last or 0)
-    if middle <= 0 or rest < 0 or rest % middle:
+    if middle < 0 or rest < 0 or rest % max(middle, 1) or (rest and not middle):
         reader.fail(flag, Message("importers.layers_cannot_be_spread_over_chunks", layers=rest, count=max(0, middle)))
     start, end = ([] if n is None else [n] for n in (first, last))
-    stages = [*start, *([rest // middle] * middle), *end]
+    stages = [*start, *([rest // max(middle, 1)] * middle), *end]
     if uneven := [stage for stage in stages if stage % chunks_per_stage]:
         spread = Message("importers.layers_cannot_be_spread_over_chunks", layers=uneven[0], count=chunks_per_stage)
         reader.fail(flag, spread)

@@ -37,6 +37,8 @@ READ_BY_FEATURES: dict[str, Any] = {
     "use_fused_mlp": False,
 }
 
+EXPORTED = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # by nearly every script
+
 
 class Refused(Exception):
     """What a parser says where it would end the process."""
@@ -169,12 +171,14 @@ class Frameworks:
         finally:
             containers.add_argument = register  # type: ignore[method-assign]
 
-    def verdict(self, argv: list[str], world: int, devices: int = 8) -> str:
+    def verdict(
+        self, argv: list[str], world: int, devices: int = 8, environment: Mapping[str, str] | None = None
+    ) -> str:
         """ "OK", or what the parser or a validator says, with its file and line.
 
         Parameters
         ----------
-        world, devices : ranks of the job and of a node.
+        world, devices : ranks of the job and of a node. environment : variables that the launch exports.
         """
 
         def refuse(message: str) -> None:
@@ -182,7 +186,7 @@ class Frameworks:
 
         self.parser.error = refuse  # type: ignore[assignment, method-assign]
         os.environ["WORLD_SIZE"] = str(world)
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+        os.environ |= EXPORTED | dict(environment or {})
         sys.modules["torch"].npu = stand_ins.stub("torch.npu", device_count=lambda: devices)  # type: ignore[attr-defined]
         quiet = io.StringIO()
         try:

@@ -145,8 +145,8 @@ class Framework:
         """Pipeline stages."""
         return int(self.args.pipeline_model_parallel_size)
 
-    def chunks(self, stage: int) -> list[torch.nn.Module]:
-        """Model chunks of the first rank of the stage; once a process."""
+    def set_up(self, stage: int = 0) -> None:
+        """Process groups as the launch makes them, seen from the first rank of the stage; once a process."""
         args, world = self.args, self.launch.world
         args.rank = stage * (world // self.stages)
         torch.distributed.init_process_group("fake", store=FakeStore(), rank=args.rank, world_size=world)
@@ -159,6 +159,10 @@ class Framework:
         torch.distributed.new_group = new_group
         initialize = importlib.import_module("megatron.training.initialize")._initialize_distributed
         initialize(*(None for _ in inspect.signature(initialize).parameters))  # stores, and ranks with embeddings
+
+    def chunks(self, stage: int) -> list[torch.nn.Module]:
+        """Model chunks of the first rank of the stage; once a process."""
+        self.set_up(stage)
         state = importlib.import_module("megatron.core.parallel_state")
         assert state.get_pipeline_model_parallel_rank() == stage, "ranks of a stage are not next to each other"
         random = importlib.import_module("megatron.core.tensor_parallel.random")

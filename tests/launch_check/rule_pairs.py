@@ -37,6 +37,12 @@ def words_of(pair: dict[str, Any], *changes: str) -> list[str]:
         flags |= pair[change]
     words = []
     for name, value in flags.items():
-        if value is not None:
+        if value is not None and name.startswith("-"):
             words += [name] if value is True else [name, str(value)]
     return words
+
+
+def environment_of(pair: dict[str, Any], *changes: str) -> dict[str, str]:
+    """The variables that a launch exports: the names of its changes that are no flags."""
+    given = {name: value for change in changes for name, value in pair[change].items()}
+    return {name: str(value) for name, value in given.items() if not name.startswith("-") and value is not None}

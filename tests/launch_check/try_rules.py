@@ -16,7 +16,7 @@ import tempfile
 from autodeploy.stack.releases import release_named
 from tests.launch_check.checkouts import FOLDERS, checkouts
 from tests.launch_check.frameworks import Frameworks
-from tests.launch_check.rule_pairs import DEVICES, EVERY, document, ranks_of, releases_of, words_of
+from tests.launch_check.rule_pairs import DEVICES, EVERY, document, environment_of, ranks_of, releases_of, words_of
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     git_dirs = {name: given[name.replace("-", "_")] for name in refs}
     if missing := [name for name, path in git_dirs.items() if path is None]:
         parser.error(f"{given['release']} needs --" + " and --".join(missing))
-    pairs = [pair for pair in document()["pairs"] if given["release"] in releases_of(pair)]
+    pairs = [pair for pair in document()["pairs"] if given["release"] in releases_of(pair) and "built" not in pair]
     with tempfile.TemporaryDirectory() as folder:
         frameworks = Frameworks(checkouts(git_dirs, refs, pathlib.Path(folder) / "trees"))
         os.chdir(folder)
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         for pair in pairs:
             ranks = ranks_of(pair)
             obeying, breaking = (
-                frameworks.verdict(words_of(pair, *changes), ranks, DEVICES)
+                frameworks.verdict(words_of(pair, *changes), ranks, DEVICES, environment_of(pair, *changes))
                 for changes in (("obey",), ("obey", "break"))
             )
             if obeying != "OK" or pair["says"] not in breaking:
