@@ -276,6 +276,7 @@ def annotate(request: Request, search_id: str, values: OwnForm, views: ViewsOfAp
 
 
 @router.post("/new/read")
+@slowly
 def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONResponse:
     """What a pasted file says, as it is typed: what was taken and what is wrong or missing. Nothing is stored."""
     lang = language_of(request)

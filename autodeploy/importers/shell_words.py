@@ -9,7 +9,7 @@ import re
 from bisect import bisect_right
 
 from autodeploy.errors import SpecError
-from autodeploy.importers.documents import MAX_DEPTH
+from autodeploy.importers.bounds import MAX_DEPTH, MAX_LAUNCH_CHARACTERS, refuse_long
 from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused, Text, Word
 from autodeploy.messages import Message, at_place
 
@@ -20,7 +20,7 @@ _COUNT = re.compile(r"#([A-Za-z_][A-Za-z0-9_]*)\[[@*]\]\}")
 _ELEMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\[(['\"]?)(\w{1,60})\2\]\}")
 _HERE_TEXT = re.compile(r"\$\(\s*cat\s*<<-?\s*(['\"]?)([A-Za-z_]\w*)\1[ \t]*\r?\n")
 _IN_HERE_TEXT = re.compile(r"[^\\$`]+")
-MAX_CHARACTERS, MAX_WORDS = 200_000, 20_000
+MAX_WORDS = 20_000
 _ENDS = frozenset(" \t\r\n;&|<>()")
 _PLAIN = re.compile(r"[^\s;&|<>()\\'\"$`]+")
 _IN_QUOTES = re.compile(r'[^"\\$`]+')
@@ -31,8 +31,7 @@ class WordReader:
     """Reads words of one text, from `position` on."""
 
     def __init__(self, text: str) -> None:
-        if len(text) > MAX_CHARACTERS:
-            raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_CHARACTERS:,}"))
+        refuse_long(text, MAX_LAUNCH_CHARACTERS)
         self.text = text
         self.position = 0
         self._depth = 0
