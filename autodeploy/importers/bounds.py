@@ -133,19 +133,19 @@ def scan_yaml(events: Iterable[Any]) -> None:
             raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_BYTES:,}"))
 
 
-def refuse_long_key(key: str) -> None:
-    """Refuses a dotted key of too many parts or characters, as Hydra and strategies have them."""
-    _refuse_deep(key.count("."))
+def refuse_long_key(key: str, path: str = "") -> None:
+    """Refuses a dotted key of too many parts or characters, as Hydra and strategies have them, in what `path` names."""
+    _refuse_deep(key.count("."), path)
     if len(key) > MAX_KEY_LENGTH:
-        raise SpecError(_KEY)
+        raise SpecError(_KEY, path=path)
 
 
 _KEY = Message("importers.key_has_at_most_characters", bound=f"{MAX_KEY_LENGTH:,}")
 
 
-def _refuse_deep(levels: int) -> None:
+def _refuse_deep(levels: int, path: str = "") -> None:
     if levels > MAX_DEPTH:
-        raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
+        raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH), path=path)
 
 
 def _many(most: int) -> SpecError:

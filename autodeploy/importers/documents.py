@@ -7,6 +7,7 @@ held before anything is built (`bounds`), so that a "billion laughs" file costs 
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,10 +83,11 @@ def load_yaml(text: str, *, boolean_words: bool = False) -> Any:
     boolean_words : whether `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1, with which frameworks read.
     """
     from ruamel.yaml import YAML  # here: reading JSON or a preset needs no YAML
-    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, YAMLError
 
     from hardware_profiles.yaml_faults import fault_of
 
+    warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)  # of numbers that are read as they are meant
     reader = YAML(typ="safe", pure=True)
     if boolean_words:
         from autodeploy.importers.boolean_words import BooleanWords
@@ -96,8 +98,10 @@ def load_yaml(text: str, *, boolean_words: bool = False) -> Any:
         return reader.load(text)
     except YAMLError as error:
         raise SpecError(str(fault_of(error, text))) from error
-    except (ValueError, TypeError) as error:  # such as a date of month 13, or a list as a key
-        raise SpecError(Message("common.not_of_format", reason=str(error).partition(";")[0], format="YAML")) from error
+    except (ValueError, TypeError, LookupError, AssertionError, AttributeError, ArithmeticError) as error:
+        # Such as a date of month 13, a list as a key, or a word with the tag of truth values.
+        reason = str(error).partition(";")[0][:200]
+        raise SpecError(Message("common.not_of_format", reason=reason, format="YAML")) from error
 
 
 def _no_constant(name: str) -> NoReturn:

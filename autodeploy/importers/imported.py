@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,6 @@ from autodeploy.specs.doubts import MAX_DOUBTS
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from autodeploy.importers.launch_script import LaunchScript
@@ -100,6 +100,8 @@ class Imported:
         """
         document = dict(self.document)
         own = document.get("cluster")
+        if own is not None and not isinstance(own, Mapping):
+            return document  # who validates it says what is wrong
         if own is not None and cluster is None and device is None and num_npus is None:
             return self._in_cards(document, str(own.get("profile")))
         own = dict(own or {})

@@ -141,7 +141,7 @@ class WordReader:
 
     def _here_text(self, match: re.Match[str], *, quoted: bool) -> list[Part]:
         """`$(cat <<NAME`: the lines up to NAME, with their substitutions unless NAME is quoted."""
-        end = re.compile(rf"^\t*{match[2]}[ \t\r]*\n?\s*\)", re.MULTILINE).search(self.text, match.end())
+        end = re.compile(rf"^\t*+{match[2]}\s*+\)", re.MULTILINE).search(self.text, match.end())
         if end is None:
             raise self.error(match.start(), Message("common.missing", word=repr(match[2])))
         self.position = match.end()

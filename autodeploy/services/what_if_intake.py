@@ -135,7 +135,7 @@ def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
     """Axes with dotted names, such as `rl.generation.tp`, in the documents that they are of."""
     tree: dict[str, Any] = {}
     for name, value in document.items():
-        refuse_long_key(name)
+        refuse_long_key(name, "/strategy")
         inner = value
         for part in reversed(name.split(".")[1:]):
             inner = {part: inner}
