@@ -289,7 +289,8 @@ def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONRes
         ]
         return JSONResponse({"kind": None, "errors": faults})
     notes = imported.diagnostics
-    doubts = dict.fromkeys(text for text in (*notes.to_check, *doubtful) if text not in notes.contradictions)
+    contradicted = frozenset(notes.contradictions)
+    doubts = dict.fromkeys(text for text in (*notes.to_check, *doubtful) if text not in contradicted)
     return JSONResponse(
         {
             "kind": imported.kind,

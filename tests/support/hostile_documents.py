@@ -93,6 +93,12 @@ DOCUMENTS: Mapping[str, Mapping[str, str]] = {
         + "".join(f"f{n}() {{ f{n - 1}; f{n - 1}; }}\n" for n in range(1, 60))
         + "f59\n",
         "a function that calls itself": "f() { f; f; }\nf\n" + SCRIPT,
+        "one flag again and again": filled("--a 1 ", SCRIPT + "--seq-length 8 --global-batch-size 8 ", size=50_000),
+        "numbers beyond any": SCRIPT
+        + "--seq-length 8 --expert-model-parallel-size "
+        + "9" * 30
+        + " --num-experts 8 --vocab-size "
+        + "9" * 5_000,
         "unknown flags": SCRIPT + numbered("--flag-{n} 1 ")[: MOST_CHARACTERS - 200],
         "patterns": filled("*?", "A=aaaa\nB=${A%", "}\n" + SCRIPT + "$B"),
         "layout": filled("(t|", SCRIPT + "--pipeline-model-parallel-layout '", "'"),

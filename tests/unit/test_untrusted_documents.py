@@ -157,7 +157,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
         }
     },
     "axes": {"search": {"fix": {f"tpp{n}": 1 for n in range(MANY)}}},
-    "spec": {f"modell{n}": 1 for n in range(MANY)},
+    "spec": {f"modelname{n}": 1 for n in range(MANY)},
     "configuration": {"model": {"hf_config": {"model_type": "llama"}, **{f"hiden_size{n}": 1 for n in range(MANY)}}},
 }
 
