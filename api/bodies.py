@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
+from api.dependencies import get_services
+from api.threads import run_reading
 from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json, load_yaml
 from autodeploy.messages import Message
@@ -16,6 +19,7 @@ from autodeploy.services.measured_intake import measured_of_document
 if TYPE_CHECKING:
     from autodeploy.specs.measured_run import MeasuredRun
 
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 # Logs, tables and JSON lines are text; a JSON document is a document.
 FILE_TYPES = frozenset(
@@ -42,9 +46,10 @@ async def read_measurement(request: Request) -> MeasuredRun:
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type in FILE_TYPES:
-        text = _decoded(await request.body())
-        return await run_in_threadpool(measured_of_document, {"file": text, **_query(request)})
-    return await run_in_threadpool(measured_of_document, await read_document(request))
+        document: Any = {"file": _decoded(await request.body()), **_query(request)}
+    else:
+        document = await read_document(request)
+    return await run_reading(request, get_services(request).read, measured_of_document, document)
 
 
 def _query(request: Request) -> dict[str, Any]:
@@ -77,15 +82,13 @@ async def read_document(request: Request) -> Any:
     is_json = media_type == "application/json" or media_type.endswith("+json")
     if not is_json and media_type not in YAML_TYPES:
         raise HTTPException(415, f"{media_type[:100] or 'no content type'}: send application/json or application/yaml")
-    return await run_in_threadpool(_parse, await request.body(), is_json=is_json)
-
-
-def _parse(body: bytes, *, is_json: bool) -> Any:
+    text = _decoded(await request.body())
     try:
-        value = load_json(body.decode("utf-8-sig")) if is_json else load_yaml(body.decode("utf-8-sig"))
-        _refuse_unstorable(value)
-    except UnicodeDecodeError as error:
-        raise MalformedBody(Message("api.not_utf_8_byte", place=error.start)) from error
+        if is_json:  # quick, once it is known not to be deep; YAML is read by Python
+            value = await run_in_threadpool(load_json, text)
+        else:
+            value = await run_reading(request, get_services(request).read, load_yaml, text)
+        await run_in_threadpool(_refuse_unstorable, value)
     except SpecError as error:
         raise MalformedBody(str(error)) from error
     return value
@@ -101,8 +104,8 @@ def _refuse_unstorable(value: Any) -> None:
         elif isinstance(item, list):
             rest += item
         elif isinstance(item, str):
-            if "\0" in item or any(0xD800 <= ord(character) <= 0xDFFF for character in item):
-                raise MalformedBody(Message("api.text_with_nul_character_or_half_surrogate_pair"))
+            if _UNSTORABLE.search(item):
+                raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"))
         elif isinstance(item, int | float) and not abs(item) < 1e300:
             key = "field_fault.is_too_big" if item == item else "field_fault.is_not_finite"
-            raise MalformedBody(Message(key, value=quoted(item)))
+            raise SpecError(Message(key, value=quoted(item)))

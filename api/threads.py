@@ -25,6 +25,8 @@ THREADS = 4
 SLOW_THREADS = 16
 # Submissions wait for each other in the database anyway; there they would hold the threads that readers need.
 SUBMIT_THREADS = 2
+# Bodies that wait for the process that reads them; fewer than a key's places there, so that none is refused.
+READ_THREADS = 4
 # How long a computing thread keeps the event loop waiting; Python's own 5 ms times THREADS would be felt.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -35,13 +37,14 @@ class Places:
 
     slow: anyio.CapacityLimiter
     submit: anyio.CapacityLimiter
+    read: anyio.CapacityLimiter
 
 
 def prepare_threads() -> Places:
     """Bounds the threads of this event loop."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-    return Places(anyio.CapacityLimiter(SLOW_THREADS), anyio.CapacityLimiter(SUBMIT_THREADS))
+    return Places(*map(anyio.CapacityLimiter, (SLOW_THREADS, SUBMIT_THREADS, READ_THREADS)))
 
 
 async def run_slowly(request: Request, function: Callable[..., Answer], *args: object, **kwargs: object) -> Answer:
@@ -65,3 +68,9 @@ async def run_submission(request: Request, function: Callable[[], Answer]) -> An
     """A submission runs where readers do not wait behind it."""
     places: Places = request.app.state.places
     return await anyio.to_thread.run_sync(function, limiter=places.submit)
+
+
+async def run_reading(request: Request, function: Callable[..., Answer], *args: object) -> Answer:
+    """What waits for the process that reads documents runs where no quick request waits behind it."""
+    places: Places = request.app.state.places
+    return await anyio.to_thread.run_sync(partial(function, *args), limiter=places.read)

@@ -37,6 +37,11 @@ class FieldError:
     hint: str = ""
 
 
+MOST_LISTED = 1_000
+"""Errors of one document that are told one by one."""
+_REST = "common.more"
+
+
 class AutoDeployError(Exception):
     """Something went wrong that the user can act on."""
 
@@ -50,6 +55,16 @@ class AutoDeployError(Exception):
         return text
 
 
+def _listed(errors: tuple[FieldError, ...]) -> tuple[FieldError, ...]:
+    """The first of many errors, and how many more there are."""
+    if len(errors) <= MOST_LISTED:
+        return errors
+    rest = [e.message for e in errors if not e.path and isinstance(e.message, Message) and e.message.key == _REST]
+    named = [e for e in errors if e.message not in rest]
+    count = len(named) - MOST_LISTED + sum(int(message.values["count"]) for message in rest)
+    return (*named[:MOST_LISTED], FieldError("", Message(_REST, count=count)))
+
+
 def _all_of(errors: Iterable[FieldError]) -> str:
     sentences = (Message("common.place", place=e.path, message=e.message) if e.path else e.message for e in errors)
     return joined(sentences, "semicolon")
@@ -61,7 +76,7 @@ class SpecError(AutoDeployError):
     def __init__(
         self, message: str = "", *, path: str = "", hint: str = "", errors: tuple[FieldError, ...] | None = None
     ) -> None:
-        self.errors = errors if errors is not None else (FieldError(path, message, hint),)
+        self.errors = _listed(errors) if errors is not None else (FieldError(path, message, hint),)
         super().__init__(message or _all_of(self.errors), hint=hint)
 
 

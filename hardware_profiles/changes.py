@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from autodeploy.messages import Message, joined
+from autodeploy.messages.field_faults import MOST_HINTS
 from hardware_profiles.errors import FieldProblem, ProfileError
 from hardware_profiles.profile import Profile
 from hardware_profiles.quantities import json_pointer, unknown_path_hint
@@ -36,7 +37,7 @@ def apply_overrides(profile: Profile, overrides: Mapping[str, float]) -> Profile
     for path, value in overrides.items():
         quantity = profile.quantities.get(path)
         if quantity is None:
-            hint = unknown_path_hint(profile.quantities, path)
+            hint = unknown_path_hint(profile.quantities, path) if len(problems) < MOST_HINTS else ""
             problems.append(FieldProblem(json_pointer([path]), Message("common.unknown_key", name=repr(path)), hint))
         elif not _is_finite_number(value):
             problems.append(

@@ -63,7 +63,7 @@ async def improve(
 
     def answer() -> ImproveReport:
         asked = read_request(ImproveRequest, document)
-        return services.improve(network_launch(asked, services.planner))
+        return services.improve(services.read(network_launch, services.planner_module, asked))
 
     return await run_slowly(request, answer)
 

@@ -294,6 +294,7 @@ def annotate(request: Request, search_id: str, values: OwnForm, views: ViewsOfAp
 
 
 @router.post("/new/read")
+@slowly
 def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONResponse:
     """What a pasted file says, as it is typed: what was taken and what is wrong or missing. Nothing is stored."""
     lang = language_of(request)
@@ -306,7 +307,8 @@ def read_pasted(request: Request, values: OwnForm, views: ViewsOfApp) -> JSONRes
         ]
         return JSONResponse({"kind": None, "errors": faults})
     notes = imported.diagnostics
-    doubts = dict.fromkeys(text for text in (*notes.to_check, *doubtful) if text not in notes.contradictions)
+    contradicted = frozenset(notes.contradictions)
+    doubts = dict.fromkeys(text for text in (*notes.to_check, *doubtful) if text not in contradicted)
     return JSONResponse(
         {
             "kind": imported.kind,

@@ -153,6 +153,7 @@ def new_search(request: Request, views: ViewsOfApp) -> HTMLResponse:
 
 
 @router.post("/new")
+@slowly
 def start_search(request: Request, values: OwnForm, views: ViewsOfApp) -> Response:
     """Starts the search that a form or a pasted document asks for, or says what is wrong with it."""
     pasted, sure = values.get("spec", ""), values.get("sure") == "yes"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,15 +13,13 @@ from api.ui.profile_page import ProfilePage, profile_page
 from api.ui.strategy_picture import MAX_SAMPLED_STRATEGIES
 from autodeploy.errors import FieldError, NotFoundError, SpecError
 from autodeploy.exporters.registry import formats_of
-from autodeploy.importers.amounts import card_count
-from autodeploy.importers.import_document import import_document
 from autodeploy.importers.slips import slips
 from autodeploy.jobs.planning import load_planner
-from autodeploy.messages import Message
 from autodeploy.rehearsal.rehearse import smaller_than
 from autodeploy.reports.wording import short_degrees
 from autodeploy.services.access import ANYONE
-from autodeploy.services.intake import read_network_spec, refuse_profile
+from autodeploy.services.intake import read_network_spec
+from autodeploy.services.pasted import pasted_document, refuse_unstorable
 from autodeploy.services.what_if_intake import read_offers
 from autodeploy.specs.presets import list_presets
 from autodeploy.specs.spec import Spec
@@ -58,11 +55,6 @@ if TYPE_CHECKING:
     from autodeploy.store.searches import SearchFilter
 
 PAGE_LENGTH = 50
-# What a field beside a pasted text can say.
-FIELD_HINTS = {
-    "/cluster/profile": Message("api.choose_cluster_beside_text"),
-    "/cluster/num_npus": Message("api.give_cards_beside_text_such_as_128_or"),
-}
 # Each has up to some ten thousand slots.
 KEPT_TIMELINES = 32
 
@@ -180,7 +172,7 @@ class Views:
         SpecError
             with every bad field.
         """
-        _refuse_unstorable(document)
+        refuse_unstorable(document)
         spec = read_network_spec(document, self._services.planner)
         doubtful = () if sure else slips(spec)
         if doubtful:
@@ -189,7 +181,7 @@ class Views:
 
     def submit_text(self, text: str, beside: Mapping[str, str] | None = None, *, sure: bool = True) -> str:
         """Starts the search that a pasted file asks for; `beside` as in `pasted_document`; errors as `submit`."""
-        return self.submit(pasted_document(text, beside or {})[0], sure=sure)
+        return self.submit(self._services.read(pasted_document, text, beside or {})[0], sure=sure)
 
     def read_text(self, text: str, beside: Mapping[str, str]) -> tuple[Imported, tuple[str, ...]]:
         """What a pasted file says and what looks like a slip in it, if a search could be made of it.
@@ -199,8 +191,8 @@ class Views:
         SpecError
             with line and column, or with every bad or missing field.
         """
-        document, imported = pasted_document(text, beside)
-        _refuse_unstorable(document)
+        document, imported = self._services.read(pasted_document, text, beside)
+        refuse_unstorable(document)
         spec = read_network_spec(document, self._services.planner)
         return imported, tuple(each.message for each in slips(spec))
 
@@ -353,47 +345,6 @@ def _storable_id(text: str) -> str:
     return text
 
 
-def pasted_document(text: str, beside: Mapping[str, str]) -> tuple[dict[str, Any], Imported]:
-    """The spec in a pasted file, and what was read.
-
-    Parameters
-    ----------
-    beside : `filename`; `cluster` and `num_npus`, which the file's own give way to; and `seq_length` and
-        `global_batch_size`, which hold where it has none.
-
-    Raises
-    ------
-    SpecError
-        with line and column, or with what is missing.
-    """
-    cluster, cards = beside.get("cluster", "").strip(), beside.get("num_npus", "").strip()
-    imported = import_document(text, beside.get("filename", "").strip()[:200] or None)
-    _refuse_unstorable(dict(imported.document))
-    own = imported.document.get("cluster")
-    profile = cluster or (own.get("profile") if isinstance(own, dict) else None)
-    refuse_profile(profile)
-    count = card_count(cards, profile) if cards else None
-    if cards and count is None:
-        raise SpecError(Message("api.is_no_number_of_cards", value=repr(cards[:40])), path="/cluster/num_npus")
-    try:
-        document = imported.spec_document(cluster or None, None, count)
-    except SpecError as error:
-        raise SpecError(errors=tuple(map(_in_words_of_the_page, error.errors))) from error
-    training = dict(document.get("training") or {})
-    for name in ("seq_length", "global_batch_size"):
-        given = beside.get(name, "").strip()
-        if name not in training and given:
-            training[name] = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else given
-    document.pop("strategy", None)
-    return document | {"training": training}, imported
-
-
-def _in_words_of_the_page(error: FieldError) -> FieldError:
-    """A complaint about what stands in a field beside the text, where the command line would name its options."""
-    hint = FIELD_HINTS.get(error.path) if error.hint.startswith("--") else None
-    return error if hint is None else replace(error, hint=hint)
-
-
 def _row(item: SearchSummary) -> SearchRow:
     return SearchRow(
         id=item.id,
@@ -416,14 +367,3 @@ def _row(item: SearchSummary) -> SearchRow:
         author=item.author,
         team=item.team,
     )
-
-
-def _refuse_unstorable(document: Any) -> None:
-    """Text that no database keeps: NUL characters and halves of surrogate pairs."""
-    text = json.dumps(document, ensure_ascii=False, default=str)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair")) from error
-    if "\\u0000" in text:
-        raise SpecError(Message("api.text_with_nul_character_or_half_surrogate_pair"))

@@ -192,7 +192,7 @@ class FlagValues(Mapping[str, Any]):
         if value.count:
             return len(text.replace(",", " ").split())
         if value.first:
-            return first_of_set(int(number) if number.strip().isdigit() else 0 for number in text.split(","))
+            return first_of_set(int(number[:18]) if number.strip().isdigit() else 0 for number in text.split(","))
         return _number(name, text)
 
     def _default(self, name: str, value: FlagValue) -> Any:
@@ -216,7 +216,7 @@ def _of_lists(name: str, text: str, wanted: str) -> int:
         rows = json.loads(text)
         columns = {len(row) for row in rows}
         total = sum(sum(row) for row in rows)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise NotKnown(name) from None
     return {"rows": len(rows), "columns": columns.pop() if len(columns) == 1 else 0, "sum": total}[wanted]
 
@@ -246,7 +246,7 @@ def broken_flag_rules(values: FlagValues, components: frozenset[str]) -> tuple[B
         try:
             broken = bool(evaluate(rule.when, values)) and not bool(evaluate(rule.require, values))
             named_values = {name: plain(values[name]) for name in rule.blanks() or rule.numbers()} if broken else {}
-        except NotKnown:
+        except (NotKnown, OverflowError):  # the latter of numbers that no launch has, which are told elsewhere
             continue
         if broken:
             on = [name for name in sorted(rule.names()) if values.get(name) is True]

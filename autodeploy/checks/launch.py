@@ -87,7 +87,8 @@ def _doubts(imported: Imported, spec: Spec) -> tuple[tuple[str, ...], tuple[str,
     """What is not modelled and what is assumed: of the file itself, or what travelled with a spec."""
     notes = imported.diagnostics
     if imported.kind in LAUNCH_FILES:
-        return notes.doubts, tuple(text for text in notes.assumptions if text not in notes.contradictions)
+        contradicted = frozenset(notes.contradictions)
+        return notes.doubts, tuple(text for text in notes.assumptions if text not in contradicted)
     return spec.unmodelled, spec.doubts
 
 

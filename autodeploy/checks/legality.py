@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autodeploy.checks.flag_rules import FlagValues, broken_flag_rules, flag_rules
 from autodeploy.errors import SpecError
 from autodeploy.messages import Message, joined
+from autodeploy.messages.field_faults import MOST_HINTS
 from autodeploy.specs.broken_rule import BrokenRule
 from autodeploy.stack.releases import release_of, releases
 from autodeploy.strategies.rules import load_rules
@@ -93,11 +94,11 @@ def with_allowed(broken: Iterable[BrokenRule], limits: CheckLimits) -> tuple[Bro
 
 
 def _unregistered(script: LaunchScript, release: Release, allowed: frozenset[str]) -> list[BrokenRule]:
-    broken = []
+    broken: list[BrokenRule] = []
     for name, given in script.flags.items():
         if name in release.flags or name in allowed:
             continue
-        close = get_close_matches(name, release.flags, n=1, cutoff=0.8)
+        close = get_close_matches(name, release.flags, n=1, cutoff=0.8) if len(broken) < MOST_HINTS else []
         elsewhere = next((other for other in releases() if name in other.flags), None)
         said = {"release": release.title, "flag": name, "line": given.line}
         values: dict[str, bool | int | float | str] = {"flag": name, "line": given.line}

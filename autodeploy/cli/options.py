@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autodeploy.messages import Message
-
 if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.specs.spec import Spec
@@ -85,12 +83,11 @@ def read_spec(name: str) -> Spec:
         return read_spec_file(Path(name), _doubt)
     import sys
 
-    from autodeploy.errors import SpecError
-    from autodeploy.importers.documents import MAX_BYTES, load_yaml
+    from autodeploy.importers.bounds import MAX_BYTES, refuse_long
+    from autodeploy.importers.documents import load_yaml
 
     text = sys.stdin.read(MAX_BYTES + 1)
-    if len(text) > MAX_BYTES:
-        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_BYTES:,}"))
+    refuse_long(text, MAX_BYTES)
     return read_spec_document(load_yaml(text), base_dir=Path(), doubt=_doubt)
 
 

@@ -1,29 +1,25 @@
 """YAML and JSON files of people: read without surprises, refused early when they are hostile or broken.
 
-YAML is read as version 1.2 (`1e-6` is a number, `on` and `no` are words, but for frameworks). A file is at most 1 MB;
-nesting and the number of values after aliases are expanded are bounded before anything is built, so that a "billion
-laughs" file costs no more than any other.
+YAML is read as version 1.2 (`1e-6` is a number, `on` and `no` are words, but for frameworks). What a file may be is
+held before anything is built (`bounds`), so that a "billion laughs" file costs no more than any other.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autodeploy.errors import SpecError
+from autodeploy.importers.bounds import MAX_BYTES, MAX_VALUES, scan_json, scan_yaml
 from autodeploy.messages import Message, at_place
 from autodeploy.messages.foreign_faults import json_fault, os_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 32
-MAX_VALUES = 30_000
-MAX_YAML_VALUES = 10_000
-"""Fewer: reading YAML takes some 40 us a value."""
 
 
 def read_document(path: Path) -> Any:
@@ -71,17 +67,14 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
 
 def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
     """JSON without NaN, infinities or repeated keys, of at most so many values."""
+    scan_json(text, max_values)
     try:
-        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         fault = Message("common.not_of_format", reason=json_fault(error), format="JSON")
         raise SpecError(at_place(fault, (error.lineno, error.colno))) from error
-    except RecursionError as error:
-        raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH)) from error
     except ValueError as error:  # an integer of thousands of digits
         raise SpecError(Message("common.not_of_format", reason=str(error).partition(";")[0], format="JSON")) from error
-    _refuse_deep(value, max_values)
-    return value
 
 
 def load_yaml(text: str, *, boolean_words: bool = False) -> Any:
@@ -90,80 +83,25 @@ def load_yaml(text: str, *, boolean_words: bool = False) -> Any:
     boolean_words : whether `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1, with which frameworks read.
     """
     from ruamel.yaml import YAML  # here: reading JSON or a preset needs no YAML
-    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, YAMLError
 
     from hardware_profiles.yaml_faults import fault_of
 
+    warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)  # of numbers that are read as they are meant
     reader = YAML(typ="safe", pure=True)
     if boolean_words:
         from autodeploy.importers.boolean_words import BooleanWords
 
         reader.Constructor = BooleanWords
     try:
-        _refuse_hostile(YAML(typ="safe", pure=True).parse(text))
+        scan_yaml(YAML(typ="safe", pure=True).parse(text))
         return reader.load(text)
     except YAMLError as error:
         raise SpecError(str(fault_of(error, text))) from error
-    except (ValueError, TypeError) as error:  # such as a date of month 13, or a list as a key
-        raise SpecError(Message("common.not_of_format", reason=str(error).partition(";")[0], format="YAML")) from error
-
-
-def _refuse_hostile(events: Iterable[Any]) -> None:
-    """Counts values as if every alias were written out; stops at the first bound that is passed."""
-    from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
-
-    expanded: dict[str, int] = {}
-    anchors: set[str] = set()
-    open_nodes: list[tuple[str | None, int]] = []
-    total = documents = 0
-    for event in events:
-        if isinstance(event, DocumentStartEvent):
-            documents += 1
-            if documents > 1:
-                raise SpecError(_at(event, Message("importers.several_yaml_documents")))
-        elif isinstance(event, CollectionEndEvent):
-            anchor, start = open_nodes.pop()
-            if anchor is not None:
-                expanded[anchor] = total - start
-        elif isinstance(event, AliasEvent):
-            if event.anchor not in expanded:
-                raise SpecError(_at(event, Message("profiles.alias_undefined", name=event.anchor)))
-            total += expanded[event.anchor]
-        elif isinstance(event, NodeEvent):
-            if event.anchor in anchors:
-                raise SpecError(_at(event, Message("common.given_twice", name=f"&{event.anchor}")))
-            anchors |= {event.anchor} - {None}
-            total += 1
-            if isinstance(event, CollectionStartEvent):
-                open_nodes.append((event.anchor, total - 1))
-            elif event.anchor is not None:
-                expanded[event.anchor] = 1
-        if len(open_nodes) > MAX_DEPTH:
-            raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
-        if total > MAX_YAML_VALUES:
-            raise SpecError(Message("field_fault.at_most_entries", bound=f"{MAX_YAML_VALUES:,}"))
-
-
-def _at(event: Any, message: str) -> str:
-    return at_place(message, (event.start_mark.line + 1, event.start_mark.column + 1))
-
-
-def _refuse_deep(value: Any, max_values: int) -> None:
-    level = [value]
-    seen = 0
-    for _ in range(MAX_DEPTH + 1):
-        if not level:
-            return
-        seen += len(level)
-        if seen > max_values:
-            raise SpecError(Message("field_fault.at_most_entries", bound=f"{max_values:,}"))
-        level = [
-            child
-            for parent in level
-            if isinstance(parent, dict | list)
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-        ]
-    raise SpecError(Message("profiles.nested_more_than_levels_deep", depth=MAX_DEPTH))
+    except (ValueError, TypeError, LookupError, AssertionError, AttributeError, ArithmeticError) as error:
+        # Such as a date of month 13, a list as a key, or a word with the tag of truth values.
+        reason = str(error).partition(";")[0][:200]
+        raise SpecError(Message("common.not_of_format", reason=reason, format="YAML")) from error
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -173,6 +111,6 @@ def _no_constant(name: str) -> NoReturn:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        repeated = next(key for key in mapping if sum(name == key for name, _ in pairs) > 1)
+        repeated = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
         raise SpecError(Message("common.given_twice", name=repr(repeated[:100])))
     return mapping

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from autodeploy.errors import FieldError, SpecError, UnsupportedError
+from autodeploy.importers.bounds import MAX_BYTES, MAX_DEPTH
 from autodeploy.importers.diagnostics import Diagnostics, DiagnosticsLog, not_modelled, shown
 from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.importers.hf_architectures import (
@@ -32,8 +33,6 @@ from autodeploy.messages.field_faults import quoted
 from autodeploy.specs.model import MAX_LAYERS, ModelSpec
 from autodeploy.specs.validation import field_errors, pointer
 
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 32
 MAX_NODES = 100_000
 MAX_SHOWN = 20
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError
-from autodeploy.importers.documents import MAX_BYTES, load_json, load_yaml, read_text
+from autodeploy.importers.bounds import MAX_BYTES, MAX_LAUNCH_CHARACTERS, refuse_long
+from autodeploy.importers.documents import load_json, load_yaml, read_text
 from autodeploy.importers.fsdp2_script import import_fsdp2_script, is_fsdp2_script
 from autodeploy.importers.fsdp2_yaml import import_fsdp2, is_fsdp2
 from autodeploy.importers.hf_config import read_hf_config
@@ -55,7 +56,7 @@ def import_document(
 
     Parameters
     ----------
-    text : at most 1 MB.
+    text : at most 1 MB, of a script or TOML 200,000 characters.
     filename : helps where the content alone doesn't tell, by its suffix.
     variables : variables of a launch script, as its environment would set them.
     name : the model's name where the file has none.
@@ -66,8 +67,7 @@ def import_document(
     SpecError
         with line and column, or with every bad field.
     """
-    if len(text) > MAX_BYTES:
-        raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_BYTES:,}"))
+    refuse_long(text, MAX_BYTES)
     suffix = Path(filename or "").suffix.lower()
     if is_toml(text, suffix):
         document = load_toml(text)
@@ -77,11 +77,12 @@ def import_document(
                 hint="[model], [parallelism]",
             )
         return import_torchtitan(document, text, name, base_dir).with_doubts()
-    if is_script(text, suffix) and is_verl(text):
-        return import_verl(text, variables, name, base_dir).with_doubts()
-    if is_script(text, suffix) and is_fsdp2_script(text):
-        return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
     if is_script(text, suffix):
+        refuse_long(text, MAX_LAUNCH_CHARACTERS)
+        if is_verl(text):
+            return import_verl(text, variables, name, base_dir).with_doubts()
+        if is_fsdp2_script(text):
+            return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
         return import_launch_script(text, variables, name, _stem(filename)).with_doubts()
     document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
     imported = _of_mapping(document, text, filename, name, base_dir) if isinstance(document, Mapping) else None

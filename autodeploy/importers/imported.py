@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,6 @@ from autodeploy.stack.releases import framework_for
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from autodeploy.importers.launch_script import LaunchScript
@@ -102,6 +102,8 @@ class Imported:
         """
         document = dict(self.document)
         own = document.get("cluster")
+        if own is not None and not isinstance(own, Mapping):
+            return document  # who validates it says what is wrong
         if own is not None and cluster is None and device is None and num_npus is None:
             return self._on_chips(document, str(own.get("profile")))
         own = dict(own or {})

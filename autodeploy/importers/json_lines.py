@@ -7,12 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from autodeploy.errors import SpecError
+from autodeploy.importers.bounds import MAX_DEPTH
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_DEPTH = 32
 MAX_DIGITS = 40
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _CONSTANTS = frozenset({"NaN", "Infinity", "-Infinity"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autodeploy.importers.documents import MAX_DEPTH
+from autodeploy.importers.bounds import MAX_DEPTH
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import quoted
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from autodeploy.importers.documents import MAX_DEPTH
+from autodeploy.importers.bounds import MAX_DEPTH
 from autodeploy.importers.shell_expansion import Variables
 from autodeploy.importers.shell_statements import StatementReader
 from autodeploy.importers.shell_tests import truth

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from autodeploy.importers.documents import MAX_DEPTH
+from autodeploy.importers.bounds import MAX_DEPTH
 from autodeploy.importers.shell_tree import (
     Assignment,
     Choice,
@@ -270,6 +270,6 @@ class StatementReader(WordReader):
 
     def _skip_here_documents(self) -> None:
         for delimiter in self._here_documents:
-            match = re.compile(rf"^\t*{re.escape(delimiter)}[ \t\r]*$", re.MULTILINE).search(self.text, self.position)
+            match = re.compile(rf"^\t*+{re.escape(delimiter)}[ \t\r]*+$", re.MULTILINE).search(self.text, self.position)
             self.position = len(self.text) if match is None else match.end()
         self._here_documents.clear()

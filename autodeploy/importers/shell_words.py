@@ -9,7 +9,7 @@ import re
 from bisect import bisect_right
 
 from autodeploy.errors import SpecError
-from autodeploy.importers.documents import MAX_DEPTH
+from autodeploy.importers.bounds import MAX_DEPTH, MAX_LAUNCH_CHARACTERS, refuse_long
 from autodeploy.importers.shell_tree import Arithmetic, Parameter, Part, Refused, Text, Word
 from autodeploy.messages import Message, at_place
 
@@ -21,7 +21,7 @@ _ANSI_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTA
 _ANSI = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
 _HERE_TEXT = re.compile(r"\$\(\s*cat\s*<<-?\s*(['\"]?)([A-Za-z_]\w*)\1[ \t]*\r?\n")
 _IN_HERE_TEXT = re.compile(r"[^\\$`]+")
-MAX_CHARACTERS, MAX_WORDS = 200_000, 20_000
+MAX_WORDS = 20_000
 _ENDS = frozenset(" \t\r\n;&|<>()")
 _PLAIN = re.compile(r"[^\s;&|<>()\\'\"$`]+")
 _IN_QUOTES = re.compile(r'[^"\\$`]+')
@@ -32,8 +32,7 @@ class WordReader:
     """Reads words of one text, from `position` on."""
 
     def __init__(self, text: str) -> None:
-        if len(text) > MAX_CHARACTERS:
-            raise SpecError(Message("field_fault.at_most_characters", bound=f"{MAX_CHARACTERS:,}"))
+        refuse_long(text, MAX_LAUNCH_CHARACTERS)
         self.text = text
         self.position = 0
         self._depth = 0
@@ -146,7 +145,7 @@ class WordReader:
 
     def _here_text(self, match: re.Match[str], *, quoted: bool) -> list[Part]:
         """`$(cat <<NAME`: the lines up to NAME, with their substitutions unless NAME is quoted."""
-        end = re.compile(rf"^\t*{match[2]}[ \t\r]*\n?\s*\)", re.MULTILINE).search(self.text, match.end())
+        end = re.compile(rf"^\t*+{match[2]}\s*+\)", re.MULTILINE).search(self.text, match.end())
         if end is None:
             raise self.error(match.start(), Message("common.missing", word=repr(match[2])))
         self.position = match.end()

@@ -168,14 +168,17 @@ def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
                 hint,
             )
         )
-    for path, value in overrides.items() if isinstance(overrides, Mapping) else ():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            try:
-                apply_overrides(profile, {str(path): float(value)})
-            except ProfileError as error:
-                problem = error.problems[0] if error.problems else None
-                message = str(error) if problem is None else problem.message
-                errors.append(FieldError(f"/cluster/overrides/{path}", message, error.hint))
+    numbers = {
+        str(path): float(value)
+        for path, value in (overrides.items() if isinstance(overrides, Mapping) else ())
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    known = {path: value for path, value in numbers.items() if path in profile.quantities}
+    for each in (known, {path: value for path, value in numbers.items() if path not in known}):
+        try:
+            apply_overrides(profile, each)
+        except ProfileError as error:
+            errors += [FieldError(f"/cluster/overrides{p.path}", p.message, p.hint) for p in error.problems]
     return errors
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.bounds import scan_toml
 from autodeploy.importers.diagnostics import not_modelled
 from autodeploy.importers.flag_effects import NO_EFFECT
 from autodeploy.importers.imported import Imported
@@ -70,9 +71,10 @@ def load_toml(text: str) -> Mapping[str, Any]:
     SpecError
         with what is wrong, and where.
     """
+    scan_toml(text)
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also a number of thousands of digits
         raise SpecError(
             Message("common.not_of_format", reason=str(error)[:200], format="TOML"),
         ) from None

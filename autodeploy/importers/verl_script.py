@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.errors import SpecError, UnsupportedError
+from autodeploy.importers.bounds import refuse_long_key
 from autodeploy.importers.diagnostics import joined
 from autodeploy.importers.imported import Imported, KeptFlag
 from autodeploy.importers.launch_script import GivenFlag
@@ -128,6 +129,7 @@ def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
             config = text.partition("=")[2].strip("'\"")
         elif match := OVERRIDE.fullmatch(text):
             line, column = followed.source.place(word.offset)
+            refuse_long_key(match[1])
             runs = (Run(match[2], word.offset, word.unknown and match[2]),) if word.unknown in match[2] else ()
             value = Value(runs or (Run(match[2], word.offset),))
             overrides[match[1]] = GivenFlag(match[1], (value,), line, column)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MOST_QUOTED = 40
+MOST_HINTS = 20
+"""Of one document's mistakes, those for which the closest spelling is looked for: it takes a millisecond or two."""
 _BETWEEN_WORDS = re.compile(r", | or ")
 # What a value is, by the type of pydantic's complaint; the hint says what it should be.
 _QUOTING: dict[str, str] = {

@@ -47,6 +47,11 @@ def make_ready(planner: str) -> None:
     asked.strategy_bounds(spec.model_copy(update={"strategy": None}), WARM_UP_CANDIDATES)
 
 
+def make_ready_to_read() -> None:
+    """Imports the readers of every kind of document."""
+    from autodeploy.services import check_intake, measured_intake, pasted  # noqa: F401 - that is all
+
+
 def estimate(planner: str, spec: Spec) -> Plan:
     """The planner's prediction of the spec's strategy."""
     return load_planner(planner).estimate(spec)

@@ -12,6 +12,7 @@ from autodeploy.checks.legality import refuse_unknown_rules
 from autodeploy.checks.unread import check_unread
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_document
+from autodeploy.jobs.planning import load_planner
 from autodeploy.messages import Message
 from autodeploy.services.intake import read_network_spec, refuse_profile
 from autodeploy.specs.base import Document
@@ -22,7 +23,6 @@ from autodeploy.specs.validation import field_errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.jobs.planning import Planner
     from autodeploy.services.session import Services
 
 Text = Annotated[str, Field(max_length=200)]
@@ -59,7 +59,7 @@ class CheckRequest(LaunchRequest):
     ] = None
 
 
-def network_launch(request: LaunchRequest, planner: Planner) -> Launch:
+def network_launch(planner: str, request: LaunchRequest) -> Launch:
     """The launch of a request from the network: it names no file and only profiles that come with the product.
 
     Raises
@@ -75,7 +75,7 @@ def network_launch(request: LaunchRequest, planner: Planner) -> Launch:
     own = imported.document.get("cluster")
     refuse_profile(request.cluster or (own.get("profile") if isinstance(own, dict) else None))
     document = imported.spec_document(request.cluster, request.device, request.num_npus)
-    read_network_spec(document, planner)
+    read_network_spec(document, load_planner(planner))
     return launch_of(imported, request.cluster, request.device, request.num_npus)
 
 
@@ -97,8 +97,14 @@ def check_of_request(request: CheckRequest, services: Services) -> CheckReport:
     """
     refuse_unknown_rules(request.limits.allow_rules)
     baseline = _network_baseline(request, services)
+    read = services.read(read_check, services.planner_module, request, baseline)
+    return read if isinstance(read, CheckReport) else services.check(read, request.limits, baseline)
+
+
+def read_check(planner: str, request: CheckRequest, baseline: Baseline | None) -> Launch | CheckReport:
+    """The launch that a request has checked, or the report of a script that breaks a rule and can't be predicted."""
     try:
-        launch = network_launch(request, services.planner)
+        return network_launch(planner, request)
     except SpecError as error:
         if request.file is None:
             raise
@@ -112,7 +118,6 @@ def check_of_request(request: CheckRequest, services: Services) -> CheckReport:
             baseline=baseline,
             own_profiles=False,
         )
-    return services.check(launch, request.limits, baseline)
 
 
 def _network_baseline(request: CheckRequest, services: Services) -> Baseline | None:
@@ -123,9 +128,15 @@ def _network_baseline(request: CheckRequest, services: Services) -> Baseline | N
     own = request.model_dump(include={"variables", "cluster", "device", "num_npus"}, exclude_none=True)
     try:
         asked = LaunchRequest.model_validate(own | given)
-        launch = network_launch(asked, services.planner)
     except ValidationError as error:
         raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
+    return services.read(read_baseline, services.planner_module, asked)
+
+
+def read_baseline(planner: str, asked: LaunchRequest) -> Baseline:
+    """The launch before a change, or its flags alone where it can't be predicted."""
+    try:
+        launch = network_launch(planner, asked)
     except SpecError as error:
         if asked.file is None:
             raise

@@ -84,6 +84,7 @@ class Services:
     webhooks: WebhookService
     access: AccessService
     call_pool: CallPool | None
+    readers: CallPool | None
     planner_module: str
     principal: Principal = ANYONE
     refusals: dict[tuple[str, tuple[str, ...]], list[tuple[str, ...]]] = field(default_factory=dict, repr=False)
@@ -109,6 +110,8 @@ class Services:
         """Starts the processes that compute for requests, so that the first of these waits for none."""
         if self.call_pool is not None:
             self.call_pool.make_ready(calls.make_ready, self.planner_module)
+        if self.readers is not None:
+            self.readers.make_ready(calls.make_ready_to_read)
 
     def estimate(self, spec: Spec) -> Plan:
         """Predicts the one strategy of the spec; nothing is stored.
@@ -171,6 +174,15 @@ class Services:
         if self.call_pool is None:
             return function(*args, **kwargs)
         return self.call_pool.call_of(self.principal.key_id, function, *args, **kwargs)
+
+    def read(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """What a reader makes of a text of the caller's: in a server in a process for that, limited as predictions are.
+
+        The documents of others never wait for a prediction, nor does a prediction for them.
+        """
+        if self.readers is None:
+            return function(*args, **kwargs)
+        return self.readers.call_of(self.principal.key_id, function, *args, **kwargs)
 
     def check(self, launch: Launch, limits: CheckLimits, baseline: Baseline | None = None) -> CheckReport:
         """Holds a launch against limits, the best plan and perhaps a baseline; nothing is stored.
@@ -451,6 +463,7 @@ def open_services(
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
         searches = SearchService(database, loaded, runner, settings)
         call_pool = CallPool(settings, planner) if with_runner else None
+        readers = CallPool(settings.model_copy(update={"call_processes": 1}), planner) if with_runner else None
 
         def fit(*args: Any) -> Refit:
             """Forty predictions a run: elsewhere than the server's own process."""
@@ -475,13 +488,15 @@ def open_services(
                 webhooks,
                 AccessService(database),
                 call_pool,
+                readers,
                 planner,
             )
         finally:
             housekeeper.stop()
             webhooks.stop()
-            if call_pool is not None:
-                call_pool.close()
+            for pool in (call_pool, readers):
+                if pool is not None:
+                    pool.close()
             if runner is not None:
                 runner.stop()
     finally:

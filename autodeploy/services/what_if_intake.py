@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from autodeploy.errors import SpecError
+from autodeploy.importers.bounds import refuse_long_key
 from autodeploy.messages import Message
 from autodeploy.services.check_intake import LaunchRequest
 from autodeploy.services.intake import placed_in_spec, refuse_profile
@@ -130,6 +131,7 @@ def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
     """Axes with dotted names, such as `rl.generation.tp`, in the documents that they are of."""
     tree: dict[str, Any] = {}
     for name, value in document.items():
+        refuse_long_key(name, "/strategy")
         inner = value
         for part in reversed(name.split(".")[1:]):
             inner = {part: inner}

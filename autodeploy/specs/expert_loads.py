@@ -112,7 +112,10 @@ def _content(path: Path) -> bytes:
 
 
 def _csv_rows(text: str) -> dict[tuple[int, Key], list[float]]:
-    lines = list(csv.reader(io.StringIO(text)))
+    try:
+        lines = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise SpecError(Message("common.not_of_format", format="CSV", reason=error), path=FIELD) from error
     header = [name.strip().lower() for name in lines[0]] if lines else []
     if header[:2] != ["step", "layer"] or len(header) < 4:
         raise SpecError(Message("specs.csv_has_no_header_step_layer"), path=FIELD, hint="step,layer,expert,tokens")
@@ -164,9 +167,9 @@ def _json_series(text: str) -> LoadSeries:
             return _series({(int(r["step"]), (int(r["layer"]),)): list(map(float, r["loads"])) for r in document})
         loads = np.asarray(document["loads"], dtype=np.float64)
         steps = np.asarray(document.get("steps", range(len(loads))), dtype=np.int64)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SpecError(
-            Message("common.not_of_format", format="JSON", reason=error),
+            Message("common.not_of_format", format="JSON", reason=str(error)[:200]),
             path=FIELD,
             hint='{"loads": [rows][layers][experts]} or [{"step", "layer", "loads"}]',
         ) from error

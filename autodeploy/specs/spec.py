@@ -12,6 +12,7 @@ from pydantic import ValidationError, model_validator
 
 from autodeploy.errors import FieldError, SpecError
 from autodeploy.messages import Message
+from autodeploy.messages.field_faults import MOST_HINTS
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.doubts import Doubts, Unmodelled, changes_the_result
@@ -230,12 +231,12 @@ def _unknown_features(document: Mapping[str, Any]) -> list[FieldError]:
     search = document.get("search")
     asked = search.get("features") if isinstance(search, Mapping) else None
     names = [*FEATURES, *GROUPS]
+    unknown = [name for name in (asked if isinstance(asked, Mapping) else ()) if name not in names]
     return [
         FieldError(
             f"/search/features/{name}",
             Message("common.there_is_no", what=Message("label.feature"), name=repr(name)),
-            did_you_mean(str(name), names),
+            did_you_mean(str(name), names) if index < MOST_HINTS else "",
         )
-        for name in (asked if isinstance(asked, Mapping) else ())
-        if name not in names
+        for index, name in enumerate(unknown)
     ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from autodeploy.errors import FieldError
+from autodeploy.errors import MOST_LISTED, FieldError
 from autodeploy.messages import Message, joined
-from autodeploy.messages.field_faults import fault_of, limits_of
+from autodeploy.messages.field_faults import MOST_HINTS, fault_of, limits_of
 from autodeploy.specs.union_faults import OF_BRANCHES, fault_of_union
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def field_errors(
             continue
         places.setdefault(_location(item), []).append(item)
     errors: dict[tuple[str, str], FieldError] = {}
-    for location, items in places.items():
+    unknown = 0
+    for location, items in islice(places.items(), MOST_LISTED):
         path = prefix + pointer(location)
         branches = [item for item in items if item["loc"] != location and item["type"] in OF_BRANCHES]
         if len(branches) > 1:
@@ -126,9 +128,11 @@ def field_errors(
             errors[path, message] = FieldError(path, message, hint)
         for item in items:
             if len(branches) < 2 or item not in branches:
-                message, hint = _fault(item, location, model)
+                unknown += item["type"] == "extra_forbidden"
+                message, hint = _fault(item, location, model if unknown <= MOST_HINTS else None)
                 errors.setdefault((path, message), FieldError(path, message, hint))
-    return tuple(errors.values())
+    rest = len(places) - MOST_LISTED
+    return (*errors.values(), *((FieldError("", Message("common.more", count=rest)),) if rest > 0 else ()))
 
 
 def _fault(item: ErrorDetails, location: tuple[int | str, ...], model: type[BaseModel] | None) -> tuple[str, str]:

@@ -17,6 +17,8 @@ from tests.faults.outages import survive_outages
 from tests.faults.service import running_service
 from tests.soak import enormous, load, stored_list, teams, tenants
 from tests.support import malformed_specs
+from tests.support.document_fuzz import MOST_CHARACTERS, fuzz, pumped_all
+from tests.support.document_grammars import FORMATS
 from tests.support.documented_answers import answering_app, run_phases
 from tests.support.dominance import dominance, dominance_under_auto
 from tests.support.figures import report
@@ -203,6 +205,24 @@ def hostile(_directory: Path) -> bool:
     return times_s[slowest] < LIMIT_S
 
 
+def documents(seconds: float, seed: int) -> bool:
+    """Generated documents of each format: read or refused, within 2 s of processor time and 300 MB."""
+    held = []
+    for name in FORMATS:
+        for found, case in (
+            (pumped_all(name), f"{name}, repeated to {MOST_CHARACTERS:,} characters"),
+            (fuzz(name, seconds, seed), f"{name}, generated for {seconds:g} s"),
+        ):
+            sys.stderr.writelines(f"{fault}\n" for fault in found.faults)
+            report("documents_read", found.accepted, "count", case)
+            report("documents_refused", found.refused, "count", case)
+            report("documents_that_end_in_a_traceback", found.tracebacks, "count", case)
+            report("document_slowest", found.most_s, "s", case)
+            report("document_largest", found.most_mb, "MB", case)
+            held.append(found.holds)
+    return all(held)
+
+
 def binaries() -> Path:
     """Where PostgreSQL's programs are."""
     found = server_binaries()
@@ -238,13 +258,14 @@ def main() -> None:
     parser.add_argument("--pretended", action="store_true", help="tenants' searches sleep: for a busy machine")
     parser.add_argument("--specs", type=int, default=10_000, help="malformed specs")
     parser.add_argument("--examples", type=int, default=200, help="generated requests of each operation")
+    parser.add_argument("--documents-seconds", type=float, default=60.0, help="of generated documents of each format")
     parser.add_argument("--limit", type=float, default=enormous.LIMIT_S, help="time limit of enormous searches")
     parser.add_argument("--seed", type=int, default=20261120)
     parser.add_argument(
         "only",
         nargs="*",
-        help="sqlite postgresql outages one_key load enormous tenants teams malformed openapi hostile dominance list; "
-        "default: all",
+        help="sqlite postgresql outages one_key load enormous tenants teams malformed openapi hostile documents "
+        "dominance list; default: all",
     )
     wanted = parser.parse_args()
     configure_logging(Settings(log_level="warning"))
@@ -262,6 +283,7 @@ def main() -> None:
         "malformed": lambda directory: malformed(directory, wanted.specs),
         "openapi": lambda directory: openapi(directory, wanted.examples),
         "hostile": hostile,
+        "documents": lambda _: documents(wanted.documents_seconds, wanted.seed),
         "dominance": lambda _: every_record(),
         "list": lambda directory: large_list(directory, wanted.searches),
     }

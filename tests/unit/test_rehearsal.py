@@ -142,7 +142,7 @@ def test_the_script_starts_the_rehearsal(name):
     for remark in remarks:
         assert in_language(remark, "zh") != remark
     script = read_launch_script(told.text)
-    assert judge_script(script, "mindspeed-llm", "huawei", script.ranks, CheckLimits(), None).broken == ()
+    assert judge_script(script, "mindspeed-llm", load_profile("ascend-800t-a2"), script.ranks, CheckLimits(), None).broken == ()
 
 
 def test_the_same_twice():
