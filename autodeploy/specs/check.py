@@ -9,6 +9,7 @@ from pydantic import Field
 from autodeploy.specs.base import Document
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.told import Text, Told
+from hardware_profiles.magnitudes import Share
 
 GateName = Literal["legality", "memory", "slowdown", "baseline", "mfu"]
 
@@ -21,7 +22,7 @@ class CheckLimits(Document):
     `allow_rules` are rules that a launch may break, `allow_flags` flags of a fork that its release does not register.
     """
 
-    max_memory: Annotated[float, Field(gt=0, le=1, description="of the card's usable memory")] = 1.0
+    max_memory: Annotated[Share, Field(description="of the card's usable memory")] = 1.0
     min_mfu: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=0, le=100)] | None = None
     allow_rules: tuple[Annotated[str, Field(max_length=100)], ...] = ()
