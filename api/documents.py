@@ -104,7 +104,7 @@ class SearchItem(BaseModel):
     best_step_time_s: float | None
     best_tokens_per_s_per_npu: float | None
     best_mfu: float | None
-    gap: float | None
+    gap: Annotated[float | None, Field(description="of the best plan to the proven bound; null: none was proven")]
     best_degrees: Annotated[dict[str, int] | None, Field(description=DEGREES)]
     cached: bool
     tags: tuple[str, ...]

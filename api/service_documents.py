@@ -27,7 +27,7 @@ class BatchEntryDocument(BaseModel):
     best_step_time_s: float | None
     best_tokens_per_s_per_npu: float | None
     best_mfu: float | None
-    gap: float | None
+    gap: Annotated[float | None, Field(description="of the best plan to the proven bound; null: none was proven")]
     peak_memory_gib: float | None
     tp: int | None
     pp: int | None

@@ -139,7 +139,10 @@ def spread_of(family: SkewFamily) -> Spread:
     missing = -above(of_family)
     if missing <= 1e-9 * family.value:
         return of_family
-    return replace(of_family, scale=(family.value - 1.0) / (family.value - missing - 1.0))
+    reached = family.value - missing
+    if reached <= 1.0:  # a single rank, which nothing makes uneven
+        return Spread(0.0, 0.0, 0.0)
+    return replace(of_family, scale=(family.value - 1.0) / (reached - 1.0))
 
 
 def _crossing(value: Callable[[float], float], most: float) -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cost_models.arrays import Floats, Number
 
 WEIGHT_BYTES = 2.0
+MOST_EXPONENT = 200.0
 
 
 def checkpoint_bytes(parameters: Number, *, optimizer: OptimizerFormat = FULL) -> Floats:
@@ -113,6 +114,11 @@ class RunTime:
         return np.asarray(self.training_s / self.total_s)
 
 
+def _expm1(exponent: Number) -> Floats:
+    """exp(x) - 1, held where a float still has room for its products: such a run never ends."""
+    return np.asarray(np.expm1(np.minimum(exponent, MOST_EXPONENT)))
+
+
 def run_time(
     training_s: Number,
     checkpoint_s: Number,
@@ -146,18 +152,19 @@ def run_time(
     mean = np.asarray(failure_interval_s, dtype=np.float64)
     segment = np.asarray(interval_s, dtype=np.float64) + checkpoint_s
     segments = np.asarray(training_s, dtype=np.float64) / interval_s
-    failed = np.expm1(segment / mean)
-    restarts = mean * np.expm1(np.asarray(restart_s, dtype=np.float64) / mean)
+    failed = _expm1(segment / mean)
+    restarts = mean * _expm1(np.asarray(restart_s, dtype=np.float64) / mean)
     # expm1(x) - x, without loss of digits where failures are rare: below 1e-4 two terms of its series are exact to
     # x^2 / 12 < 1e-9 of it, while the difference has lost four of sixteen digits there and loses more below.
     ratio = segment / mean
-    beyond = np.where(ratio < 1e-4, ratio**2 / 2.0 + ratio**3 / 6.0, failed - ratio)
+    small = np.minimum(ratio, 1e-4)
+    beyond = np.where(ratio < 1e-4, small**2 / 2.0 + small**3 / 6.0, np.maximum(failed - ratio, 0.0))
     return RunTime(
         training_s=np.asarray(training_s, dtype=np.float64),
         checkpoint_s=np.asarray(segments * checkpoint_s),
         lost_work_s=np.asarray(segments * (mean * beyond + failed * write_s)),
         restart_s=np.asarray(segments * failed * restarts),
-        failures=np.asarray(segments * failed * np.exp(np.asarray(restart_s) / mean)),
+        failures=np.asarray(segments * failed * (1.0 + _expm1(np.asarray(restart_s) / mean))),
     )
 
 
@@ -193,12 +200,12 @@ def recovered_run_time(
     rate = share / mean
     spent = np.asarray(recovery_s, dtype=np.float64) * rate
     # (exp(x) - 1) / x is 1 where nothing is recovered.
-    longer = np.where(spent > 0.0, np.expm1(spent) / np.where(spent > 0.0, spent, 1.0), 1.0)
+    longer = np.where(spent > 0.0, _expm1(spent) / np.where(spent > 0.0, spent, 1.0), 1.0)
     met = rest.total_s * rate
     return RunTime(
         training_s=rest.training_s,
         checkpoint_s=rest.checkpoint_s,
         lost_work_s=np.asarray(rest.lost_work_s + met * recovery_loss_s),
         restart_s=np.asarray(rest.restart_s + met * recovery_s * longer),
-        failures=np.asarray(rest.failures + met * np.exp(spent)),
+        failures=np.asarray(rest.failures + met * (1.0 + _expm1(spent))),
     )

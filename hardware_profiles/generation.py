@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 from autodeploy.messages import Message
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.loader import load_profile
+from hardware_profiles.magnitudes import ProfileNumber
 from hardware_profiles.schema import Document, Kind, Source, Text
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
@@ -65,11 +66,11 @@ GENERATION_TERMS: dict[str, GenerationTerm] = {
 class Number(Document):
     """One number: value, unit, the ground it rests on, where it is from and its 80 % interval."""
 
-    value: Annotated[float, Field(gt=0)]
+    value: ProfileNumber
     unit: Literal["fraction", "ratio", "us"]
     kind: Kind
     source: Text
-    interval: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+    interval: tuple[ProfileNumber, ProfileNumber]
     note: Annotated[str, Field(max_length=2000)] = ""
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ from autodeploy.messages import Message
 from hardware_profiles.covariance import Covariance
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
 from hardware_profiles.evidence import Evidence
+from hardware_profiles.magnitudes import LEAST, MOST, Extent, ProfileNumber
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ TierName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z][a-
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 FeatureName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 MeasuredAxis = Literal["m", "n", "k", "groups", "head_dim", "seq", "ranks", "bytes"]
-Range = tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]]
+Range = tuple[Extent, Extent]
 
 RESERVED_TIER_NAMES = frozenset(
     {"devices", "tiers", "host", "fixed_costs", "efficiency", "release_factors", "memory", "covariance", "evidence"}
@@ -80,7 +81,7 @@ class Quantity(Document):
     kind: Kind
     source: Annotated[tuple[Text, ...], BeforeValidator(_as_list), Field(min_length=1, max_length=16)]
     note: Annotated[str, Field(max_length=2000)] = ""
-    prior_sigma: Annotated[float, Field(gt=0, le=5)] | None = None
+    prior_sigma: Annotated[ProfileNumber, Field(le=5)] | None = None
     measured_over: dict[MeasuredAxis, Range] | None = None
 
     @model_validator(mode="after")
@@ -98,19 +99,18 @@ class Quantity(Document):
 
 
 def _quantity_in(
-    unit: str, *, low: float = 0.0, high: float = 1e9, zero: bool = False, whole: bool = False
+    unit: str, *, low: float = LEAST, high: float = MOST, whole: bool = False
 ) -> Callable[[Quantity], Quantity]:
-    """A validator: the quantity stands in `unit`, within (low, high] ([low, high] if `zero`), whole if asked."""
+    """A validator: the quantity stands in `unit`, from `low` to `high`, whole if asked."""
 
     def check(quantity: Quantity) -> Quantity:
         if quantity.unit != unit:
             raise ValueError(
                 Message("profiles.unit_is_but_this_number_is_given_in", given=repr(quantity.unit), wanted=repr(unit))
             )
-        if quantity.value < low or quantity.value > high or (quantity.value == low and not zero):
-            bracket = "[" if zero else "("
+        if not low <= quantity.value <= high:
             raise ValueError(
-                Message("common.is_outside", value=f"{quantity.value:g}", range=f"{bracket}{low:g}, {high:g}] {unit}")
+                Message("common.is_outside", value=f"{quantity.value:g}", range=f"[{low:g}, {high:g}] {unit}")
             )
         if whole and quantity.value != int(quantity.value):
             raise ValueError(Message("field_fault.is_no_whole_number", value=quantity.value))
@@ -121,13 +121,13 @@ def _quantity_in(
 
 Teraflops = Annotated[Quantity, AfterValidator(_quantity_in("TFLOPS"))]
 Gibibytes = Annotated[Quantity, AfterValidator(_quantity_in("GiB"))]
-Mebibytes = Annotated[Quantity, AfterValidator(_quantity_in("MiB", zero=True))]
-RuntimeGibibytes = Annotated[Quantity, AfterValidator(_quantity_in("GiB", zero=True))]
+Mebibytes = Annotated[Quantity, AfterValidator(_quantity_in("MiB", low=0.0))]
+RuntimeGibibytes = Annotated[Quantity, AfterValidator(_quantity_in("GiB", low=0.0))]
 GigabytesPerSecond = Annotated[Quantity, AfterValidator(_quantity_in("GB/s"))]
-Microseconds = Annotated[Quantity, AfterValidator(_quantity_in("us", zero=True))]
+Microseconds = Annotated[Quantity, AfterValidator(_quantity_in("us", low=0.0))]
 Fraction = Annotated[Quantity, AfterValidator(_quantity_in("fraction", high=1.0))]
-SpareFraction = Annotated[Quantity, AfterValidator(_quantity_in("fraction", high=0.9, zero=True))]
-Ratio = Annotated[Quantity, AfterValidator(_quantity_in("ratio", low=1.0, high=1e3, zero=True))]
+SpareFraction = Annotated[Quantity, AfterValidator(_quantity_in("fraction", high=0.9, low=0.0))]
+Ratio = Annotated[Quantity, AfterValidator(_quantity_in("ratio", low=1.0, high=1e3))]
 PositiveRatio = Annotated[Quantity, AfterValidator(_quantity_in("ratio", high=1e2))]
 Cores = Annotated[Quantity, AfterValidator(_quantity_in("cores", whole=True))]
 Dies = Annotated[Quantity, AfterValidator(_quantity_in("dies", high=64, whole=True))]
@@ -332,7 +332,7 @@ def _complete_efficiencies(given: dict[str, Quantity]) -> dict[str, Quantity]:
             findings.append(Finding((name,), Message("common.unknown_key", name=repr(name)), hint))
             continue
         try:
-            _quantity_in(term.unit, high=term.upper, zero=term.may_be_zero)(quantity)
+            _quantity_in(term.unit, low=0.0 if term.may_be_zero else LEAST, high=term.upper)(quantity)
         except ValueError as error:
             findings.append(Finding((name,), str(error), term.meaning))
     _refuse(findings)

@@ -61,7 +61,8 @@ def report_error(error: Exception, lang: Language = "en") -> int:
             lang,
         )
         return SERVICE_ERROR
-    _tell(report_text(lang, "error") + f"{type(error).__name__}: {error}", "", lang)
+    bug, hint = (text_of(lang, f"cli.{key}") for key in ("this_is_a_bug", "verbose_shows_trace"))
+    _tell(report_text(lang, "error") + bug, hint, lang)
     return SERVICE_ERROR
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autodeploy.errors import AutoDeployError, MemoryLimitError, SearchCancelled
 from autodeploy.jobs.memory_limit import is_out_of_memory, out_of_memory
 from autodeploy.jobs.reporter import Reporter
+from autodeploy.messages import Message
 from autodeploy.specs.fresh_overlay import fresh_overlay_warning
 from autodeploy.specs.spec import Spec
 from autodeploy.store.clock import iso, utc_now
@@ -83,7 +84,7 @@ def execute(
         raise
     except Exception as error:
         as_memory_error = out_of_memory(error) if is_out_of_memory(error) else error
-        message = _failure(as_memory_error)
+        message = _failure(as_memory_error, claim)
         _persist(database, claim, lambda queue: queue.end(claim, "failed", message, now=utc_now()), reporter)
         if as_memory_error is error:
             raise
@@ -96,11 +97,12 @@ def execute(
     return plan_set
 
 
-def _failure(error: Exception) -> str:
-    """What the user reads: the program's own errors in their words, others by their kind."""
+def _failure(error: Exception, claim: Claim) -> str:
+    """What the user reads: the program's own errors in their words, of others where the log has their trace."""
     if isinstance(error, MemoryLimitError):
         return f"{error}: {error.hint}"
-    return str(error) if isinstance(error, AutoDeployError) else f"{type(error).__name__}: {error}"
+    own = isinstance(error, AutoDeployError)
+    return str(error) if own else Message("jobs.bug_ended_this_search", search=claim.search_id)
 
 
 def _persist(database: Database, claim: Claim, write: Callable[[Queue], bool], reporter: Reporter) -> bool:

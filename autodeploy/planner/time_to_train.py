@@ -16,6 +16,7 @@ from autodeploy.errors import SearchCancelled, SpecError
 from autodeploy.evaluation.inputs.build_context import profile_of
 from autodeploy.messages import Message
 from autodeploy.ranking.explain import explanation
+from autodeploy.ranking.search_result import gap_of
 from autodeploy.specs.planset import Counts, Optimality, SearchInfo, Timing
 from autodeploy.specs.spec import spec_hash
 from autodeploy.training_run.phases import phases_of
@@ -150,7 +151,7 @@ def _merged(
 
 def _ranked(plan: Plan, rank: int, kept: tuple[Plan, ...], bound: float | None) -> Plan:
     days = days_of(plan)
-    gap = None if bound is None or math.isinf(days) else max(0.0, 1.0 - bound / days)
+    gap = None if math.isinf(days) else gap_of(days, bound)
     other = kept[0] if rank > 1 else (kept[1] if len(kept) > 1 else None)
     return plan.model_copy(update={"rank": rank, "gap": gap, "explanation": explanation(plan, other)})
 

@@ -10,12 +10,13 @@ from autodeploy.errors import SpecError
 from autodeploy.importers.documents import load_json, read_text
 from autodeploy.specs.base import Document
 from autodeploy.specs.validation import field_errors
+from hardware_profiles import magnitudes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_FILE_BYTES = 16 * 2**20
-Seconds = Annotated[float, Field(gt=0.0, le=3600.0)]
+Seconds = Annotated[magnitudes.Seconds, Field(le=3600.0)]
 Kind = Literal[
     "gemm", "grouped_gemm", "attention", "vector", "movement", "launch", "synchronisation", "host_link", "collective"
 ]

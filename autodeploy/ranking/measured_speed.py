@@ -27,6 +27,7 @@ from autodeploy.specs.spec import Spec, canonical_json
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.strategies.feature_choice import choose_features
+from hardware_profiles.magnitudes import Seconds
 
 if TYPE_CHECKING:
     from autodeploy.evaluation.inputs.context import Context
@@ -100,7 +101,7 @@ class OwnRun(Document):
     run: Annotated[str, Field(max_length=200)]
     work: Annotated[str, Field(max_length=200)]
     strategy: Strategy
-    step_time_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    step_time_s: Seconds
 
 
 def _runs_of(overlay: dict[str, Any], work: str) -> list[OwnRun]:

@@ -13,6 +13,7 @@ from autodeploy.specs.presets import load_preset
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import Precision
 from hardware_profiles import load_profile
+from hardware_profiles.magnitudes import TokensPerSecond
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class MeasuredSpeed(Document):
     """A published speed of a recipe: tokens a second and card, and the record that states it."""
 
     record: str
-    tokens_per_s_per_npu: Annotated[float, Field(gt=0)]
+    tokens_per_s_per_npu: TokensPerSecond
 
 
 class PublicRecipe(Document):

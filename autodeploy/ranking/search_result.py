@@ -230,15 +230,16 @@ def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:
 def proven_bound(frontier: SearchState, objective: str, ratio: float) -> float | None:
     """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds.
 
-    For the objective peak_memory GiB instead of seconds: no plan takes less.
+    For the objective peak_memory GiB instead of seconds: no plan takes less. None: nothing is proven, of a bound of 0
+    either.
     """
     if not frontier.best:
         return None
     if objective == "peak_memory":
-        return None if frontier.least_bytes is None else frontier.least_bytes / GIB
+        return frontier.least_bytes / GIB if frontier.least_bytes else None
     proven = min(s.solution.bound_s for s in frontier.best)
     bound = min(proven, frontier.open_bound_s)
-    return None if math.isinf(bound) else ratio * bound
+    return ratio * bound if 0.0 < bound < math.inf else None
 
 
 def _relaxation(frontier: SearchState, objective: str) -> str:

@@ -93,7 +93,7 @@ def _head(plan_set: PlanSet, lang: Language, plan: Plan | None = None) -> Block:
 
 def counts_line(plan_set: PlanSet, lang: Language) -> str:
     """What became of the candidates, and how good the best is proven to be."""
-    counts, gap = plan_set.counts, plan_set.optimality.gap
+    counts, best = plan_set.counts, best_of(plan_set)
     text = report_text(
         lang,
         "counts",
@@ -104,9 +104,9 @@ def counts_line(plan_set: PlanSet, lang: Language) -> str:
         pruned=f"{counts.pruned:,}",
         solved=f"{counts.solved:,}",
     )
-    if not plan_set.plans:
+    if best is None:
         return text
-    proven = report_text(lang, "gap_unknown") if gap is None else report_text(lang, "gap", gap=percent(gap))
+    proven = report_text(lang, "gap_unknown") if best.gap is None else report_text(lang, "gap", gap=percent(best.gap))
     return text + report_text(lang, "semicolon") + proven
 
 

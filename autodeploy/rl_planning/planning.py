@@ -16,6 +16,7 @@ from autodeploy.ranking.chosen import fastest_of, ranking_of
 from autodeploy.ranking.explain import explanation
 from autodeploy.ranking.pareto import pareto_set
 from autodeploy.ranking.plans import Identity
+from autodeploy.ranking.search_result import gap_of
 from autodeploy.rl_planning.advice import advise
 from autodeploy.rl_planning.documents import plan_of_step
 from autodeploy.rl_planning.one_update import context_of_update, trainers
@@ -127,8 +128,8 @@ def plan_rl(
         raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
     stop.finish()
     ranked = _ranked(spec, profile, cards, result, advice)
-    bound = result.bound_s if spec.search.objective != "peak_memory" else None
-    gap = None if bound is None or not ranked else max(0.0, 1.0 - bound / min(p.step_time_s for p in ranked))
+    bound = (result.bound_s or None) if spec.search.objective != "peak_memory" else None
+    gap = gap_of(min(p.step_time_s for p in ranked), bound) if ranked else None
     plans = _explained(ranked[: spec.search.top_k], bound)
     proved = gap is not None and gap <= OPTIMAL_GAP
     status: Status = "infeasible" if not plans else "optimal" if proved else "feasible"
@@ -241,6 +242,6 @@ def _explained(plans: list[Plan], bound: float | None) -> tuple[Plan, ...]:
     explained = []
     for number, plan in enumerate(plans):
         other = plans[0] if number else (plans[1] if len(plans) > 1 else None)
-        gap = None if bound is None else max(0.0, 1.0 - bound / plan.step_time_s)
-        explained.append(plan.model_copy(update={"gap": gap, "explanation": explanation(plan, other)}))
+        changes = {"gap": gap_of(plan.step_time_s, bound), "explanation": explanation(plan, other)}
+        explained.append(plan.model_copy(update=changes))
     return tuple(explained)

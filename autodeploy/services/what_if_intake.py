@@ -23,6 +23,7 @@ from autodeploy.specs.rl_axes import NOTHING_OFFLOADED
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.validation import field_errors
 from autodeploy.what_if import on_offer
+from hardware_profiles.magnitudes import Days, TokenCount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,8 +61,8 @@ class RecommendRequest(Document):
     """The deadline; `tokens` by default those of the spec."""
 
     spec: dict[str, Any]
-    days: Annotated[float, Field(gt=0, le=36_500)]
-    tokens: Annotated[float | None, Field(gt=0, le=1e18)] = None
+    days: Days
+    tokens: TokenCount | None = None
     max_npus: Annotated[int | None, Field(ge=1, le=MAX_NPUS, description="default: 16 times the spec's cards")] = None
 
 

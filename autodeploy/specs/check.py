@@ -23,7 +23,7 @@ class CheckLimits(Document):
     """
 
     max_memory: Annotated[
-        float, Field(gt=0, le=100, description="of the card's usable memory; above 1: it need not fit")
+        float, Field(ge=1e-6, le=100, description="of the card's usable memory; above 1: it need not fit")
     ] = 1.0
     min_mfu: Annotated[float, Field(ge=0, le=1)] | None = None
     max_slowdown: Annotated[float, Field(ge=0, le=100)] | None = None

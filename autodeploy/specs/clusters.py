@@ -10,6 +10,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.told import Text, Told
 from hardware_profiles.loader import list_profiles, load_profile
+from hardware_profiles.magnitudes import Price
 
 MAX_CLUSTERS = 4  # of one comparison
 
@@ -19,7 +20,7 @@ class ClusterOffer(Document):
 
     profile: Annotated[str, Field(min_length=1, max_length=4096, description="by name")]
     device: Annotated[str, Field(max_length=64)] | None = None
-    price_per_npu_hour: Annotated[float, Field(gt=0, le=1e6, description="of a card as the vendor counts them")]
+    price_per_npu_hour: Annotated[Price, Field(description="of a card as the vendor counts them")]
 
     @property
     def title(self) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
+from hardware_profiles.magnitudes import EPSILON
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ class DpoSpec(Document):
     It changes no time or memory. Source: arXiv 2305.18290; its names are MindSpeed-LLM's (features_manager/dpo).
     """
 
-    beta: Annotated[float, Field(gt=0, le=100, description="weight of the log ratios against the reference")] = (
+    beta: Annotated[float, Field(ge=EPSILON, le=100, description="weight of the log ratios against the reference")] = (
         DEFAULT_BETA
     )
     loss: Annotated[DpoLoss, Field(description="of the difference of log ratios")] = "sigmoid"

@@ -15,6 +15,7 @@ from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.record_hardware import profile_named
 from autodeploy.specs.record_reading import Diagnosis, ReadOtherwise
 from autodeploy.specs.record_words import key
+from hardware_profiles.magnitudes import Milliseconds, Requests, TokensPerSecond
 
 Tokens = Annotated[int, Field(ge=1, le=16_777_216)]
 
@@ -24,7 +25,7 @@ class ServedLayout(GenerationLayout):
 
     input_length: Annotated[Tokens, Field(description="mean tokens of a prompt")]
     output_length: Annotated[Tokens, Field(description="mean tokens of an answer")]
-    concurrency: Annotated[float, Field(gt=0, le=1e7, description="requests in flight across all replicas")]
+    concurrency: Annotated[Requests, Field(description="requests in flight across all replicas")]
 
 
 class GenerationCluster(Document):
@@ -38,9 +39,9 @@ class GenerationCluster(Document):
 class ServedMeasured(Document):
     """What clients measured."""
 
-    tpot_ms: Annotated[float, Field(gt=0)] | None = None
-    ttft_ms: Annotated[float, Field(gt=0)] | None = None
-    decode_tokens_per_s_per_die: Annotated[float, Field(gt=0)] | None = None
+    tpot_ms: Milliseconds | None = None
+    ttft_ms: Milliseconds | None = None
+    decode_tokens_per_s_per_die: TokensPerSecond | None = None
 
 
 # Formats that are not modelled, and the nearest that is: fewer bits than 8 are read as 8.

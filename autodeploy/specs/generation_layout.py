@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
+from hardware_profiles.magnitudes import Share
 
 EngineName = Literal["vllm", "sglang", "trtllm", "vllm-ascend"]
 EngineMode = Literal["eager", "graph"]
@@ -33,7 +34,7 @@ class GenerationLayout(Document):
         EngineMode | None, Field(description="eager: the host launches every operator; absent: not published")
     ] = None
     memory_fraction: Annotated[
-        float | None, Field(gt=0, le=1, description="of a device's memory; absent: the engine's default")
+        Share | None, Field(description="of a device's memory; absent: the engine's default")
     ] = None
     max_num_seqs: Annotated[Requests | None, Field(description="sequences decoded at once on a data-parallel rank")] = (
         None

@@ -9,13 +9,14 @@ from pydantic import Field, model_validator
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
+from hardware_profiles import magnitudes
 
 RunSource = Literal[
     "stated", "step_times", "training_log", "profiler", "gemm_benchmark", "collective_benchmark", "out_of_memory"
 ]
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
 
-Seconds = Annotated[float, Field(gt=0, le=1e6)]
+Seconds = Annotated[magnitudes.Seconds, Field(le=1e6)]
 PartSeconds = Annotated[float, Field(ge=0, le=1e6)]
 Size = Annotated[int, Field(ge=1, le=10**12)]
 
@@ -63,7 +64,7 @@ class CollectivePoint(Document):
     seconds: Seconds
 
 
-Gib = Annotated[float, Field(gt=0, le=1e5)]
+Gib = Annotated[magnitudes.Gibibytes, Field(le=1e5)]
 NoGib = Annotated[float, Field(ge=0, le=1e5)]
 
 
@@ -94,9 +95,9 @@ class MeasuredRun(Document):
     step_time_spread: Annotated[float, Field(ge=0, le=10)] | None = None
     iterations: Annotated[int, Field(ge=1)] | None = None
     warm_up_iterations: Annotated[int, Field(ge=0)] = 0
-    tokens_per_s_per_npu: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    tflops_per_npu: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    peak_memory_gib: Annotated[float, Field(gt=0, le=1e5)] | None = None
+    tokens_per_s_per_npu: magnitudes.TokensPerSecond | None = None
+    tflops_per_npu: magnitudes.Teraflops | None = None
+    peak_memory_gib: Gib | None = None
     strategy: Annotated[dict[str, int], Field(max_length=32)] = {}
     profiler: ProfilerTimes | None = None
     gemm: Annotated[tuple[GemmPoint, ...], Field(max_length=10_000)] = ()

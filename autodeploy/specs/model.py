@@ -19,6 +19,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.compressed_attention import CompressedAttention, HyperConnections
 from autodeploy.specs.model_rules import faults
 from autodeploy.specs.recipe import NOTHING_TOLD, Recipe
+from hardware_profiles.magnitudes import Factor
 
 HiddenAct = Literal["silu", "gelu", "geglu"]
 NormLayout = Literal["pre", "sandwich"]
@@ -170,7 +171,7 @@ class ModelSpec(Document):
     ] = 0
     n_group: Annotated[ExpertCount | None, Field(description="expert groups of node-limited routing")] = None
     topk_group: Annotated[ExpertCount | None, Field(description="groups a token may reach")] = None
-    capacity_factor: Annotated[float | None, Field(gt=0, le=1024, description="absent: dropless")] = None
+    capacity_factor: Annotated[Factor | None, Field(description="absent: dropless")] = None
     num_nextn_predict_layers: Annotated[
         int, Field(ge=0, le=16, description="multi-token prediction modules"), _WHOLE
     ] = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.broken_rule import BrokenRule
@@ -29,6 +29,10 @@ def _without(document: Any, retired: frozenset[str]) -> Any:
 
 Status = Literal["queued", "running", "optimal", "feasible", "infeasible", "cancelled", "failed"]
 Kind = Literal["datasheet", "measured", "fitted", "assumed"]
+
+# A bound of 0, and so a gap of 1, was not proven: documents of earlier versions have them.
+Bound = Annotated[float | None, AfterValidator(lambda bound: bound or None)]
+Gap = Annotated[float | None, AfterValidator(lambda gap: None if gap == 1.0 else gap)]
 
 FINISHED: frozenset[str] = frozenset({"optimal", "feasible", "infeasible", "cancelled", "failed"})
 
@@ -344,7 +348,9 @@ class Plan(Told):
     stages: tuple[Stage, ...]
     headroom: tuple[Loss, ...] = ()
     uncertainty: Uncertainty
-    gap: float | None = None
+    gap: Annotated[
+        Gap, Field(description="how much better any plan could be, by the proven bound of the search's objective")
+    ] = None
     tie_with: int | None = None
     label: str | None = None
     rescaled: Annotated[
@@ -372,9 +378,9 @@ class Optimality(Document):
     """How good the best plan is proven to be, within this model."""
 
     objective: str
-    bound: float | None = None
+    bound: Bound = None
     relaxation: Text = ""
-    gap: float | None = None
+    gap: Annotated[Gap, Field(description="of the plan that is best by predicted times alone, see `fastest`")] = None
     proved: bool = False
 
 

@@ -15,6 +15,7 @@ from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.validation import did_you_mean, field_errors
+from hardware_profiles.magnitudes import BillionParameters, Factor
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 MODELS_DIR = Path(__file__).parent / "models"
@@ -25,12 +26,12 @@ CountedPart = Literal["embedding", "head", "mtp"]
 class PublishedCounts(Document):
     """Parameters in billions as the publisher gives them, and which parts besides the layers that number counts."""
 
-    total_params_b: Annotated[float, Field(gt=0)]
-    active_params_b: Annotated[float | None, Field(gt=0, description="absent: a dense model")] = None
-    mtp_params_b: Annotated[float | None, Field(gt=0, description="own parameters of the MTP modules")] = None
+    total_params_b: BillionParameters
+    active_params_b: Annotated[BillionParameters | None, Field(description="absent: a dense model")] = None
+    mtp_params_b: Annotated[BillionParameters | None, Field(description="own parameters of the MTP modules")] = None
     total_counts: tuple[CountedPart, ...] = ("embedding", "head")
     active_counts: tuple[CountedPart, ...] = ("embedding", "head")
-    tolerance_pct: Annotated[float, Field(gt=0, le=10)] = 1.0
+    tolerance_pct: Annotated[Factor, Field(le=10)] = 1.0
     tolerance_reason: Annotated[str | None, Field(description="why more than 1 %")] = None
     source: str
 

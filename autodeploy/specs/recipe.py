@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import FieldFault
 from autodeploy.specs.base import Document
+from hardware_profiles.magnitudes import EPSILON
 
 RopeType = Literal["linear", "dynamic", "yarn", "llama3", "longrope", "plm"]
 ScoringFunction = Literal["softmax", "sigmoid", "sqrtsoftplus"]
@@ -53,7 +54,7 @@ def _told(description: str, **limits: Any) -> Any:
 
 
 def _positive(description: str, most: float) -> Any:
-    return _told(description, gt=0, le=most)
+    return _told(description, ge=EPSILON, le=most)
 
 
 def _share(description: str) -> Any:
@@ -93,12 +94,12 @@ class Recipe(Document):
     compress_rope_theta: float | None = _positive("base of rotary positions in layers with compressed keys", 1e12)
     rope_scaling: RopeScaling | None = _told("absent: no scaling")
     rope_interleave: bool | None = _told("rotary pairs stand side by side")
-    partial_rotary_factor: float | None = _told("share of a head's dimensions that is rotated", gt=0, le=1)
+    partial_rotary_factor: float | None = _told("share of a head's dimensions that is rotated", ge=EPSILON, le=1)
     max_position_embeddings: int | None = _told("longest context", ge=1, le=MAX_CONTEXT_LENGTH)
 
     normalization: Literal["RMSNorm", "LayerNorm"] | None = _told("absent: RMSNorm, with learned positions LayerNorm")
-    rms_norm_eps: float | None = _told("epsilon of every norm, also of layer norms", gt=0, le=1)
-    initializer_range: float | None = _told("standard deviation of the first weights", gt=0, le=100)
+    rms_norm_eps: float | None = _told("epsilon of every norm, also of layer norms", ge=EPSILON, le=1)
+    initializer_range: float | None = _told("standard deviation of the first weights", ge=EPSILON, le=100)
     attention_bias: bool | None = _told("queries, keys and values have biases")
     attention_out_bias: bool | None = _told("the output projection of attention has a bias")
     mlp_bias: bool | None = _told("the matrices of the MLP have biases")

@@ -17,6 +17,7 @@ from autodeploy.specs.record_reading import ReadOtherwise, read_record
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
 from autodeploy.specs.validation import field_errors
+from hardware_profiles.magnitudes import Gibibytes, Seconds, Share, Teraflops, TokensPerSecond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +34,9 @@ def _absent(value: object) -> bool:
 class Measured(Document):
     """What was measured. Throughput per card; memory of the fullest rank."""
 
-    tokens_per_s_per_npu: Annotated[float, Field(gt=0)] | None = None
-    step_time_s: Annotated[float, Field(gt=0)] | None = None
-    peak_memory_gib: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_s_per_npu: TokensPerSecond | None = None
+    step_time_s: Seconds | None = None
+    peak_memory_gib: Gibibytes | None = None
     memory_counts: Annotated[
         MemoryCounts | None,
         Field(
@@ -45,9 +46,9 @@ class Measured(Document):
         ),
     ] = None
     tflops_per_npu: Annotated[
-        float | None, Field(gt=0, description="model FLOPs with full attention, without recomputation")
+        Teraflops | None, Field(description="model FLOPs with full attention, without recomputation")
     ] = None
-    mfu: Annotated[float | None, Field(gt=0, le=2, description="of the cards' peak, FLOPs as tflops_per_npu")] = None
+    mfu: Annotated[Share | None, Field(le=2, description="of the cards' peak, FLOPs as tflops_per_npu")] = None
 
 
 class Record(Document):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import FieldFault
@@ -16,15 +16,14 @@ from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.record_reading import Diagnosis, ReadOtherwise
 from autodeploy.specs.rl import RlStrategy, RlTraining, TokenCount
 from autodeploy.specs.strategy import Strategy
-
-Seconds = Annotated[float, Field(gt=0)]
+from hardware_profiles.magnitudes import Seconds, TokensPerSecond
 
 
 class RlMeasured(Document):
     """What was measured of a step. Throughput per card, counted by the record's `token_count`."""
 
     step_time_s: Seconds | None = None
-    tokens_per_s_per_npu: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_s_per_npu: TokensPerSecond | None = None
     generation_s: Seconds | None = None
     log_probabilities_s: Seconds | None = None
     reference_s: Seconds | None = None

@@ -9,9 +9,8 @@ from pydantic import Field, model_validator
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.training import Sequences
+from hardware_profiles.magnitudes import GigabytesPerSecond, Hours, Interval, TokenCount, Watts
 
-Tokens = Annotated[float, Field(gt=0, le=1e18)]
-Hours = Annotated[float, Field(gt=0, le=1e9)]
 MAX_PHASES = 16
 MAX_RAMP_STEPS = 64
 
@@ -24,13 +23,13 @@ class BatchRamp(Document):
 
     start: Sequences
     increment: Sequences
-    tokens: Tokens
+    tokens: TokenCount
 
 
 class Phase(Document):
     """A stretch of training with one sequence length. What is absent is as in `training`."""
 
-    tokens: Annotated[float, Field(gt=0, le=1e18, examples=[1e12])]
+    tokens: Annotated[TokenCount, Field(examples=[1e12])]
     seq_length: Annotated[int, Field(ge=1, le=16_777_216, examples=[32768])] | None = None
     global_batch_size: Sequences | None = None
     ramp: BatchRamp | None = None
@@ -81,9 +80,7 @@ class RunSpec(Document):
             exclude_if=lambda value: value is None,
         ),
     ] = None
-    storage_gb_per_s: Annotated[
-        Annotated[float, Field(gt=0, le=1e7)] | None, Field(description="of all cards together, each way")
-    ] = None
+    storage_gb_per_s: Annotated[GigabytesPerSecond | None, Field(description="of all cards together, each way")] = None
     checkpoint: Annotated[
         Literal["synchronous", "asynchronous"],
         Field(description="asynchronous: training waits only for the copy to the host"),
@@ -95,14 +92,12 @@ class RunSpec(Document):
             exclude_if=lambda value: value is None,
         ),
     ] = None
-    checkpoint_interval_s: Annotated[
-        Annotated[float, Field(gt=0, le=1e8)] | None, Field(description="absent: the optimum after Young and Daly")
-    ] = None
+    checkpoint_interval_s: Annotated[Interval | None, Field(description="absent: the optimum after Young and Daly")] = (
+        None
+    )
     price_per_npu_hour: Annotated[float, Field(ge=0, le=1e9)] | None = None
     currency: Annotated[str, Field(max_length=8)] = ""
-    npu_power_w: Annotated[
-        Annotated[float, Field(gt=0, le=1e6)] | None, Field(description="of a card with its share of the node")
-    ] = None
+    npu_power_w: Annotated[Watts | None, Field(description="of a card with its share of the node")] = None
     power_usage_effectiveness: Annotated[float, Field(ge=1, le=10)] = 1.0
     price_per_kwh: Annotated[float, Field(ge=0, le=1e6)] | None = None
 

@@ -15,6 +15,7 @@ from autodeploy.specs.strategy import CpAlgo, Dispatcher, either
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 from autodeploy.stack.releases import Release, release_of, releases
 from cost_models.schedule import SCHEDULES
+from hardware_profiles.magnitudes import Gibibytes, Seconds, Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,11 +121,11 @@ class SearchSpec(Document):
     features: dict[str, Annotated[Switch, BeforeValidator(_switch)]] = {}
     numerics: Numerics = "reordered"
     deterministic_training: bool = False
-    memory_limit_gib: Annotated[float, Field(gt=0, le=4096)] | None = None
+    memory_limit_gib: Annotated[Gibibytes, Field(le=4096)] | None = None
     host_memory_reserved_gib: Annotated[float, Field(ge=0, le=65_536)] = 128.0
     gap: Annotated[float, Field(ge=0, le=1)] = 0.02
-    effort: Literal["fast", "default", "deep"] | Annotated[float, Field(gt=0, le=10_000)] = "default"
-    time_limit_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+    effort: Literal["fast", "default", "deep"] | Work = "default"
+    time_limit_s: Annotated[Seconds, Field(le=86_400)] = 120.0
     mode: Literal["reproducible", "fast"] = "reproducible"
     risk: Annotated[
         Literal["averse", "neutral"],

@@ -27,6 +27,8 @@ from autodeploy.specs.lora import LoraSpec
 from autodeploy.specs.recipe import NOTHING_TOLD_OF_TRAINING, TrainingRecipe
 from autodeploy.specs.rl import RlTraining
 from autodeploy.specs.router import Factor, RouterKind, StatedImbalance, as_imbalance, stated
+from hardware_profiles.magnitudes import Factor as CapacityFactor
+from hardware_profiles.magnitudes import TokenCount
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
@@ -122,7 +124,7 @@ class TrainingSpec(Document):
             description="required; absent for rl_post_training: the responses of an update",
         ),
     ] = Field(default_factory=_not_given)
-    tokens: Annotated[float, Field(gt=0, le=1e18, examples=[14.8e12])] | None = None
+    tokens: Annotated[TokenCount, Field(examples=[14.8e12])] | None = None
     precision: Precision = "bf16"
     routing_imbalance: Annotated[
         StatedImbalance | Factor,
@@ -135,10 +137,8 @@ class TrainingSpec(Document):
         Field(description="the same at its peak; determines memory"),
     ] = 2.0
     expert_capacity_factor: Annotated[
-        float | None,
+        CapacityFactor | None,
         Field(
-            gt=0,
-            le=1024,
             description="of the mean expert's tokens, with capacity_drop: tokens above it are dropped; absent: 1.5",
             exclude_if=lambda value: value is None,
         ),

@@ -37,7 +37,7 @@ def result_columns(plan_set: PlanSet) -> dict[str, Any]:
         "best_step_time_s": best.step_time_s if best else None,
         "best_tokens_per_s_per_npu": best.tokens_per_s_per_npu if best else None,
         "best_mfu": best.mfu if best else None,
-        "gap": plan_set.optimality.gap,
+        "gap": best.gap if best else None,
         "reproducible": plan_set.reproducible,
     }
     if best is not None:

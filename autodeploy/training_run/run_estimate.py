@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400.0
 MIB_TOLERANCE = 1e-9
+ENDLESS_S = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,9 @@ def _with_totals(
         write_s=save.write_s if save.asynchronous else 0.0,
     )
     total_s = float(spent.total_s) + changes_s
+    if total_s > ENDLESS_S:
+        last = result.phases[-1].model_copy(update={"problem": Message("training_run.takes_longer_than_30_000_years")})
+        return result.model_copy(update={"phases": (*result.phases[:-1], last)})
     hours = total_s / HOUR_S * num_npus_held
     energy_kwh = None if run.npu_power_w is None else hours * run.npu_power_w / 1e3 * run.power_usage_effectiveness
     return result.model_copy(

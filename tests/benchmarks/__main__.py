@@ -1,27 +1,36 @@
-"""`python -m tests.benchmarks`: one JSON line a figure, {"figure", "value", "unit", "case"}."""
+"""`python -m tests.benchmarks`: one JSON line a figure, {"figure", "value", "unit", "case"}; `--small`: seconds."""
 
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from autodeploy import planner
 from autodeploy.importers.spec_file import read_spec_file
-from tests.benchmarks.inner import greedy_devices, inner_problems
-from tests.benchmarks.sweep_speed import SweepSpeed, cold_start, growth
+from autodeploy.solver import DEFAULT
+from tests.benchmarks.inner import DEVICES, greedy_devices, inner_problems
+from tests.benchmarks.sweep_speed import RUNS, SIZES, SweepSpeed, cold_start, growth
 from tests.support.figures import report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PLANNED = ("deepseek_v3_cloudmatrix_384", "llama2_70b_32", "qwen3_235b_128", "pangu_ultra_moe_718b_6144")
 LARGE = "pangu_ultra_moe_718b_6144"
+SMALL = ("../tests/benchmarks/small",)
+SMALL_SIZES: tuple[dict[str, dict[str, Any]], ...] = ({"search": {"fix": {"tp": 1, "cp": 1}}}, {"search": {}})
+SMALL_EFFORTS = {(1, "default"): DEFAULT}
 
 
-def plan_times() -> None:
+def plan_times(names: Sequence[str] = PLANNED, large: str = LARGE) -> None:
     """Seconds from a parsed spec to the top 5, and the proven gap."""
     one_chunk = {"effort": "deep", "gap": 0.0, "fix": {"vpp": 1}}
-    for name, changes in (*((name, {}) for name in PLANNED), (LARGE, {"effort": "deep"}), (LARGE, one_chunk)):
+    for name, changes in (*((name, {}) for name in names), (large, {"effort": "deep"}), (large, one_chunk)):
         spec = read_spec_file(EXAMPLES / f"{name}.yaml")
         search = type(spec.search).model_validate({**spec.search.model_dump(exclude_unset=True), **changes})
         spec = spec.model_copy(update={"search": search})
@@ -33,13 +42,14 @@ def plan_times() -> None:
             gaps = [event.gap for event in seen if event.elapsed_s <= limit and event.gap is not None]
             report(f"gap_after_{limit:g}_s", min(gaps, default=1.0), "fraction", case)
         report("seconds_to_plan", time.perf_counter() - started, "s", case)
-        report("gap", result.optimality.gap if result.optimality.gap is not None else 1.0, "fraction", case)
+        gap = result.optimality.gap
+        report("gap", 1.0 if gap is None else gap, "fraction", case)
         report("step_time", result.plans[0].step_time_s, "s", case)
 
 
-def deeper() -> None:
+def deeper(names: Sequence[str] = PLANNED) -> None:
     """By how much a deep search of the neutral ranking finds a faster plan than the default's."""
-    for name in PLANNED:
+    for name in names:
         spec = read_spec_file(EXAMPLES / f"{name}.yaml")
         for target in dict.fromkeys((spec.search.target, "any")):
             steps = []
@@ -51,15 +61,25 @@ def deeper() -> None:
             report("deep_improves_pct", 100.0 * (steps[0] / steps[1] - 1.0), "%", f"{name}, target {target}")
 
 
-def main() -> None:
-    """All figures."""
-    cold_start()
-    sweeps = [SweepSpeed(read_spec_file(EXAMPLES / f"{case}.yaml"), case) for case in (LARGE, PLANNED[0])]
-    large = read_spec_file(EXAMPLES / f"{LARGE}.yaml")
-    for others in (partial(growth, large, LARGE), plan_times, deeper, inner_problems, greedy_devices):
+def main(*, small: bool = False) -> None:
+    """All figures; `small`: of the least that has any, to see that every part works."""
+    runs, planned, large = (1, SMALL, SMALL[0]) if small else (RUNS, PLANNED, LARGE)
+    cold_start(runs)
+    sweeps = [
+        SweepSpeed(read_spec_file(EXAMPLES / f"{case}.yaml"), case) for case in dict.fromkeys((large, planned[0]))
+    ]
+    spec = read_spec_file(EXAMPLES / f"{large}.yaml")
+    parts: list[Callable[[], None]] = [
+        partial(growth, spec, large, SMALL_SIZES if small else SIZES),
+        partial(plan_times, planned, large),
+        partial(deeper, planned),
+        partial(inner_problems, SMALL_EFFORTS, 1, 1) if small else inner_problems,
+        partial(greedy_devices, 30 if small else DEVICES),
+    ]
+    for part in parts:
         for sweep in sweeps:
-            sweep.measure()
-        others()
+            sweep.measure(runs)
+        part()
     for sweep in sweeps:
         sweep.report()
     for who, name in ((resource.RUSAGE_SELF, "the_process"), (resource.RUSAGE_CHILDREN, "its_second_process")):
@@ -68,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(small="--small" in sys.argv[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +15,13 @@ from autodeploy.solver.inner.stage_choices import StageChoices
 from cost_models.schedule import in_flight_moments
 from tests.support.figures import report
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.solver.effort import Effort
+
 GIB = float(2**30)
+EFFORTS: dict[tuple[int, str], Effort] = {(1, "default"): DEFAULT, (2, "fast"): FAST, (2, "default"): DEFAULT}
 DEVICES = 600
 RUNS = 5  # of what takes less than a second: the fastest counts, whatever else the machine does only adds time
 # Tensors of one layer and micro batch at random sizes: eight that can be recomputed, of which two hold others too, and
@@ -60,10 +67,10 @@ def device(seed: int) -> InnerProblem:
     )
 
 
-def greedy_devices() -> None:
+def greedy_devices(devices: int = DEVICES) -> None:
     """Device time with our options against add-then-remove, on devices where both find some that fit."""
     worse, gains, needed, missed = 0, [], 0, 0
-    for seed in range(DEVICES):
+    for seed in range(devices):
         problem = device(seed)
         layout = np.array([[[problem.layers[0]]]], dtype=np.int64)
         applied, fits = StageChoices(problem).complete(layout[None])
@@ -78,7 +85,7 @@ def greedy_devices() -> None:
         )
         worse += ours > theirs * (1.0 + 1e-12)
         gains.append(100.0 * (theirs / ours - 1.0))
-    case = f"{DEVICES} random devices, 8 + 4 options"
+    case = f"{devices} random devices, 8 + 4 options"
     report("greedy_devices_that_save", needed, "devices", case)
     report("greedy_finds_nothing_where_we_fit", missed, "devices", case)
     report("slower_than_the_greedy", worse, "devices", case)
@@ -120,18 +127,23 @@ def pipeline(vpp: int) -> InnerProblem:
     )
 
 
-def inner_problems() -> None:
-    """Seconds and gap of the inner search on one pipeline."""
-    for vpp, effort in ((1, DEFAULT), (2, FAST), (2, DEFAULT)):
-        case = f"PP16 VPP{vpp}, 61 layers and MTP, 8 + 4 options, {effort.name}"
+def inner_problems(efforts: Mapping[tuple[int, str], Effort] = EFFORTS, runs: int = RUNS, rounds: int = 40) -> None:
+    """Seconds and gap of the inner search on one pipeline.
+
+    Parameters
+    ----------
+    efforts : by chunks of a stage and name. rounds : of the bound over paths.
+    """
+    for (vpp, name), effort in efforts.items():
+        case = f"PP16 VPP{vpp}, 61 layers and MTP, 8 + 4 options, {name}"
         problem, taken = pipeline(vpp), []
-        for _ in range(RUNS if vpp == 1 else 1):
+        for _ in range(runs if vpp == 1 else 1):
             started = time.perf_counter()
             solution = solve(problem, effort=effort)
             taken.append(time.perf_counter() - started)
         report("inner_seconds", min(taken), "s", case)
         report("inner_gap", solution.gap, "fraction", case)
     started = time.perf_counter()
-    bound = path_bound_s(pipeline(2), PathLibrary(), rounds=40).bound_s
+    bound = path_bound_s(pipeline(2), PathLibrary(), rounds=rounds).bound_s
     report("path_bound_seconds", time.perf_counter() - started, "s", "PP16 VPP2, 61 layers and MTP")
     report("path_bound_gap", 1.0 - bound / solution.step_s, "fraction", "PP16 VPP2, 61 layers and MTP")

@@ -34,10 +34,10 @@ SIZES: tuple[dict[str, dict[str, Any]], ...] = (
 )
 
 
-def cold_start() -> None:
+def cold_start(runs: int = RUNS) -> None:
     """Seconds until the library is there: a new interpreter that only imports it."""
     taken = []
-    for _ in range(RUNS):
+    for _ in range(runs):
         started = time.perf_counter()
         subprocess.run([sys.executable, "-c", "import autodeploy.planner"], check=True)
         taken.append(time.perf_counter() - started)
@@ -57,10 +57,10 @@ class SweepSpeed:
         self._rates: list[float] = []
         self._millions: list[float] = []
 
-    def measure(self) -> None:
+    def measure(self, runs: int = RUNS) -> None:
         """One round."""
         prepared, context = self._prepared, self._prepared.context
-        for _ in range(RUNS):
+        for _ in range(runs):
             forget_tables()
             started = time.process_time()
             grid = candidate_grid(self._search, context, prepared.profile, prepared.choice)
@@ -89,11 +89,11 @@ def forget_tables() -> None:
         getattr(expert_balance, name).cache_clear()
 
 
-def growth(spec: Spec, case: str) -> None:
+def growth(spec: Spec, case: str, sizes: tuple[dict[str, dict[str, Any]], ...] = SIZES) -> None:
     """Slope of log(time to the first feasible plan) over log(candidates enumerated)."""
     points = []
-    first_plan(changed(spec, SIZES[0]))  # start-up: what the first search of a process imports
-    for changes in SIZES:
+    first_plan(changed(spec, sizes[0]))  # start-up: what the first search of a process imports
+    for changes in sizes:
         forget_tables()
         candidates, seconds = first_plan(changed(spec, changes))
         report("seconds_to_first_plan", seconds, "s", f"{case}, {candidates} candidates")
@@ -118,5 +118,5 @@ def changed(spec: Spec, changes: dict[str, dict[str, Any]]) -> Spec:
     """The spec with some fields replaced."""
     document = spec.model_dump(mode="json", exclude_unset=True)
     for section, fields in changes.items():
-        document[section] = {**document[section], **fields}
+        document[section] = {**document.get(section, {}), **fields}
     return type(spec).model_validate(document)

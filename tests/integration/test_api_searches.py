@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autodeploy.messages import Message
 from autodeploy.services import open_services
 from autodeploy.specs.planset import PlanSet
 from autodeploy.specs.spec import Spec
@@ -108,7 +109,8 @@ async def test_an_infeasible_spec_is_a_result(client):
 async def test_a_search_whose_planner_fails_says_so(client):
     body = (await client.post("/v1/searches", json=named(FAILS), headers=WAIT)).json()
     assert body["status"] == "failed"
-    assert body["error"] == "RuntimeError: the planner found a bug in itself"
+    assert body["error"] == Message("jobs.bug_ended_this_search", search=body["search"]["id"])
+    assert "the planner found a bug" not in body["error"]
 
 
 async def test_a_crash_of_the_process_is_tried_again_and_then_failed(client):

@@ -15,6 +15,8 @@ from sqlalchemy import inspect, text
 
 from autodeploy.errors import ConflictError
 from autodeploy.jobs.procrastinate_queue import SCHEMA_VERSION
+from autodeploy.specs.planset import Optimality
+from autodeploy.store.clock import utc_now
 from autodeploy.store.database import Database
 from autodeploy.store.migrate import (
     HEAD_REVISION,
@@ -24,10 +26,14 @@ from autodeploy.store.migrate import (
     require_current,
     upgrade,
 )
-from autodeploy.store.tables import Base
+from autodeploy.store.searches import Searches
+from autodeploy.store.tables import Base, SearchRow
+from tests import factories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from autodeploy.specs.planset import PlanSet
 
 pytestmark = pytest.mark.migration
 
@@ -148,3 +154,33 @@ def test_searches_from_before_clusters_had_names_are_named_after_their_profile(e
         command.downgrade(alembic_config(connection), "0001")
     with empty.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM events")) == 1
+
+
+def before_it_was_the_recommended_plan_s(first: float | None, fastest: float | None) -> PlanSet:
+    """A result as it was stored: a gap of each plan, and the fastest's as that of the whole."""
+    found = factories.plan_set(2)
+    plans = [plan.model_copy(update={"gap": gap}) for plan, gap in zip(found.plans, (first, fastest), strict=True)]
+    return found.model_copy(
+        update={"plans": tuple(plans), "optimality": Optimality(objective="step_time", gap=fastest)}
+    )
+
+
+@pytest.mark.parametrize("own", [0.076, 0.0, 0.5, 1.0, None])
+def test_the_gap_of_a_stored_search_becomes_that_of_its_first_plan(empty, own):
+    upgrade(empty)
+    found, moment = before_it_was_the_recommended_plan_s(own, 0.063), utc_now()
+    spec = found.search.spec
+    row = SearchRow(
+        **dict.fromkeys(("model_name", "profile", "spec_hash", "profile_hash", "engine_version"), "x"),
+        **{"id": found.search.id, "created_at": moment, "updated_at": moment, "status": "queued", "spec": spec},
+        **{"seq_length": 1, "global_batch_size": 1, "note": ""},
+    )
+    with empty.write() as session:
+        Searches(session).add(row)
+        Searches(session).store_result(found.search.id, found, now=moment)
+    gaps = []
+    for revision in ("0006", "0007"):
+        with empty.write_engine.begin() as connection:
+            (command.downgrade if revision == "0006" else command.upgrade)(alembic_config(connection), revision)
+            gaps.append(connection.scalar(text("SELECT gap FROM searches")))
+    assert gaps == [0.063, None if own == 1.0 else own]

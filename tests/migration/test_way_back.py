@@ -17,7 +17,7 @@ from autodeploy.services.access import AccessService
 from autodeploy.store import sqlite_file
 from autodeploy.store.database import Database
 from autodeploy.store.downgrade import downgrade, losses_of_downgrade
-from autodeploy.store.migrate import current_revision, is_current, upgrade
+from autodeploy.store.migrate import HEAD_REVISION, current_revision, is_current, upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 
 def test_nothing_stands_in_the_way_of_an_empty_database(database):
-    for revision in ("0005", "0004", "0003", "0002", "0001"):
+    for revision in ("0006", "0005", "0004", "0003", "0002", "0001"):
         assert losses_of_downgrade(database, revision) == ()
     downgrade(database, "0001")
     assert current_revision(database) == "0001"
@@ -72,7 +72,7 @@ def test_only_what_is_behind_is_gone_back_to(database):
     with pytest.raises(NotFoundError, match="there is no revision 9999"):
         losses_of_downgrade(database, "9999")
     with pytest.raises(ConflictError, match="not older than"):
-        downgrade(database, "0006")
+        downgrade(database, HEAD_REVISION)
     with database.write_engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = 'later'"))
     with pytest.raises(ConflictError, match="does not know"):
@@ -191,7 +191,7 @@ def test_the_command_refuses_and_obeys(tmp_path, monkeypatch, capsys):
     assert "--yes" in error
     assert command("downgrade", "0003", "--yes") == 0
     said = capsys.readouterr().err
-    assert f"{path}.0006" in said
+    assert f"{path}.{HEAD_REVISION}" in said
     assert "the database is at revision 0003" in said
     assert command("downgrade", "0005") == 2
     assert "not older than" in capsys.readouterr().err

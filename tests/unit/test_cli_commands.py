@@ -124,7 +124,7 @@ def test_other_formats_into_a_file(command, planned, spec_path, tmp_path, form, 
 
 def test_chinese(command, planned, spec_path):
     planned(factories.plan_set())
-    assert "最优" in command("plan", spec_path, "--lang", "zh")[1]
+    assert "推荐" in command("plan", spec_path, "--lang", "zh")[1]
 
 
 def test_top_changes_the_search(command, planned, spec_path):
@@ -293,7 +293,7 @@ def test_database_upgrade_and_doctor(command, monkeypatch, tmp_path):
     assert (code, "created on first use" in out) == (0, True)
     code, out, err = command("db", "upgrade")
     assert (code, out) == (0, "")
-    assert "the database is at revision 0006" in err
+    assert "the database is at revision 0007" in err
     code, out, _ = command("doctor")
     assert code == 0
     assert "PASS  database: SQLite\n" in out

@@ -23,6 +23,7 @@ from autodeploy.reports.rehearsal import rehearsal_lines
 from autodeploy.specs.check import CheckLimits
 from autodeploy.specs.spec import Spec
 from autodeploy.workload.layers import layer_kinds, layer_table
+from hardware_profiles import load_profile
 from tests.support.rehearsed_plans import PLANS, searched
 
 if TYPE_CHECKING:
@@ -141,8 +142,8 @@ def test_the_script_starts_the_rehearsal(name):
     assert read_back.peak_memory_gib == pytest.approx(found.plan.peak_memory_gib, rel=1e-3)
     for remark in remarks:
         assert in_language(remark, "zh") != remark
-    script = read_launch_script(told.text)
-    assert judge_script(script, "mindspeed-llm", load_profile("ascend-800t-a2"), script.ranks, CheckLimits(), None).broken == ()
+    script, chips = read_launch_script(told.text), load_profile("ascend-800t-a2")
+    assert judge_script(script, "mindspeed-llm", chips, script.ranks, CheckLimits(), None).broken == ()
 
 
 def test_the_same_twice():

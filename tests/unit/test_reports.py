@@ -53,7 +53,7 @@ def test_the_report_says_what_the_plan_says():
         "step time: compute 62 | TP 3 | EP 6 (86 % hidden) |",
         "| imbalance 6 |",
         "184,320 strategies in 5.0 s: 150,720 invalid, 30,111 exceed memory, 3,401 pruned by bound, 88 optimised",
-        "gap 1.3 % (within the cost model)",
+        "recommended plan within 1.3 % of the proven bound (within the cost model)",
         "launch rules of MindSpeed-LLM cost 2.0 %",
         "warning: global batch 15,360",
         f"autodeploy export {best.plan_id} --to mindspeed-llm",

@@ -358,6 +358,13 @@ def judged_candidate(context: Context, strategy: Strategy) -> Candidates:
 
 def as_candidate(context: Context, strategy: Strategy, *, possible: bool) -> Candidates:
     """The strategy as a batch of one, refused or not where it can't be simulated."""
+    # An embedding and a head may have a chunk to themselves.
+    parts = context.model.num_hidden_layers + 2
+    if possible and strategy.vpp > parts:
+        raise SpecError(
+            Message("common.exceeds", one=f"vpp {strategy.vpp}", other=f"num_hidden_layers + 2 = {parts}"),
+            path="/strategy/vpp",
+        )
     return candidate_of(
         strategy,
         world=context.world,

@@ -72,7 +72,7 @@ class SearchState:
             return None
         proven = min((s.solution.bound_s for s in self.best), default=math.inf)
         bound = max(min(proven, self.open_bound_s), self.whole_bound_s)
-        return bound if math.isfinite(bound) else None
+        return bound if 0.0 < bound < math.inf else None
 
     @property
     def gap(self) -> float:
