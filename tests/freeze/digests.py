@@ -93,7 +93,7 @@ def exported() -> dict[str, str]:
 
 
 def _export(plan_set: PlanSet, plan: Plan, to: str) -> str | None:
-    if to in {"json", "html"}:  # hold the moment of the search
+    if to in {"json", "html", "markdown"}:  # hold the moment of the search, or how long it took
         return None
     try:
         return export(

@@ -235,7 +235,7 @@ def asked(command: Command, server: str, ids: dict[str, str]) -> httpx.Response:
             name, _, value = next(words).partition(": ")
             headers[name] = value
         elif word in {"-d", "--data-binary"}:
-            given = next(words)
+            given, method = next(words), "POST" if method == "GET" else method
             content = command.stdin if given == "@-" else given
             if given.startswith("@") and given != "@-":
                 content = Path(given[1:]).read_text(encoding="utf-8")

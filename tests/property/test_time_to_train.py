@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 SPACE = {"tp": [2], "pp": [1], "cp": [1], "micro_batch_size": [1]}
 
 
-def spec_of(card_hours: float = 20_000.0, cards: int = 16, *, run: Any = None, **search: Any) -> Spec:
-    """Llama2-7B on `cards`, of which one fails every `card_hours`."""
+def spec_of(
+    card_hours: float = 20_000.0, cards: int = 16, *, run: Any = None, model: str = "llama2-7b", **search: Any
+) -> Spec:
+    """A model on `cards`, of which one fails every `card_hours`."""
     return read_spec_document(
         {
-            "model": "llama2-7b",
+            "model": model,
             "cluster": {"profile": "ascend-800t-a2", "num_npus": cards},
             "training": {"seq_length": 4096, "global_batch_size": 4 * cards, "tokens": 1e12},
             "run": {"npu_failure_interval_h": card_hours, **(run or {})},
@@ -123,7 +125,7 @@ def test_what_is_asked_for_is_kept() -> None:
 
 
 def test_targets_without_recovery_are_planned_without() -> None:
-    found = plan(spec_of(500.0, risk="neutral", target="mindformers"))
+    found = plan(spec_of(500.0, risk="neutral", target="mindformers", model="qwen3-8b"))
     assert found.plans
     assert recovery_of(found) == "none"
 

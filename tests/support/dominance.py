@@ -99,10 +99,12 @@ def dominance_under_auto(record: Record, *, whole: bool = False) -> Dominance:
     why = incomparable(prediction, search.target)
     choice = choose_features(search, record.model, prediction.profile)
     spec = Spec(model=record.model, cluster=record.cluster, training=record.training, search=search)
+    # Parameters are gathered where states are sharded, which is the run's own and no axis of a search.
+    apart_states = frozenset() if record.strategy.distributed_optimizer else frozenset({"overlap_param_gather"})
     context = spec_context(
         spec,
         prediction.profile,
-        choice.on | (had - set(FEATURES)),
+        (choice.on - apart_states) | (had - set(FEATURES)),
         distributed_optimizer=record.strategy.distributed_optimizer,
         release=prediction.context.release,
     )

@@ -190,7 +190,7 @@ def test_a_knob_that_cannot_be_turned_says_why(chromium_browser: Browser, planne
     with visiting(chromium_browser, planned.url) as visitor:
         page = visitor.open(f"/plans/{planned.stored['plan1']}?lang=en")
         page.get_by_label("PP", exact=True).select_option("32")
-        expect(page.locator("#what-if-errors")).to_contain_text("tp x pp x cp")
+        expect(page.locator("#what-if-errors")).to_contain_text("etp x ep x pp")
         assert "422" in visitor.faults.pop()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autodeploy.checks import launch_of
-from autodeploy.checks.flag_rules import broken_flag_rules
+from autodeploy.checks.flag_rules import FlagValues, broken_flag_rules
 from autodeploy.errors import SpecError
 from autodeploy.importers.import_document import import_document
 from autodeploy.importers.launch_script import read_launch_script
@@ -33,7 +33,7 @@ PAIRED = (
 
 def broken(text, *components):
     script = read_launch_script(text)
-    return {each.rule for each in broken_flag_rules(script.flags, script.ranks, frozenset(components))}
+    return {each.rule for each in broken_flag_rules(FlagValues(script, script.ranks, ""), frozenset(components))}
 
 
 # Rows are what Megatron-LM core_v0.12.1 builds: transformer_block.py, get_num_layers_to_build, on every rank.
@@ -64,13 +64,13 @@ def test_embedding_and_loss_that_count_as_layers_fill_chunks_as_in_the_framework
         (32, f"{LOSS} {EACH} 2", "layers_divide_by_pp"),
         (32, EMBEDDING, "layers_divide_by_pp"),
         (32, f"{LOSS} {COUNT} 4", "layers_divide_by_virtual_stages"),
-        (31, f"{LOSS} --decoder-first-pipeline-num-layers 7 {COUNT} 1", "counted_ends_need_even_stages"),
-        (32, f"{BOTH} --pipeline-model-parallel-layout Et*8|t*8|t*8|t*8L", "counted_ends_need_even_stages"),
+        (31, f"{LOSS} --decoder-first-pipeline-num-layers 7 {COUNT} 1", "uneven_ends_alone"),
+        (32, f"{BOTH} --pipeline-model-parallel-layout Et*8|t*8|t*8|t*8L", "layout_alone"),
     ],
 )
-def test_what_the_framework_cannot_spread_breaks_one_rule(layers, flags, rule):
+def test_what_the_framework_cannot_spread_breaks_its_rule(layers, flags, rule):
     text = DENSE.format(flags=f"--num-layers {layers} --pipeline-model-parallel-size 4 {flags}")
-    assert broken(text, "megatron") == {rule}
+    assert rule in broken(text, "megatron")
 
 
 def test_an_uneven_end_that_chunks_do_not_divide_is_refused_at_its_flag():

@@ -69,7 +69,7 @@ def test_what_mindformers_refuses_is_refused_by_name(outcome: Outcome) -> None:
     assert "in class registry" in outcome.refused or "Train mode is not supported" in outcome.refused
     with pytest.raises(UnsupportedError) as caught:
         exported(outcome.preset)
-    assert caught.value.errors[0].path in {"/model", "/to"}
+    assert caught.value.errors[0].path.startswith(("/model", "/to"))
     assert caught.value.errors[0].hint
 
 

@@ -95,7 +95,7 @@ ENDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("qwen3-8b", "ascend-800t-a2", "mindspeed-llm", {"kind": "dpo"}),
     ("qwen3-8b", "ascend-800t-a2", "mindspeed-llm", {"kind": "sft", "lora": {"rank": 16}}),
     ("qwen3-8b", "ascend-800t-a2", "megatron", {"optimizer": "muon"}),
-    ("llama3-8b", "cloudmatrix-384", "mindformers", {"precision": "fp16"}),
+    ("qwen3-8b", "cloudmatrix-384", "mindformers", {"precision": "fp16"}),
     ("qwen3-30b-a3b", "ascend-800t-a2", "mindspeed-llm-fsdp2", {}),
 )
 
