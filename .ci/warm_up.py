@@ -33,8 +33,9 @@ def import_all() -> None:
 
 def compile_loops() -> None:
     """The compiled loops, and what a search imports late."""
-    from autodeploy import planner
     from autodeploy.importers.spec_file import read_spec_document
+
+    from autodeploy import planner
 
     for model, allowed in SEARCHES:
         spec = {

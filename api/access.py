@@ -2,28 +2,78 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
 from api.problems import on_autodeploy_error, on_database_error
-from api.request_rate import RequestRate
 from api.session import key_of_session
 from api.ui.login import login_page
-from api.ui.origin import is_of_own_page
-from autodeploy.errors import AccessError, AutoDeployError, UnknownCallerError
+from api.ui.page_inputs import is_of_own_page
+from autodeploy.kit.errors import AccessError, AutoDeployError, LimitError, UnknownCallerError
 from autodeploy.messages import Message
-from autodeploy.services.access import ANYONE, Principal, Scope
-from autodeploy.store.database import DATABASE_ERRORS
+from autodeploy.service.callers.access import ANYONE, Principal, Scope
+from autodeploy.service.store.database import DATABASE_ERRORS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Send
     from starlette.types import Scope as AsgiScope
 
-    from autodeploy.services import Services
-    from autodeploy.settings import Settings
+    from autodeploy.kit.settings import Settings
+    from autodeploy.service.session import Services
+
+
+# How often a key may ask this process.
+# A page asks for several things at once; whoever asks evenly never notices.
+BURST_S = 10.0
+# Keys whose bucket is remembered; a bucket that is forgotten is full again.
+MOST_KEYS = 10_000
+
+
+class RequestRate:
+    """Used by the event loop alone, so nothing is locked.
+
+    Parameters
+    ----------
+    per_s : requests of a key a second, in the long run; BURST_S seconds' worth may come at once.
+    clock : seconds.
+    """
+
+    def __init__(self, per_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = per_s
+        self._most = max(1.0, per_s * BURST_S)
+        self._clock = clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key_id: str) -> None:
+        """Counts a request.
+
+        Raises
+        ------
+        LimitError
+            when the bucket is empty, with the seconds until there is a token again.
+        """
+        now_s = self._clock()
+        tokens, then_s = self._buckets.pop(key_id, (self._most, now_s))
+        tokens = min(self._most, tokens + (now_s - then_s) * self._per_s)
+        allowed = tokens >= 1.0
+        self._buckets[key_id] = (tokens - 1.0 if allowed else tokens, now_s)
+        if len(self._buckets) > MOST_KEYS:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            raise LimitError(
+                Message("api.more_than_requests_second_of_this_key", count=self._per_s),
+                hint=Message("api.ask_less_often_prefer_wait_and_events_tell"),
+                retry_after_s=math.ceil((1.0 - tokens) / self._per_s),
+            )
+
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # Health is for whoever watches the process; the rest is what it takes to log in.

@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from api import openapi, problems
 from api.access import RecognisedRequests
 from api.audit import AuditedRequests
-from api.following import Following
+from api.event_broadcast import Following
 from api.metrics import Metrics
 from api.middleware import GuardedRequests, ObservedRequests
 from api.prefix import PrefixedRequests, refuse_own_paths
@@ -32,21 +32,20 @@ from api.routes import (
     webhooks,
     what_if,
 )
+from api.session import LoginThrottle
 from api.threads import prepare_threads
-from api.throttle import LoginThrottle
 from api.ui import login
 from api.ui import routes as ui
-from api.ui.answers import Refusal, give_up
-from api.ui.error_page import as_page
+from api.ui.answers import Refusal, as_page, give_up
 from api.ui.warm_up import make_ready
-from autodeploy.jobs.planning import PLANNER
-from autodeploy.services import open_services
-from autodeploy.settings import Settings, load_settings
+from autodeploy.kit.settings import Settings, load_settings
+from autodeploy.service.runner.planning import PLANNER
+from autodeploy.service.session import open_services
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from autodeploy.store.database import Database
+    from autodeploy.service.store.database import Database
 
 DESCRIPTION = """
 Finds the best parallel strategy for training large (MoE) models on Ascend clusters, with trusted time and memory.

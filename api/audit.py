@@ -16,7 +16,7 @@ from api.access import READING, principal_of
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from autodeploy.services import Services
+    from autodeploy.service.session import Services
 
 # What a change is called, by method and path of its route; of pages like that of the API.
 ACTIONS = {

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from autodeploy.store.clock import iso
+from autodeploy.service.store.base import iso
 
 if TYPE_CHECKING:
-    from autodeploy.services.audit import AuditPage
+    from autodeploy.service.callers.audit import AuditPage
 
 
 class AuditItem(BaseModel):

@@ -10,11 +10,11 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.dependencies import get_services
 from api.threads import run_reading
-from autodeploy.errors import SpecError
-from autodeploy.importers.documents import load_json, load_yaml
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.messages.field_faults import quoted
-from autodeploy.services.measured_intake import measured_of_document
+from autodeploy.service.clusters.evidence import measured_of_document
+from autodeploy.specs.text_files import load_json, load_yaml
 
 if TYPE_CHECKING:
     from autodeploy.specs.measured_run import MeasuredRun

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from autodeploy.settings import Settings
+    from autodeploy.kit.settings import Settings
 
 REFUSED_S = 1.0  # how long the request of a client is waited for that is told "no room"
 FILES_BESIDE = 256  # databases, logs, pipes to processes

@@ -6,8 +6,10 @@ from typing import Annotated
 from fastapi import Depends, Header, Path, Query, Request
 
 from api.access import principal_of
-from autodeploy.services import Principal, SearchService, Services
-from autodeploy.store.clock import BATCH_ID_PATTERN, PLAN_ID_PATTERN, RUN_ID_PATTERN, SEARCH_ID_PATTERN
+from autodeploy.service.callers.access import Principal
+from autodeploy.service.searches.service import SearchService
+from autodeploy.service.session import Services
+from autodeploy.service.store.base import BATCH_ID_PATTERN, PLAN_ID_PATTERN, RUN_ID_PATTERN, SEARCH_ID_PATTERN
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})")
 

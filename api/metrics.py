@@ -4,13 +4,135 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
 
-from api.process_metrics import StoredNumbers, register_process
+from autodeploy.service.runner.memory_limit import resident_bytes
+from autodeploy.service.store.database import DATABASE_ERRORS
+from autodeploy.specs.planset import FINISHED
 
 if TYPE_CHECKING:
-    from autodeploy.services import Services
+    from collections.abc import Iterable
+
+    from prometheus_client import Metric
+
+    from autodeploy.service.runner.call_pool import CallPool
+    from autodeploy.service.runner.runner import JobRunner
+    from autodeploy.service.session import Services
+
+
+# What servers and workers both say.
+def register_process(registry: CollectorRegistry, services: Services) -> None:
+    """Adds the numbers of this process; none of them asks the database."""
+    ProcessCollector(registry=registry)
+    registry.register(_Memory())
+    if services.runner is not None:
+        registry.register(_Runner(services.runner))
+    if services.call_pool is not None:
+        registry.register(_Calls(services.call_pool))
+
+
+class _Quiet(Collector):
+    """A collector that is not asked for its names when it is registered."""
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+
+class _Memory(_Quiet):
+    def collect(self) -> Iterable[Metric]:
+        text = "Resident memory of this process and those it started; pages that they share count for each"
+        yield GaugeMetricFamily("autodeploy_tree_resident_memory_bytes", text, value=resident_bytes())
+
+
+class _Runner(_Quiet):
+    def __init__(self, runner: JobRunner) -> None:
+        self._runner = runner
+
+    def collect(self) -> Iterable[Metric]:
+        durations = HistogramMetricFamily(
+            "autodeploy_search_duration_seconds",
+            "Searches that this process ran: time from claim to end, by status",
+            labels=["status"],
+        )
+        for status, (buckets, total_s) in self._runner.tally.durations().items():
+            durations.add_metric([status], buckets, total_s)
+        yield durations
+        yield CounterMetricFamily(
+            "autodeploy_search_process_deaths",
+            "Processes that died of a search, which is then tried again or has failed",
+            value=self._runner.tally.deaths(),
+        )
+        presence = self._runner.presence
+        if presence is not None and presence.slots:
+            text = "Seconds since this process looked into the queue; grows while no slot is free to look"
+            yield GaugeMetricFamily("autodeploy_poll_age_seconds", text, value=presence.look_age_s)
+            text = "Whether this process looked lately, or has no slot free to look for"
+            yield GaugeMetricFamily("autodeploy_worker_live", text, value=float(presence.is_live))
+            yield GaugeMetricFamily("autodeploy_slots", "Searches that this process runs at once", value=presence.slots)
+            yield GaugeMetricFamily("autodeploy_slots_busy", "Searches that it runs now", value=presence.busy)
+
+
+class _Calls(_Quiet):
+    def __init__(self, pool: CallPool) -> None:
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        calls = GaugeMetricFamily(
+            "autodeploy_calls", "Estimates, ablations and exports that a request waits for", labels=["state"]
+        )
+        calls.add_metric(["waiting"], self._pool.waiting)
+        calls.add_metric(["running"], self._pool.in_use)
+        yield calls
+        yield GaugeMetricFamily("autodeploy_call_processes", "Processes for them", value=self._pool.num_processes)
+        waits = HistogramMetricFamily("autodeploy_call_wait_seconds", "Time until such a call had a process")
+        buckets, total_s = self._pool.tally.waits()
+        waits.add_metric([], buckets, total_s)
+        yield waits
+        refused = CounterMetricFamily(
+            "autodeploy_calls_refused",
+            "Calls that were not answered: too many of the key, too many at all, too slow, process died",
+            labels=["reason"],
+        )
+        for reason, count in self._pool.tally.refusals().items():
+            refused.add_metric([reason], count)
+        yield refused
+
+
+class StoredNumbers(_Quiet):
+    """What the database says. While it is away only that is said."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            metrics = [*self._numbers()]
+        except DATABASE_ERRORS:
+            metrics = []
+        yield GaugeMetricFamily("autodeploy_database_up", "Whether the database answers", value=float(bool(metrics)))
+        yield from metrics
+
+    def _numbers(self) -> Iterable[Metric]:
+        services = self._services
+        searches = GaugeMetricFamily("autodeploy_searches", "Stored searches by status", labels=["status"])
+        counts = services.searches.count_by_status()
+        for status in ("queued", "running", *sorted(FINISHED)):
+            searches.add_metric([status], counts.get(status, 0))
+        yield searches
+        age_s = services.queue_age_s()
+        yield GaugeMetricFamily("autodeploy_queue_age_seconds", "Age of the oldest queued search", value=age_s)
+        live = services.live_workers()
+        yield GaugeMetricFamily("autodeploy_workers_live", "Processes that take searches", value=len(live))
+        slots = GaugeMetricFamily("autodeploy_workers_slots", "Slots of live workers", labels=["state"])
+        slots.add_metric(["busy"], sum(each.busy for each in live))
+        slots.add_metric(["free"], sum(each.slots - each.busy for each in live))
+        yield slots
+        refused = float(services.database.refuses_writes)
+        yield GaugeMetricFamily("autodeploy_writes_refused", "Whether writes were refused lately", value=refused)
+
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 

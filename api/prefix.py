@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

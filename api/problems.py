@@ -14,7 +14,7 @@ from starlette.routing import Match
 
 from api.prefix import own_address
 from api.ui.languages import language_of
-from autodeploy.errors import (
+from autodeploy.kit.errors import (
     AccessError,
     AutoDeployError,
     ConflictError,
@@ -31,8 +31,8 @@ from autodeploy.errors import (
 from autodeploy.messages import Message, Section, in_language, joined, keyed
 from autodeploy.messages.field_faults import fault_of, limits_of
 from autodeploy.messages.message import ENGLISH
-from autodeploy.specs.validation import pointer
-from autodeploy.store.database import DATABASE_ERRORS
+from autodeploy.service.store.database import DATABASE_ERRORS
+from autodeploy.specs.field_errors import pointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

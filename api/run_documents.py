@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from autodeploy.reports.profiler_parts import compared_parts
+from autodeploy.analysis.trace_comparison import compared_parts
+from autodeploy.service.store.base import iso
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.strategy import Strategy
-from autodeploy.store.clock import iso
 
 if TYPE_CHECKING:
-    from autodeploy.services import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
+    from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
 
 
 class ComparedPartDocument(BaseModel):

@@ -12,11 +12,11 @@ import uvicorn
 
 from api.app import create_app
 from api.connections import connection_class, make_room
-from autodeploy.errors import AutoDeployError
-from autodeploy.jobs.planning import PLANNER
-from autodeploy.logs import configure_logging
+from autodeploy.kit.errors import AutoDeployError
+from autodeploy.kit.logs import configure_logging
 from autodeploy.messages import Message
-from autodeploy.store.migrate import ready_database
+from autodeploy.service.runner.planning import PLANNER
+from autodeploy.service.store.migration import ready_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from autodeploy.settings import Settings
+    from autodeploy.kit.settings import Settings
 
 
 class _Server(uvicorn.Server):

@@ -6,16 +6,70 @@ session, and whoever reads the database, where only hashes are, gains nothing.
 
 from __future__ import annotations
 
+import ipaddress
+import threading
+import time
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from itsdangerous import BadSignature, TimestampSigner
 
 from api.prefix import own_address
-from autodeploy.services.access import KEY
+from autodeploy.service.callers.access import KEY
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
+
+
+# How often an address may try to log in with keys that are none.
+WINDOW_S = 60.0
+# So many addresses are kept in mind; the one that failed longest ago is forgotten first.
+REMEMBERED = 10_000
+
+
+class LoginThrottle:
+    """Counts failures by address in the last minute, in this process alone."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def wait_s(self, client: str, now_s: float | None = None) -> float:
+        """Seconds until that address may try again; 0 now."""
+        now_s = time.monotonic() if now_s is None else now_s
+        with self._lock:
+            failures = self._recent(_network(client), now_s)
+            return max(0.0, failures[0] + WINDOW_S - now_s) if len(failures) >= self._limit else 0.0
+
+    def failed(self, client: str, now_s: float | None = None) -> None:
+        """Notes an attempt with a key that is none."""
+        now_s = time.monotonic() if now_s is None else now_s
+        network = _network(client)
+        with self._lock:
+            failures = self._recent(network, now_s)
+            failures.append(now_s)
+            self._failures[network] = failures
+            self._failures.move_to_end(network)
+            if len(self._failures) > REMEMBERED:
+                self._failures.popitem(last=False)
+
+    def _recent(self, network: str, now_s: float) -> deque[float]:
+        failures = self._failures.get(network) or deque(maxlen=self._limit)
+        while failures and failures[0] <= now_s - WINDOW_S:
+            failures.popleft()
+        return failures
+
+
+def _network(client: str) -> str:
+    """The address; of IPv6 its /64, which one host has whole."""
+    try:
+        address = ipaddress.ip_address(client)
+    except ValueError:
+        return client
+    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else client
+
 
 COOKIE = "autodeploy_session"
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from api.process_metrics import register_process
-from autodeploy.errors import AutoDeployError
+from api.metrics import register_process
+from autodeploy.kit.errors import AutoDeployError
 from autodeploy.messages import Message
-from autodeploy.messages.foreign_faults import os_fault
+from autodeploy.messages.field_faults import os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.services import Services
+    from autodeploy.service.session import Services
 
 # Whoever asks slower is not waited for.
 CLIENT_S = 5.0

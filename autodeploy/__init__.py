@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autodeploy.client import AsyncClient, Client
-    from autodeploy.engine import ENGINE_VERSION as __version__
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.kit.version import ENGINE_VERSION as __version__
     from autodeploy.library import check, estimate, plan
     from autodeploy.specs.check import CheckLimits, CheckReport
     from autodeploy.specs.planset import Plan, PlanSet
@@ -42,13 +42,13 @@ _LIVES_IN = {
     **dict.fromkeys(("Plan", "PlanSet"), "autodeploy.specs.planset"),
     **dict.fromkeys(("CheckLimits", "CheckReport"), "autodeploy.specs.check"),
     "Spec": "autodeploy.specs.spec",
-    "SpecError": "autodeploy.errors",
+    "SpecError": "autodeploy.kit.errors",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("autodeploy.engine").ENGINE_VERSION
+        return import_module("autodeploy.kit.version").ENGINE_VERSION
     if name not in _LIVES_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_LIVES_IN[name]), name)

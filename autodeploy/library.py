@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autodeploy import planner
-from autodeploy.checks import check as check_launch
-from autodeploy.checks import launch_of
-from autodeploy.importers.import_document import import_document, import_file
-from autodeploy.importers.spec_file import read_spec_document, read_spec_file
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.analysis.launch_checks.launch_check import check as check_launch
+from autodeploy.formats.import_document import import_document, import_file
+from autodeploy.search import planner
 from autodeploy.specs.check import CheckLimits
+from autodeploy.specs.reading import read_spec_document, read_spec_file
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.progress import Progress
+    from autodeploy.search.progress import Progress
     from autodeploy.specs.check import CheckReport
     from autodeploy.specs.planset import Plan, PlanSet
 

@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.collectives import (
-    Group,
-    Tier,
-    all_gather_s,
-    leaf_exchange_factor,
-    leaf_gather_factor,
-    tier_rate,
-)
+from cost_models.collectives import Group, Tier, all_gather_s, leaf_exchange_factor, leaf_gather_factor, tier_rate
 
 if TYPE_CHECKING:
     from cost_models.arrays import Floats, Number

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.collectives import overlapped_s
-from cost_models.gemm_waves import tiled_efficiency
+from cost_models.compute import tiled_efficiency
 
 if TYPE_CHECKING:
     from cost_models.arrays import Floats, Number

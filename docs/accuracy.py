@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autodeploy.figures.accuracy_svg import SPEED_FILE
+from autodeploy.reports.figures.accuracy_svg import SPEED_FILE
 from docs.accuracy_page.measures import measure
 from docs.accuracy_page.plot import write_accuracy
 from docs.accuracy_page.sets import ASCEND

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.evidence import evidence_of
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.predict import predict_record
-from autodeploy.evaluation.steps.worlds import step_times_in
-from autodeploy.ranking.error_box import error_box
-from autodeploy.ranking.responses import Responses
-from autodeploy.ranking.risk import cautious_order, regret_median, regret_p80, with_unproven_gains
-from autodeploy.ranking.uncertainty import run_of
-from autodeploy.ranking.unproven import share_draws, unproven_in
+from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.costs.prediction_spread import coverage
+from autodeploy.costs.steps.scenarios import step_times_in
+from autodeploy.search.ranking.regret import cautious_order, regret_median, regret_p80, with_unproven_gains
+from autodeploy.search.ranking.sensitivities import Responses
+from autodeploy.search.ranking.uncertainty import run_of
+from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.search.ranking.unproven import share_draws, unproven_in
 from docs.accuracy_page.aims import Line
 from docs.accuracy_page.errors import kendall_tau
 from docs.accuracy_page.refits import overlays_of, without
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.predict import Prediction
+    from autodeploy.calibration.profile_fit import Calibration
+    from autodeploy.calibration.record_prediction import Prediction
     from autodeploy.specs.record import Record
     from docs.shipped_calibration.realised import Gain
     from docs.shipped_calibration.strategy_groups import StrategyGroup

@@ -27,10 +27,10 @@ SPECS: dict[str, dict[str, Any]] = {
 
 def error_box_page() -> str:
     """Tables of the numbers, one a spec."""
-    from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-    from autodeploy.evaluation.steps.worlds import SHIFTED
-    from autodeploy.importers.spec_file import read_spec_document
-    from autodeploy.ranking.error_box import error_box
+    from autodeploy.costs.inputs.build_context import profile_of, spec_context
+    from autodeploy.costs.steps.scenarios import SHIFTED
+    from autodeploy.search.ranking.uncertainty_set import error_box
+    from autodeploy.specs.reading import read_spec_document
 
     text = """# Uncertain parameters (the error box)
 

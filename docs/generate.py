@@ -81,9 +81,8 @@ seconds, memory in GiB, throughput in tokens per second.
 
 
 def records_page() -> str:
-    from autodeploy.specs.generation import GenerationRecord
+    from autodeploy.specs.measurements import GenerationRecord, RlRecord
     from autodeploy.specs.record import Record
-    from autodeploy.specs.rl_record import RlRecord
 
     head = """# Measured runs
 
@@ -97,7 +96,7 @@ not name are off on Ascend and before 2024; later NVIDIA stacks have fusions and
 
 
 def rules_page() -> str:
-    from autodeploy.strategies.rules import load_rules
+    from autodeploy.space.rules import load_rules
 
     rules = load_rules()
     text = """# Legality rules
@@ -106,7 +105,7 @@ A strategy is a candidate only if it satisfies every rule that applies to the ta
 plans, `released` ones to all releases, the others to releases with that component (`megatron`, `mindspeed`,
 `mindspeed-llm`, `mindformers`) or to one release. A candidate is counted under the first rule that it violates, in
 `counts.rejected` of a PlanSet. `when` limits a rule to some candidates, for which `require` must be true. The rules are
-data: `autodeploy/strategies/rules.yaml`. The schedules, dispatchers, optimizer modes and memory choices that a release
+data: `autodeploy/space/rules.yaml`. The schedules, dispatchers, optimizer modes and memory choices that a release
 supports follow from the flags that its parser registers.
 
 `kind` tells who enforces a rule. *refused*: the framework's parser or validators. *later*: the launch fails after them.
@@ -129,9 +128,9 @@ mindformers @f52743ca.
 
 
 def memory_page() -> str:
+    from autodeploy.costs.workload.memory_choices import CHOICES, EVERYTHING
+    from autodeploy.space.memory_rules import launched_choices, memory_variants
     from autodeploy.stack.releases import releases
-    from autodeploy.strategies.memory_rules import launched_choices, memory_variants
-    from autodeploy.workload.memory_choices import CHOICES, EVERYTHING
 
     defaults = [release for release in releases() if release.is_default]
     conditions = [launched_choices(release) for release in defaults]
@@ -212,7 +211,7 @@ def _kind(model: object) -> str:
 
 
 def settings_page() -> str:
-    from autodeploy.settings import PREFIX, Settings
+    from autodeploy.kit.settings import PREFIX, Settings
     from docs.schema_tables import type_of
 
     fields = Settings.model_json_schema()["properties"]

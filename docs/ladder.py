@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autodeploy.ablation.cases import ASSUMPTIONS, CASES, read_cases
-from autodeploy.ablation.comparison_sides import Runs
-from autodeploy.ablation.metrics import METRICS
+from autodeploy.analysis.ablation.cases import ASSUMPTIONS, CASES, read_cases
+from autodeploy.analysis.ablation.comparison_sides import Runs
+from autodeploy.analysis.ablation.published import METRICS
 from docs.schema_tables import table
 
 if TYPE_CHECKING:
-    from autodeploy.ablation.comparison_sides import Run
+    from autodeploy.analysis.ablation.comparison_sides import Run
 
 DOCS = Path(__file__).resolve().parent
 LADDER = "pangu_ultra_moe_ladder"

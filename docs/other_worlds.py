@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy import planner
-from autodeploy.evaluation.layers.alternatives import closed
-from autodeploy.evaluation.steps.worlds import context_in, step_times_in
-from autodeploy.ranking.advice import Adviser, from_search
-from autodeploy.ranking.chosen import weight_of
-from autodeploy.ranking.plans import layouts_of_solved, plans_of_solved
-from autodeploy.solver.effort import budget
-from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.search_space import Searched, legal_tree, search_space, swept_tree
+from autodeploy.costs.layers.unit_costs import closed
+from autodeploy.costs.steps.scenarios import context_in, step_times_in
+from autodeploy.search import planner
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.search_space import Searched, legal_tree, search_space, swept_tree
+from autodeploy.search.choices.effort import budget
+from autodeploy.search.ranking.advice import Adviser, from_search
+from autodeploy.search.ranking.plans import layouts_of_solved, plans_of_solved
+from autodeploy.search.ranking.selection import weight_of
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.stages.inner_problem import Floats
-    from autodeploy.evaluation.steps.worlds import World
-    from autodeploy.ranking.advice import Advice
+    from autodeploy.costs.steps.scenarios import World
+    from autodeploy.search.ranking.advice import Advice
     from autodeploy.specs.planset import Plan
     from autodeploy.specs.spec import Spec
+    from cost_models.arrays import Floats
 
 
 class Planned:

@@ -2,9 +2,9 @@
 
     python -m docs.public_recipes CHECKOUT --repo owner/name
 
-renews the entries of autodeploy/ranking/public_recipes.yaml whose source is a script of that repository: model, chips
-and source stand, what the importer reads of the script is written anew. Nothing of a script is run or copied but its
-numbers.
+renews the entries of autodeploy/search/ranking/public_recipes.yaml whose source is a script of that repository.
+Model, chips and source stand, what the importer reads of the script is written anew. Nothing of a script is run or
+copied but its numbers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from autodeploy.checks import launch_of
-from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_document
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import SpecError
 from autodeploy.specs.presets import load_preset
 
-FILE = Path(__file__).resolve().parent.parent / "autodeploy" / "ranking" / "public_recipes.yaml"
+FILE = Path(__file__).resolve().parent.parent / "autodeploy" / "search" / "ranking" / "public_recipes.yaml"
 # What a launch says of its layers holds for the model of its script.
 OF_LAYERS = ("layers_per_stage", "swap_per_stage")
 

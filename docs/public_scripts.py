@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_file
+from autodeploy.formats.import_document import import_file
+from autodeploy.kit.errors import SpecError
 from docs.schema_tables import code, table
 
 if TYPE_CHECKING:

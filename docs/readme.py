@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from ruamel.yaml import YAML
 
 if TYPE_CHECKING:
-    from autodeploy.calibration.validate import Statistics, ValidationReport
+    from autodeploy.calibration.validation import Statistics, ValidationReport
 
 Language = Literal["en", "zh"]
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +30,7 @@ SECONDS = re.compile(r"\d+(?:\.\d+)? s\b")
 
 def validated() -> dict[str, ValidationReport]:
     """What `autodeploy validate` says of each shipped file."""
-    from autodeploy.calibration.validate import validate
+    from autodeploy.calibration.validation import validate
     from autodeploy.specs.record import read_records
 
     folder = ROOT / "autodeploy" / "calibration" / "records"
@@ -78,9 +78,9 @@ def _experts(each: Statistics, language: Language) -> str:
 
 def first_result() -> dict[Language, dict[str, str]]:
     """The report of the example in each language, and how long the search took."""
-    from autodeploy.importers.spec_file import read_spec_file
-    from autodeploy.planner import plan
     from autodeploy.reports.plan_report import render_plan_set
+    from autodeploy.search.planner import plan
+    from autodeploy.specs.reading import read_spec_file
 
     plan_set = plan(read_spec_file(EXAMPLE))
     seconds = f"{plan_set.timing.total_s:.1f} s"

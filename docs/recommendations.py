@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.importers.spec_file import read_spec_document, read_spec_file
-from autodeploy.planner import plan
 from autodeploy.reports.evidence import evidence_line, evidence_table
 from autodeploy.reports.recommendation import (
     fastest_line,
@@ -23,6 +21,8 @@ from autodeploy.reports.recommendation import (
     valley_line,
 )
 from autodeploy.reports.wording import chance, choices, degrees, percent, seconds, system_title
+from autodeploy.search.planner import plan
+from autodeploy.specs.reading import read_spec_document, read_spec_file
 from docs.objections import RULES, objections
 from docs.schema_tables import table
 

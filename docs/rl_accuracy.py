@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.post_training.overheads import defaults_of
-from autodeploy.post_training.validate import validate_rl
+from autodeploy.calibration.post_training import validate_rl
+from autodeploy.costs.post_training.overheads import defaults_of
 from docs.accuracy_page.page import percent, signed, table
 from docs.shipped_calibration.overhead_fit import (
     EAGER,
@@ -25,8 +25,8 @@ from docs.shipped_calibration.overhead_fit import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.calibration.rows import RlRow
-    from autodeploy.specs.rl_record import RlRecord
+    from autodeploy.calibration.validation import RlRow
+    from autodeploy.specs.measurements import RlRecord
     from cost_models.arrays import Floats
 
 PAGE = Path(__file__).resolve().parent / "rl_accuracy.md"
@@ -50,7 +50,7 @@ the worst row left out below 20 %; without it that row is 22 % too slow."""
 
 READ = """What a source leaves out is read as its framework has it unless told: packs of the longest sample, updates of
 512 responses, weights and states on the host while the engine runs, its share of memory
-(`autodeploy/post_training/framework_defaults.yaml`). Recomputation is not published: it is read as full where
+(`autodeploy/costs/post_training/framework_defaults.yaml`). Recomputation is not published: it is read as full where
 training does not fit without. Splits between trainers and generators are not published: the best one is taken, and
 with whole nodes it is the recipes' own. Spread of lengths: cv 0.8, assumed."""
 

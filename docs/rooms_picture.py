@@ -27,7 +27,7 @@ Graph = dict[str, set[str]]
 
 
 def room_of(module: str) -> str:
-    """`autodeploy.solver.outer` -> `solver`; `cost_models.hbm` -> `cost_models`."""
+    """`autodeploy.search.branch_and_bound` -> `solver`; `cost_models.hbm` -> `cost_models`."""
     first, *rest = module.split(".")
     return rest[0] if first == "autodeploy" and rest else first
 

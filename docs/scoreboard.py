@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy import planner
-from autodeploy.ablation.cases import CASES, read_cases
-from autodeploy.ablation.comparison_sides import Runs
-from autodeploy.ablation.metrics import METRICS
-from autodeploy.ablation.published import ablate_published
-from autodeploy.checks import launch_of
-from autodeploy.importers.import_document import import_file
+from autodeploy.analysis.ablation.cases import CASES, read_cases
+from autodeploy.analysis.ablation.comparison_sides import Runs
+from autodeploy.analysis.ablation.published import METRICS, ablate_published
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.formats.import_document import import_file
+from autodeploy.search import planner
 from docs.accuracy_page.aims import Line, fits, record_lines
 from docs.accuracy_page.refits import overlays_of, without
 from docs.accuracy_page.sets import ASCEND
@@ -34,7 +33,7 @@ from hardware_profiles.loader import recalibrated
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
 
 LAUNCHES = Path(__file__).resolve().parent.parent / "autodeploy" / "calibration" / "records" / "launches"

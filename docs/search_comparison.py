@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.planner import budget_of, estimate, prepare
-from autodeploy.ranking.plain_start import plain_start
-from autodeploy.solver.inner.evaluate import Evaluator
-from autodeploy.solver.inner.layouts import templates, to_layout
-from autodeploy.solver.inner.solve import greedy
-from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.search_space import Searched, search_space
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.search_space import Searched, search_space
+from autodeploy.search.choices.layouts import templates, to_layout
+from autodeploy.search.placement.evaluate import Evaluator
+from autodeploy.search.placement.solve import greedy
+from autodeploy.search.planner import budget_of, estimate, prepare
+from autodeploy.search.ranking.reference_plans import plain_start
+from autodeploy.specs.reading import read_spec_file
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from docs.line_chart import Chart, svg
@@ -33,9 +33,9 @@ from docs.search_pictures import fate_bars, schedules
 from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
-    from autodeploy.solver.inner.evaluate import InnerPlan
-    from autodeploy.solver.outer.candidate import Solved
-    from autodeploy.solver.outer.frontier import SearchState
+    from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.search.branch_and_bound.frontier import SearchState
+    from autodeploy.search.placement.evaluate import InnerPlan
 
 DOCS = Path(__file__).resolve().parent
 EXAMPLES = DOCS.parent / "examples"

@@ -6,16 +6,16 @@ import math
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from autodeploy.evaluation.stages.inner_problem import chunk_times
-from autodeploy.solver.inner.evaluate import Evaluator
+from autodeploy.costs.stages.inner_problem import chunk_times
+from autodeploy.search.placement.evaluate import Evaluator
 from cost_models.schedule import simulate
 from cost_models.schedule.orders import NONE
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from autodeploy.evaluation.stages.inner_problem import InnerProblem
-    from autodeploy.solver.inner.evaluate import InnerPlan
+    from autodeploy.costs.stages.inner_problem import InnerProblem
+    from autodeploy.search.placement.evaluate import InnerPlan
 
 WIDTH, LEFT, RIGHT = 760, 220, 90
 COLOURS = {"forward": "#3a6fb7", "backward": "#d97a3a", "pair": "#4c9a7a"}

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from ruamel.yaml import YAML
 
-from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.ranking.explain import degrees
-from autodeploy.ranking.fit_probability import LEAST_P_FITS, memory_spread_of
+from autodeploy.search.ranking.explanation import degrees
+from autodeploy.search.ranking.uncertainty import LEAST_P_FITS, memory_spread_of
+from autodeploy.specs.reading import read_spec_file
 from autodeploy.specs.spec import Spec, parse_spec
 from docs.other_worlds import Planned
 from docs.schema_tables import table
@@ -30,7 +30,7 @@ from docs.schema_tables import table
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autodeploy.evaluation.steps.worlds import World
+    from autodeploy.costs.steps.scenarios import World
 
 DOCS: Final = Path(__file__).resolve().parent
 EXAMPLES: Final = DOCS.parent / "examples"

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from autodeploy.messages import Message, joined
 from autodeploy.messages.field_faults import fault_of as field_fault_of
-from autodeploy.messages.field_faults import limits_of
-from autodeploy.messages.foreign_faults import os_fault
+from autodeploy.messages.field_faults import limits_of, os_fault
 from hardware_profiles.errors import FieldProblem, ProfileError
 from hardware_profiles.quantities import json_pointer, quantities
 from hardware_profiles.schema import FIELDS_ERROR, ProfileDocument

@@ -1,4 +1,4 @@
-"""Runs revisions on the connection that `autodeploy.store.migrate` hands over."""
+"""Runs revisions on the connection that `autodeploy.service.store.migration` hands over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from alembic import context
 
-from autodeploy.store.tables import Base, UtcDateTime
+from autodeploy.service.store.base import Base, UtcDateTime
 
 
 def render_item(kind: str, item: Any, _context: Any) -> str | Literal[False]:

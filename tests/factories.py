@@ -40,7 +40,7 @@ from autodeploy.specs.strategy import Recompute, Strategy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.training_run.run_estimate import Step
+    from autodeploy.costs.training_run.run_estimate import Step
 
 SEARCH_ID = "srch_06f2qk8v4w3t0001"
 CREATED_AT = "2026-11-20T12:00:00Z"
@@ -171,14 +171,14 @@ def plan(rank: int = 1, *, spec: Spec | None = None, **changes: Any) -> Plan:
     found = Plan.model_validate(values | changes)
     if "run" in changes:
         return found
-    from autodeploy.training_run.run_estimate import planned_run  # with numpy; processes start without it
+    from autodeploy.costs.training_run.run_estimate import planned_run  # with numpy; processes start without it
 
     return found.model_copy(update={"run": planned_run(spec, found, step_elsewhere, host_link_bytes_per_s=40e9)})
 
 
 def step_elsewhere(plan: Plan, seq_length: int, global_batch: int) -> Step:
     """A step at another sequence length and batch, in proportion to both."""
-    from autodeploy.training_run.run_estimate import Step
+    from autodeploy.costs.training_run.run_estimate import Step
 
     tokens = plan.tokens_per_s * plan.step_time_s
     return Step(plan.step_time_s * seq_length * global_batch / tokens, plan.peak_memory_gib * seq_length / 4096)

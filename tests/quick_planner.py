@@ -1,6 +1,6 @@
 """A second planner for tests of the service: answers at once, or slowly, or not, as the model's name says.
 
-It has the functions of `autodeploy.planner` and may be named wherever that module may, also in other processes.
+It has the functions of `autodeploy.search.planner` and may be named wherever that module may, also in other processes.
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from autodeploy.errors import ProfileError, SearchCancelled
-from autodeploy.solver.search_space import SearchSize
-from autodeploy.specs.operators import OperatorReport
+from autodeploy.kit.errors import ProfileError, SearchCancelled
+from autodeploy.search.branch_and_bound.search_space import SearchSize
+from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline, Slot
 from autodeploy.specs.planset import Breakdown
 from autodeploy.specs.spec import canonical_json, spec_hash
-from autodeploy.specs.strategy_bounds import StrategyBound, StrategyBounds
-from autodeploy.specs.timeline import PipelineTimeline, Slot
-from autodeploy.specs.what_if import WhyNot
+from autodeploy.specs.what_if import StrategyBound, StrategyBounds, WhyNot
 from autodeploy.stack.features import FEATURES
 from tests import factories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.steps.worlds import Moved, World
-    from autodeploy.planner import LaunchRules
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.steps.scenarios import Moved, World
+    from autodeploy.search.planner import LaunchRules
+    from autodeploy.space.candidates import Candidates
     from autodeploy.specs.cluster import ClusterSpec
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
-    from autodeploy.strategies.candidates import Candidates
 
 SLOW = "slow"  # runs until it is cancelled, at most SLOW_S
 SLOWER_THAN_EXPECTED = "slower than expected"  # the same, and nobody expects it
@@ -48,7 +46,7 @@ SLOW_S = 60.0
 
 @dataclass(frozen=True)
 class Progress:
-    """The fields of `autodeploy.planner.Progress`."""
+    """The fields of `autodeploy.search.planner.Progress`."""
 
     kind: Literal["enumerated", "incumbent", "bound", "solved", "finished"]
     message: str
@@ -119,7 +117,9 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
 
 def launch_rules(spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules:
     """No rule, every feature."""
-    from autodeploy.planner import LaunchRules  # late: hundreds of processes start with this planner, few need it
+    from autodeploy.search.planner import (
+        LaunchRules,
+    )  # late: hundreds of processes start with this planner, few need it
 
     return LaunchRules((), frozenset({"full", "norm"}), frozenset(FEATURES))
 
@@ -209,7 +209,7 @@ def breakdowns_in(spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequ
 
 def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
     """The planner's own: what a rehearsal compares is of real layers."""
-    from autodeploy.planner import lowered as lowered_by_planner
+    from autodeploy.search.planner import lowered as lowered_by_planner
 
     return lowered_by_planner(spec, plan)
 

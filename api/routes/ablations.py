@@ -9,7 +9,7 @@ from api.dependencies import ServicesDep
 from api.openapi import spec_request_body
 from api.problems import responses
 from api.threads import run_slowly
-from autodeploy.services.intake import read_network_spec
+from autodeploy.service.requests.intake import read_network_spec
 from autodeploy.specs.ablation import AblationReport
 
 router = APIRouter(prefix="/v1", tags=["plans"])

@@ -9,10 +9,10 @@ from api.audit_documents import AuditList
 from api.dependencies import PrincipalDep, ServicesDep
 from api.prefix import own_address
 from api.problems import responses
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.store.audit import AuditFilter
-from autodeploy.store.clock import AUDIT_ID_PATTERN
+from autodeploy.service.callers.audit import AuditFilter
+from autodeploy.service.store.base import AUDIT_ID_PATTERN
 
 router = APIRouter(prefix="/v1", tags=["service"])
 

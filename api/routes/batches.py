@@ -7,11 +7,11 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.bodies import read_document
 from api.dependencies import BatchId, ServicesDep, WebhookDep
+from api.documents import BatchDocument
 from api.openapi import document_request_body
 from api.problems import responses
-from api.service_documents import BatchDocument
 from api.threads import run_submission
-from autodeploy.services.batches import BatchRequest
+from autodeploy.service.batches import BatchRequest
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
 

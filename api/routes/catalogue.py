@@ -6,10 +6,10 @@ from fastapi import APIRouter, Path
 
 from api.documents import ModelList, ProfileItem, ProfileList, SchemaList
 from api.problems import responses
-from autodeploy.errors import NotFoundError, SpecError
-from autodeploy.services.schemas import json_schema, schema_names
+from autodeploy.kit.errors import NotFoundError, SpecError
+from autodeploy.service.requests.schemas import json_schema, schema_names
+from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import Preset, list_presets, read_preset
-from autodeploy.specs.validation import did_you_mean
 from hardware_profiles import ProfileDocument, list_profiles, load_profile, no_profile
 
 router = APIRouter(prefix="/v1", tags=["catalogue"])

@@ -9,9 +9,8 @@ from api.dependencies import ServicesDep
 from api.openapi import document_request_body
 from api.problems import responses
 from api.threads import run_slowly
-from autodeploy.services.check_intake import CheckRequest, check_of_request
-from autodeploy.services.comparisons import CompareRequest
-from autodeploy.services.intake import read_request
+from autodeploy.service.launch_requests import CheckRequest, check_of_request
+from autodeploy.service.requests.intake import CompareRequest, read_request
 from autodeploy.specs.check import CheckReport
 from autodeploy.specs.comparison import Comparison
 

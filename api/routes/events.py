@@ -9,10 +9,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from api.dependencies import SearchesDep, SearchId, ServicesDep
-from api.following import following_of
+from api.event_broadcast import following_of
 from api.problems import responses
+from autodeploy.service.store.events import STATUS
 from autodeploy.specs.planset import FINISHED
-from autodeploy.store.events import STATUS
 
 router = APIRouter(prefix="/v1/searches", tags=["searches"])
 

@@ -10,10 +10,9 @@ from api.documents import PlanDocument
 from api.openapi import spec_request_body
 from api.problems import responses
 from api.threads import run_slowly
-from autodeploy.exporters import Artefact
-from autodeploy.exporters.artefact import MEDIA_TYPES
-from autodeploy.services.intake import read_network_spec
-from autodeploy.specs.operators import OperatorReport
+from autodeploy.service.requests.intake import read_network_spec
+from autodeploy.specs.artefact import MEDIA_TYPES, Artefact
+from autodeploy.specs.plan_details import OperatorReport
 from autodeploy.specs.planset import Plan
 
 router = APIRouter(prefix="/v1", tags=["plans"])

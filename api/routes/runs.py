@@ -12,12 +12,12 @@ from api.prefix import own_address
 from api.problems import responses
 from api.run_documents import ClusterDocument, ClusterList, RunDocument, RunList, RunOutcomeDocument
 from api.threads import run_slowly
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.services import RunPage
-from autodeploy.services.measured_intake import MeasuredFile
+from autodeploy.service.clusters.evidence import MeasuredFile
+from autodeploy.service.runs.views import RunPage
+from autodeploy.service.store.base import PLAN_ID_PATTERN, RUN_ID_PATTERN
 from autodeploy.specs.measured_run import MeasuredRun
-from autodeploy.store.clock import PLAN_ID_PATTERN, RUN_ID_PATTERN
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 

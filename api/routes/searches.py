@@ -10,21 +10,20 @@ from fastapi.concurrency import run_in_threadpool
 from api.bodies import read_document
 from api.dependencies import SearchesDep, SearchId, ServicesDep, WaitDep, WebhookDep
 from api.documents import Annotations, PlanList, SearchDocument, SearchList
-from api.following import following_of
+from api.event_broadcast import following_of
 from api.moments import Moment
 from api.openapi import spec_request_body
 from api.prefix import own_address
 from api.problems import responses
 from api.threads import run_submission
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.services import SearchView
-from autodeploy.services.intake import read_spec
-from autodeploy.services.searches import NEWEST
+from autodeploy.service.requests.intake import read_spec
+from autodeploy.service.searches.service import NEWEST
+from autodeploy.service.searches.views import SearchView
+from autodeploy.service.store.base import SEARCH_ID_PATTERN
+from autodeploy.service.store.searches import SORTS, SearchFilter
 from autodeploy.specs.planset import Status
-from autodeploy.store.clock import SEARCH_ID_PATTERN
-from autodeploy.store.searches import SearchFilter
-from autodeploy.store.sorted_searches import SORTS
 
 SORT = f"^-?({'|'.join(SORTS)})$"
 # Who waits is asked that often whether he is still there.

@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from api.dependencies import PrincipalDep, SearchId, ServicesDep
+from api.documents import DeliveryDocument, DeliveryList, WebhookSecret
 from api.problems import responses
-from api.service_documents import DeliveryDocument, DeliveryList, WebhookSecret
 
 router = APIRouter(prefix="/v1", tags=["webhooks"])
 

@@ -9,18 +9,17 @@ from api.dependencies import ServicesDep
 from api.openapi import document_request_body
 from api.problems import responses
 from api.threads import run_slowly
-from autodeploy.services.check_intake import network_launch
-from autodeploy.services.intake import read_network_spec, read_request
-from autodeploy.services.what_if_intake import (
+from autodeploy.service.launch_requests import (
     CompareClustersRequest,
     ImproveRequest,
     RecommendRequest,
     WhyNotRequest,
+    network_launch,
     read_offers,
     read_strategy,
 )
-from autodeploy.specs.clusters import ClusterComparison
-from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
+from autodeploy.service.requests.intake import read_network_spec, read_request
+from autodeploy.specs.what_if import ClusterComparison, ImproveReport, Recommendation, WhyNot
 
 router = APIRouter(prefix="/v1", tags=["what-if"])
 

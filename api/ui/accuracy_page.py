@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from api.ui.languages import texts
-from autodeploy.figures.accuracy_svg import PAGE, Point, groups_of, predicted_against_measured_svg
-from autodeploy.figures.labels import part_names
-from autodeploy.reports.profiler_parts import GROUPS, compared_parts
+from autodeploy.analysis.trace_comparison import GROUPS, compared_parts
+from autodeploy.reports.figures.accuracy_svg import PAGE, Point, groups_of, predicted_against_measured_svg
+from autodeploy.reports.labels import part_names
 from autodeploy.reports.wording import degrees
-from autodeploy.store.clock import iso
+from autodeploy.service.store.base import iso
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autodeploy.analysis.trace_comparison import ComparedPart
     from autodeploy.messages import Language
-    from autodeploy.reports.profiler_parts import ComparedPart
-    from autodeploy.services import ClusterView, ReestimatedPlan, RunPage, RunView
+    from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunPage, RunView
 
 SMALL_ERROR = 0.10
 SHOWN_FACTORS = 3

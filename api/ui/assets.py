@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from autodeploy.figures import palette
-from autodeploy.figures.layout import plotly_js
+from autodeploy.reports.figures import layout as palette
+from autodeploy.reports.figures.layout import plotly_js
 
 PLOTLY = "plotly.min.js"
 STYLE = "pages.css"

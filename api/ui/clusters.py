@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from autodeploy import figures
-from autodeploy.errors import SpecError
-from autodeploy.importers.amounts import token_amount
-from autodeploy.reports.cluster_table import cluster_lines, cluster_table
-from autodeploy.services.what_if_intake import CompareClustersRequest
-from autodeploy.specs.validation import field_errors
+from autodeploy.kit.errors import SpecError
+from autodeploy.reports import figures
+from autodeploy.reports.comparison import cluster_lines, cluster_table
+from autodeploy.service.launch_requests import CompareClustersRequest
+from autodeploy.specs.field_errors import field_errors
+from autodeploy.specs.reading import token_amount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from api.ui.views import ProfileRow
     from autodeploy.messages import Language
-    from autodeploy.specs.clusters import ClusterComparison
+    from autodeploy.specs.what_if import ClusterComparison
 
 OFFERS = 3
 FILLED = 2  # rows that name a cluster before anything was sent; prices are for people to say

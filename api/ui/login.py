@@ -9,14 +9,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse, Response
 
 from api.session import begin_session, end_session
-from api.ui.forms import FormValues
-from api.ui.origin import is_foreign
+from api.ui.page_inputs import FormValues, is_foreign
 from api.ui.rendering import render
-from autodeploy.errors import UnknownCallerError
-from autodeploy.services import Services
+from autodeploy.kit.errors import UnknownCallerError
+from autodeploy.service.session import Services
 
 if TYPE_CHECKING:
-    from api.throttle import LoginThrottle
+    from api.session import LoginThrottle
 
 log = structlog.get_logger("api")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from api.ui.views import ProfileRow
-    from autodeploy.errors import FieldError
+    from autodeploy.kit.errors import FieldError
 
 Kind = Literal["choice", "integer", "number", "text"]
 

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from api.ui.conditions import conditions_of, grade_of, memory_by_grade
 from api.ui.languages import texts, title
-from api.ui.rl_page import rl_charts, rl_context
-from api.ui.search_page import axes, expected, step_shares
-from autodeploy import figures
-from autodeploy.errors import FieldError, SpecError
-from autodeploy.figures.palette import PART_COLOURS
+from api.ui.search_page import axes, expected, rl_charts, rl_context, step_shares
+from autodeploy.kit.errors import FieldError, SpecError
 from autodeploy.messages import Message
-from autodeploy.reports.best_plan import measured_mfu
+from autodeploy.reports import figures
 from autodeploy.reports.evidence import evidence_line, evidence_table
+from autodeploy.reports.figures.layout import PART_COLOURS
 from autodeploy.reports.operator_table import tier_name
+from autodeploy.reports.plan_report import measured_mfu
 from autodeploy.reports.recommendation import box_table, rescaled_line
-from autodeploy.reports.texts import field_name
-from autodeploy.reports.wording import choices, degrees
-from autodeploy.services.what_if_intake import read_strategy
-from autodeploy.specs.following import RESHAPING, of_launch
+from autodeploy.reports.wording import choices, degrees, field_name
+from autodeploy.service.launch_requests import read_strategy
+from autodeploy.specs.derived_fields import RESHAPING, of_launch
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from cost_models.schedule import schedule, searched
 from hardware_profiles import list_profiles, load_profile
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.messages import Language
-    from autodeploy.services import PlanView
+    from autodeploy.service.searches.views import PlanView
     from autodeploy.specs.strategy import Strategy
 
 KNOBS: dict[str, tuple[str, ...]] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -11,12 +13,19 @@ from api.threads import slowly
 from api.ui.answers import not_found, see, unknown
 from api.ui.clusters import choices as cluster_choices
 from api.ui.clusters import clusters_context, form_rows
-from api.ui.from_here import changed_by, kept_from, script_from, searched_from
+from api.ui.conditions import changed_spec, conditions_of
+from api.ui.formats import count, seconds
 from api.ui.languages import language_of, texts
-from api.ui.page_inputs import OwnForm, PlanOfPage, ViewsOfApp  # noqa: TC001 - FastAPI reads annotations
+from api.ui.page_inputs import (
+    OwnForm,  # noqa: TC001 - FastAPI reads annotations
+    PlanOfPage,  # noqa: TC001 - FastAPI reads annotations
+    ViewsOfApp,  # noqa: TC001 - FastAPI reads annotations
+)
 from api.ui.plan_page import (
+    KNOBS,
     changed_strategy,
     changes_of,
+    knobs_of,
     other_values,
     plan_context,
     stated_strategy,
@@ -25,32 +34,240 @@ from api.ui.plan_page import (
 from api.ui.rendering import data, render
 from api.ui.routes import form_page
 from api.ui.run_page import run_page
-from api.ui.script_diff import script_diffs
 from api.ui.search_page import spec_text, step_shares
 from api.ui.strategy_picture import picture
-from api.ui.timeline_picture import stage_rows, timeline_lead, timeline_picture
-from autodeploy.errors import NotFoundError, SpecError
-from autodeploy.figures.labels import part_names
-from autodeploy.messages import in_language
-from autodeploy.reports.best_plan import rule_lines
+from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
+from autodeploy.messages import Message, in_language
+from autodeploy.reports.answers import answer_lines
 from autodeploy.reports.comparison import checkpoint_lines, row_title, rows_in_words
+from autodeploy.reports.figures.layout import LANE_COLOURS, SLOT_COLOURS
+from autodeploy.reports.labels import part_names
 from autodeploy.reports.operator_table import beyond_line, exchange_table, head, layer_title, operator_table
-from autodeploy.reports.why_not import answer_lines
-from autodeploy.services.comparisons import MAX_COMPARED
-from autodeploy.services.searches import NEWEST
+from autodeploy.reports.plan_report import rule_lines
+from autodeploy.service.requests.intake import MAX_COMPARED
+from autodeploy.service.searches.service import NEWEST
+from autodeploy.service.store.searches import SearchFilter
 from autodeploy.specs.planset import PARTS as PART_FIELDS
+from autodeploy.specs.search import Axis
 from autodeploy.specs.spec import Spec
-from autodeploy.store.searches import SearchFilter
+from autodeploy.stack.frameworks import DEFAULT
 from hardware_profiles import ProfileError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from api.ui.views import SearchRow, Views
-    from autodeploy.errors import FieldError
     from autodeploy.messages import Language
-    from autodeploy.services.views import PlanView
-    from autodeploy.specs.clusters import ClusterComparison
+    from autodeploy.service.searches.views import PlanView
+    from autodeploy.specs.artefact import Artefact
+    from autodeploy.specs.plan_details import PipelineTimeline, Slot
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.what_if import ClusterComparison
+
+
+# What a plan's what-if box leads to.
+def changed_by(view: PlanView, given: Mapping[str, str]) -> tuple[Spec, Strategy]:
+    """The spec and the strategy of a plan with what a form changed.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    spec = Spec.model_validate(view.plan_set.search.spec)
+    changed = changed_spec(spec, conditions_of(view.plan, view.plan_set.search.spec), given)
+    return changed, changed_strategy(view.plan.strategy, {name: given[name] for name in KNOBS if name in given})
+
+
+def searched_from(view: PlanView, given: Mapping[str, str]) -> dict[str, Any]:
+    """The spec of a search that begins where the form stands: axes that were turned are fixed, all others are searched.
+
+    Errors as `changed_by`.
+    """
+    spec, strategy = changed_by(view, given)
+    now = {knob.name: knob.value for knob in knobs_of(view.plan.strategy)}
+    turned = [name for name in get_args(Axis) if name in now and given.get(name, now[name]) != now[name]]
+    document = spec.model_dump(mode="json", exclude_none=True)
+    search = document["search"]
+    search["fix"] = {**search.get("fix", {}), **{name: getattr(strategy, name) for name in turned}}
+    for limits in ("allow", "forbid"):
+        search[limits] = {name: values for name, values in search.get(limits, {}).items() if name not in turned}
+    return document
+
+
+def kept_from(view: PlanView, given: Mapping[str, str], views: Views) -> str:
+    """Stores the strategy as it was changed as a plan of its own; its id.
+
+    Errors as `changed_by`, and SpecError where it does not fit.
+    """
+    spec, strategy = changed_by(view, given)
+    plan = views.changed(view, spec, strategy)
+    if not plan.fits:
+        raise SpecError(Message("api.plan_that_does_not_fit_is_not_kept"), path="/strategy")
+    return views.keep(view, spec.model_copy(update={"strategy": None}), plan)
+
+
+def script_from(view: PlanView, given: Mapping[str, str], views: Views) -> Artefact:
+    """The launch file of the strategy as it was changed, for the framework that the search was for.
+
+    Raises
+    ------
+    SpecError
+        with every bad field, with the rules of the framework that the strategy breaks, or with why none launches it.
+    """
+    spec, strategy = changed_by(view, given)
+    plan = views.changed(view, spec, strategy)
+    (broken,) = views.rules_broken(spec, [plan.strategy])
+    if broken:
+        raise SpecError(errors=tuple(FieldError("/strategy", rule) for rule in broken))
+    # Where none launches it, the export to the usual one says why.
+    return views.script(view, spec, plan, views.launch_format(plan, spec.model_dump(mode="json")) or DEFAULT)
+
+
+# In which lines the launch files of plans differ, comments left out.
+CONTEXT_LINES = 1  # lines that are equal, shown around one that differs
+_KINDS: dict[str, Literal["added", "removed", "skipped"]] = {"+": "added", "-": "removed", "@": "skipped"}
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    """One line of a difference, as it stands in the files; `skipped` stands for equal lines that are left out."""
+
+    kind: Literal["same", "added", "removed", "skipped"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptDiff:
+    """The launch file of a plan against that of the first one.
+
+    lines : none where the files are equal. refused : why there is no file of one of them.
+    """
+
+    plan_id: str
+    to: str
+    lines: tuple[DiffLine, ...] = ()
+    refused: str = ""
+
+
+def script_diffs(compared: Sequence[PlanView], views: Views) -> list[ScriptDiff]:
+    """Every plan but the first against it, as files of the framework that offers itself for the first."""
+    first = compared[0]
+    to = views.launch_format(first.plan, first.plan_set.search.spec)
+    if to is None:
+        return []
+    (before, first_refused), *files = (_script_of(view, to, views) for view in compared)
+    return [
+        ScriptDiff(view.plan.plan_id, to, refused=first_refused or refused)
+        if first_refused or refused
+        else ScriptDiff(view.plan.plan_id, to, tuple(difference(before, after)))
+        for view, (after, refused) in zip(compared[1:], files, strict=True)
+    ]
+
+
+def difference(before: str, after: str) -> list[DiffLine]:
+    """Lines that one of two files has, with a line around them; comments say what a plan promises and are left out."""
+    ours, theirs = (
+        [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        for text in (before, after)
+    )
+    marked = [*difflib.unified_diff(ours, theirs, n=CONTEXT_LINES, lineterm="")]
+    of_lines = marked[2:]  # without the names of the files
+    lines = [DiffLine(_KINDS.get(line[:1], "same"), line[1:]) for line in of_lines]
+    return [DiffLine("skipped", "") if line.kind == "skipped" else line for line in lines]
+
+
+def _script_of(view: PlanView, to: str, views: Views) -> tuple[str, str]:
+    """The launch file of a plan; else why the framework can't launch it."""
+    try:
+        return views.script(view, Spec.model_validate(view.plan_set.search.spec), view.plan, to).text, ""
+    except SpecError as error:
+        return "", "; ".join(each.message for each in error.errors)
+
+
+# The simulated pipeline of a step as the page's canvas draws it, and stage by stage for a table.
+WORDS = "timeline."
+SHARED_WORDS = {
+    "stage": "stage",
+    "compute": "part.compute_s",
+    "communication": "label.profiler_communication",
+    "bubble": "part.pipeline_bubble_s",
+    "named": "common.text_and_numbers",
+}
+TICKS_PER_S = 100_000
+"""Instants are sent as whole ticks of 10 us: finer than a pixel of a second that fills a screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A line of the table: seconds of a stage between the step's first forward and its last backward, and shares."""
+
+    stage: int
+    compute_s: float
+    communication_s: float
+    host_s: float
+    idle_s: float
+    idle: float
+
+
+def stage_rows(timeline: PipelineTimeline) -> tuple[StageRow, ...]:
+    """One for each stage; `idle` is the share of its bubble."""
+    return tuple(
+        StageRow(number, s.compute_s, s.communication_s, s.host_s, s.idle_s, s.idle_s / timeline.makespan_s)
+        for number, s in enumerate(timeline.stages)
+    )
+
+
+def timeline_lead(timeline: PipelineTimeline, lang: Language) -> str:
+    """How large the pipeline is and when it ends."""
+    return texts(lang)["plan.timeline_lead"].format(
+        stages=timeline.pp,
+        micro_batches=count(timeline.micro_batches),
+        makespan=seconds(timeline.makespan_s),
+        step=seconds(timeline.step_time_s),
+    )
+
+
+def timeline_picture(timeline: PipelineTimeline, lang: Language) -> dict[str, Any]:
+    """Slots of each stage in the order of time, and what they are drawn with.
+
+    `slots[stage]`: start, length, micro batch and chunk of the forward, of the backward (-1 where it has none), and the
+    number of its lanes in `lanes[stage]`, which are compute, communication and host. Start, length and lanes are ticks.
+    """
+    stages: list[list[tuple[int, ...]]] = [[] for _ in range(timeline.pp)]
+    lanes: list[dict[tuple[int, ...], int]] = [{} for _ in range(timeline.pp)]
+    for slot in timeline.slots:
+        own = tuple(_ticks(lane_s) for lane_s in (slot.compute_s, slot.communication_s, slot.host_s))
+        number = lanes[slot.stage].setdefault(own, len(lanes[slot.stage]))
+        start = _ticks(slot.start_s)
+        stages[slot.stage].append((start, _ticks(slot.end_s) - start, *_passes(slot), number))
+    page_words = texts(lang)
+    words = {name.removeprefix(WORDS): text for name, text in page_words.items() if name.startswith(WORDS)}
+    words |= {name: page_words[key] for name, key in SHARED_WORDS.items()}
+    return {
+        "words": words,
+        "lead": timeline_lead(timeline, lang),
+        "colours": SLOT_COLOURS | LANE_COLOURS,
+        "ticks_per_s": TICKS_PER_S,
+        "makespan": _ticks(timeline.makespan_s),
+        "step": _ticks(timeline.step_time_s),
+        "vpp": timeline.vpp,
+        "left_out": timeline.slots_left_out,
+        "slots": stages,
+        "lanes": [list(each) for each in lanes],
+    }
+
+
+def _ticks(instant_s: float) -> int:
+    return round(TICKS_PER_S * instant_s)
+
+
+def _passes(slot: Slot) -> tuple[int, int, int, int]:
+    """Micro batch and chunk of the forward and of the backward."""
+    values = (slot.forward_micro_batch, slot.forward_chunk, slot.backward_micro_batch, slot.backward_chunk)
+    forward_batch, forward_chunk, backward_batch, backward_chunk = (-1 if v is None else v for v in values)
+    return forward_batch, forward_chunk, backward_batch, backward_chunk
+
 
 router = APIRouter(include_in_schema=False)
 OFFERED = 12

@@ -18,7 +18,7 @@ from api.ui.assets import asset_url
 from api.ui.formats import FILTERS
 from api.ui.languages import language_of, requested_language, texts
 from autodeploy import messages
-from autodeploy.figures.layout import plotly_style_ids
+from autodeploy.reports.figures.layout import plotly_style_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

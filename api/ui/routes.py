@@ -18,12 +18,11 @@ from api.ui.rendering import render
 from api.ui.run_page import run_page
 from api.ui.search_page import search_context
 from api.ui.views import DoubtfulSpec, Views
-from autodeploy.errors import ConflictError, FieldError, NotFoundError, SpecError
-from autodeploy.figures.accuracy_svg import MEMORY_FILE, shipped_points
+from autodeploy.kit.errors import ConflictError, FieldError, NotFoundError, SpecError
+from autodeploy.reports.figures.accuracy_svg import MEMORY_FILE, shipped_points
 from autodeploy.reports.operator_table import tier_name
-from autodeploy.services.searches import NEWEST
-from autodeploy.store.searches import SearchFilter
-from autodeploy.store.sorted_searches import SORTS
+from autodeploy.service.searches.service import NEWEST
+from autodeploy.service.store.searches import SORTS, SearchFilter
 
 router = APIRouter(include_in_schema=False)
 

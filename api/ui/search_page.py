@@ -4,31 +4,57 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from api.ui import formats
 from api.ui.languages import texts
-from api.ui.rl_page import rl_charts, rl_context
 from api.ui.strategy_picture import COLOURS, FILTERED, NUMBERS, picture_words
-from autodeploy import figures
-from autodeploy.figures.labels import is_reference, memory_names, part_names
-from autodeploy.figures.palette import MEMORY_COLOURS, PART_COLOURS
-from autodeploy.reports.best_plan import axes_in_words, experts_line, header, lane_lines, measured_mfu
-from autodeploy.reports.breakdown import losses
+from autodeploy.reports import figures
 from autodeploy.reports.evidence import evidence_line, unproven, unproven_names
-from autodeploy.reports.plan_report import menu_table
+from autodeploy.reports.figures.layout import MEMORY_COLOURS, PART_COLOURS
+from autodeploy.reports.labels import is_reference, memory_names, part_names, phase_name
+from autodeploy.reports.plan_report import (
+    axes_in_words,
+    experts_line,
+    header,
+    lane_lines,
+    losses,
+    measured_mfu,
+    menu_table,
+)
 from autodeploy.reports.recommendation import faster_by, other_fastest, rescaled_line, risk_line, valley_line
 from autodeploy.reports.rows import generation_cell, spare_table
-from autodeploy.reports.texts import reference_name
-from autodeploy.reports.wording import degrees, swap_names
+from autodeploy.reports.run_facts import rl_lines
+from autodeploy.reports.wording import degrees, reference_name, swap_names
+from autodeploy.space.rules import load_rules
 from autodeploy.specs.spec import Spec
-from autodeploy.strategies.rules import load_rules
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
+    from autodeploy.reports.figures.layout import Figure
     from autodeploy.specs.planset import Breakdown, Plan, PlanSet
     from autodeploy.specs.strategy import Recompute, Strategy
+
+
+# What pages say of a plan of reinforcement learning, beyond one of pre-training.
+def rl_context(plan: Plan | None, lang: Language) -> dict[str, Any]:
+    """What the template of its card reads; nothing of other plans."""
+    if plan is None or plan.rl is None:
+        return {"rl": None}
+    return {"rl": plan.rl, "rl_told": rl_lines(plan, lang), "rl_phase": partial(phase_name, lang=lang)}
+
+
+def rl_charts(plan: Plan | None, lang: Language) -> dict[str, Figure]:
+    """Its pictures, by the id of the element that shows them."""
+    if plan is None or plan.rl is None:
+        return {}
+    return {
+        "chart-phases": figures.phases_timeline(plan.rl, lang),
+        "chart-batch": figures.batch_over_time(plan.rl, lang),
+    }
+
 
 CLEARLY_FASTER = 1.05
 REJECTED = "rejected:"

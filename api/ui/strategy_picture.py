@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from api.ui.languages import texts, title
-from autodeploy.reports.texts import field_name
-from autodeploy.reports.wording import degrees, short_degrees
+from autodeploy.reports.wording import degrees, field_name, short_degrees
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
     from autodeploy.messages import Language
     from autodeploy.specs.planset import ParetoPoint, Plan, PlanSet, SolvedStrategies
-    from autodeploy.specs.strategy_bounds import StrategyBounds
+    from autodeploy.specs.what_if import StrategyBounds
 
 MAX_SAMPLED_STRATEGIES = 3000
 """Strategies of a sample: enough to see where they lie, and few enough to pan."""

@@ -2,57 +2,101 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import Request  # noqa: TC002 - FastAPI reads the annotation while the program runs
 
 from api.ui.clusters import request_of
-from api.ui.profile_page import ProfilePage, profile_page
 from api.ui.strategy_picture import MAX_SAMPLED_STRATEGIES
-from autodeploy.errors import FieldError, NotFoundError, SpecError
-from autodeploy.exporters.registry import formats_of
-from autodeploy.importers.slips import slips
-from autodeploy.jobs.planning import load_planner
-from autodeploy.rehearsal.rehearse import smaller_than
+from autodeploy.analysis.rehearsal.rehearse import smaller_than
+from autodeploy.formats.registry import formats_of
+from autodeploy.kit.errors import FieldError, NotFoundError, SpecError
 from autodeploy.reports.wording import short_degrees
-from autodeploy.services.access import ANYONE
-from autodeploy.services.intake import read_network_spec
-from autodeploy.services.pasted import pasted_document, refuse_unstorable
-from autodeploy.services.what_if_intake import read_offers
+from autodeploy.service.callers.access import ANYONE
+from autodeploy.service.launch_requests import read_offers
+from autodeploy.service.requests.intake import pasted_document, read_network_spec, refuse_unstorable
+from autodeploy.service.runner.planning import load_planner
+from autodeploy.service.store.base import iso
+from autodeploy.specs.common_mistakes import slips
+from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import list_presets
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
-from autodeploy.specs.validation import did_you_mean
 from autodeploy.stack.frameworks import launchers
-from autodeploy.store.clock import iso
-from hardware_profiles import ProfileError, list_profiles, load_profile, no_profile
+from hardware_profiles import KINDS, ProfileError, list_profiles, load_profile, no_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.exporters.artefact import Artefact
-    from autodeploy.importers.imported import Imported
-    from autodeploy.planner import WhyNot
-    from autodeploy.services import (
-        ClusterView,
-        PlanView,
-        ReestimatedPlan,
-        RunPage,
-        SearchSummary,
-        SearchView,
-        Services,
-    )
+    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.search.planner import WhyNot
+    from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunPage
+    from autodeploy.service.searches.views import PlanView, SearchSummary, SearchView
+    from autodeploy.service.session import Services
+    from autodeploy.service.store.searches import SearchFilter
     from autodeploy.specs.ablation import AblationReport
-    from autodeploy.specs.clusters import ClusterComparison
+    from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.comparison import Comparison
-    from autodeploy.specs.operators import OperatorReport
+    from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.scaling import ScalingReport
-    from autodeploy.specs.strategy_bounds import StrategyBounds
-    from autodeploy.specs.timeline import PipelineTimeline
-    from autodeploy.store.searches import SearchFilter
+    from autodeploy.specs.what_if import ClusterComparison, ScalingReport, StrategyBounds
+    from hardware_profiles import Profile, Quantity
+
+
+# A hardware profile as a page shows it.
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One number: its dotted name in the profile, value, unit, kind and source."""
+
+    name: str
+    value: float
+    unit: str
+    kind: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilePage:
+    """A profile and all its numbers by the section of the profile that they stand in; loose ones are in that of ''."""
+
+    name: str
+    title: str
+    by_kind: tuple[tuple[str, int], ...]
+    groups: tuple[tuple[str, tuple[Number, ...]], ...]
+
+
+def profile_page(profile: Profile) -> ProfilePage:
+    """The page of a profile: each chip grade and each level of the interconnect is a section of its own."""
+    numbers = sorted((_number(profile, name, each) for name, each in profile.quantities.items()), key=_is_in_section)
+    kinds = Counter(number.kind for number in numbers)
+    return ProfilePage(
+        profile.name,
+        profile.title,
+        tuple((kind, kinds[kind]) for kind in KINDS if kinds[kind]),
+        tuple((section, tuple(members)) for section, members in groupby(numbers, key=_section)),
+    )
+
+
+def _section(number: Number) -> str:
+    """`devices.910C` of `devices.910C.peak_tflops.bf16`, `ub` of `ub.latency_us`."""
+    *sections, _ = number.name.split(".")
+    return ".".join(sections[: 2 if sections[:1] == ["devices"] else 1])
+
+
+def _is_in_section(number: Number) -> bool:
+    return bool(_section(number))
+
+
+def _number(profile: Profile, name: str, quantity: Quantity) -> Number:
+    sources = profile.document.sources
+    named = "; ".join(sources[key].title if key in sources else key for key in quantity.source)
+    note = f" – {quantity.note}" if quantity.note else ""
+    return Number(name, quantity.value, quantity.unit, quantity.kind, named + note)
+
 
 PAGE_LENGTH = 50
 # Each has up to some ten thousand slots.

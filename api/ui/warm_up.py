@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from api.ui.assets import PLOTLY, SCRIPTS, STYLE, compressed
 from api.ui.languages import texts
 from api.ui.rendering import ENVIRONMENT
-from autodeploy.figures.accuracy_svg import MEMORY_FILE, shipped_points
-from autodeploy.figures.layout import plotly_style_ids
 from autodeploy.messages import LANGUAGES
-from autodeploy.services.calls import SMALL_SPEC
+from autodeploy.reports.figures.accuracy_svg import MEMORY_FILE, shipped_points
+from autodeploy.reports.figures.layout import plotly_style_ids
+from autodeploy.service.calls import SMALL_SPEC
+from autodeploy.space.rules import load_rules
 from autodeploy.specs.spec import parse_spec
-from autodeploy.strategies.rules import load_rules
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
-    from autodeploy.services import Services
+    from autodeploy.service.session import Services
 
 READY_LIMIT_S = 20.0
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.fit import differences, fit
+from autodeploy.calibration.fit import as_assumed, differences, fit, link_parameters
 from autodeploy.calibration.overlays import overlay_numbers
-from autodeploy.calibration.parameters import as_assumed, link_parameters
 from cost_models.all_to_all import flat_s
 from cost_models.collectives import all_gather_s, all_reduce_s, ring_pass_s
 from cost_models.compute import ComputeRates, gemm_s
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from autodeploy.calibration.fit import FitParameter
-    from autodeploy.evaluation.inputs.machine import Machine
+    from autodeploy.costs.inputs.machine import Machine
     from autodeploy.specs.measured_run import CollectivePoint, GemmPoint
     from cost_models.arrays import Floats
     from cost_models.collectives import Group

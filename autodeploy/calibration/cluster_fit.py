@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import NOISE
-from autodeploy.calibration.coverage import carried_from
 from autodeploy.calibration.fit import (
     DEGREES,
+    PARAMETERS,
     STEP,
     Fit,
     FitParameter,
     fit,
     left_out_residuals,
     limits_of,
+    link_parameters,
+    nuisances_of,
+    portable_parameters,
     prior_sigmas,
 )
 from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers, unfitted_beside
-from autodeploy.calibration.parameters import PARAMETERS, link_parameters, nuisances_of, portable_parameters
-from autodeploy.calibration.spreads import REPEAT_NOISE
+from autodeploy.calibration.profile_fit import NOISE
+from autodeploy.costs.prediction_spread import REPEAT_NOISE, carried_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.parameters import (
-    ELSEWHERE,
-    UNFITTED,
-    link_parameters,
-    measured_elsewhere,
-    portable_parameters,
-)
+from autodeploy.calibration.fit import ELSEWHERE, UNFITTED, link_parameters, measured_elsewhere, portable_parameters
 from hardware_profiles.covariance import Covariance, FittedFactor
 from hardware_profiles.efficiencies import limited
 

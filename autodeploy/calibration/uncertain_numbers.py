@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.coverage import coverage
-from autodeploy.calibration.overlays import covariance_of_fitted
-from autodeploy.calibration.parameters import (
+from autodeploy.calibration.fit import (
     COMMON,
     PARAMETERS,
     PRIOR_WIDTHS,
@@ -18,8 +16,10 @@ from autodeploy.calibration.parameters import (
     meaning_of,
     measured_elsewhere,
 )
-from autodeploy.evaluation.inputs.expert_balance import persistent_shares
-from autodeploy.evaluation.steps.worlds import PERSISTENT, SHIFTED, base_value, reads
+from autodeploy.calibration.overlays import covariance_of_fitted
+from autodeploy.costs.inputs.expert_balance import persistent_shares
+from autodeploy.costs.prediction_spread import coverage
+from autodeploy.costs.steps.scenarios import PERSISTENT, SHIFTED, base_value, reads
 from autodeploy.messages import Message
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.loader import load_profile, shipped_profiles
@@ -27,7 +27,7 @@ from hardware_profiles.loader import load_profile, shipped_profiles
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.costs.inputs.context import Context
     from cost_models.arrays import Floats
     from hardware_profiles.profile import Profile
 

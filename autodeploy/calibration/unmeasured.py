@@ -10,20 +10,20 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from autodeploy.evaluation.inputs.context import ALL_GATHER
-from autodeploy.evaluation.inputs.rank_order import stage_stride
-from autodeploy.evaluation.layers.exchanges import COLLECTIVES, GATHERING, Groups, group_name
-from autodeploy.evaluation.layers.unit_costs import scalar_at, sharding_of
-from autodeploy.evaluation.stages.step_parts import ParameterGroups, p2p_bytes
+from autodeploy.costs.inputs.context import ALL_GATHER
+from autodeploy.costs.inputs.machine import stage_stride
+from autodeploy.costs.layers.exchanges import COLLECTIVES, GATHERING, Groups, group_name
+from autodeploy.costs.layers.unit_costs import scalar_at, sharding_of
+from autodeploy.costs.stages.step_parts import ParameterGroups, p2p_bytes
+from autodeploy.costs.workload.layers import tables_of
 from autodeploy.specs.base import Document
-from autodeploy.workload.layers import tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.strategies.candidates import Candidates
-    from autodeploy.workload.operators import LayerTable, Operator
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.workload.operators import LayerTable, Operator
+    from autodeploy.space.candidates import Candidates
     from cost_models.collectives import Group
     from hardware_profiles.profile import Profile
 

@@ -46,14 +46,14 @@ def ablate(
     from autodeploy.cli.output import talk, write_report
 
     if published:
-        from autodeploy.ablation.cases import CASES
-        from autodeploy.ablation.published import ablate_published
+        from autodeploy.analysis.ablation.cases import CASES
+        from autodeploy.analysis.ablation.published import ablate_published
 
         report = ablate_published(cases or CASES, tell=talk)
         text = published_text(report, language(lang))
     else:
-        from autodeploy.ablation.ablate import ablate as ablate_spec
-        from autodeploy.errors import SpecError
+        from autodeploy.analysis.ablation.feature_ablation import ablate as ablate_spec
+        from autodeploy.kit.errors import SpecError
 
         if spec is None:
             raise SpecError(Message("common.give_either", one="SPEC", other="--published"))
@@ -69,7 +69,7 @@ def ablate(
 def ablation_text(report: AblationReport, lang: Language = "en") -> str:
     """A table for each way to switch."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
 
     blocks = []
     names = ("feature", "s_per_step", "throughput", "moved")
@@ -83,8 +83,7 @@ def ablation_text(report: AblationReport, lang: Language = "en") -> str:
 
 def _cells(row: AblationRow, lang: Language) -> list[str]:
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import part_name, report_text
-    from autodeploy.reports.wording import seconds
+    from autodeploy.reports.wording import part_name, report_text, seconds
 
     if row.step_time_s is None or row.peak_memory_gib is None:
         return [row.feature, "-", "", "- !", in_language(row.reason or "", lang)]
@@ -101,7 +100,7 @@ def published_text(report: AblationReport, lang: Language = "en") -> str:
     """Published against predicted, then how many are within tolerance and why the others are not."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import check_text, command_text, titled
+    from autodeploy.reports.wording import check_text, command_text, titled
 
     rows = [
         [

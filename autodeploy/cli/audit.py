@@ -11,16 +11,16 @@ from autodeploy.cli.database import read_age
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, SimpleFormat, language
 
 if TYPE_CHECKING:
-    from autodeploy.store.database import Database
+    from autodeploy.service.store.database import Database
 
 app = typer.Typer(no_args_is_help=True)
 
 
 def note_here(database: Database, action: str, object_id: str, **detail: Any) -> None:
     """Notes a change that the command line makes in the database itself, with the account that makes it."""
-    from autodeploy.logs import log_warnings
-    from autodeploy.services.access import ANYONE
-    from autodeploy.services.audit import COMMAND_LINE, AuditLog
+    from autodeploy.kit.logs import log_warnings
+    from autodeploy.service.callers.access import ANYONE
+    from autodeploy.service.callers.audit import COMMAND_LINE, AuditLog
 
     log_warnings()
     try:
@@ -50,10 +50,9 @@ def list_all(
 
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.texts import command_text
-    from autodeploy.services.audit import AuditLog
-    from autodeploy.store.audit import AuditFilter
-    from autodeploy.store.clock import iso
+    from autodeploy.reports.wording import command_text
+    from autodeploy.service.callers.audit import AuditFilter, AuditLog
+    from autodeploy.service.store.base import iso
 
     with current_database() as database:
         entries = AuditLog(database).list(AuditFilter(key_id, author, team, action, object_id), limit=limit).items
@@ -80,8 +79,8 @@ def prune(
     """Delete entries older than the given age."""
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import notify
-    from autodeploy.services.audit import AuditLog
-    from autodeploy.store.clock import utc_now
+    from autodeploy.service.callers.audit import AuditLog
+    from autodeploy.service.store.base import utc_now
 
     age = read_age(older_than)
     with current_database() as database:

@@ -56,7 +56,7 @@ def calibrate(
 ) -> None:
     """Fit a few physical efficiencies to measurements; the overlay has their values and the goodness of fit."""
     from autodeploy.cli.output import write_report
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
 
     folders = [file for file in files if file.is_dir()]
     if len(folders) > 1 or (page is not None and not folders):
@@ -72,7 +72,7 @@ def calibrate(
     else:
         runs = _runs([file for file in files if not file.is_dir()], op, ranks)
         document = _from_runs(runs, profile, plan, spec, folders[0] if folders else None, page)
-    from autodeploy.yaml_text import profile_text
+    from autodeploy.kit.yaml_text import profile_text
 
     write_report(profile_text(document, f"Fitted by autodeploy calibrate to {names}."), output)
 
@@ -85,7 +85,7 @@ def _is_record_file(file: Path) -> bool:
 
 
 def _is_probe(file: Path) -> bool:
-    from autodeploy.probe.document import is_probe_text
+    from autodeploy.analysis.probe.document import is_probe_text
 
     with file.open(encoding="utf-8", errors="replace") as stream:
         return is_probe_text(stream.read(200))
@@ -93,11 +93,11 @@ def _is_probe(file: Path) -> bool:
 
 def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
     """The overlay, with a table of what changed on stderr: old, new, by how much of its prior, from how much."""
+    from autodeploy.analysis.probe.document import read_probe_file
+    from autodeploy.analysis.probe.fit import fit_probe
     from autodeploy.cli.options import current_language
     from autodeploy.cli.output import notify, table_text, talk
-    from autodeploy.probe.document import read_probe_file
-    from autodeploy.probe.fit import fit_probe
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
     from hardware_profiles import load_profile
 
     probe = read_probe_file(file)
@@ -132,8 +132,8 @@ def _from_probe(file: Path, profile_name: str) -> dict[str, Any]:
 
 
 def _from_records(files: Sequence[Path], profile: str) -> dict[str, Any]:
-    from autodeploy.calibration.calibrate import calibrate as fit
-    from autodeploy.calibration.calibrate import overlay_of
+    from autodeploy.calibration.profile_fit import calibrate as fit
+    from autodeploy.calibration.profile_fit import overlay_of
     from autodeploy.cli.output import notify
     from autodeploy.specs.record import read_records
 
@@ -144,7 +144,7 @@ def _from_records(files: Sequence[Path], profile: str) -> dict[str, Any]:
 
 
 def _runs(files: Sequence[Path], op: str | None, ranks: int | None) -> list[tuple[str, MeasuredRun]]:
-    from autodeploy.importers.measured_file import read_measured_file
+    from autodeploy.formats.measurements.measured_file import read_measured_file
 
     return [(file.name, run) for file in files for run in read_measured_file(file, op=op, ranks=ranks)]
 
@@ -159,10 +159,10 @@ def _from_runs(
 ) -> dict[str, Any]:
     from autodeploy.cli.options import current_language
     from autodeploy.cli.output import notify
-    from autodeploy.importers.spec_file import read_spec_file
-    from autodeploy.jobs.planning import load_planner
-    from autodeploy.reports.texts import command_text
-    from autodeploy.services.file_calibration import calibrate_runs
+    from autodeploy.reports.wording import command_text
+    from autodeploy.service.clusters.calibration import calibrate_runs
+    from autodeploy.service.runner.planning import load_planner
+    from autodeploy.specs.reading import read_spec_file
     from autodeploy.specs.spec import Spec
 
     spec, plan = None, None
@@ -189,12 +189,11 @@ def _traced(
     folder: Path, profile: str, spec: Spec | None, plan: Plan | None, page: Path | None
 ) -> tuple[list[tuple[str, MeasuredRun]], Plan | None]:
     """What a profiler's folder measured, compared on a page, and the plan that it ran, where one is said."""
+    from autodeploy.analysis.trace_comparison import compare_trace, trace_page
     from autodeploy.cli.options import current_language
     from autodeploy.cli.output import write_report
-    from autodeploy.importers.profiler_output import read_profiler_output
-    from autodeploy.jobs.planning import load_planner
-    from autodeploy.reports.trace_page import trace_page
-    from autodeploy.services.trace_comparison import compare_trace
+    from autodeploy.formats.measurements.profiler_output import read_profiler_output
+    from autodeploy.service.runner.planning import load_planner
 
     output = read_profiler_output(folder)
     if plan is None and spec is not None and spec.strategy is not None:

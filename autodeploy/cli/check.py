@@ -2,22 +2,98 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from autodeploy.cli.exits import GATE_FAILED
-from autodeploy.cli.import_file import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
-from autodeploy.cli.launch_file import LaunchFile, LaunchOptions, with_database
+from autodeploy.cli.import_file import (
+    Cluster,  # noqa: TC001 - typer reads annotations
+    Device,  # noqa: TC001 - typer reads annotations
+    NumNpus,  # noqa: TC001 - typer reads annotations
+    Settings,  # noqa: TC001 - typer reads annotations
+)
 from autodeploy.cli.options import Lang, LanguageOption, Output, Server, language
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
-    from autodeploy.checks import Baseline
-    from autodeploy.errors import SpecError
+    from collections.abc import Callable
+
+    from autodeploy.analysis.launch_checks.baseline import Baseline
+    from autodeploy.analysis.launch_checks.launch import Launch
+    from autodeploy.client import Client
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.service.session import Services
     from autodeploy.specs.check import CheckLimits, CheckReport
+
+
+# What `check` and `improve` share.
+Report = TypeVar("Report")
+LaunchFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="spec with a strategy, launch script (.sh) or MindFormers YAML")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """A file and what it does not say: variables as NAME=VALUE, and the cluster it is for."""
+
+    file: Path
+    settings: list[str] | None
+    cluster: str | None
+    device: str | None
+    num_npus: int | None
+
+    def read(self) -> Launch:
+        """The launch in the file.
+
+        Raises
+        ------
+        SpecError
+            with line and column, or with every bad or missing field.
+        """
+        from autodeploy.analysis.launch_checks.launch import launch_of
+        from autodeploy.cli.import_file import read_foreign
+
+        return launch_of(read_foreign(self.file, self.settings), self.cluster, self.device, self.num_npus)
+
+    def on_server(self, server: str, ask: Callable[[Client, dict[str, Any]], Report], **more: Any) -> Report:
+        """What a server answers to the text of the file; `more` is the rest of the request."""
+        from autodeploy.cli.import_file import variables_of
+        from autodeploy.cli.remote import connect
+        from autodeploy.specs.text_files import read_text
+
+        request = {
+            "file": read_text(self.file),
+            "filename": self.file.name,
+            "variables": variables_of(self.settings),
+            "cluster": self.cluster,
+            "device": self.device,
+            "num_npus": self.num_npus,
+            **more,
+        }
+        with connect(server) as client:
+            return ask(client, {name: value for name, value in request.items() if value is not None})
+
+
+def with_database(launch: Launch, ask: Callable[[Services], Report], *, always: bool = False) -> Report | None:
+    """The answer with the database open, where it has a say: in an overlay of the launch's cluster, or `always`.
+
+    None where it has none, so that nothing that talks to a database is imported.
+    """
+    from autodeploy.kit.settings import load_settings
+
+    settings = load_settings()
+    if not always and not (launch.spec.cluster.overlay == "auto" and settings.has_database()):
+        return None
+    from autodeploy.service.session import open_services
+
+    with open_services(settings) as services:
+        return ask(services)
+
 
 app = typer.Typer()
 _EXAMPLES = {"--min-mfu": "35%", "--max-slowdown": "5%"}
@@ -86,7 +162,7 @@ def check(
 
     Exit codes: 0 passed, 1 a gate failed, 2 invalid file or option. Scripts are parsed, never executed.
     """
-    from autodeploy.checks.legality import refuse_unknown_rules
+    from autodeploy.analysis.launch_checks.legality import refuse_unknown_rules
     from autodeploy.cli.output import write_report
     from autodeploy.specs.check import CheckLimits
 
@@ -133,7 +209,7 @@ def share(text: str, option: str, *, most: float) -> float:
     SpecError
         when it is no number, or out of range.
     """
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
 
     hint = Message("common.such_as", example=_EXAMPLES.get(option, "95%"))
     bare = text.strip()
@@ -169,7 +245,7 @@ def _shown(report: CheckReport, form: CheckFormat, lang: LanguageOption, name: s
 def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> CheckReport:
     """In this process; the database is opened only where it has a say: an overlay, or a plan id."""
     from autodeploy.cli.why_not import PLAN_ID
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
 
     stored = baseline if baseline is not None and PLAN_ID.fullmatch(baseline) else None
     before = None if baseline is None or stored is not None else _baseline(asked, Path(baseline))
@@ -184,17 +260,17 @@ def _here(asked: LaunchOptions, limits: CheckLimits, baseline: str | None) -> Ch
     )
     if report is not None:
         return report
-    from autodeploy import planner
-    from autodeploy.checks import check as check_launch
+    from autodeploy.analysis.launch_checks.launch_check import check as check_launch
+    from autodeploy.search import planner
 
     return check_launch(launch, limits, planner=planner, baseline=before)
 
 
 def _unread(asked: LaunchOptions, refusal: SpecError, limits: CheckLimits, before: Baseline | None) -> CheckReport:
     """The command line of a script alone, where no spec can be made of it."""
-    from autodeploy.checks import check_unread
+    from autodeploy.analysis.launch_checks.legality import check_unread
     from autodeploy.cli.import_file import variables_of
-    from autodeploy.importers.documents import read_text
+    from autodeploy.specs.text_files import read_text
 
     return check_unread(
         read_text(asked.file),
@@ -217,11 +293,11 @@ def _baseline(asked: LaunchOptions, path: Path) -> Baseline:
     """
     from dataclasses import replace
 
-    from autodeploy.checks.baseline import Baseline, unread_baseline
+    from autodeploy.analysis.launch_checks.baseline import Baseline, unread_baseline
     from autodeploy.cli.import_file import variables_of
-    from autodeploy.errors import SpecError
-    from autodeploy.importers.documents import read_text
-    from autodeploy.services.check_intake import baseline_in
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.service.launch_requests import baseline_in
+    from autodeploy.specs.text_files import read_text
 
     text = read_text(path)
     if not is_launch(path, text):
@@ -235,9 +311,9 @@ def _baseline(asked: LaunchOptions, path: Path) -> Baseline:
 
 def is_launch(path: Path, text: str) -> bool:
     """Whether a file is a launch and no plan: a script, a framework's YAML or a spec."""
-    from autodeploy.errors import SpecError
-    from autodeploy.importers.documents import load_json, load_yaml
-    from autodeploy.importers.import_document import is_script
+    from autodeploy.formats.import_document import is_script
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.text_files import load_json, load_yaml
 
     if is_script(text, path.suffix):
         return True
@@ -251,7 +327,7 @@ def is_launch(path: Path, text: str) -> bool:
 def _sent(baseline: str | None) -> str | dict[str, Any] | None:
     """A baseline as a server takes it: a plan id, a document, or the file of a launch."""
     from autodeploy.cli.why_not import PLAN_ID
-    from autodeploy.importers.documents import read_text
+    from autodeploy.specs.text_files import read_text
 
     if baseline is None or PLAN_ID.fullmatch(baseline):
         return baseline
@@ -270,8 +346,8 @@ def baseline_document(baseline: str | None) -> str | dict[str, Any] | None:
         when it is neither.
     """
     from autodeploy.cli.why_not import PLAN_ID
-    from autodeploy.errors import SpecError
-    from autodeploy.importers.documents import load_json, load_yaml, read_text
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.text_files import load_json, load_yaml, read_text
 
     if baseline is None or PLAN_ID.fullmatch(baseline):
         return baseline

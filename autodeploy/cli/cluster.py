@@ -51,10 +51,10 @@ def import_files(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a spec's cluster with the measurements as its overlay; report where files and profile disagree."""
+    from autodeploy.analysis.cluster_import import import_cluster
     from autodeploy.cli.output import notify, write_report
-    from autodeploy.importers.cluster_file import read_cluster_file
-    from autodeploy.services.cluster_import import import_cluster
-    from autodeploy.yaml_text import yaml_text
+    from autodeploy.formats.cluster_files import read_cluster_file
+    from autodeploy.kit.yaml_text import yaml_text
 
     read = [(file.name, read_cluster_file(file, op=op, ranks=ranks)) for file in files]
     imported = import_cluster(read, profile, leaf_nodes=leaf_nodes, leaf_oversubscription=leaf_oversubscription)
@@ -81,12 +81,12 @@ def export_overlay(
 ) -> None:
     """Write a cluster's overlay for sharing: numbers, author and releases, without models and runs."""
     from autodeploy.cli.output import write_report
-    from autodeploy.services.overlay_export import exported_overlay
-    from autodeploy.services.session import open_services
-    from autodeploy.settings import load_settings
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.clusters.overlays import exported_overlay
+    from autodeploy.service.session import open_services
 
     with open_services(load_settings()) as services:
         document = exported_overlay(services.runs, name, author, tuple(releases or ()))
-    from autodeploy.yaml_text import profile_text
+    from autodeploy.kit.yaml_text import profile_text
 
     write_report(profile_text(document, "Exported by autodeploy cluster export."), output)

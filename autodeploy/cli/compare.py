@@ -40,7 +40,7 @@ def compare(
     """Show the differences between two to five plans."""
     from autodeploy.cli.check import baseline_document
     from autodeploy.cli.output import write_report
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
     from autodeploy.reports.comparison import render_comparison_markdown
 
     if not 2 <= len(plans) <= 5:
@@ -56,10 +56,10 @@ def compare(
 
 
 def _here(plans: list[str | dict[str, Any]]) -> Comparison:
+    from autodeploy.kit.settings import load_settings
     from autodeploy.reports.comparison import compare_plans
-    from autodeploy.services.comparisons import best_of, with_checkpoints
-    from autodeploy.services.session import open_services
-    from autodeploy.settings import load_settings
+    from autodeploy.service.requests.intake import best_of, with_checkpoints
+    from autodeploy.service.session import open_services
 
     documents = [plan for plan in plans if isinstance(plan, dict)]
     if len(documents) == len(plans):
@@ -80,7 +80,7 @@ def comparison_text(comparison: Comparison, lang: Language) -> str:
     """The plans, a table for each group of fields, and what becomes of checkpoints."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.comparison import checkpoint_lines, comparison_tables
-    from autodeploy.reports.texts import check_text
+    from autodeploy.reports.wording import check_text
 
     blocks = [f"{plan.plan_id}  {plan.model}  {plan.layout}" for plan in comparison.plans]
     blocks.append("")

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autodeploy.cli.options import Lang, LanguageOption
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.messages.foreign_faults import os_fault
+from autodeploy.messages.field_faults import os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.store.database import Database
+    from autodeploy.service.store.database import Database
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -34,10 +34,10 @@ def upgrade(
 ) -> None:
     """Migrate the database to this version; does nothing if it is up to date."""
     from autodeploy.cli.output import notify
-    from autodeploy.settings import load_settings
-    from autodeploy.store.database import Database
-    from autodeploy.store.migrate import current_revision
-    from autodeploy.store.migrate import upgrade as migrate
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.migration import current_revision
+    from autodeploy.service.store.migration import upgrade as migrate
 
     database = Database(load_settings().database_url)
     try:
@@ -60,11 +60,11 @@ def downgrade(
 ) -> None:
     """Downgrade the database to an older revision. Stop servers and workers first."""
     from autodeploy.cli.output import notify
-    from autodeploy.errors import ConflictError
-    from autodeploy.settings import load_settings
-    from autodeploy.store.database import Database
-    from autodeploy.store.downgrade import downgrade as go_back
-    from autodeploy.store.downgrade import losses_of_downgrade
+    from autodeploy.kit.errors import ConflictError
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.downgrade import downgrade as go_back
+    from autodeploy.service.store.downgrade import losses_of_downgrade
 
     database = Database(load_settings().database_url)
     try:
@@ -89,8 +89,8 @@ def prune(
 ) -> None:
     """Delete finished searches older than the given age, with their plans."""
     from autodeploy.cli.output import notify
-    from autodeploy.store.clock import utc_now
-    from autodeploy.store.retention import prune as prune_searches
+    from autodeploy.service.store.base import utc_now
+    from autodeploy.service.store.retention import prune as prune_searches
 
     age = read_age(older_than)
     with current_database() as database:
@@ -105,7 +105,7 @@ def export_file(
 ) -> None:
     """Write all stored data to a file; the service can keep running."""
     from autodeploy.cli.output import notify, replacing
-    from autodeploy.store.dump import export_lines
+    from autodeploy.service.store.dump import export_lines
 
     with current_database() as database, replacing(file) as stream:
         for line in export_lines(database):
@@ -119,7 +119,7 @@ def import_file(
 ) -> None:
     """Import what an exported file has and this database lacks; importing twice has no effect."""
     from autodeploy.cli.output import notify
-    from autodeploy.store.dump import import_lines
+    from autodeploy.service.store.dump import import_lines
 
     with current_database() as database:
         inserted = import_lines(database, _lines(file))
@@ -149,10 +149,10 @@ def read_age(text: str) -> timedelta:
 @contextmanager
 def current_database() -> Iterator[Database]:
     """The database at this version's revision; an SQLite file is brought there."""
-    from autodeploy.settings import load_settings
-    from autodeploy.store.database import Database
-    from autodeploy.store.migrate import require_current
-    from autodeploy.store.migrate import upgrade as migrate
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.migration import require_current
+    from autodeploy.service.store.migration import upgrade as migrate
 
     database = Database(load_settings().database_url)
     try:

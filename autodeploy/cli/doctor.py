@@ -22,7 +22,7 @@ def doctor(lang: Lang = LanguageOption.EN) -> None:
     """Check versions, solver, hardware profiles, presets and database. Exit code 4: something is wrong."""
     from autodeploy.cli.output import write_report
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import check_text, command_text, titled
+    from autodeploy.reports.wording import check_text, command_text, titled
 
     spoken = language(lang)
     checks: list[tuple[str, Callable[[Language], str]]] = [
@@ -72,11 +72,11 @@ def _models(_: Language) -> str:
 
 def _database(lang: Language) -> str:
     """The address is left out: it may hold a password."""
+    from autodeploy.kit.settings import load_settings
     from autodeploy.messages import text_of
-    from autodeploy.reports.texts import command_text
-    from autodeploy.settings import load_settings
-    from autodeploy.store.database import Database
-    from autodeploy.store.migrate import is_current
+    from autodeploy.reports.wording import command_text
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.migration import is_current
 
     settings = load_settings()
     if not settings.has_database():

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message, in_language, text_of
-from autodeploy.messages.foreign_faults import os_fault
+from autodeploy.messages.field_faults import os_fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +32,8 @@ def exit_code(status: Status) -> int:
 
 def report_error(error: Exception, lang: Language = "en") -> int:
     """Tells the error on stderr and returns the exit code."""
-    from autodeploy.errors import AutoDeployError, ConflictError, NotFoundError, SearchCancelled, SpecError
-    from autodeploy.reports.texts import report_text
+    from autodeploy.kit.errors import AutoDeployError, ConflictError, NotFoundError, SearchCancelled, SpecError
+    from autodeploy.reports.wording import report_text
     from hardware_profiles.errors import ProfileError
 
     if isinstance(error, SpecError):
@@ -74,7 +74,7 @@ def asked_language(arguments: Sequence[str]) -> Language:
 
 
 def _tell_fields(fields: list[tuple[str, str, str]], lang: Language) -> None:
-    from autodeploy.reports.texts import report_text
+    from autodeploy.reports.wording import report_text
 
     if len(fields) > 1:
         _tell(report_text(lang, "error_fields", count=len(fields)), "", lang)
@@ -85,7 +85,7 @@ def _tell_fields(fields: list[tuple[str, str, str]], lang: Language) -> None:
 
 
 def _tell(message: str, hint: str, lang: Language) -> None:
-    from autodeploy.reports.texts import report_text
+    from autodeploy.reports.wording import report_text
 
     print(message, file=sys.stderr)  # noqa: T201 - this is the one place that talks of errors
     if hint:

@@ -15,8 +15,8 @@ from autodeploy.stack.frameworks import launchers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.services.session import Services
-    from autodeploy.services.views import PlanView
+    from autodeploy.service.searches.views import PlanView
+    from autodeploy.service.session import Services
     from autodeploy.specs.planset import Plan, PlanSet
 
 app = typer.Typer()
@@ -46,10 +46,10 @@ def export(
     """
     from autodeploy.cli.output import notify, write_report
     from autodeploy.cli.why_not import PLAN_ID
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.kit.settings import load_settings
     from autodeploy.messages import in_language
-    from autodeploy.services.session import open_services
-    from autodeploy.settings import load_settings
+    from autodeploy.service.session import open_services
 
     is_id = PLAN_ID.fullmatch(subject) or (subject.startswith("p_") and not Path(subject).is_file())
     spec = None if is_id else read_spec(subject)
@@ -83,9 +83,9 @@ def stored(plan_id: str) -> Iterator[tuple[Services, PlanView]]:
         when the database has no such plan.
     """
     from autodeploy.cli.output import notify
-    from autodeploy.errors import NotFoundError
-    from autodeploy.services.session import open_services
-    from autodeploy.settings import load_settings
+    from autodeploy.kit.errors import NotFoundError
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.session import open_services
 
     with open_services(load_settings()) as services:
         try:

@@ -11,9 +11,9 @@ from autodeploy.cli.options import Lang, LanguageOption, Output, language
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
-    from autodeploy.importers.diagnostics import Diagnostics
-    from autodeploy.importers.imported import Imported
+    from autodeploy.formats.common.import_result import Imported
     from autodeploy.messages import Language
+    from autodeploy.specs.diagnostics import Diagnostics
 
 app = typer.Typer()
 EXAMPLE = "Example: autodeploy import pretrain.sh --cluster cloudmatrix-384 -o spec.yaml"
@@ -52,9 +52,9 @@ def import_file(
 ) -> None:
     """Turn a model's config.json, a launch script or a framework's YAML into a spec. Scripts are never run."""
     from autodeploy.cli.output import notify, talk, write_report
+    from autodeploy.kit.yaml_text import yaml_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import command_text, titled
-    from autodeploy.yaml_text import yaml_text
+    from autodeploy.reports.wording import command_text, titled
 
     imported = read_foreign(file, settings, name)
     for doubt in imported.diagnostics.doubts:
@@ -76,7 +76,7 @@ def read_foreign(file: Path, settings: list[str] | None = None, name: str | None
     SpecError
         when the file can't be read, or a setting isn't NAME=VALUE.
     """
-    from autodeploy.importers import import_document
+    from autodeploy.formats import import_document
 
     return import_document.import_file(file, variables=variables_of(settings), name=name)
 
@@ -89,7 +89,7 @@ def variables_of(settings: list[str] | None) -> dict[str, str]:
     SpecError
         when a setting isn't NAME=VALUE.
     """
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
 
     variables = {}
     for setting in settings or ():
@@ -124,7 +124,7 @@ def model_text(model: Any, lang: Language = "en") -> str:
     """Total and activated parameters of a model that was read; nothing where it isn't whole."""
     from pydantic import ValidationError
 
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
     from autodeploy.specs.model import ModelSpec
 
     try:
@@ -139,7 +139,7 @@ def diagnostics_text(diagnostics: Diagnostics, lang: Language = "en") -> str:
     """All notes of an import: a table for each fate, without the columns that say nothing there."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
 
     titles = [command_text(lang, name) for name in ("line", "in_the_file", "in_the_spec", "value", "why")]
     blocks = []

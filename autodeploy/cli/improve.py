@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from autodeploy.cli.check import LaunchFile, LaunchOptions, with_database
 from autodeploy.cli.import_file import Cluster, Device, NumNpus, Settings  # noqa: TC001 - typer reads annotations
-from autodeploy.cli.launch_file import LaunchFile, LaunchOptions, with_database
 from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Output, Server, SimpleFormat, language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.checks import Launch
+    from autodeploy.analysis.launch_checks.launch import Launch
     from autodeploy.messages import Language
     from autodeploy.specs.what_if import Improvement, ImproveReport
 
@@ -52,8 +52,7 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
     """The launch, then its improvements as a table, then those that keep the layout where they are others."""
     from autodeploy.cli.output import table_text
     from autodeploy.reports.recommendation import rescaled_line
-    from autodeploy.reports.texts import command_text, report_text
-    from autodeploy.reports.wording import seconds, wrap
+    from autodeploy.reports.wording import command_text, report_text, seconds, wrap
 
     plan = report.plan
     lines = [command_text(lang, "as_it_is", step=seconds(plan.step_time_s), peak=f"{plan.peak_memory_gib:.1f}")]
@@ -80,8 +79,7 @@ def improve_text(report: ImproveReport, lang: Language = "en") -> str:
 
 
 def _cells(improvement: Improvement, lang: Language) -> list[str]:
-    from autodeploy.reports.texts import change_name, check_text, command_text
-    from autodeploy.reports.wording import seconds
+    from autodeploy.reports.wording import change_name, check_text, command_text, seconds
 
     return [
         change_name(lang, improvement.name),
@@ -95,8 +93,7 @@ def _cells(improvement: Improvement, lang: Language) -> list[str]:
 
 def _flag_lines(shown: Sequence[Improvement], lang: Language) -> list[str]:
     """Below the table, for the author of a script: the flags that each change adds and drops."""
-    from autodeploy.reports.texts import change_name, command_text, report_text, titled
-    from autodeploy.reports.wording import wrap
+    from autodeploy.reports.wording import change_name, command_text, report_text, titled, wrap
 
     lines = []
     for improvement in shown:
@@ -123,7 +120,7 @@ def _here(launch: Launch) -> ImproveReport:
     stored = with_database(launch, lambda services: services.improve(launch))
     if stored is not None:
         return stored
-    from autodeploy import planner
-    from autodeploy.what_if import improve as improvements_of
+    from autodeploy.analysis.what_if.improve import improve as improvements_of
+    from autodeploy.search import planner
 
     return improvements_of(launch, planner=planner)

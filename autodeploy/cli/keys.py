@@ -48,7 +48,7 @@ def create(
     from autodeploy.cli.audit import note_here
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import notify, write_report
-    from autodeploy.services.access import AccessService
+    from autodeploy.service.callers.access import AccessService
 
     with current_database() as database:
         key, view = AccessService(database).create(
@@ -72,9 +72,9 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
 
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.texts import command_text
-    from autodeploy.services.access import AccessService
-    from autodeploy.store.clock import iso
+    from autodeploy.reports.wording import command_text
+    from autodeploy.service.callers.access import AccessService
+    from autodeploy.service.store.base import iso
 
     with current_database() as database:
         keys = AccessService(database).list()
@@ -101,8 +101,8 @@ def revoke(
     from autodeploy.cli.audit import note_here
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import talk
-    from autodeploy.reports.texts import command_text, titled
-    from autodeploy.services.access import AccessService
+    from autodeploy.reports.wording import command_text, titled
+    from autodeploy.service.callers.access import AccessService
 
     with current_database() as database:
         AccessService(database).revoke(key_id)

@@ -35,8 +35,8 @@ from autodeploy.cli import (
     worker,
 )
 from autodeploy.cli.exits import SERVICE_ERROR, asked_language, report_error
-from autodeploy.cli.loudness import EveryCommand, begin, loudness
-from autodeploy.own_process import collect_seldom, leave, use_one_thread
+from autodeploy.cli.output import EveryCommand, begin, loudness
+from autodeploy.kit.process import collect_seldom, leave, use_one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,8 +124,8 @@ def run() -> None:
 def run_alone() -> NoReturn:
     """The same in a process that does nothing else."""
     if sys.argv[1:2] in SERVICES and "--help" not in sys.argv:
-        from autodeploy.jobs.fork_server import start_early
-        from autodeploy.jobs.planning import PLANNER
+        from autodeploy.service.runner.fork_server import start_early
+        from autodeploy.service.runner.planning import PLANNER
 
         start_early(PLANNER)
     try:

@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True)
 def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
     """List the models that a spec can name."""
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
     from autodeploy.specs.presets import list_presets
 
     presets = list_presets()
@@ -40,9 +40,9 @@ def show(
 ) -> None:
     """Show a model in the form used by specs, with its parameter counts and sources."""
     from autodeploy.cli.output import json_text, write_report
-    from autodeploy.reports.texts import command_text, titled
+    from autodeploy.kit.yaml_text import yaml_text
+    from autodeploy.reports.wording import command_text, titled
     from autodeploy.specs.presets import read_preset
-    from autodeploy.yaml_text import yaml_text
 
     preset = read_preset(name)
     model = preset.model

@@ -77,14 +77,14 @@ Server = Annotated[
 
 def read_spec(name: str) -> Spec:
     """The spec in a file, or on stdin for `-`; what should be checked of its model is told."""
-    from autodeploy.importers.spec_file import read_spec_document, read_spec_file
+    from autodeploy.specs.reading import read_spec_document, read_spec_file
 
     if name != "-":
         return read_spec_file(Path(name), _doubt)
     import sys
 
-    from autodeploy.importers.bounds import MAX_BYTES, refuse_long
-    from autodeploy.importers.documents import load_yaml
+    from autodeploy.specs.document_bounds import MAX_BYTES, refuse_long
+    from autodeploy.specs.text_files import load_yaml
 
     text = sys.stdin.read(MAX_BYTES + 1)
     refuse_long(text, MAX_BYTES)

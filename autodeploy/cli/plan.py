@@ -23,7 +23,7 @@ from autodeploy.cli.options import (
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
     from autodeploy.specs.planset import Plan, PlanSet
     from autodeploy.specs.spec import Spec
 
@@ -119,9 +119,9 @@ def _show_operators(
 ) -> None:
     """The operators of the spec's strategy, as tables or JSON."""
     from autodeploy.cli.output import write_report, write_text_report
-    from autodeploy.errors import SpecError
-    from autodeploy.planner import operators
+    from autodeploy.kit.errors import SpecError
     from autodeploy.reports.operator_table import render_operators
+    from autodeploy.search.planner import operators
 
     if server is not None:
         raise SpecError(Message("common.excludes_it", what="--detail operators"), path="--server")
@@ -135,7 +135,7 @@ def _show_operators(
 
 
 def _no_such_form(output_format: ReportFormat) -> SpecError:
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
 
     message = Message("field_fault.is_invalid", value=repr(output_format.value))
     return SpecError(message, path="--format", hint=Message("common.one_of", names="table, json"))
@@ -143,13 +143,13 @@ def _no_such_form(output_format: ReportFormat) -> SpecError:
 
 def _estimate_here(spec: Spec) -> Plan:
     """With the overlay of its cluster, where the database of the settings has been used before."""
-    from autodeploy.planner import estimate as predict
-    from autodeploy.settings import load_settings
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.search.planner import estimate as predict
 
     settings = load_settings()
     if spec.cluster.overlay != "auto" or not settings.has_database():
         return predict(spec)
-    from autodeploy.services.session import open_services
+    from autodeploy.service.session import open_services
 
     with open_services(settings) as services:
         return services.estimate(spec)
@@ -168,11 +168,11 @@ def show(
 
         write_report(render_markdown(plan_set, language(lang)), output)
     elif output_format is ReportFormat.CSV:
-        from autodeploy.exporters.csv_table import plans_csv
+        from autodeploy.reports.csv_table import plans_csv
 
         write_report(plans_csv(plan_set), output)
     elif output_format is ReportFormat.HTML:
-        from autodeploy.exporters.html_report import render_html
+        from autodeploy.reports.documents import render_html
 
         write_report(render_html(plan_set, language(lang)), output)
     else:
@@ -195,8 +195,8 @@ def _with_spares(spec: Spec) -> Spec:
 def _plan_here(spec: Spec) -> PlanSet:
     """In this process, stored in the database of the settings."""
     from autodeploy.cli.progress import SearchTalk
-    from autodeploy.services.session import open_services
-    from autodeploy.settings import load_settings
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.session import open_services
 
     with open_services(load_settings()) as services, SearchTalk() as talk:
         return services.searches.plan_and_store(spec, progress=talk, should_cancel=talk.should_cancel)

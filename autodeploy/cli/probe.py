@@ -34,8 +34,8 @@ def probe(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a self-contained script that benchmarks the operators and messages of this spec's best plans."""
+    from autodeploy.analysis.probe.script import request_of, script_of
     from autodeploy.cli.output import notify, write_report
-    from autodeploy.probe.script import request_of, script_of
 
     spec = read_spec(spec_file)
     request = request_of(spec, _plans(spec, plans), nodes=nodes, ranks=ranks)
@@ -49,11 +49,11 @@ def _plans(spec: Spec, file: Path | None) -> Sequence[Plan]:
     """Of the file, or the spec's own strategy, or the best of a search."""
     from pydantic import ValidationError
 
-    from autodeploy import planner
-    from autodeploy.errors import SpecError
-    from autodeploy.importers.documents import load_json, read_text
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.search import planner
+    from autodeploy.specs.field_errors import field_errors
     from autodeploy.specs.planset import PlanSet
-    from autodeploy.specs.validation import field_errors
+    from autodeploy.specs.text_files import load_json, read_text
 
     if file is not None:
         try:

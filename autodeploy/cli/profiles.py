@@ -46,7 +46,7 @@ def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = Langua
 def _systems(profiles: Sequence[Profile], lang: Language) -> str:
     """A row a profile: its chips and the size of its nodes."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
 
     rows = [
         [p.name, p.title, ", ".join(p.devices), p.default_device, str(p.devices_per_npu), str(p.npus_per_node)]
@@ -65,8 +65,8 @@ def this_machine(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Write a profile of this machine's processors; its rates are upper bounds until a probe calibrates them."""
+    from autodeploy.analysis.probe.own_cpu import facts, profile_yaml
     from autodeploy.cli.output import write_report
-    from autodeploy.probe.own_cpu import facts, profile_yaml
 
     write_report(profile_yaml(facts(), processes), output)
 
@@ -79,7 +79,7 @@ def show(
 ) -> None:
     """Show every number of a profile with its unit, kind and source."""
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
     from hardware_profiles import load_profile
 
     profile = load_profile(name)

@@ -6,11 +6,10 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.cli.loudness import loudness
 from autodeploy.cli.options import current_language
-from autodeploy.cli.output import notify, talk
+from autodeploy.cli.output import loudness, notify, talk
 from autodeploy.messages import label, text_of
-from autodeploy.reports.texts import command_text, report_text
+from autodeploy.reports.wording import command_text, report_text
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from autodeploy.messages import Language
-    from autodeploy.planner import Progress
+    from autodeploy.search.planner import Progress
 
 
 QUIET_S = 5.0  # so long without a line, and the next report is shown whatever it says

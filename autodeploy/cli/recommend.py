@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autodeploy.messages import Language
-    from autodeploy.specs.clusters import ClusterComparison, ClusterOffer
     from autodeploy.specs.spec import Spec
-    from autodeploy.specs.what_if import Recommendation
+    from autodeploy.specs.what_if import ClusterComparison, ClusterOffer, Recommendation
 
 app = typer.Typer()
 
@@ -60,7 +59,7 @@ def recommend(
 ) -> None:
     """Find the smallest number of cards that meets a deadline. Exit code 3: none does."""
     from autodeploy.cli.output import write_report
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
 
     if not 0.0 < days <= 36_500.0:
         raise SpecError(Message("common.is_outside", value=f"{days:g}", range="(0, 36500]"), path="--days")
@@ -94,8 +93,8 @@ def offer_of(text: str) -> ClusterOffer:
     SpecError
         when the price is missing or is none.
     """
-    from autodeploy.errors import SpecError
-    from autodeploy.specs.clusters import ClusterOffer
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.what_if import ClusterOffer
 
     named, _, price = text.rpartition("=")
     profile, _, grade = named.rpartition(":")
@@ -125,8 +124,8 @@ def compare_clusters(
 ) -> None:
     """Days and cost on each cluster, and which is the cheapest in time; exit code 3 where none is."""
     from autodeploy.cli.output import write_report
-    from autodeploy.errors import SpecError
-    from autodeploy.specs.clusters import MAX_CLUSTERS
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.what_if import MAX_CLUSTERS
 
     if len(offers) > MAX_CLUSTERS:
         raise SpecError(
@@ -152,7 +151,7 @@ def compare_clusters(
 def clusters_text(comparison: ClusterComparison, lang: Language = "en") -> str:
     """Which is cheapest, and a row for each number of cards that was planned for."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.cluster_table import cluster_lines, cluster_table
+    from autodeploy.reports.comparison import cluster_lines, cluster_table
 
     table = cluster_table(comparison, lang)
     return "\n".join(
@@ -162,14 +161,14 @@ def clusters_text(comparison: ClusterComparison, lang: Language = "en") -> str:
 
 def _clusters_here(spec: Spec, offers: list[ClusterOffer], asked: dict[str, Any]) -> ClusterComparison:
     """One cluster after the other, each with its overlay where the database of the settings has been used before."""
-    from autodeploy import planner
-    from autodeploy.settings import load_settings
-    from autodeploy.what_if import on_offer, points_on, side_by_side
+    from autodeploy.analysis.what_if.clusters import on_offer, points_on, side_by_side
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.search import planner
 
     how = {"days": asked["days"], "tokens": asked.get("tokens"), "max_npus": asked.get("max_npus")}
     settings = load_settings()
     if spec.cluster.overlay == "auto" and settings.has_database():
-        from autodeploy.services.session import open_services
+        from autodeploy.service.session import open_services
 
         with open_services(settings) as services:
             return services.compare_clusters(spec, offers, **how)
@@ -185,8 +184,8 @@ def token_count(text: str) -> float:
     SpecError
         when it is none.
     """
-    from autodeploy.errors import SpecError
-    from autodeploy.importers.amounts import token_amount
+    from autodeploy.kit.errors import SpecError
+    from autodeploy.specs.reading import token_amount
 
     value = token_amount(text)
     if value is None or not 0.0 < value <= 1e18:
@@ -202,8 +201,7 @@ def recommendation_text(recommendation: Recommendation, lang: Language = "en") -
     """The answer, the plan's degrees, and throughput by number of cards."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import command_text
-    from autodeploy.reports.wording import degrees
+    from autodeploy.reports.wording import command_text, degrees
 
     lines = [in_language(recommendation.message, lang)]
     if recommendation.plan is not None:
@@ -226,13 +224,13 @@ def recommendation_text(recommendation: Recommendation, lang: Language = "en") -
 
 def _here(spec: Spec, days: float, tokens: float | None, max_npus: int | None) -> Recommendation:
     """With the overlay of its cluster, where the database of the settings has been used before."""
-    from autodeploy import planner
-    from autodeploy.settings import load_settings
-    from autodeploy.what_if import recommend as recommendation_of
+    from autodeploy.analysis.what_if.recommend import recommend as recommendation_of
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.search import planner
 
     settings = load_settings()
     if spec.cluster.overlay == "auto" and settings.has_database():
-        from autodeploy.services.session import open_services
+        from autodeploy.service.session import open_services
 
         with open_services(settings) as services:
             return services.recommend(spec, days=days, tokens=tokens, max_npus=max_npus)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from autodeploy.cli.output import notify
-from autodeploy.errors import AutoDeployError
+from autodeploy.kit.errors import AutoDeployError
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from autodeploy.cli.progress import SearchTalk
     from autodeploy.client import Client, Event, Search
-    from autodeploy.planner import Progress
+    from autodeploy.search.planner import Progress
     from autodeploy.specs.planset import PlanSet
     from autodeploy.specs.spec import Spec
 
@@ -29,7 +29,7 @@ LOOK_S = 10.0
 def connect(server: str) -> Iterator[Client]:
     """A client of the server; its key is in AUTODEPLOY_API_KEY; an empty one is none."""
     from autodeploy.client import Client
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
 
     if not server.startswith(("http://", "https://")):
         raise SpecError(

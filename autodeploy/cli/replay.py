@@ -28,11 +28,11 @@ def replay(
     """Predict all stored runs with this release. Exit code 1: errors grew by more than allowed."""
     from autodeploy.cli.exits import GATE_FAILED
     from autodeploy.cli.output import json_text, notify, table_text, write_report
-    from autodeploy.jobs.planning import load_planner
-    from autodeploy.reports.texts import command_text
-    from autodeploy.services.replay import replay as replay_runs
-    from autodeploy.services.session import open_services
-    from autodeploy.settings import load_settings
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.reports.wording import command_text
+    from autodeploy.service.runner.planning import load_planner
+    from autodeploy.service.runs.replay import replay as replay_runs
+    from autodeploy.service.session import open_services
 
     with open_services(load_settings()) as services:
         replayed = replay_runs(services.database, load_planner(), cluster=cluster)

@@ -12,7 +12,7 @@ from autodeploy.cli.options import Lang, LanguageOption, ListFormat, Server, Sim
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.services import RunOutcome, RunView
+    from autodeploy.service.runs.views import RunOutcome, RunView
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -69,8 +69,8 @@ def add(
         outcome = _document(_add_here(plan_id, file, met, note, op, ranks, rehearse))
     else:
         from autodeploy.cli.remote import connect
-        from autodeploy.importers.documents import read_text
-        from autodeploy.importers.measured_text import MAX_TEXT_BYTES
+        from autodeploy.formats.measurements.measured_text import MAX_TEXT_BYTES
+        from autodeploy.specs.text_files import read_text
 
         body: dict[str, Any] = {"note": note}
         if file is None:
@@ -95,11 +95,11 @@ def list_all(
 ) -> None:
     """List measured runs, newest first, with their predictions."""
     from autodeploy.cli.output import json_text, table_text, write_report
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
 
     if server is None:
-        from autodeploy.services.session import open_services
-        from autodeploy.settings import load_settings
+        from autodeploy.kit.settings import load_settings
+        from autodeploy.service.session import open_services
 
         with open_services(load_settings()) as services:
             page = services.runs.list(cluster=cluster, plan_id=plan_id, limit=limit)
@@ -128,8 +128,8 @@ def remove(
 
     if server is None:
         from autodeploy.cli.audit import note_here
-        from autodeploy.services.session import open_services
-        from autodeploy.settings import load_settings
+        from autodeploy.kit.settings import load_settings
+        from autodeploy.service.session import open_services
 
         with open_services(load_settings()) as services:
             services.runs.delete(run_id)
@@ -152,10 +152,10 @@ def _add_here(
     rehearse: str | None,
 ) -> RunOutcome:
     from autodeploy.cli.audit import note_here
-    from autodeploy.importers.measured_file import read_measured_file
-    from autodeploy.services.measured_intake import measured_of_document, only_run
-    from autodeploy.services.session import open_services
-    from autodeploy.settings import load_settings
+    from autodeploy.formats.measurements.measured_file import read_measured_file
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.clusters.evidence import measured_of_document, only_run
+    from autodeploy.service.session import open_services
 
     if file is None:
         measured = measured_of_document({"source": "out_of_memory", "out_of_memory": met, "note": note})
@@ -171,7 +171,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
     """As the service answers."""
     from dataclasses import asdict
 
-    from autodeploy.store.clock import iso
+    from autodeploy.service.store.base import iso
 
     cluster = outcome.cluster
     return {
@@ -183,7 +183,7 @@ def _document(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _run(view: RunView) -> dict[str, Any]:
-    from autodeploy.store.clock import iso
+    from autodeploy.service.store.base import iso
 
     return {name: getattr(view, name) for name in FIGURES} | {
         "created_at": iso(view.created_at),
@@ -194,7 +194,7 @@ def _run(view: RunView) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any], lang: Language) -> list[str]:
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
 
     inside = "" if row["inside"] is None else command_text(lang, "yes" if row["inside"] else "no")
     return [
@@ -208,7 +208,7 @@ def _cells(row: dict[str, Any], lang: Language) -> list[str]:
 def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
     """The run, what the overlay does to the errors of its cluster, and plans whose place changed."""
     from autodeploy.cli.output import table_text
-    from autodeploy.reports.texts import command_text, titled
+    from autodeploy.reports.wording import command_text, titled
 
     run, cluster = outcome["run"], outcome["cluster"]
     lines = [titled(lang, run["id"], f"{run['model']} @ {run['cluster']}")]
@@ -253,7 +253,7 @@ def outcome_text(outcome: dict[str, Any], lang: Language = "en") -> str:
 
 def _moved_lines(moved: dict[str, Any], lang: Language) -> list[str]:
     """The plan's prediction before and after, and the factors that moved it most."""
-    from autodeploy.reports.texts import command_text, titled
+    from autodeploy.reports.wording import command_text, titled
 
     names = ("step_time_s", "low_s", "high_s")
     was, now = ([_seconds(moved[when + name]) for name in names] for when in ("old_", ""))

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.loudness import log_changes, loudness
 from autodeploy.cli.options import Lang, LanguageOption, current_language
+from autodeploy.cli.output import log_changes, loudness
 
 app = typer.Typer()
 
@@ -25,7 +25,7 @@ def serve(
 
     _say("serve_starts", version=version("autodeploy"))
     from api.server import serve as run
-    from autodeploy.settings import load_settings
+    from autodeploy.kit.settings import load_settings
 
     changes = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
     run(load_settings(**changes, **log_changes()), when_ready=lambda address: _say("serve_ready", address=address))
@@ -33,7 +33,7 @@ def serve(
 
 def _say(key: str, **values: object) -> None:
     """A line to the person who started the server; the log is for those who keep it running."""
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
 
     if loudness() == "quiet":
         return

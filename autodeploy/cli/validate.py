@@ -43,13 +43,11 @@ def validate(
     lang: Lang = LanguageOption.EN,
 ) -> None:
     """Predict measured runs and report the errors."""
-    from autodeploy.calibration.validate import validate as compare
+    from autodeploy.calibration.post_training import classes_of_rl, validate_rl
+    from autodeploy.calibration.validation import validate as compare
     from autodeploy.cli.output import write_report
-    from autodeploy.post_training.validate import classes_of_rl, validate_rl
-    from autodeploy.specs.generation import GenerationRecord
-    from autodeploy.specs.measurement import read_measurements
+    from autodeploy.specs.measurements import GenerationRecord, RlRecord, read_measurements
     from autodeploy.specs.record import Record, Unread
-    from autodeploy.specs.rl_record import RlRecord
     from hardware_profiles.reading import read_yaml_file
 
     if profile_overlay is not None:
@@ -79,7 +77,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
     """One line a run, then the summary: all errors are predicted / measured - 1 of speeds and of memory."""
     from autodeploy.cli.output import table_text
     from autodeploy.messages import in_language
-    from autodeploy.reports.texts import command_text, titled
+    from autodeploy.reports.wording import command_text, titled
 
     names = ("run", "tokens_per_s_per_npu", "predicted", "error", "why")
     run, tokens, predicted, error, skipped = (command_text(lang, name) for name in names)
@@ -106,7 +104,7 @@ def report_text(report: dict[str, Any], lang: Language = "en") -> str:
 def unmeasured_text(report: UnmeasuredReport, lang: Language = "en") -> str:
     """Shapes and sizes without a measured efficiency by class; -f json and html list each."""
     from autodeploy.reports.tables import Block, in_columns
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
 
     block = Block(command_text(lang, "unmeasured"), table=unmeasured_table(report, lang))
     return f"\n{in_columns(block)}" if block.table and block.table.rows else ""
@@ -114,7 +112,7 @@ def unmeasured_text(report: UnmeasuredReport, lang: Language = "en") -> str:
 
 def statistics_table(summary: dict[str, Any], lang: Language) -> tuple[list[str], list[list[str]]]:
     """Titles and rows: errors of each set of records, then of time by class."""
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
 
     sets = [(command_text(lang, name), summary.get(name)) for name in ("time", "peak_memory")]
     sets += [("TPOT", summary.get("tpot")), (command_text(lang, "rl"), summary.get("rl"))]
@@ -133,7 +131,7 @@ def unmeasured_table(report: UnmeasuredReport, lang: Language) -> Table:
     """Classes of shapes of which some have no measured efficiency: of how many, and how far these reach."""
     from autodeploy.messages import text_of
     from autodeploy.reports.tables import Table
-    from autodeploy.reports.texts import command_text
+    from autodeploy.reports.wording import command_text
 
     rows = [
         [c.number, c.number_kind, f"{c.unmeasured}/{c.shapes}", f"{c.profile}, {c.kind}: {extent_words(c.extent)}"]

@@ -6,19 +6,19 @@ import json
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autodeploy.calibration.rows import RlRow, Row, ServedRow
+from autodeploy.calibration.validation import RlRow, Row, ServedRow
 from autodeploy.cli.validate import extent_words, statistics_table, unmeasured_table
-from autodeploy.figures.accuracy import predicted_against_measured
-from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
-from autodeploy.figures.layout import figure_json, plotly_js
 from autodeploy.messages import in_language, text_of
-from autodeploy.reports.texts import command_text, part_name
+from autodeploy.reports.figures.accuracy_svg import Point, predicted_against_measured_svg
+from autodeploy.reports.figures.charts import predicted_against_measured
+from autodeploy.reports.figures.layout import figure_json, plotly_js
+from autodeploy.reports.wording import command_text, part_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from autodeploy.calibration.unmeasured import UnmeasuredReport
-    from autodeploy.calibration.validate import ValidationReport
+    from autodeploy.calibration.validation import ValidationReport
     from autodeploy.messages import Language
     from autodeploy.specs.record import Record
 
@@ -125,10 +125,10 @@ def _served(row: ServedRow, lang: Language) -> list[str]:
         row.model,
         _rounded(measured.tpot_ms, " ms"),
         _rounded(predicted.tpot_ms if predicted else None, " ms"),
-        _share(row.error.tpot, sign=True),
+        _html_share(row.error.tpot, sign=True),
         _rounded(measured.decode_tokens_per_s_per_die),
         _rounded(predicted.decode_tokens_per_s_per_die if predicted else None),
-        _share(row.error.time, sign=True),
+        _html_share(row.error.time, sign=True),
         ", ".join(f"{name.removesuffix('_s')} {100 * s:.0f} %" for name, s in row.parts.items()),
         "; ".join(in_language(note, lang) for note in notes if note),
     ]
@@ -150,7 +150,7 @@ def _step(row: RlRow, lang: Language) -> list[str]:
         _rounded(predicted.step_time_s if predicted else None, " s"),
         _rounded(measured.tokens_per_s_per_npu),
         _rounded(predicted.tokens_per_s_per_npu if predicted else None),
-        _share(row.error.time, sign=True),
+        _html_share(row.error.time, sign=True),
         ", ".join(f"{part_name(lang, name)} {100 * s:.0f} %" for name, s in row.parts.items()),
         "; ".join(in_language(note, lang) for note in notes if note),
     ]
@@ -199,10 +199,10 @@ def _run(row: Row, lang: Language) -> list[str]:
         row.model,
         f"{measured[speed]:,.4g}{unit}" if timed else "",
         f"{getattr(predicted, speed):,.4g}{unit}" if timed and predicted else "",
-        _share(row.error.time, sign=True),
+        _html_share(row.error.time, sign=True),
         f"{gib:.1f}" if gib is not None else "",
         f"{predicted.peak_memory_gib:.1f}" if gib is not None and predicted else "",
-        _share(row.error.memory, sign=True),
+        _html_share(row.error.memory, sign=True),
         ", ".join(f"{_part(n, lang)} {100 * s:.0f} %" for n, s in row.parts.items()),
         "; ".join(in_language(note, lang) for note in notes if note),
     ]
@@ -214,5 +214,5 @@ def _part(name: str, lang: Language) -> str:
     return name.removesuffix("_s").replace("_", " ")
 
 
-def _share(value: float | None, *, sign: bool = False) -> str:
+def _html_share(value: float | None, *, sign: bool = False) -> str:
     return "" if value is None else f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"

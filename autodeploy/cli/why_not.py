@@ -45,7 +45,7 @@ def why_not(
 
 
 def _here(subject: str, changes: str) -> WhyNot:
-    from autodeploy.planner import why_not as explain
+    from autodeploy.search.planner import why_not as explain
 
     spec, strategy, best = _question(subject, changes)
     return explain(spec, strategy, best=best)
@@ -66,8 +66,8 @@ def _there(server: str, subject: str, changes: str) -> WhyNot:
 def answer_text(answer: Any, lang: Language = "en") -> str:
     """The rule, what it would cost and the nearest strategies that pass; what was completed."""
     from autodeploy.messages import Message, in_language
-    from autodeploy.reports.texts import report_text
-    from autodeploy.reports.why_not import answer_lines
+    from autodeploy.reports.answers import answer_lines
+    from autodeploy.reports.wording import report_text
 
     first, *rest = answer_lines(answer, lang)
     lines = [first, *("  " + text for text in rest)]
@@ -80,7 +80,7 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
 
 def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | None]:
     """The spec and the strategy; of a plan, its own strategy with the changes, and what was found with it."""
-    from autodeploy.services.what_if_intake import read_strategy
+    from autodeploy.service.launch_requests import read_strategy
     from autodeploy.specs.spec import Spec
 
     wanted = parse_changes(changes)
@@ -100,7 +100,7 @@ def parse_changes(text: str) -> dict[str, Any]:
     SpecError
         when a part is not AXIS=VALUE.
     """
-    from autodeploy.errors import FieldError, SpecError
+    from autodeploy.kit.errors import FieldError, SpecError
 
     wanted: dict[str, Any] = {}
     bad = []

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from autodeploy.cli.loudness import log_changes
+from autodeploy.cli.output import log_changes
 from autodeploy.messages import Message
 
 app = typer.Typer()
@@ -25,10 +25,10 @@ def worker(
     import threading
 
     from api.worker_health import serving_health
-    from autodeploy.errors import AutoDeployError
-    from autodeploy.logs import configure_logging
-    from autodeploy.services import open_services
-    from autodeploy.settings import load_settings
+    from autodeploy.kit.errors import AutoDeployError
+    from autodeploy.kit.logs import configure_logging
+    from autodeploy.kit.settings import load_settings
+    from autodeploy.service.session import open_services
 
     settings = load_settings(**({} if workers is None else {"workers": workers}), **log_changes())
     configure_logging(settings)

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
-from autodeploy.client import _transport, calls
-from autodeploy.client.errors import ServiceError, WaitTimeout
+from autodeploy.client import calls
+from autodeploy.client import transport as _transport
 from autodeploy.client.synchronous import RECONNECT_PAUSE_S, RECONNECTS
+from autodeploy.client.transport import ServiceError, WaitTimeout
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from types import TracebackType
 
-    from autodeploy.client.answers import Event, Search, SearchPage
-    from autodeploy.client.calls import SpecLike
+    from autodeploy.client.calls import Event, Search, SearchPage, SpecLike
     from autodeploy.specs.check import CheckReport
-    from autodeploy.specs.clusters import ClusterComparison
     from autodeploy.specs.comparison import Comparison
-    from autodeploy.specs.operators import OperatorReport
+    from autodeploy.specs.plan_details import OperatorReport
     from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.what_if import ImproveReport, Recommendation, WhyNot
+    from autodeploy.specs.what_if import ClusterComparison, ImproveReport, Recommendation, WhyNot
 
 
 class AsyncClient:

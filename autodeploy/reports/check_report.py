@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from autodeploy.messages import in_language
-from autodeploy.reports.best_plan import (
+from autodeploy.reports.evidence import evidence_line
+from autodeploy.reports.plan_report import (
     experts_line,
     header,
     interval_line,
@@ -15,11 +16,20 @@ from autodeploy.reports.best_plan import (
     rule_lines,
     speed_line,
 )
-from autodeploy.reports.evidence import evidence_line
 from autodeploy.reports.recommendation import rescaled_line
 from autodeploy.reports.tables import Block, Table, in_columns, in_markdown
-from autodeploy.reports.texts import check_text, command_text, memory_name, part_name, remedy_name, report_text, titled
-from autodeploy.reports.wording import degrees, percent, seconds
+from autodeploy.reports.wording import (
+    check_text,
+    command_text,
+    degrees,
+    memory_name,
+    part_name,
+    percent,
+    remedy_name,
+    report_text,
+    seconds,
+    titled,
+)
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:

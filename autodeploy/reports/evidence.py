@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.tables import Table
-from autodeploy.reports.texts import field_name, report_text, titled
-from autodeploy.reports.wording import percent, schedule_title
+from autodeploy.reports.wording import field_name, percent, report_text, schedule_title, titled
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language

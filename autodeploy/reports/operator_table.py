@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.reports.tables import Block, Table, in_columns
-from autodeploy.reports.texts import bracketed, report_text
+from autodeploy.reports.wording import bracketed, report_text
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
-    from autodeploy.specs.operators import LayerOperators, OperatorReport, OperatorRow
+    from autodeploy.specs.plan_details import LayerOperators, OperatorReport, OperatorRow
 
 MICRO, MEGA, GIGA, TERA = 1e-6, 1e6, 1e9, 1e12
 MOST_BEYOND = 3

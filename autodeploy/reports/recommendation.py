@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING
 from autodeploy.messages import in_language, text_of
 from autodeploy.reports.rows import looks_like, what_differs
 from autodeploy.reports.tables import Table
-from autodeploy.reports.texts import bracketed, reference_name, report_text, titled, valued
-from autodeploy.reports.wording import chance, degrees, percent, schedule_title, seconds
+from autodeploy.reports.wording import (
+    bracketed,
+    chance,
+    degrees,
+    percent,
+    reference_name,
+    report_text,
+    schedule_title,
+    seconds,
+    titled,
+    valued,
+)
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy.reports.rl_lines import generation_in_words
-from autodeploy.reports.run_facts import duration
+from autodeploy.reports.run_facts import duration, generation_in_words
 from autodeploy.reports.tables import Table
-from autodeploy.reports.texts import bracketed, check_text, part_name, reference_name, report_text, valued
-from autodeploy.reports.wording import chance, degrees, recompute_names, schedule_cell, seconds, swap_names
+from autodeploy.reports.wording import (
+    bracketed,
+    chance,
+    check_text,
+    degrees,
+    part_name,
+    recompute_names,
+    reference_name,
+    report_text,
+    schedule_cell,
+    seconds,
+    swap_names,
+    valued,
+)
 
 if TYPE_CHECKING:
     from autodeploy.messages import Language
+    from autodeploy.specs.comparison import SparePlan
     from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.specs.spares import SparePlan
     from autodeploy.specs.strategy import Strategy
 
 UNKNOWN = "-"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autodeploy.specs.base import Document
-from autodeploy.specs.told import Text
+from autodeploy.specs.message_table import Text
 
 
 class BrokenRule(Document):

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from autodeploy.specs.base import Document
 from autodeploy.specs.broken_rule import BrokenRule
+from autodeploy.specs.message_table import Text, Told
 from autodeploy.specs.planset import Plan
-from autodeploy.specs.told import Text, Told
 
 GateName = Literal["legality", "memory", "slowdown", "baseline", "mfu"]
 

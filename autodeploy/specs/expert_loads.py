@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.messages.foreign_faults import os_fault
+from autodeploy.messages.field_faults import os_fault
 from cost_models.load_balance import LoadSeries
 
 if TYPE_CHECKING:

@@ -14,9 +14,15 @@ from pydantic_core import InitErrorDetails
 
 from autodeploy.messages import Message, joined
 from autodeploy.messages.field_faults import FieldFault
-from autodeploy.specs.attention_kinds import AttentionType, LinearAttention, SparseAttention, no_bool
+from autodeploy.specs.attention import (
+    AttentionType,
+    CompressedAttention,
+    HyperConnections,
+    LinearAttention,
+    SparseAttention,
+    no_bool,
+)
 from autodeploy.specs.base import Document
-from autodeploy.specs.compressed_attention import CompressedAttention, HyperConnections
 from autodeploy.specs.model_rules import faults
 from autodeploy.specs.recipe import NOTHING_TOLD, Recipe
 from hardware_profiles.magnitudes import Factor

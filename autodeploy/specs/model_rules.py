@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message
-from autodeploy.specs.compressed_attention import COMPRESSED
+from autodeploy.specs.attention import COMPRESSED
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
+from autodeploy.specs.field_errors import did_you_mean, field_errors
 from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.validation import did_you_mean, field_errors
 from hardware_profiles.magnitudes import BillionParameters, Factor
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.specs.base import Document
 from autodeploy.specs.cluster import ClusterSpec
+from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.record_reading import ReadOtherwise, read_record
 from autodeploy.specs.strategy import Strategy
 from autodeploy.specs.training import TrainingSpec
-from autodeploy.specs.validation import field_errors
 from hardware_profiles.magnitudes import Gibibytes, Seconds, Share, Teraflops, TokensPerSecond
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import UnsupportedError
+from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
 
 if TYPE_CHECKING:
-    from autodeploy.specs.generation_layout import GenerationLayout
-    from autodeploy.specs.rl import RlStrategy, RlTraining
+    from autodeploy.specs.rl import GenerationLayout, RlStrategy, RlTraining
     from autodeploy.specs.strategy import Strategy
 
 

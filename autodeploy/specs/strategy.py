@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticKnownError
@@ -14,6 +14,24 @@ from cost_models.schedule import SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+# Which layers a memory choice is counted for, as documents name it.
+class ChoiceKey(NamedTuple):
+    """A memory choice of all layers or of one class of them; documents write `name` or `name@class`."""
+
+    name: str
+    layer_class: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> ChoiceKey:
+        """As a document names it."""
+        name, _, layer_class = text.partition("@")
+        return cls(name, layer_class or None)
+
+    def __str__(self) -> str:
+        return self.name if self.layer_class is None else f"{self.name}@{self.layer_class}"
+
 
 CpAlgo = Literal["ring", "ulysses", "hybrid"]
 

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, joined
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 

@@ -44,15 +44,7 @@ from cost_models.schedule.orders import (
 from cost_models.schedule.placement import chunk_micro_batches, model_parts, parameter_copies, sizes_from
 from cost_models.schedule.sends import Sends
 from cost_models.schedule.simulation import Timeline, makespan_s, pair_counts, simulate
-from cost_models.schedule.windows import (
-    BackwardHalf,
-    ExpertExchange,
-    ForwardHalf,
-    Lanes,
-    PairTime,
-    pair_s,
-    pair_time,
-)
+from cost_models.schedule.windows import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, PairTime, pair_s, pair_time
 
 __all__ = [
     "FIRST",

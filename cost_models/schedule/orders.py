@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.kept import kept
+from cost_models.bounded_cache import kept
 from cost_models.schedule.kinds import MOST_CHUNKS, SCHEDULES, Schedule, schedule
 from cost_models.schedule.placement import parts_of
 

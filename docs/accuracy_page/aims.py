@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import calibrate, configuration_of, fitted_together
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import values_of
-from autodeploy.calibration.measured import counts_for_time, fits_time, is_update_phase
-from autodeploy.calibration.parameters import ELSEWHERE, PARAMETERS, nuisances_of
-from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.release_defaults import stack_of
+from autodeploy.calibration.fit import ELSEWHERE, PARAMETERS, nuisances_of, values_of
+from autodeploy.calibration.profile_fit import calibrate, configuration_of, fitted_together
+from autodeploy.calibration.record_prediction import counts_for_time, fits_time, is_update_phase, predict_record
+from autodeploy.specs.release_defaults import stack_of
 from docs.accuracy_page.errors import carried_over, errors_of, layout_groups, residuals_at, runs_of
 from docs.accuracy_page.refits import residuals_without
 from docs.accuracy_page.sets import A100, ASCEND, H100
@@ -29,7 +27,7 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
     from docs.accuracy_page.errors import Errors

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.fit import values_of
-from autodeploy.calibration.measured import fits_time, measured_step_s
-from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.release_defaults import release_of
+from autodeploy.calibration.record_prediction import fits_time, measured_step_s, predict_record
+from autodeploy.specs.release_defaults import release_of
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
 

@@ -23,7 +23,7 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.specs.generation import GenerationRecord
+    from autodeploy.specs.measurements import GenerationRecord
     from cost_models.arrays import Floats
     from docs.shipped_calibration.generation_fit import GenerationFit
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.measured import is_update_phase
+from autodeploy.calibration.record_prediction import is_update_phase
 from docs.accuracy_page.aims import by_configuration
 from docs.accuracy_page.errors import errors_of
 from docs.accuracy_page.misses import left_aside

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import Calibration, fitted_together, overlay_of
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import left_out_residuals, refit
+from autodeploy.calibration.profile_fit import Calibration, fitted_together, overlay_of
 from docs.shipped_calibration.carried import carried_overlay
 from docs.shipped_calibration.refits import part_of, refit_covariance
 

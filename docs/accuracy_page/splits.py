@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import calibrate
 from autodeploy.calibration.families import family_of
 from autodeploy.calibration.fit import differences, values_of
-from autodeploy.calibration.measured import fits_time
-from autodeploy.calibration.spreads import PER_CARRIED_DEVICE, PER_DOUBLING, PER_UNSEEN, Z80, is_carried, widened
+from autodeploy.calibration.profile_fit import calibrate
+from autodeploy.calibration.record_prediction import fits_time
+from autodeploy.costs.prediction_spread import PER_CARRIED_DEVICE, PER_DOUBLING, PER_UNSEEN, Z80, is_carried, widened
 from docs.accuracy_page.errors import Errors, errors_of, residuals_at
 from docs.shipped_calibration.class_spreads import class_spread
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
@@ -24,7 +24,7 @@ from docs.shipped_calibration.shipped import shipped_records
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
     from docs.accuracy_page.sets import Split

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import configuration_of
-from autodeploy.calibration.measured import measured_step_s
-from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.profile_fit import configuration_of
+from autodeploy.calibration.record_prediction import measured_step_s, predict_record
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import source_of
+from autodeploy.calibration.fit import link_parameters
 from autodeploy.calibration.overlays import covariance_of_matrix, overlay_numbers
-from autodeploy.calibration.parameters import link_parameters
+from autodeploy.calibration.profile_fit import source_of
 
 if TYPE_CHECKING:
-    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.profile_fit import Calibration
     from hardware_profiles.profile import Profile
 
 

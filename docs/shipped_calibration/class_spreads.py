@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.overlays import rounded
-from autodeploy.calibration.spreads import (
-    MEMORY_PER_DOUBLING,
-    Z80,
-    class_variance,
-    classes_of_run,
-    names_of,
-)
+from autodeploy.costs.prediction_spread import MEMORY_PER_DOUBLING, Z80, class_variance, classes_of_run, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.coverage import TABLES
+from autodeploy.costs.prediction_spread import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,23 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.fit import (
-    left_out_residuals,
-)
-from autodeploy.calibration.spreads import RANKS_PER_DOUBLING, Z80
+from autodeploy.calibration.fit import left_out_residuals
+from autodeploy.costs.prediction_spread import RANKS_PER_DOUBLING, Z80
 from docs.shipped_calibration.class_spreads import class_spread
-from docs.shipped_calibration.refits import (
-    parameter_variances,
-    part_of,
-    projected,
-    refit_covariance,
-    refit_residuals,
-)
+from docs.shipped_calibration.refits import parameter_variances, part_of, projected, refit_covariance, refit_residuals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.profile_fit import Calibration
 
 LEAST_FITTED = 10  # records that a rehearsal's fit must have seen
 STEP = 0.0025

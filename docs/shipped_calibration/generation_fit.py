@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autodeploy.calibration.fit import FitParameter, differences, fit
-from autodeploy.calibration.generation import alike_records, batch_of, service_of
-from autodeploy.calibration.spreads import Z80
+from autodeploy.calibration.validation import alike_records, batch_of, service_of
+from autodeploy.costs.prediction_spread import Z80
 from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
 from hardware_profiles.loader import load_profile
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from autodeploy.calibration.fit import Fit
-    from autodeploy.calibration.generation import Batch
-    from autodeploy.specs.generation import GenerationRecord
+    from autodeploy.calibration.validation import Batch
+    from autodeploy.specs.measurements import GenerationRecord
     from cost_models.arrays import Floats
     from cost_models.generation import Generation
     from hardware_profiles.generation import GenerationNumbers, Number

@@ -7,11 +7,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autodeploy.calibration.evidence import GENERATION_FILE
 from autodeploy.calibration.overlays import rounded
-from autodeploy.calibration.spreads import Z80
-from autodeploy.post_training.evidence import GENERATION_FILE
-from autodeploy.specs.measurement import generation_records
-from autodeploy.yaml_text import profile_text
+from autodeploy.costs.prediction_spread import Z80
+from autodeploy.kit.yaml_text import profile_text
+from autodeploy.specs.measurements import generation_records
 from docs.shipped_calibration.generation_fit import fit_generation, text
 from hardware_profiles.generation import GENERATION_TERMS, generation_numbers
 from hardware_profiles.loader import load_profile
@@ -19,7 +19,7 @@ from hardware_profiles.loader import load_profile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.specs.generation import GenerationRecord
+    from autodeploy.specs.measurements import GenerationRecord
     from docs.shipped_calibration.generation_fit import GenerationFit
 
 LEAST_FITTED = 12  # measurements of a time per output token that a system's numbers are fitted to

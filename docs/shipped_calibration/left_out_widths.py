@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.fit import refit
+from autodeploy.calibration.fit import NUISANCES, refit
 from autodeploy.calibration.overlays import rounded
-from autodeploy.calibration.parameters import NUISANCES
-from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.record_prediction import predict_record
 from autodeploy.calibration.uncertain_numbers import prior_numbers
-from autodeploy.evaluation.steps.worlds import step_times_in
+from autodeploy.costs.steps.scenarios import step_times_in
 from docs.shipped_calibration.class_spreads import LEAST_IN_CLASS, log_sigma_of, weights_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
 

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.post_training.evidence import RL_FILE
-from autodeploy.post_training.overheads import overheads_of
-from autodeploy.post_training.record_step import predict_rl
-from autodeploy.post_training.validate import speed_error
-from autodeploy.specs.measurement import rl_records
+from autodeploy.calibration.evidence import RL_FILE
+from autodeploy.calibration.post_training import predict_rl, speed_error
+from autodeploy.costs.post_training.overheads import overheads_of
+from autodeploy.specs.measurements import rl_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.post_training.overheads import Overheads
-    from autodeploy.specs.rl_record import RlRecord
+    from autodeploy.costs.post_training.overheads import Overheads
+    from autodeploy.specs.measurements import RlRecord
     from cost_models.arrays import Floats, Ints
 
 

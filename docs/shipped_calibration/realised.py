@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.coverage import RUN_AXES
 from autodeploy.calibration.evidence import FEATURE, counts, is_used
 from autodeploy.calibration.overlays import rounded
-from autodeploy.calibration.release_defaults import release_of
+from autodeploy.costs.prediction_spread import RUN_AXES
+from autodeploy.specs.release_defaults import release_of
 from autodeploy.stack.features import FEATURES
 from docs.shipped_calibration.run_rows import run_row
 from docs.shipped_calibration.strategy_groups import LOG_TIME_TOLERANCE, Without, calibration_of, strategy_groups
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
     from docs.shipped_calibration.strategy_groups import StrategyGroup

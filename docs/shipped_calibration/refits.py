@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from autodeploy.calibration.calibrate import Calibration
     from autodeploy.calibration.fit import Fit
+    from autodeploy.calibration.profile_fit import Calibration
     from cost_models.arrays import Floats
 
 

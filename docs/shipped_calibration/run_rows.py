@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.calibration.calibrate import configuration_of
-from autodeploy.calibration.coverage import run_of_axes
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.measured import measured_step_s, tokens_of
 from autodeploy.calibration.overlays import rounded
-from autodeploy.calibration.predict import record_candidate
-from autodeploy.calibration.record_run import runnable
-from autodeploy.calibration.release_defaults import features_of
-from autodeploy.workload.flops import mfu
+from autodeploy.calibration.profile_fit import configuration_of
+from autodeploy.calibration.record_prediction import measured_step_s, record_candidate, runnable, tokens_of
+from autodeploy.costs.prediction_spread import run_of_axes
+from autodeploy.costs.workload.flops import mfu
+from autodeploy.specs.release_defaults import features_of
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:

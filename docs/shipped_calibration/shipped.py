@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import Calibration, calibrate, configuration_of, overlay_of
 from autodeploy.calibration.overlays import rounded
-from autodeploy.calibration.release_defaults import release_of
-from autodeploy.calibration.spreads import REPEAT_NOISE
+from autodeploy.calibration.profile_fit import Calibration, calibrate, configuration_of, overlay_of
+from autodeploy.costs.prediction_spread import REPEAT_NOISE
+from autodeploy.kit.yaml_text import profile_text
 from autodeploy.specs.record import Record, read_records
-from autodeploy.yaml_text import profile_text
+from autodeploy.specs.release_defaults import release_of
 from docs.shipped_calibration.carried import carried_overlay
 from docs.shipped_calibration.class_spreads import LEAST_UNCALIBRATED, class_spreads, memory_table
 from docs.shipped_calibration.distance import ranks_per_doubling, rehearsals
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from cost_models.arrays import Floats
     from hardware_profiles.schema import CalibrationOrigin
-from autodeploy.calibration.measured import fits_time, memory_regime
-from autodeploy.calibration.predict import predict_record
+from autodeploy.calibration.record_prediction import fits_time, memory_regime, predict_record
 from docs.shipped_calibration.left_out_widths import width_table
 
 MEDIAN_OF_NORMAL = 0.6745  # median of |x| of a standard normal

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.calibration.calibrate import fitted_together
 from autodeploy.calibration.fit import refit, values_of
-from autodeploy.calibration.measured import counts_for_time, measured_step_s
-from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.release_defaults import release_of, stack_of
+from autodeploy.calibration.profile_fit import fitted_together
+from autodeploy.calibration.record_prediction import counts_for_time, measured_step_s, predict_record
+from autodeploy.specs.release_defaults import release_of, stack_of
 from autodeploy.stack.features import FEATURES
 from docs.shipped_calibration.run_rows import run_row
 from hardware_profiles.loader import load_profile
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from autodeploy.calibration.calibrate import Calibration
-    from autodeploy.calibration.predict import Prediction
+    from autodeploy.calibration.profile_fit import Calibration
+    from autodeploy.calibration.record_prediction import Prediction
     from autodeploy.specs.record import Record
     from cost_models.arrays import Floats
 

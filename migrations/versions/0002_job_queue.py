@@ -12,13 +12,13 @@ depends_on = None
 
 def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
-        from autodeploy.jobs.procrastinate_queue import install_schema
+        from autodeploy.service.runner.procrastinate_queue import install_schema
 
         install_schema(op.get_bind().connection.driver_connection)
 
 
 def downgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
-        from autodeploy.jobs.procrastinate_queue import remove_schema
+        from autodeploy.service.runner.procrastinate_queue import remove_schema
 
         remove_schema(op.get_bind().connection.driver_connection)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy import planner
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.steps.one_strategy import candidate_of
-from autodeploy.exporters import export
-from autodeploy.importers.spec_file import read_spec_document, read_spec_file
+from autodeploy.costs.steps.one_strategy import candidate_of
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError
+from autodeploy.search import planner
+from autodeploy.space.rules import broken_rules
 from autodeploy.specs.planset import PARTS, PlanSet
+from autodeploy.specs.reading import read_spec_document, read_spec_file
 from autodeploy.specs.strategy import Strategy
-from autodeploy.strategies.rules import broken_rules
 
 pytestmark = pytest.mark.acceptance
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from autodeploy import calibration, planner
-from autodeploy.checks import check, launch_of
-from autodeploy.importers.import_document import import_file
+from autodeploy import calibration
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.analysis.launch_checks.launch_check import check
+from autodeploy.formats.import_document import import_file
+from autodeploy.search import planner
 
 LAUNCHES = Path(calibration.__file__).parent / "records" / "launches"
 CASES = {

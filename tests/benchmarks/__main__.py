@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autodeploy import planner
-from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.solver import DEFAULT
+from autodeploy.search import planner
+from autodeploy.search.choices.effort import DEFAULT
+from autodeploy.specs.reading import read_spec_file
 from tests.benchmarks.inner import DEVICES, greedy_devices, inner_problems
 from tests.benchmarks.sweep_speed import RUNS, SIZES, SweepSpeed, cold_start, growth
 from tests.support.figures import report

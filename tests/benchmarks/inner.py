@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, chunk_times
-from autodeploy.solver import DEFAULT, FAST, solve
-from autodeploy.solver.bounds.path_bound import PathLibrary, path_bound_s
-from autodeploy.solver.inner.solve import greedy_options
-from autodeploy.solver.inner.stage_choices import StageChoices
+from autodeploy.costs.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, chunk_times
+from autodeploy.search.branch_and_bound.path_bound import PathLibrary, path_bound_s
+from autodeploy.search.choices.effort import DEFAULT, FAST
+from autodeploy.search.placement.solve import greedy_options, solve
+from autodeploy.search.placement.stage_choices import StageChoices
 from cost_models.schedule import in_flight_moments
 from tests.support.figures import report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.solver.effort import Effort
+    from autodeploy.search.choices.effort import Effort
 
 GIB = float(2**30)
 EFFORTS: dict[tuple[int, str], Effort] = {(1, "default"): DEFAULT, (2, "fast"): FAST, (2, "default"): DEFAULT}

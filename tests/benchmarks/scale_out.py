@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from sqlalchemy import event
 
-from autodeploy.jobs.execution import execute
-from autodeploy.jobs.planning import load_planner
-from autodeploy.logs import configure_logging
-from autodeploy.services import open_services
-from autodeploy.services.intake import read_network_spec
-from autodeploy.settings import Settings
-from autodeploy.store.clock import utc_now
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
-from autodeploy.store.queue import Queue
+from autodeploy.kit.logs import configure_logging
+from autodeploy.kit.settings import Settings
+from autodeploy.service.requests.intake import read_network_spec
+from autodeploy.service.runner.execution import execute
+from autodeploy.service.runner.planning import load_planner
+from autodeploy.service.session import open_services
+from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
+from autodeploy.service.store.queue import Queue
 from tests import factories
 from tests.faults.ledger import SPEC
 from tests.faults.service import QUICK_SETTINGS

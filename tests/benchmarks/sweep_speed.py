@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy import planner
-from autodeploy.evaluation.inputs import expert_balance
-from autodeploy.evaluation.sweep.sweep import sweep_tree
-from autodeploy.solver.search_space import candidate_grid
-from autodeploy.strategies.grid_rules import judge_grid
+from autodeploy.costs.inputs import expert_balance
+from autodeploy.costs.sweep.sweep import sweep_tree
+from autodeploy.search import planner
+from autodeploy.search.branch_and_bound.search_space import candidate_grid
+from autodeploy.space.grid import judge_grid
 from tests.support.figures import report
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def cold_start(runs: int = RUNS) -> None:
     taken = []
     for _ in range(runs):
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "import autodeploy.planner"], check=True)
+        subprocess.run([sys.executable, "-c", "import autodeploy.search.planner"], check=True)
         taken.append(time.perf_counter() - started)
-    report("cold_start", min(taken), "s", "import autodeploy.planner")
+    report("cold_start", min(taken), "s", "import autodeploy.search.planner")
 
 
 class SweepSpeed:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from autodeploy.services import open_services
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service.session import open_services
+from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.specs.planset import FINISHED
-from autodeploy.store.database import DATABASE_ERRORS
 from tests.support import plain_http
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.services import Services
+    from autodeploy.service.session import Services
 
 # A real plan of a tenth of a second in a warm process and half a second in a new one.
 SPEC: dict[str, Any] = {

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from autodeploy.services import open_services
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service.session import open_services
 from tests.faults.ledger import Audit, Ledger
 from tests.faults.service import running_service
 from tests.support import plain_http

@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
 from tests.support.postgresql import free_port
 from tests.support.programs import Program, stop_together, wait_until_ready
 

@@ -13,16 +13,16 @@ import yaml
 
 import autodeploy
 from api.app import create_app
-from autodeploy.errors import AutoDeployError
-from autodeploy.exporters import FORMATS, export
-from autodeploy.importers.import_document import import_document
-from autodeploy.planner import timeline
-from autodeploy.settings import Settings
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import FORMATS, export
+from autodeploy.kit.errors import AutoDeployError
+from autodeploy.kit.settings import Settings
+from autodeploy.search.planner import timeline
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.dump import export_lines, import_lines
+from autodeploy.service.store.migration import ready_database, upgrade
 from autodeploy.specs.presets import preset_names
 from autodeploy.specs.spec import Spec
-from autodeploy.store.database import Database
-from autodeploy.store.dump import export_lines, import_lines
-from autodeploy.store.migrate import ready_database, upgrade
 from docs.commands import commands
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from api.app import create_app
-from autodeploy.services import Services, open_services
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service.session import Services, open_services
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
 from autodeploy.specs.spec import Spec
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
 from tests import factories
 from tests.support import made_once
 from tests.support.forked_processes import processes

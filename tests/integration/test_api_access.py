@@ -16,14 +16,14 @@ import pytest
 import structlog
 
 from api.session import COOKIE
-from autodeploy.errors import LimitError
-from autodeploy.jobs.planning import load_planner
-from autodeploy.logs import configure_logging
-from autodeploy.services.access import AccessService
-from autodeploy.services.searches import SearchService
+from autodeploy.kit.errors import LimitError
+from autodeploy.kit.logs import configure_logging
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.runner.planning import load_planner
+from autodeploy.service.searches.service import SearchService
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
 from autodeploy.specs.spec import Spec
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
 from tests import factories
 from tests.integration.conftest import QUICK, quick_settings, running_app
 from tests.quick_planner import SLOW

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.jobs.planning import PLANNER
+from autodeploy.service.runner.planning import PLANNER
 from autodeploy.specs.check import CheckReport
 from autodeploy.specs.comparison import Comparison
 from tests import factories

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.client import AsyncClient, Client, ServiceError, WaitTimeout
-from autodeploy.errors import ConflictError, NotFoundError, SpecError
+from autodeploy.kit.errors import ConflictError, NotFoundError, SpecError
 from autodeploy.specs.spec import Spec
 from tests import factories
 from tests.quick_planner import SLOW

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from autodeploy.client.answers import Search
-from autodeploy.services import open_services
-from autodeploy.services.access import AccessService
-from autodeploy.store.clock import utc_now
-from autodeploy.store.queue import Queue
-from autodeploy.store.searches import Searches
-from autodeploy.store.service_tables import WorkerRow
+from autodeploy.client.calls import Search
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.session import open_services
+from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.queue import Queue
+from autodeploy.service.store.searches import Searches
+from autodeploy.service.store.tables import WorkerRow
 from tests import factories
 from tests.integration.conftest import QUICK, named, quick_settings, running_app
 from tests.quick_planner import SLOW

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.jobs.planning import PLANNER
-from autodeploy.planner import estimate as estimate_of
-from autodeploy.planner import plan
+from autodeploy.formats.import_document import import_document
+from autodeploy.search.planner import estimate as estimate_of
+from autodeploy.search.planner import plan
+from autodeploy.service.runner.planning import PLANNER
 from autodeploy.specs.planset import Plan, PlanSet, Timing
+from autodeploy.specs.reading import read_spec_document
 from tests.integration.conftest import quick_settings, running_app
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]

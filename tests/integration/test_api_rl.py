@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autodeploy.jobs.planning import PLANNER
+from autodeploy.service.runner.planning import PLANNER
 from autodeploy.specs.planset import PlanSet
 from tests.integration.conftest import quick_settings, running_app
 

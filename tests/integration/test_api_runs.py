@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import OverloadError
-from autodeploy.jobs.call_pool import CallPool
-from autodeploy.services import open_services, session
+from autodeploy.kit.errors import OverloadError
+from autodeploy.service import session
+from autodeploy.service.runner.call_pool import CallPool
+from autodeploy.service.session import open_services
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec
 from tests import factories
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from autodeploy.services import Services
+    from autodeploy.service.session import Services
 
 pytestmark = [pytest.mark.integration, pytest.mark.anyio]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.messages import Message
-from autodeploy.services import open_services
+from autodeploy.service.session import open_services
 from autodeploy.specs.planset import PlanSet
 from autodeploy.specs.spec import Spec
 from tests import factories

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from api import server
-from autodeploy.store.database import Database
+from autodeploy.service.store.database import Database
 from tests import factories
 from tests.integration.conftest import QUICK, quick_settings, running_app
 from tests.support.postgresql import free_port

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from autodeploy.errors import StorageFullError
-from autodeploy.store.database import Database
+from autodeploy.kit.errors import StorageFullError
+from autodeploy.service.store.database import Database
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.kit.errors import SpecError
+from autodeploy.specs.reading import read_spec_document
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
 

@@ -12,9 +12,9 @@ import anyio
 import pytest
 from fastapi.routing import APIRoute
 
-from autodeploy.services.access import AccessService, KeyView
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
+from autodeploy.service.callers.access import AccessService, KeyView
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
 from tests.quick_planner import SLOW

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import OverloadError, SpecError
-from autodeploy.services import open_services
+from autodeploy.kit.errors import OverloadError, SpecError
+from autodeploy.service.session import open_services
 from tests import factories
 from tests.integration.conftest import QUICK, quick_settings, running_app
 from tests.support.document_grammars import FORMATS

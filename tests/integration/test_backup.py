@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from autodeploy.services import open_services
-from autodeploy.services.access import AccessService
-from autodeploy.store.database import Database
-from autodeploy.store.dump import export_lines
-from autodeploy.store.migrate import is_current, upgrade
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.session import open_services
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.dump import export_lines
+from autodeploy.service.store.migration import is_current, upgrade
 from tests.conftest import NO_POSTGRESQL
 from tests.integration.conftest import QUICK, eventually, named, quick_settings
 from tests.support.postgresql import SYSTEM_USER, free_port, fresh_database, libpq_dsn, own_server, server_binaries

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from autodeploy.services.access import AccessService
-from autodeploy.store.batches import Batches
-from autodeploy.store.clock import utc_now
-from autodeploy.store.retention import prune
+from autodeploy.service.batches import Batches
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.retention import prune
 from tests import factories
 from tests.integration.conftest import quick_settings, running_app
 from tests.quick_planner import SLOW

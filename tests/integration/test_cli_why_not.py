@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from api.app import create_app
 from autodeploy.cli import main, remote
 from autodeploy.client import Client
-from autodeploy.jobs.planning import PLANNER
-from autodeploy.planner import why_not
-from autodeploy.services.what_if_intake import read_strategy
+from autodeploy.search.planner import why_not
+from autodeploy.service.launch_requests import read_strategy
+from autodeploy.service.runner.planning import PLANNER
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.what_if import WhyNot
 from tests.integration.conftest import quick_settings

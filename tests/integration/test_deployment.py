@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
 
-from autodeploy.services import open_services
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service.session import open_services
 from tests.faults.ledger import SPEC
 from tests.integration.conftest import eventually
 from tests.support import plain_http

@@ -18,8 +18,8 @@ import pytest
 
 from api.app import create_app
 from autodeploy.cli import main
-from autodeploy.jobs.planning import PLANNER
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service.runner.planning import PLANNER
 from tests.ui.conftest import serving
 from tests.unit import test_importers_cluster as cluster_files
 from tests.unit import test_importers_profiler as profiler_files

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from api.app import create_app
-from autodeploy.jobs.planning import PLANNER
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service.runner.planning import PLANNER
 from tests.ui.conftest import serving
 from tests.unit.test_documentation import NAMES, PAGES, blocks, text_of
 

@@ -6,7 +6,7 @@ import pytest
 
 from api.ui import formats
 from autodeploy.reports.plan_report import render_plan_set
-from autodeploy.services import open_services
+from autodeploy.service.session import open_services
 from autodeploy.specs.planset import Optimality, PlanSet
 from tests import factories
 from tests.integration.conftest import QUICK, quick_settings, running_app

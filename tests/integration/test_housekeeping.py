@@ -8,15 +8,13 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from autodeploy.jobs import housekeeping
-from autodeploy.jobs.housekeeping import Housekeeper
-from autodeploy.services import open_services
-from autodeploy.store.clock import utc_now
-from autodeploy.store.database import Database
-from autodeploy.store.one_at_a_time import my_turn
-from autodeploy.store.retention import prune_audit
-from autodeploy.store.searches import Searches, SearchFilter
-from autodeploy.store.service_tables import AuditRow, BatchRow
+from autodeploy.service.session import open_services
+from autodeploy.service.store import retention as housekeeping
+from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.retention import Housekeeper, my_turn, prune_audit
+from autodeploy.service.store.searches import Searches, SearchFilter
+from autodeploy.service.store.tables import AuditRow, BatchRow
 from tests import factories
 from tests.integration.conftest import QUICK, eventually, quick_settings
 from tests.integration.test_store_searches import new_row

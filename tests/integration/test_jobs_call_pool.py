@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from autodeploy.errors import OverloadError, SpecError
-from autodeploy.jobs.call_pool import MAX_WAITING_PER_PROCESS, CallPool
+from autodeploy.kit.errors import OverloadError, SpecError
+from autodeploy.service.runner.call_pool import MAX_WAITING_PER_PROCESS, CallPool
 from tests.integration.conftest import QUICK, quick_settings
 
 pytestmark = pytest.mark.integration

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from autodeploy.services import open_services
-from autodeploy.store.database import DATABASE_ERRORS
-from autodeploy.store.queue import Queue
+from autodeploy.service.session import open_services
+from autodeploy.service.store.database import DATABASE_ERRORS
+from autodeploy.service.store.queue import Queue
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.quick_planner import ABORTS, CRASHES, FAILS, HUNGRY, INFEASIBLE, SLOW, SLOWER_THAN_EXPECTED
 from tests.support.postgresql import libpq_dsn
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from autodeploy.services import Services
-    from autodeploy.settings import Settings
-    from autodeploy.store.queue import Claim
+    from autodeploy.kit.settings import Settings
+    from autodeploy.service.session import Services
+    from autodeploy.service.store.queue import Claim
 
 pytestmark = pytest.mark.integration
 

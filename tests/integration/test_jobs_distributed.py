@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from autodeploy.jobs import distributed, procrastinate_queue
-from autodeploy.jobs.distributed import JobSendingRunner
-from autodeploy.services import open_services
-from autodeploy.store.database import Database
-from autodeploy.store.searches import Searches
+from autodeploy.service.runner import distributed, procrastinate_queue
+from autodeploy.service.runner.distributed import JobSendingRunner
+from autodeploy.service.session import open_services
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.searches import Searches
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.integration.test_store_searches import new_row
 from tests.quick_planner import SLOW
@@ -25,7 +25,7 @@ from tests.support.postgresql import libpq_dsn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.settings import Settings
+    from autodeploy.kit.settings import Settings
 
 pytestmark = pytest.mark.integration
 

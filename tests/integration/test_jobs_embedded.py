@@ -9,15 +9,14 @@ import time
 
 import pytest
 
-from autodeploy.errors import SearchCancelled
-from autodeploy.jobs.embedded import EmbeddedRunner
-from autodeploy.jobs.owner import Owner
-from autodeploy.jobs.takeover import recover
-from autodeploy.services import open_services
-from autodeploy.store.clock import utc_now
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
-from autodeploy.store.queue import Queue
+from autodeploy.kit.errors import SearchCancelled
+from autodeploy.service.runner.embedded import EmbeddedRunner
+from autodeploy.service.runner.orphan_recovery import Owner, recover
+from autodeploy.service.session import open_services
+from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
+from autodeploy.service.store.queue import Queue
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, status_is
 from tests.quick_planner import SLOW
 from tests.support.programs import children_of

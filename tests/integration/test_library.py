@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import autodeploy
-from autodeploy import planner
-from autodeploy.importers.spec_file import read_spec_file
+from autodeploy.search import planner
+from autodeploy.specs.reading import read_spec_file
 from tests import factories
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "llama2_70b_32.yaml"

@@ -14,8 +14,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from api.worker_health import serving_health
-from autodeploy.services import open_services
-from autodeploy.store.database import Database
+from autodeploy.service.session import open_services
+from autodeploy.service.store.database import Database
 from tests import factories
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, running_app, status_is
 from tests.quick_planner import CRASHES, FAILS
@@ -88,7 +88,7 @@ async def test_a_database_that_is_away_is_told(sqlite_url, monkeypatch):
         def away() -> dict[str, int]:
             raise TimeoutError("no connection")
 
-        monkeypatch.setattr("api.process_metrics.DATABASE_ERRORS", (TimeoutError,))
+        monkeypatch.setattr("api.metrics.DATABASE_ERRORS", (TimeoutError,))
         monkeypatch.setattr(type(services.searches), "count_by_status", lambda _: away())
         found = await asked(client)
     assert found["autodeploy_database_up",] == 0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autodeploy.jobs.planning import PLANNER
-from autodeploy.services import open_services
+from autodeploy.service.runner.planning import PLANNER
+from autodeploy.service.session import open_services
 from autodeploy.specs.planset import PlanSet, Rescaled
 from tests import factories
 from tests.integration.conftest import QUICK, quick_settings, running_app

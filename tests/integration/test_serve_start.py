@@ -13,8 +13,8 @@ import pytest
 
 from api.server import address_of
 from autodeploy.cli import main
-from autodeploy.jobs import fork_server
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service.runner import fork_server
 from tests.support import plain_http
 
 if TYPE_CHECKING:

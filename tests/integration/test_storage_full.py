@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import event
 
-from autodeploy.errors import StorageFullError
-from autodeploy.services import open_services
+from autodeploy.kit.errors import StorageFullError
+from autodeploy.service.session import open_services
 from tests import factories
 from tests.integration.conftest import QUICK, named, quick_settings, running_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.services import Services
-    from autodeploy.store.database import Database
+    from autodeploy.service.session import Services
+    from autodeploy.service.store.database import Database
 
 pytestmark = pytest.mark.integration
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import func, select
 
-from autodeploy.errors import SpecError
-from autodeploy.services import open_services
-from autodeploy.store.clock import utc_now
-from autodeploy.store.database import Database
-from autodeploy.store.dump import export_lines, import_lines
-from autodeploy.store.events import Events
-from autodeploy.store.queue import Queue
-from autodeploy.store.retention import prune
-from autodeploy.store.searches import Searches, SearchFilter
-from autodeploy.store.tables import Base
+from autodeploy.kit.errors import SpecError
+from autodeploy.service.session import open_services
+from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.dump import export_lines, import_lines
+from autodeploy.service.store.events import Events
+from autodeploy.service.store.queue import Queue
+from autodeploy.service.store.retention import prune
+from autodeploy.service.store.searches import Searches, SearchFilter
+from autodeploy.service.store.tables import Base
 from tests import factories
 from tests.integration.conftest import QUICK, named, quick_settings
 from tests.integration.test_store_searches import NOW, new_row
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from autodeploy.services import Services
+    from autodeploy.service.session import Services
 
 pytestmark = pytest.mark.integration
 
@@ -175,6 +175,6 @@ def test_old_finished_searches_are_pruned_with_all_of_theirs(database, keep_tagg
 
 
 def test_more_than_one_batch_is_pruned(database, monkeypatch):
-    monkeypatch.setattr("autodeploy.store.retention.DELETED_AT_ONCE", 2)
+    monkeypatch.setattr("autodeploy.service.store.retention.DELETED_AT_ONCE", 2)
     ages(database, {f"srch_{n}": 100 + n for n in range(5)})
     assert prune(database, before=NOW) == 5

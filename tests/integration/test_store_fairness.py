@@ -12,13 +12,12 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from autodeploy.store import queue_state
-from autodeploy.store.database import Database
-from autodeploy.store.key_tables import ApiKeyRow
-from autodeploy.store.queue import Queue
-from autodeploy.store.queue_state import SlotRules
-from autodeploy.store.searches import Searches
-from autodeploy.store.service_tables import WorkerRow
+from autodeploy.service.store import queue_state
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.queue import Queue
+from autodeploy.service.store.queue_state import SlotRules
+from autodeploy.service.store.searches import Searches
+from autodeploy.service.store.tables import ApiKeyRow, WorkerRow
 from tests.integration.test_store_searches import NOW, new_row
 from tests.support.queue_simulation import Asked, Started, p95_s, simulate
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.store.queue import Claim, Queue
-from autodeploy.store.searches import Searches
+from autodeploy.service.store.queue import Claim, Queue
+from autodeploy.service.store.searches import Searches
 from tests import factories
 from tests.integration.test_store_searches import NOW, new_row
 
 if TYPE_CHECKING:
-    from autodeploy.store.database import Database
+    from autodeploy.service.store.database import Database
 
 pytestmark = pytest.mark.integration
 

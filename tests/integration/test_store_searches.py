@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
+from autodeploy.service.store.base import iso, new_search_id, to_json
+from autodeploy.service.store.events import PROGRESS, STATUS, Events, IdempotencyKeys
+from autodeploy.service.store.plan_rows import Plans, StoredSearch, plan_rows, result_columns
+from autodeploy.service.store.searches import Searches, SearchFilter
+from autodeploy.service.store.tables import EventRow, PlanRow, SearchRow
 from autodeploy.specs.planset import PlanSet
-from autodeploy.store.base import to_json
-from autodeploy.store.clock import iso, new_search_id
-from autodeploy.store.events import PROGRESS, STATUS, Events
-from autodeploy.store.idempotency import IdempotencyKeys
-from autodeploy.store.plans import Plans
-from autodeploy.store.planset_rows import StoredSearch, plan_rows, result_columns
-from autodeploy.store.searches import Searches, SearchFilter
-from autodeploy.store.tables import EventRow, PlanRow, SearchRow
 from tests import factories
 
 if TYPE_CHECKING:
-    from autodeploy.store.database import Database
+    from autodeploy.service.store.database import Database
 
 pytestmark = pytest.mark.integration
 
@@ -154,7 +151,7 @@ def test_pages_continue_after_the_last_one_seen(database):
 @pytest.mark.parametrize("few", [0, 1000], ids=["many have the tag", "few have the tag"])
 def test_a_tag_is_a_filter_like_any_other(database, monkeypatch, few):
     """Common and rare tags are looked up in different ways, with the same answer."""
-    monkeypatch.setattr("autodeploy.store.searches.MAX_TAGGED_LOOKUPS", few)
+    monkeypatch.setattr("autodeploy.service.store.searches.MAX_TAGGED_LOOKUPS", few)
     ids = [new_search_id(NOW + timedelta(hours=n)) for n in range(8)]
     with database.write() as session:
         for n, search_id in enumerate(ids):

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.errors import ConflictError, NotFoundError, SpecError
-from autodeploy.services import open_services
-from autodeploy.services.intake import read_network_spec
+from autodeploy.kit.errors import ConflictError, NotFoundError, SpecError
+from autodeploy.service.requests.intake import read_network_spec
+from autodeploy.service.session import open_services
+from autodeploy.service.store.database import Database
 from autodeploy.specs.presets import preset_names
 from autodeploy.specs.spec import Spec, spec_hash
-from autodeploy.store.database import Database
 from tests import factories, quick_planner
 from tests.integration.conftest import QUICK, quick_settings
 
 if TYPE_CHECKING:
-    from autodeploy.services import Services
+    from autodeploy.service.session import Services
 
 pytestmark = pytest.mark.integration
 

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.store.clock import new_search_id
-from autodeploy.store.searches import Searches, SearchFilter
-from autodeploy.store.sorted_searches import SORTS, sorted_page
-from autodeploy.store.tables import SearchRow
+from autodeploy.kit.errors import SpecError
+from autodeploy.service.store.base import new_search_id
+from autodeploy.service.store.searches import SORTS, Searches, SearchFilter, sorted_page
+from autodeploy.service.store.tables import SearchRow
 from tests.integration.test_store_searches import NOW, new_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.store.database import Database
+    from autodeploy.service.store.database import Database
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +84,7 @@ def paged(database: Database, where: SearchFilter, sort: str) -> list[str]:
 
 @pytest.mark.parametrize("few", [0, 1000], ids=["filters leave many", "filters leave few"])
 def test_pages_are_the_sorted_history(database: Database, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr("autodeploy.store.sorted_searches.MAX_SORTED_IN_MEMORY", few)
+    monkeypatch.setattr("autodeploy.service.store.searches.MAX_SORTED_IN_MEMORY", few)
     known = fill(database)
     for name in SORTS:
         for sort in (name, f"-{name}"):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.jobs.webhook_sender import PER_ORIGIN, WebhookSender, team_secret
-from autodeploy.jobs.webhook_targets import Targets
-from autodeploy.services import Services, open_services
-from autodeploy.services.access import AccessService
-from autodeploy.store.clock import utc_now
-from autodeploy.store.deliveries import Deliveries
-from autodeploy.store.queue import Queue
+from autodeploy.kit.errors import SpecError
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.session import Services, open_services
+from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.deliveries import Deliveries
+from autodeploy.service.store.queue import Queue
+from autodeploy.service.webhooks.sending import PER_ORIGIN, WebhookSender, team_secret
+from autodeploy.service.webhooks.targets import Targets
 from tests import factories
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, running_app, status_is
 from tests.quick_planner import CRASHES, FAILS, SLOW
@@ -28,9 +28,9 @@ from tests.support.receiver import Receiver, receiver
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.settings import Settings
-    from autodeploy.store.database import Database
-    from autodeploy.store.service_tables import DeliveryRow
+    from autodeploy.kit.settings import Settings
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.tables import DeliveryRow
 
 pytestmark = pytest.mark.integration
 

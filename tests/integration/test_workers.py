@@ -13,20 +13,19 @@ from sqlalchemy.exc import DBAPIError
 
 from autodeploy.cli import remote
 from autodeploy.client import Search
-from autodeploy.errors import StorageFullError
-from autodeploy.jobs.owner import Owner
-from autodeploy.jobs.presence import Presence
-from autodeploy.jobs.process_memory import resident_bytes
-from autodeploy.services import open_services
-from autodeploy.store.clock import utc_now
-from autodeploy.store.workers import Workers, WorkerView
+from autodeploy.kit.errors import StorageFullError
+from autodeploy.service.runner.memory_limit import resident_bytes
+from autodeploy.service.runner.orphan_recovery import Owner
+from autodeploy.service.runner.workers import Presence, Workers, WorkerView
+from autodeploy.service.session import open_services
+from autodeploy.service.store.base import utc_now
 from tests import factories
 from tests.integration.conftest import QUICK, eventually, named, quick_settings, running_app, status_is
 from tests.integration.test_storage_full import limit_pages
 from tests.quick_planner import SLOW
 
 if TYPE_CHECKING:
-    from autodeploy.store.database import Database
+    from autodeploy.service.store.database import Database
 
 pytestmark = pytest.mark.integration
 
@@ -160,14 +159,14 @@ async def test_ready_says_that_writes_are_refused(sqlite_url, caplog, monkeypatc
         assert [record.levelname for record in caplog.records if "refuses writes" in record.message] == ["ERROR"]
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["status"], ready.json()["checks"]["writes"]) == (200, "degraded", False)
-        monkeypatch.setattr("autodeploy.store.database.REFUSED_LATELY_S", 0.0)
+        monkeypatch.setattr("autodeploy.service.store.database.REFUSED_LATELY_S", 0.0)
         assert (await client.get("/readyz")).json()["checks"]["writes"] is True
-        monkeypatch.setattr("autodeploy.store.database.LEAST_FREE_BYTES", 1 << 62)
+        monkeypatch.setattr("autodeploy.service.store.database.LEAST_FREE_BYTES", 1 << 62)
         assert (await client.get("/readyz")).json()["checks"]["writes"] is False
 
 
 def test_a_database_for_reading_only_refuses_writes(database: Database, monkeypatch):
-    monkeypatch.setattr("autodeploy.store.database.LEAST_FREE_BYTES", 0)
+    monkeypatch.setattr("autodeploy.service.store.database.LEAST_FREE_BYTES", 0)
     read_only = "PRAGMA query_only=1" if database.is_sqlite else "SET default_transaction_read_only = on"
 
     @event.listens_for(database.engine, "checkout")

@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.exporters import export, mindformers_model
-from autodeploy.importers.documents import load_yaml
+from autodeploy.formats.mindformers import model as mindformers_model
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.mindformers_networks import Network
 from autodeploy.specs.presets import load_preset, preset_names
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.text_files import load_yaml
 from autodeploy.stack.releases import release_named
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests import factories

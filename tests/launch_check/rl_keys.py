@@ -48,7 +48,7 @@ NOT_CARRIED = re.compile(r"features_manager/(pipeline_parallel/|moe/(fb_overlap|
 # Registered by Megatron-LM's parser, and read by MindSpeed among the arguments that verl hands on:
 # docs/ascend_tutorial/feature_support/npu_advance_features.md of verl.
 READ_BY_MINDSPEED = frozenset({"use_flash_attn"})
-# Flags whose field has another name, which autodeploy/exporters/verl_overrides.py knows.
+# Flags whose field has another name, which autodeploy/formats/verl/writer.py knows.
 RENAMED = frozenset({"--microbatch-group-size-per-virtual-pipeline-stage"})
 MINDSPEED_RL = {"rl_config": "rl_config.py", "generate_config": "generate_config.py"}
 # Values that MindSpeed-RL exchanges before the parser sees them (workers/base_worker.py, `setup_distributed_rank`).

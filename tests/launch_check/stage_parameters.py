@@ -17,11 +17,11 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from autodeploy import planner
-from autodeploy.checks import launch_of
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_file
-from autodeploy.importers.spec_file import read_spec_file
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.formats.import_document import import_file
+from autodeploy.formats.registry import export
+from autodeploy.search import planner
+from autodeploy.specs.reading import read_spec_file
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.releases import release_named
 from hardware_profiles.shipped_yaml import load_shipped_yaml

@@ -13,12 +13,11 @@ from procrastinate import App, SyncPsycopgConnector
 from procrastinate.schema import SchemaManager
 from sqlalchemy import inspect, text
 
-from autodeploy.errors import ConflictError
-from autodeploy.jobs.procrastinate_queue import SCHEMA_VERSION
-from autodeploy.specs.planset import Optimality
-from autodeploy.store.clock import utc_now
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import (
+from autodeploy.kit.errors import ConflictError
+from autodeploy.service.runner.procrastinate_queue import SCHEMA_VERSION
+from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import (
     HEAD_REVISION,
     alembic_config,
     current_revision,
@@ -26,8 +25,9 @@ from autodeploy.store.migrate import (
     require_current,
     upgrade,
 )
-from autodeploy.store.searches import Searches
-from autodeploy.store.tables import Base, SearchRow
+from autodeploy.service.store.searches import Searches
+from autodeploy.service.store.tables import Base, SearchRow
+from autodeploy.specs.planset import Optimality
 from tests import factories
 
 if TYPE_CHECKING:

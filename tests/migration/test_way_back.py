@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import text
 
 from autodeploy.cli import main
-from autodeploy.errors import ConflictError, NotFoundError, StorageFullError
-from autodeploy.services.access import AccessService
-from autodeploy.store import sqlite_file
-from autodeploy.store.database import Database
-from autodeploy.store.downgrade import downgrade, losses_of_downgrade
-from autodeploy.store.migrate import HEAD_REVISION, current_revision, is_current, upgrade
+from autodeploy.kit.errors import ConflictError, NotFoundError, StorageFullError
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.store import sqlite_file
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.downgrade import downgrade, losses_of_downgrade
+from autodeploy.service.store.migration import HEAD_REVISION, current_revision, is_current, upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def test_only_what_is_behind_is_gone_back_to(database):
 
 
 def test_a_database_in_use_is_left_alone(empty_postgres_dsn, monkeypatch):
-    monkeypatch.setattr("autodeploy.store.downgrade.LOCK_LIMIT", "200ms")
+    monkeypatch.setattr("autodeploy.service.store.downgrade.LOCK_LIMIT", "200ms")
     database = Database(empty_postgres_dsn, pool_size=4)
     upgrade(database)
     try:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.inputs.build_context import spec_context
-from autodeploy.evaluation.inputs.expert_balance import ExpertBalance, migrated_balance, routed_balance
-from autodeploy.evaluation.steps.estimate import template_layers
-from autodeploy.evaluation.sweep.sweep import sweep
+from autodeploy.costs.inputs.build_context import spec_context
+from autodeploy.costs.inputs.expert_balance import ExpertBalance, migrated_balance, routed_balance
+from autodeploy.costs.steps.estimate import template_layers
+from autodeploy.costs.sweep.sweep import sweep
 from autodeploy.specs.training import TrainingSpec
 from cost_models.expert_migration import greedy_placement
 from cost_models.load_balance import contiguous, hot_share, loads_of_ranks, series_of_factor, without_hottest
@@ -27,7 +27,7 @@ from tests.support.examples import examples
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.evaluation.steps.estimate import Estimate
+    from autodeploy.costs.steps.estimate import Estimate
 
 EXACT = 1e-9
 ON = frozenset({"flash_attention", "grouped_gemm"})

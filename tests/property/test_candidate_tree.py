@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autodeploy.space.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.space.facts import facts_of
+from autodeploy.space.grid import Grid, grid_of, judge_grid
+from autodeploy.space.rules import Rule, judge
+from autodeploy.space.space import Space
+from autodeploy.space.tree import CUT_AXES, OPTIMIZER_STATE_AXES, CandidateTree, distinct_cuts, tree_of
 from autodeploy.specs.presets import load_preset
-from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
-from autodeploy.strategies.facts import facts_of
-from autodeploy.strategies.grid import Grid, grid_of
-from autodeploy.strategies.grid_rules import judge_grid
-from autodeploy.strategies.rules import Rule, judge
-from autodeploy.strategies.space import Space
-from autodeploy.strategies.tree import CUT_AXES, OPTIMIZER_STATE_AXES, CandidateTree, distinct_cuts, tree_of
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -106,8 +105,8 @@ def test_rules_of_a_mode_at_several_levels_are_all_counted(monkeypatch: pytest.M
     of_mode = ("tp > 1", "pp > 1", "tp * pp > 4", "vpp > 1")
     rules = [Rule(text, ("arithmetic",), f"not reuse_fp32_param or {text}", text, "") for text in of_mode]
     rules = tuple([*rules[::-1], Rule("dp", ("arithmetic",), "dp > 1", "", "")] if turned else rules)
-    for module in ("rules", "grid_rules"):
-        monkeypatch.setattr(f"autodeploy.strategies.{module}.load_rules", lambda: rules)
+    for module in ("rules", "grid"):
+        monkeypatch.setattr(f"autodeploy.space.{module}.load_rules", lambda: rules)
     model = load_preset("llama2-70b")
     sizes: dict[str, Any] = {"world": 16, "global_batch": 32, "moe": False}
     space = Space(

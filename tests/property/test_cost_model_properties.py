@@ -8,19 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autodeploy.costs.workload.layers import layer_table
+from autodeploy.costs.workload.operators import OperatorFeatures, Sharding
 from autodeploy.specs.presets import load_preset
-from autodeploy.workload.layers import layer_table
-from autodeploy.workload.operators import OperatorFeatures, Sharding
 from cost_models.all_to_all import Routing, all_gather_dispatch_s, distinct_targets, flat_s, hierarchical_s
-from cost_models.collectives import (
-    Group,
-    Tier,
-    all_gather_s,
-    all_reduce_s,
-    overlapped_s,
-    point_to_point_s,
-    ring_pass_s,
-)
+from cost_models.collectives import Group, Tier, all_gather_s, all_reduce_s, overlapped_s, point_to_point_s, ring_pass_s
 from cost_models.compute import ComputeRates, attention_s, gemm_efficiency, gemm_s, grouped_gemm_s, movement_s, vector_s
 from cost_models.data_parallel import exposed_s, host_optimizer_s, optimizer_s, synchronisation
 from cost_models.hbm import state_bytes

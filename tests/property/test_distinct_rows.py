@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from autodeploy.solver.inner.layouts import distinct_rows
+from autodeploy.search.choices.layouts import distinct_rows
 
 ROWS = arrays(np.int64, array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=6), elements=st.integers(0, 3))
 

@@ -35,7 +35,7 @@ def test_no_published_strategy_beats_the_best_plan_under_auto(record) -> None:
 
 def test_most_published_strategies_can_be_compared() -> None:
     """A sample of what runs: were most of it illegal or too big, dominance would say nothing."""
-    from autodeploy.calibration.predict import predict_record
+    from autodeploy.calibration.record_prediction import predict_record
     from tests.support.dominance import incomparable
 
     sample = shipped_records()[::24]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
-from autodeploy.evaluation.sweep.sweep import Sweep, sweep
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.steps.estimate import Layout, estimate_layout, template_layers
+from autodeploy.costs.sweep.sweep import Sweep, sweep
 from tests.support.accounting.cases import (
     DENSE,
     ESTIMATED,

@@ -10,20 +10,19 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.errors import AutoDeployError
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.analysis.probe.document import ProbeFile
+from autodeploy.kit.errors import AutoDeployError
 from autodeploy.library import estimate, plan
-from autodeploy.probe.document import ProbeFile
-from autodeploy.ranking.measured_speed import OwnRun
-from autodeploy.services.what_if_intake import RecommendRequest
+from autodeploy.search.ranking.measured_speed import OwnRun
+from autodeploy.service.launch_requests import RecommendRequest
 from autodeploy.specs.check import CheckLimits
-from autodeploy.specs.clusters import ClusterOffer
-from autodeploy.specs.generation import GenerationRecord
 from autodeploy.specs.measured_run import MeasuredRun
+from autodeploy.specs.measurements import GenerationRecord, RlRecord
 from autodeploy.specs.presets import Preset
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.record import Record
-from autodeploy.specs.rl_record import RlRecord
 from autodeploy.specs.spec import Spec
+from autodeploy.specs.what_if import ClusterOffer
 from hardware_profiles import load_profile
 from hardware_profiles.generation import GenerationDocument
 from hardware_profiles.schema import ProfileDocument

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
-from autodeploy.evaluation.steps.estimate import Layout, template_layers
-from autodeploy.ranking.lane_report import lane_report
-from autodeploy.ranking.memory_menu import memory_menu
-from autodeploy.specs.choice_key import ChoiceKey
-from autodeploy.workload.memory_choices import CHOICES
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.step_classes import step_classes
+from autodeploy.costs.steps.estimate import Layout, template_layers
+from autodeploy.costs.workload.memory_choices import CHOICES
+from autodeploy.search.ranking.operator_report import lane_report
+from autodeploy.search.ranking.plans import memory_menu
+from autodeploy.specs.strategy import ChoiceKey
 from tests.support.accounting.cases import (
     LATENT,
     Case,
@@ -35,7 +35,7 @@ from tests.support.examples import examples
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.evaluation.steps.estimate import Estimate
+    from autodeploy.costs.steps.estimate import Estimate
 
 ROUNDING = 1e-9
 OPERATORS = ("rect_fa", "ascendp_mm", "vector_sort", "fused_operators", "fused_router", "fused_swiglu", "fused_rmsnorm")

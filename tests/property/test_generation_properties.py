@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.evaluation.generation import generator_of
-from autodeploy.specs.generation_layout import GenerationLayout
+from autodeploy.costs.post_training.generator import generator_of
+from autodeploy.costs.workload.attention_types import unmeasured_types
+from autodeploy.costs.workload.generation import FUSED, sharding
+from autodeploy.costs.workload.layers import head_table, layer_kinds, layer_table
+from autodeploy.costs.workload.operators import MATRIX_KINDS
+from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset, preset_names
-from autodeploy.workload.attention_types import unmeasured_types
-from autodeploy.workload.generation import FUSED, sharding
-from autodeploy.workload.layers import head_table, layer_kinds, layer_table
-from autodeploy.workload.operators import MATRIX_KINDS
+from autodeploy.specs.rl import GenerationLayout
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute, Strategy
 from tests import factories

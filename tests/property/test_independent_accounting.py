@@ -10,11 +10,11 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import template_layers
-from autodeploy.evaluation.sweep.sweep import Sweep, sweep
-from autodeploy.evaluation.sweep.template import template_of as planned_template
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.steps.estimate import template_layers
+from autodeploy.costs.sweep.scheduled_placements import template_of as planned_template
+from autodeploy.costs.sweep.sweep import Sweep, sweep
 from tests.support.accounting.cases import (
     DENSE,
     ESTIMATED,
@@ -34,8 +34,8 @@ from tests.support.estimates import Placed, estimates
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.layers.layer_cost import LayerCost
-    from autodeploy.evaluation.steps.estimate import Estimate
+    from autodeploy.costs.layers.layer_cost import LayerCost
+    from autodeploy.costs.steps.estimate import Estimate
 
 EXACT = 1e-9
 

@@ -11,21 +11,21 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from autodeploy.evaluation.sweep.sweep import sweep
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import Prepared, prepare
-from autodeploy.solver.cp_sat.legality_model import AXES, LegalityModel
-from autodeploy.solver.cp_sat.model import new_solver
-from autodeploy.solver.effort import FAST, Budget
-from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.candidate import solve_candidate
-from autodeploy.solver.outer.frontier import SearchRequest
-from autodeploy.solver.search_space import legal_candidates
-from autodeploy.strategies.candidates import DISPATCHERS, SCHEDULES, Candidates
-from autodeploy.strategies.grid import grid_of
-from autodeploy.strategies.knobs import KNOBS, allowed_values, log2_ratio
-from autodeploy.strategies.rules import judge, load_rules, values_of
-from autodeploy.strategies.space import default_space, restrict
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.candidate import solve_candidate
+from autodeploy.search.branch_and_bound.frontier import SearchRequest
+from autodeploy.search.branch_and_bound.search_space import legal_candidates
+from autodeploy.search.choices.effort import FAST, Budget
+from autodeploy.search.cp_sat.legality_model import AXES, LegalityModel
+from autodeploy.search.cp_sat.model import new_solver
+from autodeploy.search.planner import Prepared, prepare
+from autodeploy.space.candidates import DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.space.grid import grid_of
+from autodeploy.space.knobs import KNOBS, allowed_values, log2_ratio
+from autodeploy.space.rules import judge, load_rules, values_of
+from autodeploy.space.space import default_space, restrict
+from autodeploy.specs.reading import read_spec_document
 from tests.support.cut_costs import cut_costs
 from tests.support.examples import examples
 

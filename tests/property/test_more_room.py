@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan
-from autodeploy.solver import solve
+from autodeploy.search.placement.solve import solve
+from autodeploy.search.planner import plan
+from autodeploy.specs.reading import read_spec_document
 from tests.property.test_solver_brute_force import random_problem
 
 SPACE = {"tp": [4], "pp": [1, 2], "cp": [1], "micro_batch_size": [1]}

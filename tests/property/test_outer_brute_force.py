@@ -9,27 +9,27 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.build_problem import build_problem
-from autodeploy.evaluation.stages.stage_memory import communication_bytes
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.sweep.sweep import sweep
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import Prepared, prepare
-from autodeploy.solver.effort import DEFAULT, Budget
-from autodeploy.solver.inner.memory_options import memory_choices
-from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.frontier import SearchRequest, outer_tuples
-from autodeploy.solver.search_space import legal_candidates
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.build_problem import build_problem
+from autodeploy.costs.stages.stage_memory import communication_bytes
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.frontier import SearchRequest, outer_tuples
+from autodeploy.search.branch_and_bound.search_space import legal_candidates
+from autodeploy.search.choices.effort import DEFAULT, Budget
+from autodeploy.search.choices.memory_options import memory_choices
+from autodeploy.search.planner import Prepared, prepare
+from autodeploy.specs.reading import read_spec_document
 from cost_models.hbm import GIB
 from tests.property.test_solver_brute_force import best_step_s
 from tests.support.cut_costs import cut_costs
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.stages.step_classes import StepClasses
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.stages.step_classes import StepClasses
+    from autodeploy.space.candidates import Candidates
 
 INSTANCES = examples(24)
 TOP_K = 3

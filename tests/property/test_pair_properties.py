@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.steps.estimate import Estimate, Layout, estimate_layout, template_layers
 from cost_models.schedule import (
     BackwardHalf,
     ExpertExchange,

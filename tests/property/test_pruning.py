@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 
-from autodeploy.evaluation.stages.stage_memory import communication_bytes
-from autodeploy.evaluation.sweep.sweep import sweep
-from autodeploy.solver.effort import FAST, Budget
-from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.frontier import SearchRequest
-from autodeploy.solver.search_space import legal_candidates
+from autodeploy.costs.stages.stage_memory import communication_bytes
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.frontier import SearchRequest
+from autodeploy.search.branch_and_bound.search_space import legal_candidates
+from autodeploy.search.choices.effort import FAST, Budget
 from cost_models.hbm import GIB
 from tests.property.test_outer_brute_force import TOP_K, instances, resolved
 from tests.support.cut_costs import cut_costs
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.solver.outer.frontier import SearchState
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.search.branch_and_bound.frontier import SearchState
+    from autodeploy.space.candidates import Candidates
 
 pruned: list[int] = []
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autodeploy.calibration.predict import Prediction, factors_of, predict_record, record_spread
-from autodeploy.calibration.validate import validate
+from autodeploy.calibration.record_prediction import Prediction, factors_of, predict_record, record_spread
+from autodeploy.calibration.validation import validate
+from autodeploy.costs.workload.flops import mfu
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.record import Record
-from autodeploy.workload.flops import mfu
 from tests.support.examples import examples
 
 PROFILES = ("ascend-800t-a2", "cloudmatrix-384", "nvidia-a100-80g", "nvidia-h100", "nvidia-h800", "nvidia-b200")

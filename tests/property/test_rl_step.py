@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.inputs.build_context import profile_of
-from autodeploy.post_training import Case, Overheads, RlStep, generation_part, rl_step
+from autodeploy.costs.inputs.build_context import profile_of
+from autodeploy.costs.post_training.generation import Case, generation_part
+from autodeploy.costs.post_training.overheads import Overheads
+from autodeploy.costs.post_training.rl_step import rl_step
 from autodeploy.specs.cluster import ClusterSpec
-from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.presets import load_preset
-from autodeploy.specs.rl import RlStrategy, RlTraining
+from autodeploy.specs.rl import GenerationLayout, RlStrategy, RlTraining
 from autodeploy.specs.strategy import Recompute, Strategy
 from cost_models.placements import asynchronous
 from tests.support.examples import examples
+
+if TYPE_CHECKING:
+    from autodeploy.costs.post_training.step import RlStep
 
 MODELS = {name: load_preset(name) for name in ("qwen3-8b", "qwen3-30b-a3b")}
 PROFILE = profile_of(ClusterSpec(profile="nvidia-h100", num_npus=8))

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from cost_models.hand_over import WeightLayout, colocated_bytes
 from cost_models.placements import asynchronous, colocated, separate
 from cost_models.response_lengths import Lengths, histogram_lengths, likeness, lognormal_lengths
-from cost_models.rollout import Rollout, rollout
+from cost_models.rollout import Rollout, folded, rollout
 from cost_models.rollout_batch import Engines, stretches
-from cost_models.rollout_parts import folded
 from tests.support.examples import examples
 
 MANY = settings(max_examples=examples(12))

@@ -11,21 +11,21 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from autodeploy.calibration.overlays import covariance_of
-from autodeploy.calibration.spreads import spread_of
-from autodeploy.evaluation.inputs.machine import machine_of
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import Layout, estimate_layout, template_layers
-from autodeploy.evaluation.steps.worlds import STEP, sensitivities
-from autodeploy.ranking.uncertainty import parameter_variance
-from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.costs.inputs.machine import machine_of
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.prediction_spread import spread_of
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.steps.estimate import Layout, estimate_layout, template_layers
+from autodeploy.costs.steps.scenarios import STEP, sensitivities
+from autodeploy.search.ranking.uncertainty import parameter_variance
+from autodeploy.specs.strategy import ChoiceKey
 from hardware_profiles.covariance import Covariance, FittedFactor
 from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.space.candidates import Candidates
 
 RUN = {"moe": True, "ranks": 64, "shares_node": False, "tp": 8, "pp": 2, "cp": 1, "ep": 8, "seq_length": 4096}
 CLASSES = ("ascend-910b", "nvidia-a100", "nvidia-h100", "some-other-chip")

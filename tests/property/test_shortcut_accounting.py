@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.sweep.sweep import sweep
+from autodeploy.costs.sweep.sweep import sweep
 from tests.property.test_independent_accounting import EXACT, assert_equal, assert_parts, with_templates
 from tests.support.accounting.cases import SHORTCUT, Case, candidates_of, case_of, cluster, memory_choices, placements
 from tests.support.accounting.ranks import Degrees

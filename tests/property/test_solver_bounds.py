@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.stages.inner_problem import (
+from autodeploy.costs.stages.inner_problem import (
     FixedPiece,
     InnerProblem,
     LayerClass,
@@ -17,8 +17,9 @@ from autodeploy.evaluation.stages.inner_problem import (
     chunk_times,
     tail_s,
 )
-from autodeploy.solver import relax_bound, solve
-from autodeploy.solver.bounds.path_bound import (
+from autodeploy.search.bounds.problem_bound import Surcharges, batch_of, relax_bound
+from autodeploy.search.bounds.stage_bound import lower_bound_s, steady_micro_batches
+from autodeploy.search.branch_and_bound.path_bound import (
     SIMULATION_TOLERANCE,
     PathBound,
     PathLibrary,
@@ -28,11 +29,10 @@ from autodeploy.solver.bounds.path_bound import (
     easiest,
     path_bound_s,
 )
-from autodeploy.solver.bounds.problem_bound import Surcharges, batch_of
-from autodeploy.solver.bounds.stage_bound import lower_bound_s, steady_micro_batches
-from autodeploy.solver.effort import FAST
-from autodeploy.solver.inner.layouts import most_layers_per_chunk
-from autodeploy.solver.inner.uniform import set_problems
+from autodeploy.search.choices.effort import FAST
+from autodeploy.search.choices.layouts import most_layers_per_chunk
+from autodeploy.search.placement.solve import solve
+from autodeploy.search.placement.uniform import set_problems
 from cost_models.schedule import chunk_micro_batches, in_flight_moments, makespan_s, operation_order, pair_counts
 from tests.property.test_solver_brute_force import best_step_s, everything, random_problem
 from tests.support.examples import examples

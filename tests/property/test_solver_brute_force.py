@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.stages.inner_problem import (
+from autodeploy.costs.stages.inner_problem import (
     FixedPiece,
     InnerProblem,
     Ints,
@@ -21,14 +21,15 @@ from autodeploy.evaluation.stages.inner_problem import (
     stage_bytes,
     tail_s,
 )
-from autodeploy.solver import relax_bound, solve
-from autodeploy.solver.inner.layouts import to_layout
-from autodeploy.solver.inner.memory_options import legal_options
+from autodeploy.search.bounds.problem_bound import relax_bound
+from autodeploy.search.choices.layouts import to_layout
+from autodeploy.search.choices.memory_options import legal_options
+from autodeploy.search.placement.solve import solve
 from cost_models.schedule import in_flight_moments, makespan_s, operation_order
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from autodeploy.solver.inner.evaluate import InnerSolution
+    from autodeploy.search.placement.evaluate import InnerSolution
 
 CASES = 220
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.stages.inner_problem import InnerProblem, chunk_times
-from autodeploy.solver.cp_sat.master import columns
-from autodeploy.solver.inner.stage_choices import StageChoices
+from autodeploy.costs.stages.inner_problem import InnerProblem, chunk_times
+from autodeploy.search.placement.master import columns
+from autodeploy.search.placement.stage_choices import StageChoices
 from cost_models.schedule import makespan_s, operation_order
 from tests.property.test_solver_brute_force import everything, random_problem
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.stages.inner_problem import MemoryOption
-from autodeploy.solver.cp_sat.stage_program import StageProgram, SwapWindow
-from autodeploy.solver.inner.layer_choices import least_extra_s
-from autodeploy.solver.inner.memory_options import cliques
+from autodeploy.costs.stages.inner_problem import MemoryOption
+from autodeploy.search.choices.layer_choices import least_extra_s
+from autodeploy.search.choices.memory_options import cliques
+from autodeploy.search.cp_sat.stage_program import StageProgram, SwapWindow
 
 AMOUNTS = st.integers(1, 16).map(lambda eighths: eighths / 8.0)
 """Sums of them are exact: what just fits here just fits there."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
-from autodeploy.planner import plan, reestimate
-from autodeploy.planner.time_to_train import RECOVERIES, days_of
+from autodeploy.search.planner import plan, reestimate
+from autodeploy.search.run_planning import RECOVERIES, days_of
 from autodeploy.specs.planset import Timing
+from autodeploy.specs.reading import read_spec_document
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan, PlanSet

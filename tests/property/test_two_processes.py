@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy import planner
-from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.candidate import LIKELY, CandidateSolver, PlansAhead
-from autodeploy.solver.outer.candidate_bounds import CandidateBounds
-from autodeploy.solver.outer.frontier import SearchState
-from autodeploy.solver.outer.quick_plans import QuickPlans
-from autodeploy.solver.outer.worker_process import WorkerProcess
-from autodeploy.solver.search_space import search_space
+from autodeploy.search import planner
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.candidate import LIKELY, CandidateSolver, PlansAhead
+from autodeploy.search.branch_and_bound.candidate_bounds import CandidateBounds
+from autodeploy.search.branch_and_bound.frontier import SearchState
+from autodeploy.search.branch_and_bound.quick_plans import QuickPlans
+from autodeploy.search.branch_and_bound.search_space import search_space
+from autodeploy.search.branch_and_bound.worker_process import WorkerProcess
+from autodeploy.specs.reading import read_spec_file
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.solver.outer.candidate import Quick
+    from autodeploy.search.branch_and_bound.candidate import Quick
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SPACES = {
@@ -116,7 +116,7 @@ def test_a_planset_is_the_same_from_one_process_and_from_two(monkeypatch: pytest
     spec = Spec.model_validate({**document, "search": {"effort": 0.02, "fix": {"tp": 8, "pp": 4, "vpp": 1, "cp": 1}}})
     monkeypatch.setenv("AUTODEPLOY_CORES", "1")
     alone = planner.plan(spec)
-    monkeypatch.setattr("autodeploy.planner.search.cores", lambda: 2)
+    monkeypatch.setattr("autodeploy.search.plan_search.cores", lambda: 2)
     both = planner.plan(spec)
     assert alone.plans
     assert alone.model_dump(exclude={"timing"}) == both.model_dump(exclude={"timing"})

@@ -8,18 +8,18 @@ import numpy as np
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
-from autodeploy.evaluation.steps.worlds import breakdowns_in, context_in, step_times_in
-from autodeploy.ranking.error_box import error_box
-from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.steps.estimate import Estimate, Layout, estimate_layout, template_layers
+from autodeploy.costs.steps.scenarios import breakdowns_in, context_in, step_times_in
+from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.specs.strategy import ChoiceKey
 from tests.support.accounting.cases import Case, candidates_of, cases, degrees, memory_choices, placements
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.space.candidates import Candidates
 
 
 def estimate_of(context: Context, candidate: Candidates, layout: Layout) -> Estimate:

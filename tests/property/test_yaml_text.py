@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from autodeploy.yaml_text import profile_text, yaml_text
+from autodeploy.kit.yaml_text import profile_text, yaml_text
 
 NUMBERS = st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False)
 WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=126)) | st.sampled_from(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from autodeploy.store.database import Database
-from autodeploy.store.tables import SearchRow
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.tables import SearchRow
 from tests.support.figures import report
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.errors import SearchCancelled
-from autodeploy.logs import configure_logging
-from autodeploy.services import open_services
-from autodeploy.settings import load_settings
+from autodeploy.kit.errors import SearchCancelled
+from autodeploy.kit.logs import configure_logging
+from autodeploy.kit.settings import load_settings
+from autodeploy.service.session import open_services
 from tests import quick_planner
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autodeploy import planner
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.probe.document import ProbeFile, read_probe_file
-from autodeploy.probe.fit import fit_probe
-from autodeploy.probe.own_cpu import ENVIRONMENT, facts, profile_yaml
-from autodeploy.probe.script import request_of, script_of
+from autodeploy.analysis.probe.document import ProbeFile, read_probe_file
+from autodeploy.analysis.probe.fit import fit_probe
+from autodeploy.analysis.probe.own_cpu import ENVIRONMENT, facts, profile_yaml
+from autodeploy.analysis.probe.script import request_of, script_of
+from autodeploy.search import planner
+from autodeploy.specs.reading import read_spec_document
 from hardware_profiles import load_profile
 from tests.support.figures import report
 

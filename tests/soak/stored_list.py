@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from sqlalchemy import insert, text
 
-from autodeploy import planner
-from autodeploy.services.intake import read_network_spec
-from autodeploy.store.clock import first_id_at, utc_now
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
-from autodeploy.store.planset_rows import plan_rows, result_columns
-from autodeploy.store.sorted_searches import SORTS
-from autodeploy.store.tables import EventRow, PlanRow, SearchRow, TagRow
+from autodeploy.search import planner
+from autodeploy.service.requests.intake import read_network_spec
+from autodeploy.service.store.base import first_id_at, utc_now
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
+from autodeploy.service.store.plan_rows import plan_rows, result_columns
+from autodeploy.service.store.searches import SORTS
+from autodeploy.service.store.tables import EventRow, PlanRow, SearchRow, TagRow
 from tests.faults.ledger import SPEC
 from tests.support.figures import report
 

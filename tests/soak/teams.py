@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from autodeploy.services.access import AccessService
-from autodeploy.store.database import Database
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.store.database import Database
 from tests.support.figures import report
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from sqlalchemy import select
 
-from autodeploy.services.access import AccessService
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
-from autodeploy.store.tables import SearchRow
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
+from autodeploy.service.store.tables import SearchRow
 from tests.faults.ledger import SPEC
 from tests.faults.service import QUICK_SETTINGS
 from tests.soak import pretended as pretending

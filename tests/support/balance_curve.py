@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.sample_balance import attention_factor, packs_of
-from autodeploy.evaluation.stages.build_problem import build_problem
-from autodeploy.evaluation.stages.inner_problem import chunk_times
-from autodeploy.evaluation.steps.one_strategy import Estimated, estimated
-from autodeploy.planner import prepare
-from autodeploy.planner.prepared import context_for
-from autodeploy.solver.effort import FAST
-from autodeploy.solver.inner.solve import solve
+from autodeploy.costs.inputs.context import attention_factor, packs_of
+from autodeploy.costs.stages.build_problem import build_problem
+from autodeploy.costs.stages.inner_problem import chunk_times
+from autodeploy.costs.steps.one_strategy import Estimated, estimated
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.choices.effort import FAST
+from autodeploy.search.placement.solve import solve
+from autodeploy.search.planner import prepare
+from autodeploy.search.prepared import context_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autodeploy.evaluation.stages.inner_problem import InnerProblem
+    from autodeploy.costs.stages.inner_problem import InnerProblem
     from autodeploy.specs.spec import Spec
 
 SHORT = 16  # documents of the curve are whole sequences, or a sixteenth of one

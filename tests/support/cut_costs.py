@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.unit_costs import CutCosts, unit_costs
-from autodeploy.strategies.tree import distinct_cuts
+from autodeploy.costs.layers.unit_costs import CutCosts, unit_costs
+from autodeploy.space.tree import distinct_cuts
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.space.candidates import Candidates
 
 
 def cut_costs(candidates: Candidates, context: Context) -> CutCosts:

@@ -17,7 +17,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from autodeploy.errors import AutoDeployError
+from autodeploy.kit.errors import AutoDeployError
 from tests.support.document_grammars import FORMATS, Format
 
 if TYPE_CHECKING:

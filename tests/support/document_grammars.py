@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
-from autodeploy.checks import check_unread
-from autodeploy.checks.launch import launch_of
-from autodeploy.errors import SpecError
-from autodeploy.importers.documents import load_json
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.measured_file import read_measured_text
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.analysis.launch_checks.legality import check_unread
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.measurements.measured_file import read_measured_text
+from autodeploy.kit.errors import SpecError
 from autodeploy.specs.check import CheckLimits
 from autodeploy.specs.expert_loads import read_expert_loads
+from autodeploy.specs.text_files import load_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -21,10 +21,10 @@ from schemathesis.python.asgi import shutdown_lifespans
 from schemathesis.specs.openapi import examples as examples_of_schemas
 
 from api.app import create_app
-from api.refusals import INSIDE
-from autodeploy.services.access import AccessService
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
+from api.openapi import INSIDE
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
 from tests.integration.conftest import QUICK, quick_settings
 
 if TYPE_CHECKING:

@@ -8,32 +8,32 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.ablation.switches import active_features
-from autodeploy.calibration.predict import predict_record
-from autodeploy.evaluation.inputs.build_context import spec_context, with_alternatives
-from autodeploy.evaluation.sweep.sweep import sweep
-from autodeploy.solver.effort import FAST, Budget
-from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.frontier import SearchRequest
-from autodeploy.solver.search_space import legal_candidates, search_space
+from autodeploy.analysis.ablation.feature_ablation import active_features
+from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.costs.inputs.build_context import spec_context, with_alternatives
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.frontier import SearchRequest
+from autodeploy.search.branch_and_bound.search_space import legal_candidates, search_space
+from autodeploy.search.choices.effort import FAST, Budget
+from autodeploy.space.feature_choice import FeatureChoice, choose_features
+from autodeploy.space.rules import broken_rules
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.features import FEATURES
-from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
-from autodeploy.strategies.rules import broken_rules
 from tests.support.cut_costs import cut_costs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.calibration.predict import Prediction
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.layers.unit_costs import CutCosts
-    from autodeploy.evaluation.sweep.sweep import Sweep
-    from autodeploy.solver.outer.frontier import SearchState
+    from autodeploy.calibration.record_prediction import Prediction
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.layers.unit_costs import CutCosts
+    from autodeploy.costs.sweep.sweep import Sweep
+    from autodeploy.search.branch_and_bound.frontier import SearchState
+    from autodeploy.space.candidates import Candidates
     from autodeploy.specs.record import Record
     from autodeploy.specs.search import Target
-    from autodeploy.strategies.candidates import Candidates
 
 ALGORITHMS = {"ring": "ring", "ulysses": "ulysses", "hybrid": "hybrid_cp"}
 TARGETS: dict[str, Target] = {"mindspeed-llm": "mindspeed-llm", "mindformers": "mindformers"}

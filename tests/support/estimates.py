@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import Estimate, Layout, estimate_layout, template_layers
-from autodeploy.specs.choice_key import ChoiceKey
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.steps.estimate import Estimate, Layout, estimate_layout, template_layers
+from autodeploy.specs.strategy import ChoiceKey
 from tests.support.accounting.cases import candidates_of
 from tests.support.accounting.ranks import Degrees
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from autodeploy.evaluation.inputs.context import Context
+    from autodeploy.costs.inputs.context import Context
 
 Placed: TypeAlias = tuple[Degrees, list[list[int]], dict[str, list[int]]]
 """A strategy, layers of every chunk [stage][chunk], layers of every stage that use each memory choice."""

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.jobs import pool_process
-from autodeploy.own_process import use_one_thread
+from autodeploy.kit.process import use_one_thread
+from autodeploy.service.runner import pool_process
 from tests.support import forked_server, kept_processes
 from tests.support.kept_processes import KeptPool
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy import planner
-from autodeploy.rehearsal import rehearse
-from autodeploy.reports.profiler_parts import predicted_parts
-from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
+from autodeploy.analysis.rehearsal.rehearse import rehearse
+from autodeploy.analysis.trace_comparison import predicted_parts
+from autodeploy.search import planner
+from autodeploy.service.clusters.calibration import StoredRun, calibrate_cluster
 from autodeploy.specs.measured_run import MeasuredRun, ProfilerTimes
 from autodeploy.specs.spec import Spec
 from hardware_profiles import load_profile

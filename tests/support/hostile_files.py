@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 
-from autodeploy.errors import AutoDeployError
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import AutoDeployError
 
 LIMIT_S = 1.0
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(

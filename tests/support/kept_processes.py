@@ -12,8 +12,8 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from autodeploy.jobs.call_pool import _CallProcess
-from autodeploy.jobs.search_process import SearchProcess
+from autodeploy.service.runner.call_pool import _CallProcess
+from autodeploy.service.runner.search_process import SearchProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.routing import _EffectiveRouteContext
 from sqlalchemy.orm import Mapper
 
-from autodeploy.store import database
+from autodeploy.service.store import database
 
 if TYPE_CHECKING:
     import pytest

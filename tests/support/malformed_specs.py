@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from api.app import create_app
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from autodeploy.store.migrate import HEAD_REVISION
-from autodeploy.store.tables import Base
+from autodeploy.service.store.migration import HEAD_REVISION
+from autodeploy.service.store.tables import Base
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,17 +12,18 @@ import pytest
 import api.app
 import api.server
 import autodeploy.cli.main
-import autodeploy.jobs.distributed
-import autodeploy.jobs.pool_process
-import autodeploy.planner
+import autodeploy.search.planner
+import autodeploy.service.runner.distributed
+import autodeploy.service.runner.pool_process
 import tests.quick_planner
 import tests.support.forked_processes
 from api.ui.warm_up import warm_up
-from autodeploy.services import calls, open_services
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service import calls
+from autodeploy.service.session import open_services
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
 from autodeploy.specs.spec import parse_spec
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
 from tests import factories
 from tests.support import made_once
 from tests.support.short_pauses import shorten
@@ -32,8 +33,8 @@ for_good = pytest.MonkeyPatch()
 made_once.compile_statements_once(for_good)
 made_once.read_routes_once(for_good)
 warm_up()
-calls.make_ready("autodeploy.planner")
-autodeploy.planner.plan(parse_spec(calls.SMALL_SPEC | {"search": {"effort": 0.02, "top_k": 1}}), alone=True)
+calls.make_ready("autodeploy.search.planner")
+autodeploy.search.planner.plan(parse_spec(calls.SMALL_SPEC | {"search": {"effort": 0.02, "top_k": 1}}), alone=True)
 with tempfile.TemporaryDirectory() as directory:
     settings = Settings(database_url=f"sqlite:///{Path(directory) / 'autodeploy.db'}")
     database = Database(settings.database_url, pool_size=1)

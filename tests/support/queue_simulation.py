@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from autodeploy.store.clock import first_id_at
-from autodeploy.store.queue import Queue
-from autodeploy.store.queue_state import SlotRules
-from autodeploy.store.searches import Searches
+from autodeploy.service.store.base import first_id_at
+from autodeploy.service.store.queue import Queue
+from autodeploy.service.store.queue_state import SlotRules
+from autodeploy.service.store.searches import Searches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from autodeploy.store.database import Database
-    from autodeploy.store.tables import SearchRow
+    from autodeploy.service.store.database import Database
+    from autodeploy.service.store.tables import SearchRow
 
 BEGIN = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 
-from autodeploy.services import open_services
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service.session import open_services
 
 
 def run() -> None:

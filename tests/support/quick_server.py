@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.server import serve
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
 
 QUICK = "tests.quick_planner"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from autodeploy import planner
-from autodeploy.engine import ENGINE_VERSION
+from autodeploy.kit.version import ENGINE_VERSION
+from autodeploy.search import planner
 from autodeploy.specs.planset import Optimality, Plan, PlanSet, SearchInfo
 from autodeploy.specs.spec import parse_spec, spec_hash
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan
+from autodeploy.search.planner import plan
+from autodeploy.specs.reading import read_spec_document
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import PlanSet

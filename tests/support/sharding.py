@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autodeploy.workload.operators import Sharding
+from autodeploy.costs.workload.operators import Sharding
 
 
 def shard(

@@ -10,13 +10,12 @@ if TYPE_CHECKING:
 
 # module -> constant -> seconds
 SHORT_S: dict[str, dict[str, float]] = {
-    "api.following": {"LOOK_S": 0.02, "IDLE_LOOK_S": 0.05},
-    "autodeploy.client._transport": {"FIRST_PAUSE_S": 0.02},
-    "autodeploy.jobs.bounded_loop": {"LOOK_S": 0.02, "REST_S": 0.2},
-    "autodeploy.jobs.distributed": {"RESTART_PAUSE_S": 0.05, "STUCK_S": 0.2},
-    "autodeploy.jobs.procrastinate_queue": {"GRACE_S": 0.3, "WATCH_END_S": 0.2},
-    "autodeploy.jobs.reporter": {"TICK_S": 0.05},
-    "autodeploy.jobs.webhook_sender": {"POLL_S": 0.05},
+    "api.event_broadcast": {"LOOK_S": 0.02, "IDLE_LOOK_S": 0.05},
+    "autodeploy.client.transport": {"FIRST_PAUSE_S": 0.02},
+    "autodeploy.service.runner.distributed": {"LOOK_S": 0.02, "REST_S": 0.2, "RESTART_PAUSE_S": 0.05, "STUCK_S": 0.2},
+    "autodeploy.service.runner.procrastinate_queue": {"GRACE_S": 0.3, "WATCH_END_S": 0.2},
+    "autodeploy.service.runner.execution": {"TICK_S": 0.05},
+    "autodeploy.service.webhooks.sending": {"POLL_S": 0.05},
 }
 
 

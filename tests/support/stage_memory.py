@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.evaluation.steps.estimate import estimate_layout
-from autodeploy.evaluation.steps.one_strategy import candidate_of, layout_of
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.steps.estimate import estimate_layout
+from autodeploy.costs.steps.one_strategy import candidate_of, layout_of
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.evaluation.layers.unit_costs import scalar_at
+from autodeploy.costs.layers.unit_costs import scalar_at
 from cost_models.schedule import model_parts
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.stages.step_classes import StepClass, StepClasses
-    from autodeploy.evaluation.steps.estimate import Layout
-    from autodeploy.strategies.candidates import Candidates
+    from autodeploy.costs.stages.step_classes import StepClass, StepClasses
+    from autodeploy.costs.steps.estimate import Layout
+    from autodeploy.space.candidates import Candidates
     from cost_models.arrays import Floats
 
 

@@ -18,10 +18,10 @@ from starlette.routing import Route
 
 from api.app import create_app
 from api.server import server_config
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.jobs.planning import PLANNER as REAL_PLANNER
-from autodeploy.services import open_services
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.service.runner.planning import PLANNER as REAL_PLANNER
+from autodeploy.service.session import open_services
+from autodeploy.specs.reading import read_spec_document
 from tests import factories
 from tests.conftest import NO_CHROMIUM
 from tests.support import browsers
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
     from starlette.requests import Request as StarletteRequest
 
-    from autodeploy.services import Services
+    from autodeploy.service.session import Services
 
 PLANNER = "tests.quick_planner"
 SPEC = {

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import sync_playwright
 
 from api.app import create_app
-from autodeploy.importers.measured_file import read_measured_text
-from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.jobs.planning import PLANNER
-from autodeploy.services import open_services
-from autodeploy.services.measured_intake import only_run
-from autodeploy.settings import Settings
+from autodeploy.formats.measurements.measured_file import read_measured_text
+from autodeploy.kit.settings import Settings
+from autodeploy.service.clusters.evidence import only_run
+from autodeploy.service.runner.planning import PLANNER
+from autodeploy.service.session import open_services
+from autodeploy.specs.reading import read_spec_file
 from tests.support import chromium
 from tests.ui.conftest import serving, visiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from autodeploy.services import Services
+    from autodeploy.service.session import Services
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHOWN = "deepseek_v3_cloudmatrix_384.yaml"

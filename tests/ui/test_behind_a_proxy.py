@@ -16,10 +16,10 @@ from playwright.sync_api import expect
 from api.app import create_app
 from api.session import COOKIE
 from autodeploy.client import Client
-from autodeploy.services.access import AccessService
-from autodeploy.settings import Settings
-from autodeploy.store.database import Database
-from autodeploy.store.migrate import upgrade
+from autodeploy.kit.settings import Settings
+from autodeploy.service.callers.access import AccessService
+from autodeploy.service.store.database import Database
+from autodeploy.service.store.migration import upgrade
 from tests import factories
 from tests.quick_planner import SLOW
 from tests.support import plain_http, proxy

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.errors import OverloadError
+from autodeploy.kit.errors import OverloadError
 from autodeploy.messages import Message
 from tests.support import plain_http
 

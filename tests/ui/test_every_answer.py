@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from autodeploy import planner
+from autodeploy.search import planner
 from autodeploy.specs.spec import Spec
 from tests.support import plain_http
 from tests.support.rl_plans import DENSE, changed, rl_plan_set

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 import pytest
 from playwright.sync_api import expect
 
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.specs.reading import read_spec_document
 from tests.support import plain_http
 from tests.ui.conftest import SPEC, visiting
 

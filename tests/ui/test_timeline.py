@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import expect
 
 from api.app import create_app
-from autodeploy import planner
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.settings import Settings
+from autodeploy.kit.settings import Settings
+from autodeploy.search import planner
+from autodeploy.specs.reading import read_spec_document
 from tests import factories
 from tests.support import plain_http
 from tests.ui.conftest import Site, serving, visiting

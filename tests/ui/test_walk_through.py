@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import expect
 
 from api.ui.languages import texts
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
 from tests import factories
 from tests.ui.conftest import SPEC as PLANNED
 from tests.ui.conftest import fits_every_width, visiting

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 from api.app import create_app
-from autodeploy.importers.import_document import import_document
-from autodeploy.settings import Settings
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.settings import Settings
 from tests.ui.conftest import Site, fits_every_width, serving, visiting
 
 if TYPE_CHECKING:

@@ -6,15 +6,13 @@ from functools import cache
 
 import pytest
 
-from autodeploy.ablation.ablate import ablate
-from autodeploy.ablation.cases import laid_over, read_cases
-from autodeploy.ablation.comparison_sides import Runs
-from autodeploy.ablation.metrics import METRICS
-from autodeploy.ablation.published import ablate_published
-from autodeploy.ablation.switches import active_features, without
-from autodeploy.errors import SpecError
-from autodeploy.planner import estimate
-from autodeploy.specs.published_case import Tolerance
+from autodeploy.analysis.ablation.cases import laid_over, read_cases
+from autodeploy.analysis.ablation.comparison_sides import Runs
+from autodeploy.analysis.ablation.feature_ablation import ablate, active_features, without
+from autodeploy.analysis.ablation.published import METRICS, ablate_published
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import estimate
+from autodeploy.specs.ablation import Tolerance
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.ablation.placement import with_balanced_layers
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, prepare
+from autodeploy.analysis.ablation.comparison_sides import with_balanced_layers
+from autodeploy.search.planner import estimate, prepare
+from autodeploy.specs.reading import read_spec_document
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan

@@ -17,8 +17,8 @@ CASES = "cases.py"
 # Only `cases.py` reads the product: what is asked for, the numbers of a machine, and how to hand strategies over.
 SHARED = (
     "autodeploy.specs",
-    "autodeploy.strategies.candidates",
-    "autodeploy.evaluation.inputs",
+    "autodeploy.space.candidates",
+    "autodeploy.costs.inputs",
     "hardware_profiles",
 )
 
@@ -68,12 +68,12 @@ def test_nothing_of_the_product_comes_through_the_cases() -> None:
     ("line", "cases", "found"),
     [
         ("from cost_models.hbm import stream_s", True, ["cost_models.hbm.stream_s"]),
-        ("import autodeploy.workload.attention", True, ["autodeploy.workload.attention"]),
-        ("from autodeploy import solver", True, ["autodeploy.solver"]),
+        ("import autodeploy.costs.workload.attention", True, ["autodeploy.costs.workload.attention"]),
+        ("from autodeploy import search", True, ["autodeploy.search"]),
         (
-            "from autodeploy.evaluation.stages.step_parts import p2p_s",
+            "from autodeploy.costs.stages.step_parts import p2p_s",
             True,
-            ["autodeploy.evaluation.stages.step_parts.p2p_s"],
+            ["autodeploy.costs.stages.step_parts.p2p_s"],
         ),
         ("def late():\n    from autodeploy.specs.spec import Spec", False, ["autodeploy.specs.spec.Spec"]),
         ("import numpy as np", False, ["numpy"]),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan
+from autodeploy.search.planner import plan
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.search import SearchSpec
 
 if TYPE_CHECKING:

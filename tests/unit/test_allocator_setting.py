@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.calibration.predict import predict_record
-from autodeploy.checks.launch import launch_of
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.search import planner
 from autodeploy.specs.record import Record
 from autodeploy.specs.spec import Spec
 from docs.shipped_calibration.shipped import shipped_records

@@ -8,10 +8,9 @@ import pytest
 
 from api.ui.new_search_form import sections, spec_document
 from api.ui.views import pasted_document
-from autodeploy.errors import SpecError
-from autodeploy.importers.amounts import card_count, token_amount, whole_amount, with_read_amounts
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
+from autodeploy.specs.reading import card_count, read_spec_document, token_amount, whole_amount, with_read_amounts
 
 
 def spec_of(cluster: dict[str, Any] | None = None, **training: Any) -> Any:

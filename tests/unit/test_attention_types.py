@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.importers.import_document import import_document
-from autodeploy.specs.attention_kinds import LinearAttention, SparseAttention
+from autodeploy.costs.workload.attention_types import LayerKind, chunk_columns, kind_of
+from autodeploy.costs.workload.flops import forward_flops_per_token
+from autodeploy.costs.workload.layers import head_table, layer_kinds, layer_table
+from autodeploy.costs.workload.operators import LayerTable, OperatorFeatures
+from autodeploy.costs.workload.sparse_attention import attends_to_latents
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import UnsupportedError
+from autodeploy.specs.attention import LinearAttention, SparseAttention
 from autodeploy.specs.model import ModelSpec
-from autodeploy.workload.attention_types import LayerKind, chunk_columns, kind_of
-from autodeploy.workload.flops import forward_flops_per_token
-from autodeploy.workload.layers import head_table, layer_kinds, layer_table
-from autodeploy.workload.operators import LayerTable, OperatorFeatures
-from autodeploy.workload.sparse_attention import attends_to_latents
 from tests.support.sharding import shard
 
 FUSED = OperatorFeatures(rect_fa=True)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.kit.errors import SpecError
+from autodeploy.specs.reading import read_spec_document
 from tests.support.balance_curve import balance_curve
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, plan
+from autodeploy.search.planner import estimate, plan
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from autodeploy.jobs import bounded_loop
-from autodeploy.jobs.bounded_loop import run_bounded
+from autodeploy.service.runner import distributed as bounded_loop
+from autodeploy.service.runner.distributed import run_bounded
 
 REST_S = 0.3
 

@@ -12,13 +12,13 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from autodeploy.calibration.calibrate import Calibration, calibrate
-from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.validate import validate
+from autodeploy.calibration.profile_fit import Calibration, calibrate
+from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.validation import validate
 from autodeploy.cli.validate_html import report_html
-from autodeploy.figures import figure_json
-from autodeploy.figures.accuracy import predicted_against_measured
-from autodeploy.figures.accuracy_svg import Point, predicted_against_measured_svg
+from autodeploy.reports.figures import figure_json
+from autodeploy.reports.figures.accuracy_svg import Point, predicted_against_measured_svg
+from autodeploy.reports.figures.charts import predicted_against_measured
 from docs.accuracy_page.aims import Line
 from docs.accuracy_page.errors import (
     Runs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autodeploy.calibration.measured import counts_for_time
+from autodeploy.calibration.record_prediction import counts_for_time
 from docs.accuracy_page.errors import Runs
 from docs.accuracy_page.misses import left_aside
 from docs.accuracy_page.worst import diagnoses

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from autodeploy import planner
+from autodeploy.analysis.rehearsal.rehearse import rehearse
 from autodeploy.calibration.cluster_fit import alike_runs
-from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.families import work_digest
 from autodeploy.calibration.fit import FitParameter, differences, fit
-from autodeploy.calibration.spreads import REPEAT_NOISE, TimedRuns, spread_of
-from autodeploy.rehearsal import rehearse
-from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
+from autodeploy.costs.prediction_spread import REPEAT_NOISE, TimedRuns, coverage, spread_of
+from autodeploy.search import planner
+from autodeploy.service.clusters.calibration import StoredRun, calibrate_cluster
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec
 from hardware_profiles.evidence import AlikeRuns

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy.calibration.calibrate import Calibration, calibrate, configuration_of, noise_of, overlay_of, shares_of
-from autodeploy.calibration.fit import values_of
-from autodeploy.calibration.measured import fits_time
+from autodeploy.calibration.fit import ELSEWHERE, NUISANCES, PARAMETERS, UNFITTED, values_of
 from autodeploy.calibration.overlays import OF_LINKS, covariance_of
-from autodeploy.calibration.parameters import ELSEWHERE, NUISANCES, PARAMETERS, UNFITTED
-from autodeploy.calibration.predict import predict_record
-from autodeploy.errors import SpecError
+from autodeploy.calibration.profile_fit import Calibration, calibrate, configuration_of, noise_of, overlay_of, shares_of
+from autodeploy.calibration.record_prediction import fits_time, predict_record
+from autodeploy.kit.errors import SpecError
+from autodeploy.kit.yaml_text import profile_text
 from autodeploy.messages import Message
-from autodeploy.yaml_text import profile_text
 from docs.shipped_calibration.carried import carried_overlay
 from docs.shipped_calibration.shipped import coverage_table, shipped_records
 from hardware_profiles import load_profile

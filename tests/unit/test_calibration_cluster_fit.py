@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from autodeploy.analysis.trace_comparison import predicted_parts
 from autodeploy.calibration.benchmarks import collective_overlay, collective_s, gemm_overlay
 from autodeploy.calibration.cluster_fit import (
     ClusterFit,
@@ -20,14 +21,12 @@ from autodeploy.calibration.cluster_fit import (
     fit_cluster,
     overlay_with,
 )
-from autodeploy.calibration.fit import differences
+from autodeploy.calibration.fit import NUISANCES, UNFITTED, differences
 from autodeploy.calibration.overlays import covariance_of
-from autodeploy.calibration.parameters import NUISANCES, UNFITTED
-from autodeploy.evaluation.inputs.machine import Machine, machine_of
-from autodeploy.planner import breakdowns_in, estimate, profile_hash
-from autodeploy.ranking.uncertainty import parameter_variance
-from autodeploy.reports.profiler_parts import predicted_parts
-from autodeploy.services.cluster_calibration import benchmark_overlay
+from autodeploy.costs.inputs.machine import Machine, machine_of
+from autodeploy.search.planner import breakdowns_in, estimate, profile_hash
+from autodeploy.search.ranking.uncertainty import parameter_variance
+from autodeploy.service.clusters.calibration import benchmark_overlay
 from autodeploy.specs.measured_run import CollectivePoint, GemmPoint, MeasuredRun
 from autodeploy.specs.spec import Spec, parse_spec
 from cost_models.compute import gemm_s

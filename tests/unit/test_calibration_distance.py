@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.calibration.coverage import shares_node
 from autodeploy.calibration.evidence import highest_mfu
-from autodeploy.calibration.spreads import RANKS_PER_DOUBLING, Z80, classes_of_run, is_carried
+from autodeploy.costs.prediction_spread import RANKS_PER_DOUBLING, Z80, classes_of_run, is_carried, shares_node
 from autodeploy.specs.planset import MeasuredMfu
 from docs.shipped_calibration.class_spreads import ClassSpread, class_spread, class_spreads, log_sigma_of, weights_of
 from docs.shipped_calibration.covering import covering

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autodeploy.calibration.coverage import RUN_AXES
 from autodeploy.calibration.evidence import counts, evidence_of, realised_share, unproven
-from autodeploy.ranking.unproven import unproven_in
+from autodeploy.costs.prediction_spread import RUN_AXES
+from autodeploy.search.ranking.unproven import unproven_in
 from docs.shipped_calibration.covering import covering
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy.calibration.calibrate import calibrate
-from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.evidence import realised_share
+from autodeploy.calibration.profile_fit import calibrate
+from autodeploy.costs.prediction_spread import coverage
 from docs.accuracy_page.aims import shipped_start
 from docs.accuracy_page.refits import residuals_without
 from docs.shipped_calibration.realised import Gain, came_true, gains, realised_of
@@ -19,7 +19,7 @@ from docs.shipped_calibration.shipped import shipped_records
 from docs.shipped_calibration.strategy_groups import StrategyGroup, Without, calibration_of, strategy_groups, told_apart
 
 if TYPE_CHECKING:
-    from autodeploy.calibration.calibrate import Calibration
+    from autodeploy.calibration.profile_fit import Calibration
     from autodeploy.specs.record import Record
 
 A100 = "nvidia-a100-80g"

@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 
-from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.families import family_of
-from autodeploy.calibration.measured import counts_for_time, fits_time, is_update_phase, measured_step_s
-from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.release_defaults import features_of, release_of, stack_of
+from autodeploy.calibration.record_prediction import (
+    counts_for_time,
+    fits_time,
+    is_update_phase,
+    measured_step_s,
+    predict_record,
+)
+from autodeploy.costs.prediction_spread import coverage
 from autodeploy.specs.record import Measured, Record
+from autodeploy.specs.release_defaults import features_of, release_of, stack_of
 from docs.shipped_calibration.run_rows import run_row
 from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles.loader import load_profile

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy.calibration.calibrate import Calibration, calibrate
 from autodeploy.calibration.fit import left_out_residuals
+from autodeploy.calibration.profile_fit import Calibration, calibrate
 from docs.accuracy_page.aims import Line, binomial_chance, by_configuration, shipped_start
 from docs.accuracy_page.refits import overlays_of, residuals_without, without
 from docs.accuracy_page.splits import Held

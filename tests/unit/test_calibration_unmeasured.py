@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.unmeasured import (
-    UnmeasuredReport,
-    Use,
-    measured_range,
-    unmeasured,
-    uses_of,
-)
-from autodeploy.calibration.validate import validate
+from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.unmeasured import UnmeasuredReport, Use, measured_range, unmeasured, uses_of
+from autodeploy.calibration.validation import validate
 from autodeploy.cli.validate import unmeasured_table
-from autodeploy.planner import estimate, lowered
+from autodeploy.search.planner import estimate, lowered
 from autodeploy.specs.spec import parse_spec
 from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import Profile, apply_overlay, load_profile

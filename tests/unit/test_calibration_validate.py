@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy.calibration.coverage import coverage
-from autodeploy.calibration.measured import measured_step_s
-from autodeploy.calibration.predict import predict_record, record_memory_spread
-from autodeploy.calibration.spreads import REPEAT_NOISE, Z80, TimedRuns, conditioned, spread_of
-from autodeploy.calibration.validate import Statistics, ValidationReport, classes_of, validate
+from autodeploy.calibration.record_prediction import measured_step_s, predict_record, record_memory_spread
+from autodeploy.calibration.validation import Statistics, ValidationReport, classes_of, validate
+from autodeploy.costs.prediction_spread import REPEAT_NOISE, Z80, TimedRuns, conditioned, coverage, spread_of
 from autodeploy.specs.record import Measured, Record
 from docs import readme
 from docs.shipped_calibration.shipped import shipped_records
 
 if TYPE_CHECKING:
-    from autodeploy.calibration.rows import Row
+    from autodeploy.calibration.validation import Row
 
 
 @cache

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from autodeploy.errors import LimitError, OverloadError
-from autodeploy.jobs.call_turns import CallTurns
+from autodeploy.kit.errors import LimitError, OverloadError
+from autodeploy.service.runner.call_pool import CallTurns
 
 pytestmark = pytest.mark.unit
 

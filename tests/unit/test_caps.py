@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.services.access import ANYONE, Principal
-from autodeploy.services.caps import within_caps
-from autodeploy.settings import Settings
+from autodeploy.kit.errors import SpecError
+from autodeploy.kit.settings import Settings
+from autodeploy.service.callers.access import ANYONE, Principal
+from autodeploy.service.searches.submissions import within_caps
+from autodeploy.specs.reading import read_spec_document
 
 if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec

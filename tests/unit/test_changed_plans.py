@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from api.ui.plan_page import changed_strategy
-from autodeploy.errors import SpecError
-from autodeploy.planner import complete, plan, why_not
-from autodeploy.ranking.partly_given import given_axes, is_whole
-from autodeploy.services.what_if_intake import read_strategy
-from autodeploy.specs.following import FOLLOWS, OF_ALL_AXES, RESHAPING, of_launch
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import complete, plan, why_not
+from autodeploy.search.ranking.partial_strategy import given_axes, is_whole
+from autodeploy.service.launch_requests import read_strategy
+from autodeploy.specs.derived_fields import FOLLOWS, OF_ALL_AXES, RESHAPING, of_launch
 from autodeploy.specs.planset import PlanSet
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Recompute, Strategy

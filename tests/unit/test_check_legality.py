@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.checks import Baseline, check, check_unread, launch_of
-from autodeploy.checks.flag_rules import flag_rules, flag_values, words
-from autodeploy.checks.legality import known_rules
+from autodeploy.analysis.launch_checks.baseline import Baseline
+from autodeploy.analysis.launch_checks.flag_rules import flag_rules, flag_values, words
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.analysis.launch_checks.launch_check import check
+from autodeploy.analysis.launch_checks.legality import check_unread, known_rules
 from autodeploy.cli import main
-from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_document, import_file
+from autodeploy.formats.import_document import import_document, import_file
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
 from autodeploy.reports.check_report import MARK, render_check, render_check_junit, render_check_markdown
 from autodeploy.reports.wording import width
+from autodeploy.search import planner
 from autodeploy.specs.check import CheckLimits, CheckReport
 from autodeploy.stack.releases import releases
 from tests import factories

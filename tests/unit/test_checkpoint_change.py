@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autodeploy.costs.training_run.checkpoints import Launched, checkpoint_change
 from autodeploy.reports.comparison import checkpoint_lines, compare_plans
-from autodeploy.services.comparisons import with_checkpoints
+from autodeploy.service.requests.intake import with_checkpoints
 from autodeploy.specs.spec import Spec
-from autodeploy.training_run.checkpoint_change import Launched, checkpoint_change
 from tests import factories
 
 if TYPE_CHECKING:

@@ -14,24 +14,18 @@ from xml.etree import ElementTree
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy import planner
-from autodeploy.checks import Launch, check, launch_of
-from autodeploy.checks.planning import best_of_short_search
+from autodeploy.analysis.launch_checks.launch import Launch, best_of_short_search, launch_of
+from autodeploy.analysis.launch_checks.launch_check import check
 from autodeploy.cli import main
 from autodeploy.cli.check import share
-from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_file
-from autodeploy.importers.spec_file import parse_spec
-from autodeploy.reports.check_report import (
-    MARK,
-    gate_cells,
-    render_check,
-    render_check_junit,
-    render_check_markdown,
-)
+from autodeploy.formats.import_document import import_file
+from autodeploy.kit.errors import SpecError
+from autodeploy.reports.check_report import MARK, gate_cells, render_check, render_check_junit, render_check_markdown
 from autodeploy.reports.wording import width
-from autodeploy.services.check_intake import baseline_in
+from autodeploy.search import planner
+from autodeploy.service.launch_requests import baseline_in
 from autodeploy.specs.check import CheckLimits, CheckReport, Gate
+from autodeploy.specs.reading import parse_spec
 from autodeploy.specs.search import SHORT_SEARCH, SearchSpec
 from autodeploy.specs.spec import Spec, spec_hash
 from autodeploy.specs.strategy import Recompute

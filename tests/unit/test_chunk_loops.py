@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.stages.chunk_loops import add_options, covering_sends, layer_totals, peaks
-from autodeploy.evaluation.stages.inner_problem import fill_chunks
+from autodeploy.costs.stages.chunk_loops import add_options, covering_sends, layer_totals, peaks
+from autodeploy.costs.stages.inner_problem import fill_chunks
 
 
 def first_layers(number: int, sizes: list[int]) -> list[int]:

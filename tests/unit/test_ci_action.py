@@ -14,12 +14,13 @@ import pytest
 from ruamel.yaml import YAML
 
 import autodeploy.cli.check  # noqa: F401
-from autodeploy import planner
-from autodeploy.checks import check, launch_of
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.analysis.launch_checks.launch_check import check
 from autodeploy.cli.main import run
-from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_document, import_file
+from autodeploy.formats.import_document import import_document, import_file
+from autodeploy.kit.errors import SpecError
 from autodeploy.reports.check_report import render_check_markdown
+from autodeploy.search import planner
 from autodeploy.specs.spec import spec_hash
 from tests.support.forked_commands import forked_command
 

@@ -15,9 +15,9 @@ import pytest
 from autodeploy.cli import main, plan, why_not
 from autodeploy.cli.progress import SearchTalk, progress_text
 from autodeploy.cli.validate import report_text
-from autodeploy.errors import ConflictError, NotFoundError, SearchCancelled
-from autodeploy.planner import Progress
+from autodeploy.kit.errors import ConflictError, NotFoundError, SearchCancelled
 from autodeploy.reports.wording import width
+from autodeploy.search.planner import Progress
 from autodeploy.specs.planset import NearestChange, PlanSet
 from docs.commands import commands, options_of
 from tests import factories
@@ -218,9 +218,9 @@ def test_lists_fit_100_columns_and_come_as_json(command, arguments):
 
 
 def test_a_shown_model_is_one_a_spec_can_hold(command):
-    from autodeploy.importers.documents import load_yaml
     from autodeploy.specs.model import ModelSpec
     from autodeploy.specs.presets import load_preset
+    from autodeploy.specs.text_files import load_yaml
 
     shown = load_yaml(command("models", "show", "qwen3-235b-a22b")[1])
     assert ModelSpec.model_validate(shown["model"]) == load_preset("qwen3-235b-a22b")
@@ -244,7 +244,7 @@ def test_import_gives_a_model_and_says_what_it_did(command, tmp_path):
 def test_import_reads_a_launch_script(command, tmp_path):
     from pathlib import Path
 
-    from autodeploy.importers.spec_file import read_spec_file
+    from autodeploy.specs.reading import read_spec_file
 
     script = Path(__file__).parent.parent / "launch_files" / "mindspeed_moe.sh"
     code, out, err = command("import", str(script))

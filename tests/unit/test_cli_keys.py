@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autodeploy.cli import main
-from autodeploy.errors import NotFoundError, UnknownCallerError
-from autodeploy.services.access import ANYONE, KEY, SCOPES, AccessService, Principal
-from autodeploy.store.database import Database
+from autodeploy.kit.errors import NotFoundError, UnknownCallerError
+from autodeploy.service.callers.access import ANYONE, KEY, SCOPES, AccessService, Principal
+from autodeploy.service.store.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

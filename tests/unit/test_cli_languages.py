@@ -19,13 +19,12 @@ from autodeploy.cli.output import write_text_report
 from autodeploy.cli.progress import progress_text
 from autodeploy.cli.recommend import recommendation_text
 from autodeploy.cli.runs import outcome_text
-from autodeploy.importers.import_document import import_file
+from autodeploy.formats.import_document import import_file
 from autodeploy.messages import LANGUAGES, Language, in_language
 from autodeploy.messages.message import Message
-from autodeploy.planner import Progress
 from autodeploy.reports.plan_report import render_plan_set
-from autodeploy.reports.texts import change_name, report_text
-from autodeploy.reports.wording import width
+from autodeploy.reports.wording import change_name, report_text, width
+from autodeploy.search.planner import Progress
 from autodeploy.specs.ablation import AblationReport, AblationRow
 from autodeploy.specs.what_if import CardCount, Recommendation
 from docs.commands import commands, options_of

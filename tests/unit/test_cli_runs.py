@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy import planner
 from autodeploy.cli import main
-from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.services import open_services
-from autodeploy.settings import load_settings
+from autodeploy.kit.settings import load_settings
+from autodeploy.search import planner
+from autodeploy.service.session import open_services
+from autodeploy.specs.reading import read_spec_file
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_what_cannot_be_calibrated_to_is_refused(command: Callable[..., str], sp
     ],
 )
 def test_a_bad_overlay_in_a_spec_is_named(tmp_path: Path, overlay: object, pointer: str) -> None:
-    from autodeploy.errors import SpecError
+    from autodeploy.kit.errors import SpecError
 
     path = tmp_path / "spec.yaml"
     written = str(overlay).replace("nan", ".nan").replace("'", '"')

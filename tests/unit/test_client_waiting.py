@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from autodeploy.client import AsyncClient, Client, WaitTimeout
-from autodeploy.client._transport import client_options
-from autodeploy.errors import LimitError, UnknownCallerError
+from autodeploy.client.transport import client_options
+from autodeploy.kit.errors import LimitError, UnknownCallerError
 from tests import factories
 
 if TYPE_CHECKING:

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import plotly.graph_objects as go
 import pytest
 
-from autodeploy import figures, planner
+from autodeploy.analysis.what_if.clusters import on_offer, points_on, side_by_side
 from autodeploy.cli.recommend import clusters_text, offer_of
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.specs.clusters import ClusterOffer
-from autodeploy.what_if import on_offer, points_on, side_by_side
+from autodeploy.kit.errors import SpecError
+from autodeploy.reports import figures
+from autodeploy.search import planner
+from autodeploy.specs.reading import read_spec_document
+from autodeploy.specs.what_if import ClusterOffer
 from tests import factories
 
 if TYPE_CHECKING:
-    from autodeploy.specs.clusters import ClusterComparison
     from autodeploy.specs.spec import Spec
+    from autodeploy.specs.what_if import ClusterComparison
 
 A2, CM = "ascend-800t-a2", "cloudmatrix-384"
 RATES = {A2: 1000.0, CM: 2000.0}

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.stages.stage_memory import communicators
-from autodeploy.evaluation.stages.step_parts import p2p_bytes
-from autodeploy.evaluation.steps.one_strategy import candidate_for
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.stages.stage_memory import communicators
+from autodeploy.costs.stages.step_parts import p2p_bytes
+from autodeploy.costs.steps.one_strategy import candidate_for
+from autodeploy.costs.workload.attention_types import kind_of
+from autodeploy.costs.workload.flops import forward_flops_per_token
+from autodeploy.costs.workload.layers import head_table, last_kind, layer_kinds, layer_table, mtp_table
+from autodeploy.costs.workload.memory_choices import LAYER_INPUT
+from autodeploy.costs.workload.operators import LayerTable, OperatorFeatures
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec
-from autodeploy.workload.attention_types import kind_of
-from autodeploy.workload.flops import forward_flops_per_token
-from autodeploy.workload.layers import head_table, last_kind, layer_kinds, layer_table, mtp_table
-from autodeploy.workload.memory_choices import LAYER_INPUT
-from autodeploy.workload.operators import LayerTable, OperatorFeatures
 from tests import factories
 from tests.support.sharding import shard
 

@@ -20,10 +20,10 @@ from cost_models.compute import (
     gemm_s,
     grouped_gemm_s,
     movement_s,
+    tiled_efficiency,
     vector_s,
     weight_cast_s,
 )
-from cost_models.gemm_waves import tiled_efficiency
 from hardware_profiles.loader import load_profile
 
 

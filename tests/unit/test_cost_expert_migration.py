@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from cost_models.collectives import Group, Tier
-from cost_models.expert_migration import (
-    EMA_WEIGHT,
-    Migration,
-    greedy_placement,
-    migrate,
-    migrate_all,
-    migration_s,
-)
+from cost_models.expert_migration import EMA_WEIGHT, Migration, greedy_placement, migrate, migrate_all, migration_s
 from cost_models.load_balance import LoadSeries, contiguous, imbalance_of, loads_of_ranks, series_of_factor
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.evaluation.generation import Generator, generator_of
-from autodeploy.specs.generation_layout import GenerationLayout
+from autodeploy.costs.post_training.generator import Generator, generator_of
+from autodeploy.costs.workload.generation import kv_bytes_per_token, rank_work
+from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.presets import load_preset
-from autodeploy.workload.generation import kv_bytes_per_token, rank_work
+from autodeploy.specs.rl import GenerationLayout
 from cost_models.generation import experts_touched
 from cost_models.serving import interrupted_share, served
 from hardware_profiles.generation import GenerationNumbers, generation_numbers, generation_systems

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.response_lengths import equal_lengths, histogram_lengths, lognormal_lengths
-from cost_models.response_packing import packing
+from cost_models.sample_packing import packing
 
 pytestmark = pytest.mark.unit
 

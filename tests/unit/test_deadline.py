@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.deadline import LAST_S, LATE_S, Deadline, Overdue
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import Progress, plan
+from autodeploy.kit.deadline import LAST_S, LATE_S, Deadline, Overdue
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import Progress, plan
+from autodeploy.specs.reading import read_spec_document
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,7 +129,7 @@ def test_errors_pass_and_nothing_is_raised_afterwards() -> None:
 
 PROFILED = """
 import sys, time
-from autodeploy.deadline import Deadline
+from autodeploy.kit.deadline import Deadline
 
 def busy(seconds):
     end = time.monotonic() + seconds
@@ -166,7 +166,7 @@ def late_with_plan(monkeypatch: pytest.MonkeyPatch, *, computed_s: float) -> boo
     """Whether a search is to end for the report of its plan, 100 s into a limit of 120 s."""
     began = time.process_time()
     stop = Deadline(None, time.monotonic() - 100.0, 120.0)
-    monkeypatch.setattr("autodeploy.deadline.time.process_time", lambda: began + computed_s)
+    monkeypatch.setattr("autodeploy.kit.deadline.time.process_time", lambda: began + computed_s)
     stop.has_plan()
     return stop()
 

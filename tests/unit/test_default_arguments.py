@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.errors import SpecError
-from autodeploy.exporters import export
-from autodeploy.exporters.launch_script import asked_for
-from autodeploy.importers.megatron_script import import_launch_script
+from autodeploy.formats.megatron.launch_script import asked_for
+from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError
+from autodeploy.search import planner
 from autodeploy.specs.spec import Spec
 from tests import factories
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import list_presets
-from autodeploy.specs.validation import did_you_mean
 
 
 def test_what_the_name_begins_comes_first() -> None:

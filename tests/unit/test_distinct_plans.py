@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan, reestimate
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import plan, reestimate
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.specs.reading import read_spec_document
 from docs import readme
 from docs.commands import commands, options_of
 from docs.generate import DOCS, generated
@@ -230,7 +230,7 @@ def test_a_part_is_replaced_where_it_stands():
 
 
 def test_changelog_names_the_version():
-    from autodeploy.engine import ENGINE_VERSION
+    from autodeploy.kit.version import ENGINE_VERSION
 
     assert f"## [{ENGINE_VERSION}]" in text_of(ROOT / "CHANGELOG.md")
 

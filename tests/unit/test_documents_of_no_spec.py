@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autodeploy.cli import main
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.specs.reading import read_spec_document
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Top-level keys of public configurations, with values of our own.
@@ -66,7 +66,7 @@ def test_a_plan_of_them_says_the_framework_alone(name):
 
 
 def import_yaml(text):
-    from autodeploy.importers.documents import load_yaml
+    from autodeploy.specs.text_files import load_yaml
 
     return load_yaml(text)
 

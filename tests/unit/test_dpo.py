@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.stages.step_parts import p2p_bytes
-from autodeploy.evaluation.steps.one_strategy import candidate_of, estimated
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.stages.step_parts import p2p_bytes
+from autodeploy.costs.steps.one_strategy import candidate_of, estimated
+from autodeploy.costs.workload.adapters import REFERENCE
+from autodeploy.costs.workload.flops import forward_flops_per_token, step_flops_per_token
+from autodeploy.costs.workload.layers import head_table, layer_table
+from autodeploy.costs.workload.operators import OperatorFeatures
+from autodeploy.kit.errors import SpecError
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
-from autodeploy.workload.flops import forward_flops_per_token, step_flops_per_token
-from autodeploy.workload.layers import head_table, layer_table
-from autodeploy.workload.operators import OperatorFeatures
-from autodeploy.workload.reference_model import REFERENCE
 from tests.support.sharding import shard
 
 PARAMS = 8.19e9  # of Qwen3-8B

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autodeploy.calibration.fit import PRIOR_WIDTHS
 from autodeploy.calibration.overlays import covariance_of
-from autodeploy.calibration.parameters import PRIOR_WIDTHS
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.ranking.error_box import ErrorBox, error_box
-from autodeploy.ranking.even_points import even_points
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.search.ranking.uncertainty_set import ErrorBox, error_box, even_points
+from autodeploy.specs.reading import read_spec_document
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS
 from hardware_profiles.loader import list_profiles
 

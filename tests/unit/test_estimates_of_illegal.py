@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import autodeploy
-from autodeploy import planner
 from autodeploy.reports.plan_report import render_plan
+from autodeploy.search import planner
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.spec import parse_spec
 

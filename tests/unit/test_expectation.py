@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.services.expectation import AFTER_LIMIT_S, expected_s
-from autodeploy.services.intake import read_network_spec
-from autodeploy.solver import search_space as module
-from autodeploy.solver.search_space import SearchSize, search_size
+from autodeploy.search import planner
+from autodeploy.search.branch_and_bound import search_space as module
+from autodeploy.search.branch_and_bound.search_space import SearchSize, search_size
+from autodeploy.service.requests.intake import read_network_spec
+from autodeploy.service.searches.submissions import AFTER_LIMIT_S, expected_s
+from autodeploy.service.store.fair_order import SHORT_S
 from autodeploy.specs.search import SearchSpec
-from autodeploy.store.fair_order import SHORT_S
 
 pytestmark = pytest.mark.unit
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.planner import estimate
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import estimate
 from autodeploy.specs.expert_loads import FIELD, content_hash, read_expert_loads
+from autodeploy.specs.reading import read_spec_file
 from cost_models.expert_skew import SkewFamily, family_imbalance
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from importlib.resources import files
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.exporters import export
-from autodeploy.exporters.settings_table import platform_keys
+from autodeploy.formats.common.settings_table import platform_keys
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import release_named, releases

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy import exporters
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.exporters import FORMATS, export
-from autodeploy.exporters.arguments import LaunchArguments, ShellVariable, shell_array
-from autodeploy.exporters.artefact import MEDIA_TYPES
-from autodeploy.exporters.html_report import render_html
-from autodeploy.exporters.layer_placement import Placement, dualpipev_order, layout_string
-from autodeploy.exporters.settings_table import settings_table
+from autodeploy.formats import registry as exporters
+from autodeploy.formats.common.settings_table import settings_table
+from autodeploy.formats.megatron.arguments import LaunchArguments, ShellVariable, shell_array
+from autodeploy.formats.megatron.layers import Placement, dualpipev_order, layout_string
+from autodeploy.formats.registry import FORMATS, export
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.reports.documents import render_html
+from autodeploy.specs.artefact import MEDIA_TYPES
 from autodeploy.specs.planset import PARTS, PlanSet
 from autodeploy.specs.spec import Spec
 from autodeploy.stack.frameworks import FRAMEWORKS
@@ -201,6 +201,11 @@ def test_padding_fills_every_chunk_of_the_way_down_and_back():
 
 
 def test_every_media_type_of_an_exporter_is_one_that_the_service_documents():
-    sources = (Path(exporters.__file__).parent).glob("*.py")
+    product = Path(exporters.__file__).parents[1]
+    sources = [
+        *(product / "formats").rglob("*.py"),
+        *(product / "reports").glob("*.py"),
+        product / "specs" / "artefact.py",
+    ]
     said = {kind for source in sources for kind in re.findall(r'"((?:text|application)/[\w.+-]+)"', source.read_text())}
     assert said == set(MEDIA_TYPES)

@@ -8,12 +8,11 @@ import subprocess
 
 import pytest
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.exporters import export
-from autodeploy.exporters.parallel_arguments import micro_batch_group
-from autodeploy.exporters.registry import formats_of
-from autodeploy.exporters.settings_table import environment_variables
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.common.settings_table import environment_variables
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.megatron.parallel_writer import micro_batch_group
+from autodeploy.formats.registry import export, formats_of
+from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute
 from autodeploy.stack.releases import release_of

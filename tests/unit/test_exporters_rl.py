@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.exporters import export
-from autodeploy.exporters.registry import formats_of
-from autodeploy.exporters.rl_launch import MISSING, key_fault
+from autodeploy.formats.megatron.post_training_launch import MISSING, key_fault
+from autodeploy.formats.registry import export, formats_of
+from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.rl import RlTraining
 from autodeploy.specs.rl_facts import facts_of
 from autodeploy.specs.strategy import Strategy

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autodeploy.store.fair_order import (
+from autodeploy.service.store.fair_order import (
     LENGTHS_S,
     SHORT_S,
     WINDOW_S,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import budget_of, plan
 from autodeploy.reports.plan_report import render_plan_set
-from autodeploy.solver.effort import FAST, cores
+from autodeploy.search.choices.effort import FAST, cores
+from autodeploy.search.planner import budget_of, plan
+from autodeploy.specs.reading import read_spec_document
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import PlanSet

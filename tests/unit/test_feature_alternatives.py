@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.layers.alternatives import closed, fastest_costs, resolved
-from autodeploy.evaluation.sweep.sweep import sweep
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, plan, prepare, reestimate
-from autodeploy.solver.search_space import legal_candidates, search_space
+from autodeploy.costs.layers.unit_costs import closed, fastest_costs, resolved
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.search.branch_and_bound.search_space import legal_candidates, search_space
+from autodeploy.search.planner import estimate, plan, prepare, reestimate
+from autodeploy.specs.reading import read_spec_document
 
 if TYPE_CHECKING:
     from autodeploy.specs.spec import Spec

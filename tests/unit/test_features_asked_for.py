@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan
-from autodeploy.strategies.rules import load_rules
+from autodeploy.search.planner import plan
+from autodeploy.space.rules import load_rules
+from autodeploy.specs.reading import read_spec_document
 
 ASKED = {name.removeprefix("asked_") for rule in load_rules() for name in rule.names() if name.startswith("asked_")}
 TARGETS = {"keep_gathered": "mindspeed-llm-fsdp2"}  # that have it; "any" has all others

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 from autodeploy.messages import in_language
-from autodeploy.specs.validation import field_errors
+from autodeploy.specs.field_errors import field_errors
 
 
 class Document(BaseModel, strict=True):

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 import pytest
 
-from autodeploy import figures
-from autodeploy.figures import figure_json, group_spans, groups_on_nodes, palette
-from autodeploy.figures.groups_on_nodes import place_of
-from autodeploy.figures.labels import memory_names, part_names, plan_label
-from autodeploy.figures.layers_on_stages import layer_runs
-from autodeploy.figures.layout import plotly_js, plotly_style_ids
-from autodeploy.figures.time_and_memory import pareto_front
+from autodeploy.reports import figures
+from autodeploy.reports.figures import figure_json, group_spans, groups_on_nodes
+from autodeploy.reports.figures import layout as palette
+from autodeploy.reports.figures.charts import pareto_front
+from autodeploy.reports.figures.groups_on_nodes import place_of
+from autodeploy.reports.figures.layers_on_stages import layer_runs
+from autodeploy.reports.figures.layout import plotly_js, plotly_style_ids
+from autodeploy.reports.labels import memory_names, part_names, plan_label
 from autodeploy.reports.wording import degrees
 from autodeploy.specs.planset import Breakdown, StageMemory
 from autodeploy.specs.strategy import Strategy
@@ -24,8 +25,8 @@ from tests import factories
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from autodeploy.figures.layout import Figure
     from autodeploy.messages import Language
+    from autodeploy.reports.figures.layout import Figure
     from autodeploy.specs.planset import Plan
 
 # A page with a content security policy without 'unsafe-eval' draws these and no other.

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
-from autodeploy.solver import DEFAULT, solve
-from autodeploy.solver.inner.evaluate import Evaluator
-from autodeploy.solver.inner.layouts import templates, to_layout
-from autodeploy.solver.inner.memory_options import legal_options
-from autodeploy.solver.inner.solve import best_template
-from autodeploy.solver.inner.stage_choices import fits
+from autodeploy.costs.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption
+from autodeploy.search.choices.effort import DEFAULT
+from autodeploy.search.choices.layouts import templates, to_layout
+from autodeploy.search.choices.memory_options import legal_options
+from autodeploy.search.placement.evaluate import Evaluator
+from autodeploy.search.placement.solve import best_template, solve
+from autodeploy.search.placement.stage_choices import fits
 from cost_models.schedule import in_flight_moments
 
 LAYER = LayerClass("moe", 0.024, 0.046, 1.0, 0.60, 0.02)

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from autodeploy.importers import megatron_model, other_trainings
-from autodeploy.importers.flag_effects import FlagEffect, flag_effects
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.key_effects import key_effect
-from autodeploy.importers.mindformers_yaml import REASONS
-from autodeploy.importers.unmodelled_flags import unmodelled_reason
+from autodeploy.formats.common import other_trainings
+from autodeploy.formats.common.flag_effects import FlagEffect, flag_effects, key_effect, unmodelled_reason
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.megatron import model as megatron_model
+from autodeploy.formats.mindformers.configuration import REASONS
 from autodeploy.messages import in_language
 from autodeploy.stack.flag_tables import flag_table
 from autodeploy.stack.releases import releases
@@ -34,12 +33,12 @@ PUT_TOGETHER = {"--recompute-activation-function-num-layers", "--recompute-norm-
 def literal_flags() -> set[str]:
     """Flags that stand in the importers or in the records of features."""
     found = set(PUT_TOGETHER)
-    for path in (ROOT / "autodeploy" / "importers").glob("*.py"):
+    for path in (ROOT / "autodeploy" / "formats").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and FLAG.fullmatch(node.value):
                 found.add(node.value)
-    for folder in ("stack/features", "exporters"):
-        for path in (ROOT / "autodeploy" / folder).glob("*.*"):
+    for folder in ("stack/features", "formats"):
+        for path in (ROOT / "autodeploy" / folder).rglob("*.py" if folder == "formats" else "*.*"):
             found |= set(re.findall(r"--[a-z0-9][\w-]*", path.read_text(encoding="utf-8")))
     return found
 
@@ -53,7 +52,7 @@ def test_no_flag_is_invented_and_none_is_in_two_classes() -> None:
     registered = {flag for name in NAMES for flag in flag_table(name)}
     forks = {flag for flag, effect in flag_effects().items() if effect.kind == "unmodelled"}
     assert sorted(flag_effects().keys() - registered - forks) == []
-    text = files("autodeploy.importers").joinpath("flag_effects.yaml").read_text(encoding="utf-8")
+    text = files("autodeploy.formats").joinpath("flag_effects.yaml").read_text(encoding="utf-8")
     lists = YAML(typ="safe").load(text)
     counted = Counter(f for name, group in lists.items() if name != "refused" for f in group["flags"].split())
     assert [flag for flag, count in counted.items() if count > 1] == []

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.following import Following
-from autodeploy.errors import StorageFullError
-from autodeploy.store.events import Event
+from api.event_broadcast import Following
+from autodeploy.kit.errors import StorageFullError
+from autodeploy.service.store.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

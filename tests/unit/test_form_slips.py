@@ -6,7 +6,7 @@ import pytest
 
 from api.ui.new_search_form import sections, spec_document
 from api.ui.views import DoubtfulSpec, Views
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from tests import quick_planner
 
 SLIP = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autodeploy.messages import in_language
-from autodeploy.specs.fresh_overlay import changed, fresh_overlay_warning
+from autodeploy.service.store.runs import changed, fresh_overlay_warning
 from tests import factories
 
 THEN = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.ablation.ablate import ablate
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, plan, prepare
+from autodeploy.analysis.ablation.feature_ablation import ablate
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.search.planner import estimate, plan, prepare
+from autodeploy.specs.reading import read_spec_document
 from cost_models.data_parallel import sharded_pass_s
 
 if TYPE_CHECKING:

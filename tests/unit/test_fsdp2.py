@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.exporters.mindspeed_llm_fsdp2 import TARGET
-from autodeploy.exporters.registry import export, formats_of
-from autodeploy.importers.documents import load_yaml
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, launch_rules, plan, prepare
-from autodeploy.services.launches import refuse_illegal
-from cost_models.fsdp2 import copy_in_s, copy_out_s
+from autodeploy.formats.fsdp2.writer import TARGET
+from autodeploy.formats.registry import export, formats_of
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.search.planner import estimate, launch_rules, plan, prepare
+from autodeploy.service.launches import refuse_illegal
+from autodeploy.specs.reading import read_spec_document
+from autodeploy.specs.text_files import load_yaml
+from cost_models.data_parallel import copy_in_s, copy_out_s
 from cost_models.hbm import OptimizerFormat, state_bytes
 from tests.support.sharded_plans import sharded_plan_set
 

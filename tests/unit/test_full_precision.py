@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autodeploy.costs.workload.layers import head_table, layer_table
+from autodeploy.costs.workload.operators import OperatorFeatures, Sharding
 from autodeploy.specs.presets import load_preset
-from autodeploy.workload.layers import head_table, layer_table
-from autodeploy.workload.operators import OperatorFeatures, Sharding
 from cost_models.hbm import OptimizerFormat, optimizer_moved_bytes, state_bytes
 
 pytestmark = pytest.mark.unit

@@ -10,15 +10,12 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from autodeploy.calibration.generation import validate_generation
-from autodeploy.calibration.rows import ServedRow
-from autodeploy.calibration.validate import validate
+from autodeploy.calibration.validation import ServedRow, validate, validate_generation
 from autodeploy.cli.main import app
-from autodeploy.errors import SpecError
-from autodeploy.specs.generation import GenerationRecord
-from autodeploy.specs.generation_layout import GenerationLayout
-from autodeploy.specs.measurement import generation_records, read_measurements
+from autodeploy.kit.errors import SpecError
+from autodeploy.specs.measurements import GenerationRecord, generation_records, read_measurements
 from autodeploy.specs.record import Record, Unread
+from autodeploy.specs.rl import GenerationLayout
 from docs.shipped_calibration.generation_fit import (
     batches_of,
     fit_generation,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.calibration.release_defaults import features_of
-from autodeploy.checks.launch import launch_of
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.search import planner
 from autodeploy.specs.record import Record
+from autodeploy.specs.release_defaults import features_of
 from autodeploy.stack.gradient_sums import (
     EXPERT_FUSION,
     EXPERTS_APART,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan, reestimate
-from autodeploy.ranking.batch_tolerance import round_batches
-from autodeploy.ranking.pareto import pareto_set
+from autodeploy.search.planner import plan, reestimate
+from autodeploy.search.ranking.diversity import pareto_set
+from autodeploy.search.ranking.infeasible import round_batches
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.spec import Spec
 from tests import factories
 

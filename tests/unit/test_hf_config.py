@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.importers.hf_architectures import ARCHITECTURES, MODEL_TYPES
-from autodeploy.importers.hf_config import read_hf_config
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.specs.hf_architectures import ARCHITECTURES, MODEL_TYPES
+from autodeploy.specs.hf_config import read_hf_config
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.recipe import Recipe
 from tests.support.cpu_time import least_cpu_s
 
 if TYPE_CHECKING:
-    from autodeploy.importers.diagnostics import Diagnostics
+    from autodeploy.specs.diagnostics import Diagnostics
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.importers.hf_config import read_hf_config
+from autodeploy.kit.errors import UnsupportedError
+from autodeploy.specs.hf_config import read_hf_config
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 
 ROWS = load_shipped_yaml((Path(__file__).parents[1] / "support/hf_models.yaml").read_text(encoding="utf-8"))

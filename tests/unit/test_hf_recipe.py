@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.hf_config import read_hf_config
-from autodeploy.importers.hf_recipe import NOT_CARRIED
+from autodeploy.kit.errors import SpecError
+from autodeploy.specs.hf_config import read_hf_config
+from autodeploy.specs.hf_recipe import NOT_CARRIED
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.recipe import Recipe, RopeScaling
 

@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.cluster_file import read_cluster_file, read_cluster_text
-from autodeploy.importers.leaf_map import LeafMap
-from autodeploy.importers.link_speeds import LinkSpeeds
-from autodeploy.importers.npu_topology import NpuTopology
-from autodeploy.importers.rank_table import MAX_TEXT, RankTable
-from autodeploy.services.cluster_import import ImportedCluster, import_cluster
+from autodeploy.analysis.cluster_import import ImportedCluster, import_cluster
+from autodeploy.formats.cluster_files import (
+    MAX_TEXT,
+    LeafMap,
+    LinkSpeeds,
+    NpuTopology,
+    RankTable,
+    read_cluster_file,
+    read_cluster_text,
+)
+from autodeploy.kit.errors import SpecError
 from autodeploy.specs.cluster import ClusterSpec
 from hardware_profiles import load_profile
 
@@ -168,7 +172,7 @@ def test_parts_that_disagree_with_the_profile_are_named() -> None:
 
 def test_a_measured_collective_is_predicted_as_it_was_measured() -> None:
     from autodeploy.calibration.benchmarks import collective_s
-    from autodeploy.evaluation.inputs.machine import machine_of
+    from autodeploy.costs.inputs.machine import machine_of
     from hardware_profiles import cluster_topology
 
     found = imported(HCCL.format(us=2500), profile="ascend-800t-a2")

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from ruamel.yaml import YAML
 
-from autodeploy.checks import launch_of
-from autodeploy.errors import SpecError
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document, import_file
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.formats.import_document import import_document, import_file
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError
 from tests import factories
 
 FILES = Path(__file__).parent.parent / "launch_files"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.exporters.registry import export
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.spec import parse_spec, spec_hash
 from tests import factories
 

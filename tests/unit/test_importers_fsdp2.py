@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.exporters.registry import export
-from autodeploy.importers.import_document import import_document, import_file
-from autodeploy.planner import estimate
+from autodeploy.formats.import_document import import_document, import_file
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.search.planner import estimate
 from tests.support.sharded_plans import sharded_plan_set
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
 
 if TYPE_CHECKING:
-    from autodeploy.importers.imported import Imported
+    from autodeploy.formats.common.import_result import Imported
 
 LLAMA = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 11008 --swiglu "

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.importers.flag_effects import flag_effects
-from autodeploy.importers.import_document import import_document, import_file
-from autodeploy.importers.launch_script import read_launch_script
+from autodeploy.formats.common.flag_effects import flag_effects
+from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.import_document import import_document, import_file
+from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import in_language
 
 CHINESE = re.compile(r"[\u4e00-\u9fff]")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.measured_file import read_measured_file, read_measured_text
-from autodeploy.importers.measured_text import MAX_LINES, steady
+from autodeploy.formats.measurements.measured_file import read_measured_file, read_measured_text
+from autodeploy.formats.measurements.measured_text import MAX_LINES, steady
+from autodeploy.kit.errors import SpecError
 
 if TYPE_CHECKING:
     from autodeploy.specs.measured_run import MeasuredRun

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import in_language
 
 FLAGS = (

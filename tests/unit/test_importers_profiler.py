@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autodeploy.analysis.trace_comparison import compare_trace, trace_page
 from autodeploy.cli import main
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.machine import machine_of
-from autodeploy.importers.communication_trace import read_communication
-from autodeploy.importers.kernel_details import class_of, read_kernel_details
-from autodeploy.importers.operator_memory import read_operator_memory
-from autodeploy.importers.profiler_output import read_profiler_output
-from autodeploy.reports.trace_page import trace_page
-from autodeploy.services.trace_comparison import compare_trace
+from autodeploy.costs.inputs.machine import machine_of
+from autodeploy.formats.measurements.profiler_output import read_communication, read_profiler_output
+from autodeploy.formats.measurements.profiler_tables import class_of, read_kernel_details, read_operator_memory
+from autodeploy.kit.errors import SpecError
 from cost_models.compute import gemm_s
 from hardware_profiles import cluster_topology, load_profile
 from tests import factories

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document, import_file
-from autodeploy.importers.rl_common import preset_named
+from autodeploy.formats.import_document import import_document, import_file
+from autodeploy.formats.megatron.post_training_launch import preset_named
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError, UnsupportedError
 from tests.support.rl_plans import ASYNC, DEEPSEEK, DENSE, changed, rl_plan_set
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autodeploy.importers.imported import Imported
+    from autodeploy.formats.common.import_result import Imported
 
 SHARDED = changed(DENSE, tp=1, pp=1, fsdp=True, sequence_parallel=False)
 ONE_STEP = changed(ASYNC, layout={"staleness": 1, "partial_rollout": False})

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import in_language
 
 FLAGS = (

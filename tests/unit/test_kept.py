@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.kept import kept, kept_each
+from cost_models.bounded_cache import kept, kept_each
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

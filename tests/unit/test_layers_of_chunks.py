@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.checks import launch_of
-from autodeploy.checks.flag_rules import FlagValues, broken_flag_rules
-from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.launch_script import read_launch_script
-from autodeploy.planner import launch_rules
-from autodeploy.strategies.facts import placed_facts
+from autodeploy.analysis.launch_checks.flag_rules import FlagValues, broken_flag_rules
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import launch_rules
+from autodeploy.space.facts import placed_facts
 
 EMBEDDING, LOSS = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
 EACH, COUNT = "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy import planner
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.inputs.machine import Machine, machine_of
-from autodeploy.evaluation.stages.step_parts import p2p_s
-from autodeploy.evaluation.steps.one_strategy import candidate_for
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.inputs.machine import Machine, machine_of
+from autodeploy.costs.stages.step_parts import p2p_s
+from autodeploy.costs.steps.one_strategy import candidate_for
+from autodeploy.kit.errors import SpecError
+from autodeploy.search import planner
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
 from cost_models.all_to_all import Routing, flat_s, hierarchical_s

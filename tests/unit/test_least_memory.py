@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.messages import in_language
-from autodeploy.planner import Progress, plan, reestimate
 from autodeploy.reports.plan_report import render_plan_set
+from autodeploy.search.planner import Progress, plan, reestimate
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.spec import Spec
 
 if TYPE_CHECKING:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan, prepare
-from autodeploy.solver.effort import LEVELS, USUAL, budget
-from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.search_space import search_space
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.search_space import search_space
+from autodeploy.search.choices.effort import LEVELS, USUAL, budget
+from autodeploy.search.planner import plan, prepare
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.search import SearchSpec
 
 if TYPE_CHECKING:
     import pytest
 
-    from autodeploy.solver.effort import Budget
+    from autodeploy.search.choices.effort import Budget
 
 
 SEARCH_PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "search.md"
@@ -103,7 +103,7 @@ def test_a_large_space_is_proven_to_the_gap_that_contents_and_no_further(monkeyp
         }
     )
     as_small = plan(spec)
-    monkeypatch.setattr("autodeploy.solver.outer.best_first.LARGE_SPACE", 0)
+    monkeypatch.setattr("autodeploy.search.branch_and_bound.best_first.LARGE_SPACE", 0)
     as_large = plan(spec)
     assert as_small.optimality.gap is not None
     assert as_large.optimality.gap is not None

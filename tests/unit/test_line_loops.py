@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.solver.bounds.line_loops import cheapest_chunks, in_order, in_order_of_chunks, least_for, most_under
+from autodeploy.search.bounds.stage_bound import cheapest_chunks, in_order, in_order_of_chunks, least_for, most_under
 
 STAGES, ROWS, CHUNKS, CLASSES = 3, 4, 2, 3
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.stages.inner_problem import InnerProblem, LayerClass, MemoryOption
-from autodeploy.solver.inner import evaluate
-from autodeploy.solver.inner.evaluate import Evaluator, best_of, improve
-from autodeploy.solver.inner.layouts import even_sizes, most_layers_per_chunk, moved, moves, neighbours
-from autodeploy.solver.inner.stage_choices import StageChoices
+from autodeploy.costs.stages.inner_problem import InnerProblem, LayerClass, MemoryOption
+from autodeploy.search.choices.layouts import even_sizes, most_layers_per_chunk, moved, moves, neighbours
+from autodeploy.search.placement import evaluate
+from autodeploy.search.placement.evaluate import Evaluator, best_of, improve
+from autodeploy.search.placement.stage_choices import StageChoices
 from cost_models.schedule import in_flight_moments
 
 LAYERS = LayerClass("dense", 0.010, 0.020, 1.2, 0.30, 0.01), LayerClass("moe", 0.024, 0.046, 7.4, 0.58, 0.02)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from api import throttle
-from api.throttle import WINDOW_S, LoginThrottle
+from api import session as throttle
+from api.session import WINDOW_S, LoginThrottle
 
 
 def test_an_address_waits_until_its_oldest_failure_is_a_minute_old() -> None:

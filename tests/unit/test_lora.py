@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy import planner
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.steps.one_strategy import candidate_of, estimated
-from autodeploy.evaluation.sweep.sweep import sweep
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
-from autodeploy.specs.lora import TARGETS, LoraSpec, adapter_params
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.steps.one_strategy import candidate_of, estimated
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.costs.training_run.checkpoints import saved_bytes
+from autodeploy.costs.workload.flops import forward_flops_per_token, step_flops_per_token
+from autodeploy.costs.workload.layers import embedding_table, head_table, layer_table
+from autodeploy.costs.workload.operators import LayerTable, OperatorFeatures
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError
+from autodeploy.search import planner
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.strategy import Strategy
-from autodeploy.training_run.checkpoints import saved_bytes
-from autodeploy.workload.flops import forward_flops_per_token, step_flops_per_token
-from autodeploy.workload.layers import embedding_table, head_table, layer_table
-from autodeploy.workload.operators import LayerTable, OperatorFeatures
+from autodeploy.specs.tuning import TARGETS, LoraSpec, adapter_params
 from tests.support.sharding import shard
 
 WHOLE = OperatorFeatures()

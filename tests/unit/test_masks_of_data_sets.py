@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from autodeploy.exporters import export
-from autodeploy.exporters.default_arguments import NO_MASK
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.megatron.launch import NO_MASK
+from autodeploy.formats.registry import export
 from autodeploy.specs.spec import Spec
 from tests import factories
 

@@ -9,23 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy import calibration, planner
-from autodeploy.checks import Launch, check, launch_of
+from autodeploy import calibration
+from autodeploy.analysis.launch_checks.launch import Launch, launch_of
+from autodeploy.analysis.launch_checks.launch_check import check
+from autodeploy.analysis.what_if.improve import improve
+from autodeploy.analysis.what_if.recommend import recommend
+from autodeploy.analysis.what_if.scaling import scaling
 from autodeploy.cli.improve import improve_text
-from autodeploy.importers.import_document import import_file
+from autodeploy.formats.import_document import import_file
 from autodeploy.messages import in_language
-from autodeploy.ranking.measured_speed import MEASURED, level_of, measured_ratio, work_of
-from autodeploy.ranking.rescaled_plan import rescaled, slower_than_measured
 from autodeploy.reports.check_report import render_check
 from autodeploy.reports.comparison import compare_plans
 from autodeploy.reports.plan_report import render_plan, render_plan_set
-from autodeploy.scaling import scaling
-from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster
+from autodeploy.search import planner
+from autodeploy.search.ranking.measured_speed import (
+    MEASURED,
+    level_of,
+    measured_ratio,
+    rescaled,
+    slower_than_measured,
+    work_of,
+)
+from autodeploy.service.clusters.calibration import StoredRun, calibrate_cluster
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Rescaled
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import BatchSize
-from autodeploy.what_if import improve, recommend
 from tests import factories
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import SpecError
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.recipe import Recipe, RopeScaling
 

@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from autodeploy.solver.inner.layer_choices import Choices, prices
-from autodeploy.solver.inner.memory_options import connected, maximal_cliques, rivals
+from autodeploy.search.choices.layer_choices import Choices, prices
+from autodeploy.search.choices.memory_options import connected, maximal_cliques, rivals
 
 
 def random_choices(seed: int) -> tuple[Choices, list[tuple[float, float]]]:

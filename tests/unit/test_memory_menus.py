@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.build_problem import build_problem
-from autodeploy.evaluation.stages.step_classes import Priced, step_classes
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import prepare
-from autodeploy.solver.inner.memory_options import memory_choices
-from autodeploy.solver.search_space import legal_candidates
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.build_problem import build_problem
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.search.branch_and_bound.search_space import legal_candidates
+from autodeploy.search.choices.memory_options import memory_choices
+from autodeploy.search.planner import prepare
+from autodeploy.specs.reading import read_spec_document
 
 # One dense layer before 26 with experts: a class of few layers.
 SPEC = {

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.calibration.measured import memory_counts
-from autodeploy.calibration.predict import Prediction, predict_record, record_memory_spread
-from autodeploy.calibration.spreads import memory_spread
-from autodeploy.calibration.validate import validate
-from autodeploy.importers.import_document import import_document
+from autodeploy.calibration.record_prediction import Prediction, memory_counts, predict_record, record_memory_spread
+from autodeploy.calibration.validation import validate
+from autodeploy.costs.prediction_spread import memory_spread
+from autodeploy.formats.import_document import import_document
 from autodeploy.specs.record import Record
 from cost_models.hbm import GIB, MIB
 from docs.shipped_calibration.shipped import shipped_records

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from autodeploy.calibration.parameters import COMMON, PARAMETERS, PRIOR_WIDTHS, meaning_of
-from autodeploy.checks.flag_rules import flag_rules
-from autodeploy.importers.flag_effects import flag_effects
-from autodeploy.importers.key_effects import key_effects
-from autodeploy.importers.override_reader import override_effects
+from autodeploy.analysis.launch_checks.flag_rules import flag_rules
+from autodeploy.calibration.fit import COMMON, PARAMETERS, PRIOR_WIDTHS, meaning_of
+from autodeploy.formats.common.flag_effects import flag_effects, key_effects
+from autodeploy.formats.verl.overrides import override_effects
+from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import (
     LANGUAGES,
     Message,
@@ -31,12 +31,11 @@ from autodeploy.messages import (
     text_of,
 )
 from autodeploy.messages.catalogue import catalogue
-from autodeploy.specs.told import Text, Told
+from autodeploy.space.rules import load_rules
+from autodeploy.specs.message_table import Text, Told
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.launch_rules import launch_rules
-from autodeploy.strategies.rules import load_rules
-from autodeploy.yaml_text import yaml_text
 from hardware_profiles import list_profiles, load_profile
 from tests.support.syntax import nodes
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.importers.documents import load_yaml
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import UnsupportedError
 from autodeploy.specs.mindformers_networks import network_of
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset, preset_names
+from autodeploy.specs.text_files import load_yaml
 from autodeploy.stack.releases import release_named
 from hardware_profiles.shipped_yaml import load_shipped_yaml
 from tests.launch_check.mindformers_networks import RECORDS, RELEASE, Outcome, digest_of, exported, outcomes

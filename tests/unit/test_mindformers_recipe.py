@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.exporters import export
-from autodeploy.importers.documents import load_yaml
-from autodeploy.importers.import_document import import_document
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.text_files import load_yaml
 from tests import factories
 
 if TYPE_CHECKING:

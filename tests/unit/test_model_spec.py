@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from autodeploy.errors import FieldError
+from autodeploy.kit.errors import FieldError
+from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.model import ModelSpec
-from autodeploy.specs.validation import field_errors
 
 DENSE: dict[str, Any] = {
     "name": "small",

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy import planner
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.steps.one_strategy import estimated
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.steps.one_strategy import estimated
+from autodeploy.costs.training_run.checkpoints import saved_bytes
+from autodeploy.costs.workload.layers import layer_kinds, layer_table, model_matrices, mtp_table
+from autodeploy.costs.workload.operators import OperatorFeatures
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError
+from autodeploy.search import planner
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.strategy import Strategy
-from autodeploy.training_run.checkpoints import saved_bytes
-from autodeploy.workload.layers import layer_kinds, layer_table, model_matrices, mtp_table
-from autodeploy.workload.operators import OperatorFeatures
 from cost_models.data_parallel import synchronisation
 from cost_models.hbm import OptimizerFormat, state_bytes
 from cost_models.muon import newton_schulz_s, owned_share

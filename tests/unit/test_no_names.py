@@ -28,21 +28,21 @@ VOCABULARIES = {
 # Files and folders that may say a name, by vocabulary.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "schedule": (
-        "autodeploy/importers",
-        "autodeploy/exporters",
+        "autodeploy/formats",
+        "autodeploy/formats",
         "autodeploy/stack",
         "autodeploy/specs/record_words.py",  # words of measured runs
         "cost_models/schedule/kinds.py",
     ),
     "framework": (
-        "autodeploy/importers",
-        "autodeploy/exporters",
+        "autodeploy/formats",
+        "autodeploy/formats",
         "autodeploy/stack",
         "api/routes/plans.py",  # an example in its schema
     ),
     "profile": (
         "autodeploy/specs/cluster.py",  # an example in its schema
-        "autodeploy/specs/record_hardware.py",  # words of measured runs
+        "autodeploy/specs/record_words.py",  # words of measured runs
     ),
 }
 HELD = tuple(ALLOWED)

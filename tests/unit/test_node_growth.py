@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.evaluation.inputs.machine import machine_of
+from autodeploy.costs.inputs.machine import machine_of
 from hardware_profiles import load_profile
 from hardware_profiles.topology import cluster_topology
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.launch_script import read_launch_script
+from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec

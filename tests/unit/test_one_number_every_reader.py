@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import yaml
 
-from autodeploy.calibration.predict import predict_record
-from autodeploy.calibration.validate import validate
+from autodeploy.calibration.record_prediction import predict_record
+from autodeploy.calibration.validation import validate
 from autodeploy.cli.validate import report_text, unmeasured_text
 from autodeploy.cli.validate_html import report_html
-from autodeploy.evaluation.layers.unit_costs import unit_costs
-from autodeploy.evaluation.stages.step_classes import step_classes
-from autodeploy.evaluation.stages.step_parts import p2p_s
-from autodeploy.evaluation.steps.one_strategy import candidate_of
-from autodeploy.evaluation.sweep.sweep import sweep
-from autodeploy.planner import estimate, prepare, profile_hash
+from autodeploy.costs.layers.unit_costs import unit_costs
+from autodeploy.costs.stages.step_classes import step_classes
+from autodeploy.costs.stages.step_parts import p2p_s
+from autodeploy.costs.steps.one_strategy import candidate_of
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.search.planner import estimate, prepare, profile_hash
 from autodeploy.specs.spec import Spec, parse_spec
 from docs.shipped_calibration.shipped import shipped_records
 from hardware_profiles import load_profile

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from autodeploy.cli.main import app
-from autodeploy.evaluation.layers.unit_costs import scalar_at, unit_costs
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, lowered, operators, plan
+from autodeploy.costs.layers.unit_costs import scalar_at, unit_costs
 from autodeploy.reports.operator_table import beyond_line, render_operators
-from autodeploy.specs.operators import OperatorReport
+from autodeploy.search.planner import estimate, lowered, operators, plan
+from autodeploy.specs.plan_details import OperatorReport
+from autodeploy.specs.reading import read_spec_document
 from tests.unit.test_rl_planning import QUICK
 from tests.unit.test_rl_planning import spec_of as rl_spec
 

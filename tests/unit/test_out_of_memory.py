@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy import planner
 from autodeploy.calibration.families import family_digest
-from autodeploy.calibration.memory_belief import belief
 from autodeploy.cli import main
-from autodeploy.errors import SpecError
-from autodeploy.importers.measured_file import read_measured_text
-from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.services import open_services
-from autodeploy.services.cluster_calibration import StoredRun, calibrate_cluster, reestimated
-from autodeploy.services.measured_intake import check_run
-from autodeploy.services.run_evidence import stage_of
-from autodeploy.settings import load_settings
+from autodeploy.costs.prediction_spread import belief
+from autodeploy.formats.measurements.measured_file import read_measured_text
+from autodeploy.kit.errors import SpecError
+from autodeploy.kit.settings import load_settings
+from autodeploy.search import planner
+from autodeploy.service.clusters.calibration import StoredRun, calibrate_cluster, reestimated
+from autodeploy.service.clusters.evidence import check_run, stage_of
+from autodeploy.service.session import open_services
 from autodeploy.specs.measured_run import MeasuredRun, OutOfMemory
 from autodeploy.specs.presets import load_preset
+from autodeploy.specs.reading import read_spec_file
 from autodeploy.specs.spec import Spec, parse_spec
 from hardware_profiles import load_profile
 from hardware_profiles.evidence import MemorySeen

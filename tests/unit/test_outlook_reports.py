@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from autodeploy.exporters.html_report import render_html
 from autodeploy.messages import Message
-from autodeploy.ranking.headroom import headroom
-from autodeploy.ranking.pareto import pareto_set
-from autodeploy.reports.breakdown import headroom_line
-from autodeploy.reports.plan_report import off_lines, render_markdown, render_plan_set
+from autodeploy.reports.documents import render_html
+from autodeploy.reports.plan_report import headroom_line, off_lines, render_markdown, render_plan_set
 from autodeploy.reports.recommendation import pareto_line
 from autodeploy.reports.wording import width
+from autodeploy.search.ranking.diversity import pareto_set
+from autodeploy.search.ranking.explanation import headroom
 from autodeploy.specs.planset import Breakdown, PlanSet
 from tests import factories
 

@@ -11,19 +11,19 @@ import pytest
 import yaml
 
 import hardware_profiles
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.exporters.artefact import Artefact
-from autodeploy.exporters.launch_arguments import launch_of
-from autodeploy.exporters.registry import export, formats_of
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, plan
+from autodeploy.formats.megatron.launch import launch_of
+from autodeploy.formats.registry import export, formats_of
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.search.planner import estimate, plan
+from autodeploy.space.facts import launched_facts
+from autodeploy.specs.artefact import Artefact
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.stack import features, frameworks, releases
 from autodeploy.stack.features import FEATURES, LaunchFlag, Variant
 from autodeploy.stack.flag_tables import RegisteredFlag, flag_table
 from autodeploy.stack.frameworks import Framework
 from autodeploy.stack.releases import Component, Release
 from autodeploy.stack.schedules import launched
-from autodeploy.strategies.facts import launched_facts
 from cost_models import schedule
 from cost_models.schedule import Schedule
 from hardware_profiles import list_profiles, load_profile, registered

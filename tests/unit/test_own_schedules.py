@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.evaluation.sweep.sweep import sweep
-from autodeploy.exporters.registry import export, formats_of
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, plan, prepare
-from autodeploy.solver.search_space import legal_candidates
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.formats.registry import export, formats_of
+from autodeploy.kit.errors import UnsupportedError
+from autodeploy.search.branch_and_bound.search_space import legal_candidates
+from autodeploy.search.planner import estimate, plan, prepare
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
 from autodeploy.stack.features import LaunchFlag, Variant
 from autodeploy.stack.schedules import frameworks_with, launched, variants_of

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from api.ui.views import Views
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from tests import factories
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autodeploy.services import PlanView
+    from autodeploy.service.searches.views import PlanView
 
 pytestmark = pytest.mark.unit
 

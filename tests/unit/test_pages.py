@@ -11,7 +11,6 @@ import pytest
 from api.ui import formats, new_search_form
 from api.ui.assets import PLOTLY, SCRIPTS, STYLE, asset, asset_url, compressed
 from api.ui.languages import best_accepted, texts
-from api.ui.profile_page import profile_page
 from api.ui.rendering import json_island
 from api.ui.search_page import (
     bound_words,
@@ -28,7 +27,8 @@ from api.ui.search_page import (
     step_shares,
     times_faster,
 )
-from autodeploy.errors import FieldError
+from api.ui.views import profile_page
+from autodeploy.kit.errors import FieldError
 from autodeploy.specs.planset import Breakdown, Rescaled
 from autodeploy.specs.strategy import Recompute
 from hardware_profiles import list_profiles, load_profile

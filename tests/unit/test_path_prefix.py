@@ -6,8 +6,8 @@ import pytest
 
 from api.app import create_app
 from api.prefix import PrefixedRequests, refuse_own_paths
-from autodeploy.errors import SpecError
-from autodeploy.settings import Settings, load_settings
+from autodeploy.kit.errors import SpecError
+from autodeploy.kit.settings import Settings, load_settings
 
 
 async def _nothing(*_: object) -> None:

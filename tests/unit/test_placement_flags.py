@@ -6,15 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.exporters import export
-from autodeploy.exporters.layer_placement import Placement, moves_dense_layers, padded_layer
-from autodeploy.exporters.memory_arguments import treats_as_planned
-from autodeploy.importers.megatron_script import import_launch_script
+from autodeploy.formats.megatron.layers import Placement, moves_dense_layers, padded_layer
+from autodeploy.formats.megatron.memory import treats_as_planned
+from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError
+from autodeploy.space.facts import placed_facts
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.strategy import Recompute
-from autodeploy.strategies.facts import placed_facts
 from tests import factories
 
 V3 = {

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.exporters import export
-from autodeploy.importers.documents import load_yaml
+from autodeploy.formats.registry import export
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec
+from autodeploy.specs.text_files import load_yaml
 from tests import factories
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.engine import ENGINE_VERSION
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import Progress, describe_hashes, estimate, place, plan, timeline, why_not
+from autodeploy.kit.errors import SpecError
+from autodeploy.kit.version import ENGINE_VERSION
+from autodeploy.search.planner import Progress, describe_hashes, estimate, place, plan, timeline, why_not
 from autodeploy.specs.planset import PARTS, Plan, PlanSet
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:

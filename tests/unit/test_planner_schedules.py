@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.exporters.registry import export
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate, plan, why_not
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.search.planner import estimate, plan, why_not
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:

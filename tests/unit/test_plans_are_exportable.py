@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from autodeploy import exporters, planner
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.services.launches import refuse_illegal
-from autodeploy.specs.plan_set_of_one import plan_set_of_one
-from autodeploy.specs.planset import Plan, PlanSet, SearchInfo
+from autodeploy.formats import registry as exporters
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.search import planner
+from autodeploy.service.launches import refuse_illegal
+from autodeploy.specs.planset import Plan, PlanSet, SearchInfo, plan_set_of_one
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.strategy import Strategy
 from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED, launchers

@@ -8,25 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import profile_of
-from autodeploy.evaluation.steps.one_strategy import StepPhase, estimated, phase_cost
-from autodeploy.post_training import (
-    Case,
-    InfeasibleRlError,
-    combined,
-    generation_part,
-    generation_parts,
-    overheads_of,
-    rl_step,
-    samples_of,
-    update_context,
-    update_part,
-)
+from autodeploy.costs.inputs.build_context import profile_of
+from autodeploy.costs.post_training.generation import Case, generation_part, generation_parts
+from autodeploy.costs.post_training.overheads import overheads_of
+from autodeploy.costs.post_training.rl_step import rl_step
+from autodeploy.costs.post_training.samples import InfeasibleRlError, samples_of, update_context
+from autodeploy.costs.post_training.step import combined
+from autodeploy.costs.post_training.update import update_part
+from autodeploy.costs.steps.one_strategy import StepPhase, estimated, phase_cost
+from autodeploy.kit.errors import SpecError
 from autodeploy.specs.cluster import ClusterSpec
-from autodeploy.specs.generation_layout import GenerationLayout
 from autodeploy.specs.presets import load_preset
-from autodeploy.specs.rl import RlStrategy, RlTraining
+from autodeploy.specs.rl import GenerationLayout, RlStrategy, RlTraining
 from autodeploy.specs.strategy import Recompute, Strategy
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.specs.presets import _read, list_presets, load_preset, preset_names, presets_of_width, read_preset
 
 EXPECTED = [

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from autodeploy.analysis.probe.document import ProbeFile, is_probe_text, read_probe_file
+from autodeploy.analysis.probe.fit import ProbeFit, fit_probe, predictions_s, probed_machine
+from autodeploy.analysis.probe.own_cpu import CpuFacts, profile_yaml
+from autodeploy.analysis.probe.script import request_of
 from autodeploy.cli.main import app
-from autodeploy.errors import SpecError
-from autodeploy.planner import estimate
-from autodeploy.probe.document import ProbeFile, is_probe_text, read_probe_file
-from autodeploy.probe.fit import ProbeFit, fit_probe
-from autodeploy.probe.own_cpu import CpuFacts, profile_yaml
-from autodeploy.probe.prices import predictions_s, probed_machine
-from autodeploy.probe.script import request_of
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import estimate
 from autodeploy.specs.spec import parse_spec
 from hardware_profiles import apply_overlay, load_profile
 
@@ -204,7 +203,7 @@ def test_a_step_of_the_recorded_machine_is_predicted_in_seconds(tmp_path: Path, 
 
     own_cpu(tmp_path)
     overlay = fitted_to_recorded.overlay
-    from autodeploy.importers.spec_file import read_spec_document
+    from autodeploy.specs.reading import read_spec_document
 
     plan = estimate(read_spec_document(spec_document("medium", 2, "cpu.yaml", overlay), base_dir=tmp_path))
     assert plan.step_time_s == pytest.approx(2.52, rel=0.15)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.planner import estimate
-from autodeploy.probe.document import ProbeFile, read_probe_file
-from autodeploy.probe.script import request_of, script_of
-from autodeploy.probe.shapes import Wanted, fitting
+from autodeploy.analysis.probe.document import ProbeFile, read_probe_file
+from autodeploy.analysis.probe.script import Wanted, fitting, request_of, script_of
+from autodeploy.search.planner import estimate
 from autodeploy.specs.spec import Spec, parse_spec
 from tests.support.stub_torch import stub_torch
 

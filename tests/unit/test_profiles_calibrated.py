@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autodeploy.calibration.parameters import ELSEWHERE
+from autodeploy.calibration.fit import ELSEWHERE
 from hardware_profiles import EFFICIENCY_TERMS, apply_overlay, list_profiles, load_profile
 from hardware_profiles.reading import parse_yaml
 

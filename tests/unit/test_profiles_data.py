@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from autodeploy.calibration.benchmarks import collective_s
-from autodeploy.evaluation.inputs.machine import machine_of
-from cost_models.gemm_waves import tiled_efficiency
+from autodeploy.costs.inputs.machine import machine_of
+from cost_models.compute import tiled_efficiency
 from hardware_profiles import EFFICIENCY_TERMS, KINDS, Profile, ProfileError, list_profiles, load_profile
 from hardware_profiles.topology import cluster_topology
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autodeploy.solver.outer.candidate_bounds import NARROWED, _Proof
+from autodeploy.search.branch_and_bound.candidate_bounds import NARROWED, _Proof
 
 
 def test_a_proof_goes_on_while_the_gap_narrows_and_ends_when_it_has_not_for_long() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autodeploy import calibration
-from autodeploy.importers.import_document import import_document
-from autodeploy.planner import estimate, launch_rules
-from autodeploy.ranking.public_recipes import PublicRecipe, public_recipes, recipes_for
+from autodeploy.formats.import_document import import_document
+from autodeploy.search.planner import estimate, launch_rules
+from autodeploy.search.ranking.public_recipes import PublicRecipe, public_recipes, recipes_for
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.stack.frameworks import FRAMEWORKS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.store.fair_order import Running, Slots, Waiting
-from autodeploy.store.queue_forecast import Start, forecast
+from autodeploy.service.runner.forecast import Start, forecast
+from autodeploy.service.store.fair_order import Running, Slots, Waiting
 
 pytestmark = pytest.mark.unit
 

@@ -8,22 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy import planner
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.rank_order import replica_groups, stage_stride
-from autodeploy.evaluation.stages.step_parts import faster_somewhere
-from autodeploy.evaluation.steps.one_strategy import candidate_for
-from autodeploy.evaluation.sweep.sweep import sweep
-from autodeploy.exporters import export
-from autodeploy.figures import group_spans
-from autodeploy.figures.groups_on_nodes import place_of
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import Prepared, prepare
-from autodeploy.solver.search_space import legal_candidates, space_of
+from autodeploy.costs.inputs.machine import replica_groups, stage_stride
+from autodeploy.costs.stages.step_parts import faster_somewhere
+from autodeploy.costs.steps.one_strategy import candidate_for
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError
+from autodeploy.reports.figures import group_spans
+from autodeploy.reports.figures.groups_on_nodes import place_of
+from autodeploy.search import planner
+from autodeploy.search.branch_and_bound.search_space import legal_candidates, space_of
+from autodeploy.search.planner import Prepared, prepare
+from autodeploy.space.grid import grid_of, judge_grid
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
-from autodeploy.strategies.grid import grid_of
-from autodeploy.strategies.grid_rules import judge_grid
 from tests.support.accounting.cases import cluster as accounted
 from tests.support.accounting.cases import numbers_of
 from tests.support.accounting.ranks import Degrees, groups_of

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.calibration.coverage import coverage
 from autodeploy.calibration.overlays import covariance_of
-from autodeploy.importers.spec_file import read_spec_document, read_spec_file
-from autodeploy.planner import plan
-from autodeploy.ranking.explain import degrees, explanation
-from autodeploy.ranking.uncertainty import Z_ONE_IN_FIVE, ratio_log_sigma, tied
-from autodeploy.reports.texts import part_name
+from autodeploy.costs.prediction_spread import coverage
+from autodeploy.reports.wording import part_name
+from autodeploy.search.planner import plan
+from autodeploy.search.ranking.explanation import degrees, explanation
+from autodeploy.search.ranking.uncertainty import Z_ONE_IN_FIVE, ratio_log_sigma, tied
 from autodeploy.specs.planset import PARTS, Breakdown, Plan, PlanSet
+from autodeploy.specs.reading import read_spec_document, read_spec_file
 from hardware_profiles import load_profile
 from hardware_profiles.covariance import Covariance, FittedFactor
 from tests import factories

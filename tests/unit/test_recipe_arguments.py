@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.exporters import export
-from autodeploy.exporters.launch_script import asked_for
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.launch_script import read_launch_script
+from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.megatron.launch_script import asked_for
+from autodeploy.formats.registry import export
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.recipe import Recipe
 from autodeploy.specs.spec import Spec, parse_spec, spec_hash

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from autodeploy.exporters.csv_table import plans_csv
-from autodeploy.exporters.html_report import render_html
 from autodeploy.messages import LANGUAGES
-from autodeploy.reports.best_plan import step_in_words
 from autodeploy.reports.comparison import compare_plans, render_comparison_markdown
+from autodeploy.reports.csv_table import plans_csv
+from autodeploy.reports.documents import render_html
 from autodeploy.reports.evidence import evidence_line, evidence_table, in_words
-from autodeploy.reports.plan_report import render_markdown, render_plan_set
+from autodeploy.reports.plan_report import render_markdown, render_plan_set, step_in_words
 from autodeploy.reports.recommendation import (
     MOST_BETS,
     box_table,
@@ -25,8 +24,7 @@ from autodeploy.reports.recommendation import (
     valley_line,
 )
 from autodeploy.reports.rows import plans_table
-from autodeploy.reports.texts import reference_name, report_text
-from autodeploy.reports.wording import chance, width
+from autodeploy.reports.wording import chance, reference_name, report_text, width
 from autodeploy.specs.planset import Bet, BoxNumber, Evidence, PlanSet, Rescaled, RiskRanking, Valley
 from tests import factories
 

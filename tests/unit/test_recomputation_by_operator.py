@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import spec_context
-from autodeploy.evaluation.steps.one_strategy import Estimated, estimated
+from autodeploy.costs.inputs.build_context import spec_context
+from autodeploy.costs.steps.one_strategy import Estimated, estimated
+from autodeploy.kit.errors import SpecError
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.record_words import RECOMPUTE_MODULES
 from autodeploy.specs.spec import Spec

@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from autodeploy.calibration.measured import measured_step_s
-from autodeploy.calibration.predict import Prediction, factors_of, predict_record, record_spread
-from autodeploy.calibration.validate import validate
-from autodeploy.errors import SpecError
+from autodeploy.calibration.record_prediction import (
+    Prediction,
+    factors_of,
+    measured_step_s,
+    predict_record,
+    record_spread,
+)
+from autodeploy.calibration.validation import validate
+from autodeploy.kit.errors import SpecError
 from autodeploy.specs.record import Record, Unread, read_lines, read_records
 from docs.shipped_calibration.shipped import shipped_records
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.messages import in_language
-from autodeploy.planner import launch_rules, plan, prepare
-from autodeploy.ranking.moved_strategy import moved
-from autodeploy.ranking.reference import PLAIN, PUBLIC_RECIPE, YOUR_SCRIPT, reference_plan
+from autodeploy.search.planner import launch_rules, plan, prepare
+from autodeploy.search.ranking.adapted_strategy import moved
+from autodeploy.search.ranking.reference_plans import PLAIN, PUBLIC_RECIPE, YOUR_SCRIPT, reference_plan
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Recompute, Strategy
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.checks.legality import known_rules
+from autodeploy.analysis.launch_checks.legality import known_rules
 from autodeploy.stack.releases import release_named
 from tests.launch_check.refusals import COLUMNS, FILES, VERDICTS, counted, refusals
 

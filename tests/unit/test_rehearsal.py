@@ -7,29 +7,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autodeploy import planner
-from autodeploy.checks.legality import judge_script
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.evaluation.layers.unit_costs import sharding_of
-from autodeploy.exporters import export
-from autodeploy.exporters.artefact import with_remarks
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.launch_script import read_launch_script
+from autodeploy.analysis.launch_checks.legality import judge_script
+from autodeploy.analysis.rehearsal.rehearse import rehearse, smaller_than
+from autodeploy.analysis.rehearsal.shape import kept_layers, model_of_layers
+from autodeploy.costs.layers.unit_costs import sharding_of
+from autodeploy.costs.workload.layers import layer_kinds, layer_table
+from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import in_language
-from autodeploy.rehearsal import rehearse
-from autodeploy.rehearsal.kept_layers import kept_layers, model_of_layers
-from autodeploy.rehearsal.rehearse import smaller_than
-from autodeploy.reports.rehearsal import rehearsal_lines
+from autodeploy.reports.answers import rehearsal_lines
+from autodeploy.search import planner
+from autodeploy.specs.artefact import with_remarks
 from autodeploy.specs.check import CheckLimits
 from autodeploy.specs.spec import Spec
-from autodeploy.workload.layers import layer_kinds, layer_table
 from hardware_profiles import load_profile
 from tests.support.rehearsed_plans import PLANS, searched
 
 if TYPE_CHECKING:
-    from autodeploy.rehearsal import Rehearsal
+    from autodeploy.analysis.rehearsal.rehearse import Rehearsal
+    from autodeploy.costs.workload.operators import LayerTable
     from autodeploy.specs.planset import Plan
-    from autodeploy.workload.operators import LayerTable
 
 pytestmark = pytest.mark.unit
 

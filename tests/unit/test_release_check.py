@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autodeploy.exporters.release_check import release_check, release_lines
+from autodeploy.formats.megatron.launch_script import release_check, release_lines
 from autodeploy.stack.releases import release_named
 
 MASTER = release_named("mindspeed-llm-master")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.stack.flag_tables import RegisteredFlag
 from autodeploy.stack.frameworks import FRAMEWORKS
 from autodeploy.stack.releases import registered, release_named, release_of, releases

@@ -12,10 +12,10 @@ from ruamel.yaml import YAML
 from sqlalchemy import update
 
 from autodeploy.cli import main
-from autodeploy.services import open_services
-from autodeploy.services.replay import Replay, ReplayedRun
-from autodeploy.settings import load_settings
-from autodeploy.store.run_tables import RunRow
+from autodeploy.kit.settings import load_settings
+from autodeploy.service.runs.replay import Replay, ReplayedRun
+from autodeploy.service.session import open_services
+from autodeploy.service.store.tables import RunRow
 from hardware_profiles import load_profile
 
 if TYPE_CHECKING:

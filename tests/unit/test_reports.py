@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autodeploy.messages import LANGUAGES
-from autodeploy.reports import texts
-from autodeploy.reports.breakdown import percentages
-from autodeploy.reports.plan_report import render_markdown, render_plan, render_plan_set
+from autodeploy.reports import wording as texts
+from autodeploy.reports.plan_report import percentages, render_markdown, render_plan, render_plan_set
 from autodeploy.reports.rows import plans_table
 from autodeploy.reports.wording import choices, degrees, quantity, seconds, width, wrap
 from autodeploy.specs.planset import Breakdown, Uncertainty

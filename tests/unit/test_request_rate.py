@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from api import request_rate
-from api.request_rate import BURST_S, RequestRate
-from autodeploy.errors import LimitError
+from api import access as request_rate
+from api.access import BURST_S, RequestRate
+from autodeploy.kit.errors import LimitError
 
 pytestmark = pytest.mark.unit
 

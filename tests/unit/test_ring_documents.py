@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.inputs.sample_balance import packs_of
-from autodeploy.exporters.registry import export
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan
+from autodeploy.costs.inputs.context import packs_of
+from autodeploy.costs.workload.layers import layer_table
+from autodeploy.costs.workload.operators import Operator, OperatorFeatures
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.search.planner import plan
 from autodeploy.specs.presets import load_preset
-from autodeploy.workload.layers import layer_table
-from autodeploy.workload.operators import Operator, OperatorFeatures
+from autodeploy.specs.reading import read_spec_document
 from tests.support.sharding import shard
 
 WHOLE = OperatorFeatures()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.ranking.risk import REGRET_TIE, cautious_order, regret_p80, regrets, with_unproven_gains
+from autodeploy.search.ranking.regret import REGRET_TIE, cautious_order, regret_p80, regrets, with_unproven_gains
 
 
 def test_regret_is_against_the_best_plan_of_each_draw() -> None:

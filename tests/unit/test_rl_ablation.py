@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.ablation.ablate import ablate
-from autodeploy.ablation.rl_switches import MECHANISMS, active_mechanisms, without_mechanisms
+from autodeploy.analysis.ablation.feature_ablation import MECHANISMS, ablate, active_mechanisms, without_mechanisms
 from autodeploy.cli.ablate import ablation_text
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import estimate
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.stack.features import FEATURES
 
 if TYPE_CHECKING:

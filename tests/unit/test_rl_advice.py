@@ -10,25 +10,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import profile_of
+from autodeploy.calibration.evidence import evidence_of_generation
+from autodeploy.costs.inputs.build_context import profile_of
+from autodeploy.costs.post_training.overheads import overheads_of
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
-from autodeploy.planner import plan, why_not
-from autodeploy.planner.search import UpdateSearch
-from autodeploy.post_training import overheads_of
-from autodeploy.post_training.evidence import evidence_of_generation
-from autodeploy.ranking.regret_order import regret_order
 from autodeploy.reports.evidence import evidence_line
-from autodeploy.rl_planning.advice import advise
-from autodeploy.rl_planning.search import RlSearch
-from autodeploy.rl_planning.why_not import asked_axes
-from autodeploy.services.what_if_intake import read_strategy
-from autodeploy.specs.generation_layout import GenerationLayout
-from autodeploy.specs.rl import RlStrategy
+from autodeploy.search.plan_search import UpdateSearch
+from autodeploy.search.planner import plan, why_not
+from autodeploy.search.post_training.advice import advise
+from autodeploy.search.post_training.search import RlSearch
+from autodeploy.search.post_training.why_not import asked_axes
+from autodeploy.search.ranking.regret import regret_order
+from autodeploy.service.launch_requests import read_strategy
+from autodeploy.specs.rl import GenerationLayout, RlStrategy
 from tests.unit.test_rl_planning import QUICK, UPDATE, planned, spec_of
 
 if TYPE_CHECKING:
-    from autodeploy.rl_planning.advice import RlAdvice
+    from autodeploy.search.post_training.advice import RlAdvice
 
 
 @cache

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
+from autodeploy.specs.field_errors import field_errors
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.rl import PromptLength, ResponseLength, RlStrategy, RlTraining
-from autodeploy.specs.validation import field_errors
 
 if TYPE_CHECKING:
     from autodeploy.specs.base import Document

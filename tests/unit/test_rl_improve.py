@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.checks.launch import Launch
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
-from autodeploy.importers.mindspeed_rl_yaml import OF_PACKS
-from autodeploy.planner import estimate, launch_rules
+from autodeploy.analysis.launch_checks.launch import Launch
+from autodeploy.analysis.what_if.improve import generation_neighbours, improve
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.mindspeed_rl.reader import OF_PACKS
+from autodeploy.formats.registry import export
+from autodeploy.search import planner
+from autodeploy.search.planner import estimate, launch_rules
 from autodeploy.specs.planset import Plan
 from autodeploy.specs.presets import load_preset, preset_names, preset_of
-from autodeploy.specs.rl_axes import RL_AXES
-from autodeploy.what_if import improve
-from autodeploy.what_if.generation_neighbours import generation_neighbours
+from autodeploy.specs.search import RL_AXES
 from tests.unit.test_rl_planning import QUICK, placed, spec_of
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.exporters import export
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
-from autodeploy.planner import check_space, estimate, plan, reestimate, search_size, timeline
 from autodeploy.reports.rows import plans_table
+from autodeploy.search.planner import check_space, estimate, plan, reestimate, search_size, timeline
 from autodeploy.specs.planset import PARTS, Plan, PlanSet, Timing
-from autodeploy.specs.rl_axes import RL_AXES, value_of
+from autodeploy.specs.reading import read_spec_document
+from autodeploy.specs.search import RL_AXES, value_of
 
 RL: dict[str, Any] = {
     "prompts_per_step": 64,

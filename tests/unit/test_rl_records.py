@@ -10,15 +10,12 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from autodeploy.calibration.post_training import classes_of_rl, predict_rl, validate_rl
 from autodeploy.cli.main import app
-from autodeploy.errors import SpecError
-from autodeploy.post_training import overheads_of
-from autodeploy.post_training.overheads import Overheads, defaults_of
-from autodeploy.post_training.record_step import predict_rl
-from autodeploy.post_training.validate import classes_of_rl, validate_rl
-from autodeploy.specs.measurement import read_measurements, rl_records
+from autodeploy.costs.post_training.overheads import Overheads, defaults_of, overheads_of
+from autodeploy.kit.errors import SpecError
+from autodeploy.specs.measurements import RlRecord, read_measurements, rl_records
 from autodeploy.specs.record import Unread
-from autodeploy.specs.rl_record import RlRecord
 from docs.shipped_calibration.overhead_fit import EAGER, HOST, row_weights, shipped_rl
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
-from autodeploy.planner import plan
+from autodeploy.search.planner import plan
 from tests.unit.test_rl_planning import ANY_DEPTH, QUICK, spec_of
 
 SEPARATE: dict[str, Any] = {**QUICK, "rl.placement": "separate"}

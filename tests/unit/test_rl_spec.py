@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
 from autodeploy.specs.planset import Breakdown
-from autodeploy.specs.rl_axes import RL_AXES, value_of
+from autodeploy.specs.reading import read_spec_document
+from autodeploy.specs.search import RL_AXES, value_of
 from autodeploy.specs.spec import Spec, parse_spec, spec_hash
 from autodeploy.specs.strategy import Strategy
 

@@ -7,24 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from autodeploy.deadline import Deadline
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import profile_of
-from autodeploy.planner import plan
-from autodeploy.planner.search import UpdateSearch
-from autodeploy.post_training import (
-    Case,
-    GenerationPart,
-    InfeasibleRlError,
-    UpdatePart,
-    generation_part,
-    generations,
-    update_part,
-    update_parts,
-)
-from autodeploy.post_training.kept_update import kept_update
-from autodeploy.rl_planning.update_layouts import update_spec
-from autodeploy.specs.generation_layout import GenerationLayout
+from autodeploy.costs.inputs.build_context import profile_of
+from autodeploy.costs.post_training.generation import Case, GenerationPart, generation_part, generations
+from autodeploy.costs.post_training.rl_step import kept_update
+from autodeploy.costs.post_training.samples import InfeasibleRlError
+from autodeploy.costs.post_training.update import UpdatePart, update_part, update_parts
+from autodeploy.kit.deadline import Deadline
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.plan_search import UpdateSearch
+from autodeploy.search.planner import plan
+from autodeploy.search.post_training.update_layouts import update_spec
+from autodeploy.specs.rl import GenerationLayout
 from autodeploy.specs.strategy import Recompute, Strategy
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.features import registered as registered_feature

@@ -11,22 +11,22 @@ from docs.rooms_picture import ROOT, import_graph, imported_modules, joined, pic
 def test_imports_are_read_wherever_they_run():
     source = """
 import autodeploy.specs.spec
-from autodeploy import errors
+from autodeploy import kit
 from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autodeploy.api_only import x
 else:
     import cost_models.hbm
 def late():
-    from autodeploy.solver.outer import search
+    from autodeploy.search.branch_and_bound import search
 """
     found = set(imported_modules(source))
     assert found == {
         "autodeploy.specs.spec",
-        "autodeploy.errors",
+        "autodeploy.kit",
         "typing",
         "cost_models.hbm",
-        "autodeploy.solver.outer",
+        "autodeploy.search.branch_and_bound",
     }
 
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.expert_balance import persistent_shares
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate
-from autodeploy.reports.best_plan import experts_line, plan_block
+from autodeploy.costs.inputs.expert_balance import persistent_shares
+from autodeploy.kit.errors import SpecError
+from autodeploy.reports.plan_report import experts_line, plan_block
+from autodeploy.search.planner import estimate
 from autodeploy.specs.presets import load_preset
-from autodeploy.specs.router import router_of, stated
-from autodeploy.specs.training import TrainingSpec
+from autodeploy.specs.reading import read_spec_document
+from autodeploy.specs.training import TrainingSpec, router_of, stated
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import Plan

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.checks.flag_rules import flag_rules
-from autodeploy.checks.launch import launch_of
-from autodeploy.checks.legality import UNREGISTERED, WRONG_VALUE, judge_script
-from autodeploy.errors import SpecError, UnsupportedError
-from autodeploy.importers.launch_script import read_launch_script
-from autodeploy.importers.megatron_script import import_launch_script
+from autodeploy.analysis.launch_checks.flag_rules import flag_rules
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.analysis.launch_checks.legality import UNREGISTERED, WRONG_VALUE, judge_script
+from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.search import planner
+from autodeploy.space.memory_rules import memory_variants
+from autodeploy.space.rules import HELD_BY_FRAMEWORK, load_rules
 from autodeploy.specs.check import CheckLimits
 from autodeploy.stack.releases import release_named, releases
-from autodeploy.strategies.memory_rules import memory_variants
-from autodeploy.strategies.rules import HELD_BY_FRAMEWORK, load_rules
 from hardware_profiles import load_profile
 from tests.launch_check.rule_pairs import DEVICES, document, environment_of, ranks_of, releases_of, words_of
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.checks.flag_rules import flag_rules
-from autodeploy.checks.launch import launch_of
-from autodeploy.checks.legality import judge_script
-from autodeploy.importers.launch_script import read_launch_script
-from autodeploy.importers.megatron_script import import_launch_script
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.analysis.launch_checks.flag_rules import flag_rules
+from autodeploy.analysis.launch_checks.launch import launch_of
+from autodeploy.analysis.launch_checks.legality import judge_script
+from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.search import planner
 from autodeploy.specs.check import CheckLimits
+from autodeploy.specs.reading import read_spec_document
 from hardware_profiles import load_profile
 
 SHAPE = (

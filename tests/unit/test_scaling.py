@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autodeploy import planner
-from autodeploy.scaling import card_counts, scaling
+from autodeploy.analysis.what_if.scaling import card_counts, scaling
+from autodeploy.search import planner
 from autodeploy.specs.spec import parse_spec
 from tests import factories
 

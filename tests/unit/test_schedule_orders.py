@@ -16,7 +16,7 @@ from cost_models.schedule import (
     schedule_problem,
     warm_up_slots,
 )
-from cost_models.schedule.event_graph import compile_order
+from cost_models.schedule.simulation import compile_order
 
 CASES = (
     [("1f1b", p, 1, m) for p in (1, 2, 5, 8) for m in (1, 3, 8, 17)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.ui.script_diff import DiffLine, difference
+from api.ui.plan_routes import DiffLine, difference
 
 BEFORE = """#!/bin/bash
 # plan p_aaaaaaaa, 12.0 s a step

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from autodeploy.errors import SpecError
-from autodeploy.settings import Settings, load_settings
+from autodeploy.kit.errors import SpecError
+from autodeploy.kit.settings import Settings, load_settings
 
 pytestmark = pytest.mark.unit
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
-from autodeploy.planner import plan
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import UnsupportedError
+from autodeploy.search.planner import plan
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy

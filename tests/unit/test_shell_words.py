@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from autodeploy.importers.launch_script import read_launch_script
-from autodeploy.importers.shell_follow import follow
+from autodeploy.formats.common.launch_script import read_launch_script
+from autodeploy.formats.shell.follow import follow
 from tests.support.shell_snippets import MARK, Snippets, words_in_bash
 
 SHAPE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4"

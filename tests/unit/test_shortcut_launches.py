@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autodeploy.errors import UnsupportedError
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.layers.unit_costs import layer_inputs, unit_costs
-from autodeploy.exporters import export
-from autodeploy.importers.import_document import import_document
-from autodeploy.specs.lora import unmodelled_with_adapters
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.layers.unit_costs import layer_inputs, unit_costs
+from autodeploy.costs.workload.generation import rank_work
+from autodeploy.formats.import_document import import_document
+from autodeploy.formats.registry import export
+from autodeploy.kit.errors import UnsupportedError
+from autodeploy.space.facts import facts_of
+from autodeploy.space.feature_choice import choose_features
+from autodeploy.space.memory_rules import launchable
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec, parse_spec
 from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.tuning import unmodelled_with_adapters
 from autodeploy.stack.releases import release_of
-from autodeploy.strategies.facts import facts_of
-from autodeploy.strategies.feature_choice import choose_features
-from autodeploy.strategies.memory_rules import launchable
-from autodeploy.workload.generation import rank_work
 from hardware_profiles import load_profile
 from tests import factories
 from tests.support.accounting.cases import candidates_of
 from tests.support.accounting.ranks import Degrees
 
 if TYPE_CHECKING:
+    from autodeploy.space.feature_choice import FeatureChoice
     from autodeploy.specs.planset import Plan, PlanSet
-    from autodeploy.strategies.feature_choice import FeatureChoice
 
 LONGCAT = load_preset("longcat-flash")
 ON = {"flash_attention", "grouped_gemm", "fused_operators", "fused_swiglu"}

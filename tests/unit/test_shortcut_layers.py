@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from autodeploy.costs.workload.attention_types import unmeasured_types
+from autodeploy.costs.workload.flops import forward_flops_per_token
+from autodeploy.costs.workload.layers import head_table, layer_kinds, layer_table
+from autodeploy.costs.workload.memory_choices import CHOICES
+from autodeploy.costs.workload.operators import LayerTable, OperatorFeatures
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
-from autodeploy.workload.attention_types import unmeasured_types
-from autodeploy.workload.flops import forward_flops_per_token
-from autodeploy.workload.layers import head_table, layer_kinds, layer_table
-from autodeploy.workload.memory_choices import CHOICES
-from autodeploy.workload.operators import LayerTable, OperatorFeatures
 from tests.support.sharding import shard
 
 FUSED = OperatorFeatures(rect_fa=True)

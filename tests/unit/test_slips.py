@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.slips import slips
-from autodeploy.importers.spec_file import read_spec_document
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import in_language
+from autodeploy.specs.common_mistakes import slips
+from autodeploy.specs.reading import read_spec_document
 
 
 def document(cluster: dict[str, Any] | None = None, **training: Any) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import ortools.sat.python.cp_model  # noqa: F401 - a first import is no part of a search
 import pytest
 
-from autodeploy.errors import SearchCancelled
-from autodeploy.importers.spec_file import read_spec_file
-from autodeploy.planner import budget_of, plan, prepare
-from autodeploy.solver.outer.best_first import best_first
-from autodeploy.solver.outer.candidate_bounds import CandidateBounds
-from autodeploy.solver.search_space import Searched, search_space
+from autodeploy.kit.errors import SearchCancelled
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.candidate_bounds import CandidateBounds
+from autodeploy.search.branch_and_bound.search_space import Searched, search_space
+from autodeploy.search.planner import budget_of, plan, prepare
+from autodeploy.specs.reading import read_spec_file
 
 if TYPE_CHECKING:
-    from autodeploy.solver.effort import Budget
-    from autodeploy.solver.outer.frontier import SearchState
+    from autodeploy.search.branch_and_bound.frontier import SearchState
+    from autodeploy.search.choices.effort import Budget
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deepseek_v3_cloudmatrix_384.yaml"
 SOON_S = 0.5

@@ -10,16 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, stage_bytes
-from autodeploy.solver import DEFAULT, FAST, relax_bound, solve
-from autodeploy.solver.bounds.problem_bound import batch_of
-from autodeploy.solver.bounds.stage_bound import _counts, _time_rows
-from autodeploy.solver.cp_sat.master import _fillings
-from autodeploy.solver.inner.evaluate import Evaluator
-from autodeploy.solver.inner.layouts import most_layers_per_chunk, templates, to_layout, to_sizes
-from autodeploy.solver.inner.memory_options import legal_options
-from autodeploy.solver.inner.solve import greedy
-from autodeploy.solver.inner.stage_choices import nested_frontier
+from autodeploy.costs.stages.inner_problem import FixedPiece, InnerProblem, LayerClass, MemoryOption, stage_bytes
+from autodeploy.search.bounds.problem_bound import batch_of, relax_bound
+from autodeploy.search.bounds.stage_bound import _counts, _time_rows
+from autodeploy.search.choices.effort import DEFAULT, FAST
+from autodeploy.search.choices.layouts import most_layers_per_chunk, templates, to_layout, to_sizes
+from autodeploy.search.choices.memory_options import legal_options
+from autodeploy.search.placement.evaluate import Evaluator
+from autodeploy.search.placement.master import _fillings
+from autodeploy.search.placement.solve import greedy, solve
+from autodeploy.search.placement.stage_choices import nested_frontier
 from cost_models.schedule import in_flight_moments
 from tests.support.cpu_time import least_cpu_s
 
@@ -148,14 +148,14 @@ def test_a_hint_is_taken() -> None:
 
 
 def test_importing_the_solver_leaves_ortools_alone() -> None:
-    code = "import sys, autodeploy.solver; sys.exit(any(m.startswith('ortools') for m in sys.modules))"
+    code = "import sys, autodeploy.search; sys.exit(any(m.startswith('ortools') for m in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_without_time_for_the_program_counts_are_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = (12.0, 26.0, 28.0, 30.0, 34.0)
     exact = [solve(problem(limit_bytes=limit)) for limit in limits]
-    monkeypatch.setattr("autodeploy.solver.cp_sat.stage_program.BUDGET", 0.0)
+    monkeypatch.setattr("autodeploy.search.cp_sat.stage_program.BUDGET", 0.0)
     proposed = [solve(problem(limit_bytes=limit)) for limit in limits]
     for best, found in zip(exact, proposed, strict=True):
         assert (found.plan is None) == (best.plan is None)

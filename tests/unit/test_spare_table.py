@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from api.ui.search_page import search_context
 from autodeploy.cli.main import app
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan
 from autodeploy.reports.plan_report import render_markdown, render_plan_set
+from autodeploy.search.planner import plan
 from autodeploy.specs.planset import PlanSet
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.spec import spec_hash
 
 if TYPE_CHECKING:

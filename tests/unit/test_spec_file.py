@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.importers.documents import MAX_BYTES, load_json, load_yaml, read_document
-from autodeploy.importers.spec_file import read_spec_document, read_spec_file
+from autodeploy.kit.errors import SpecError
+from autodeploy.specs.reading import read_spec_document, read_spec_file
+from autodeploy.specs.text_files import MAX_BYTES, load_json, load_yaml, read_document
 from tests import factories
 from tests.support.cpu_time import least_cpu_s
 

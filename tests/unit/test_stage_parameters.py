@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy import planner
+from autodeploy.search import planner
 from tests.launch_check.stage_parameters import Case, cases
 from tests.support.stage_parameters import StageParameters, stage_parameters
 

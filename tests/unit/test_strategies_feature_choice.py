@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from autodeploy.errors import UnsupportedError
+from autodeploy.kit.errors import UnsupportedError
+from autodeploy.space.feature_choice import FeatureChoice, choose_features
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
 from autodeploy.stack.features import FEATURES
-from autodeploy.strategies.feature_choice import FeatureChoice, choose_features
 from hardware_profiles import load_profile
 
 TARGETS = ("mindspeed-llm", "megatron", "mindformers", "any")

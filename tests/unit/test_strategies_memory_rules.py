@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autodeploy.costs.workload.memory_choices import CHOICES
+from autodeploy.space.candidates import SCHEDULES, Candidates
+from autodeploy.space.facts import facts_of
+from autodeploy.space.memory_rules import launchable
 from autodeploy.specs.presets import load_preset
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import release_of
-from autodeploy.strategies.candidates import SCHEDULES, Candidates
-from autodeploy.strategies.facts import facts_of
-from autodeploy.strategies.memory_rules import launchable
-from autodeploy.workload.memory_choices import CHOICES
 
 EVERY_TARGET = ("mindspeed-llm", "megatron", "mindformers", "any")
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autodeploy.space.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
+from autodeploy.space.facts import facts_of
+from autodeploy.space.rules import WORDS, Rule, broken_rules, judge, load_rules, values_of
+from autodeploy.space.schedule_columns import COLUMNS
 from autodeploy.specs.presets import load_preset
 from autodeploy.stack.expression import evaluate, names
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.releases import Release, release_of, releases
-from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
-from autodeploy.strategies.facts import facts_of
-from autodeploy.strategies.rules import WORDS, Rule, broken_rules, judge, load_rules, values_of
-from autodeploy.strategies.schedule_columns import COLUMNS
 
 RULES = {rule.name: rule for rule in load_rules()}
 TARGETS = ("mindspeed-llm", "megatron", "mindformers")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from autodeploy.space.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
+from autodeploy.space.grid import grid_of
+from autodeploy.space.space import RESTRICTED, Space, default_space, divisors, restrict, values_left
 from autodeploy.specs.presets import load_preset
 from autodeploy.specs.search import SearchSpec
-from autodeploy.strategies.candidates import CHOICES, CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates, concatenate
-from autodeploy.strategies.grid import grid_of
-from autodeploy.strategies.space import RESTRICTED, Space, default_space, divisors, restrict, values_left
 
 
 def space_of(

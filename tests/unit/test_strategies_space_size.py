@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.strategies.grid import grid_of
-from autodeploy.strategies.space import Space, default_space, restrict
-from autodeploy.strategies.space_size import grid_cells, most_candidates
+from autodeploy.kit.errors import SpecError
+from autodeploy.search import planner
+from autodeploy.space.grid import grid_cells, grid_of, most_candidates
+from autodeploy.space.space import Space, default_space, restrict
+from autodeploy.specs.reading import read_spec_document
 
 pytestmark = pytest.mark.unit
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan, strategy_bounds
-from autodeploy.planner.bounds import sampled
+from autodeploy.search.planner import plan, strategy_bounds
+from autodeploy.search.questions import sampled
+from autodeploy.specs.reading import read_spec_document
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import PlanSet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.sweep.sweep import OVERFLOWS, Sweep, after_recompute_s, worst_stages
+from autodeploy.costs.sweep.sweep import OVERFLOWS, Sweep, after_recompute_s, worst_stages
 
 ROOM = 10.0
 PLAIN, LEAN, LEAST = (

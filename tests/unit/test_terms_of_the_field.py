@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("cost_models", "autodeploy/workload")
+ROOMS = ("cost_models", "autodeploy/costs/workload")
 # term -> the function that a reader who searches for it has to find
 TERMS = {
     "roofline": "compute.gemm_s",
     "grouped GEMM": "compute.grouped_gemm_s",
     "GEMM efficiency": "compute.gemm_efficiency",
-    "wave quantization": "gemm_waves.tiled_efficiency",
+    "wave quantization": "compute.tiled_efficiency",
     "flash attention": "compute.attention_flops",
     "flash attention backward": "compute.attention_backward_flops",
     "kernel launch": "host_bound.kernel_launch_s",
@@ -32,7 +32,7 @@ TERMS = {
     "weight all-gather": "data_parallel.synchronisation",
     "exposed": "data_parallel.exposed_s",
     "FSDP": "data_parallel.sharded_pass_s",
-    "FSDP2": "fsdp2.copy_out_s",
+    "FSDP2": "data_parallel.copy_out_s",
     "optimizer step": "data_parallel.optimizer_s",
     "forward-backward overlap": "windows.pair_time",
     "expert load imbalance": "expert_skew.family_imbalance",

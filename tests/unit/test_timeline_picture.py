@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from api.ui.timeline_picture import TICKS_PER_S, stage_rows, timeline_picture
-from autodeploy import planner
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.specs.timeline import PipelineTimeline, Slot
+from api.ui.plan_routes import TICKS_PER_S, stage_rows, timeline_picture
+from autodeploy.search import planner
+from autodeploy.specs.plan_details import PipelineTimeline, Slot
+from autodeploy.specs.reading import read_spec_document
 from tests.support.cpu_time import least_cpu_s
 
 SPEC = {

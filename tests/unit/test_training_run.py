@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy.errors import SpecError
+from autodeploy.costs.training_run.checkpoints import read_bytes
+from autodeploy.costs.training_run.priors import priors
+from autodeploy.costs.training_run.run_estimate import Step, cheapest_layouts, phases_of, planned_run
+from autodeploy.kit.errors import SpecError
 from autodeploy.reports.run_facts import duration, run_facts, size
 from autodeploy.reports.wording import quantity
 from autodeploy.specs.spec import Spec, parse_spec
-from autodeploy.training_run.checkpoints import read_bytes
-from autodeploy.training_run.layouts import cheapest_layouts
-from autodeploy.training_run.phases import phases_of
-from autodeploy.training_run.priors import priors
-from autodeploy.training_run.run_estimate import Step, planned_run
 from tests import factories
 
 if TYPE_CHECKING:

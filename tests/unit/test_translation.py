@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy import planner
 from autodeploy.cli.exits import asked_language, report_error
 from autodeploy.cli.why_not import answer_text
-from autodeploy.errors import SpecError
-from autodeploy.evaluation.inputs.build_context import spec_context
+from autodeploy.costs.inputs.build_context import spec_context
+from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, in_language
-from autodeploy.ranking.error_box import error_box
+from autodeploy.search import planner
+from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.space.rules import load_rules
 from autodeploy.specs.spec import parse_spec
 from autodeploy.specs.strategy import Strategy
-from autodeploy.strategies.rules import load_rules
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autodeploy.evaluation.inputs.build_context import spec_context
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.ranking.error_box import error_box
+from autodeploy.costs.inputs.build_context import spec_context
+from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.specs.reading import read_spec_document
 from hardware_profiles.loader import load_profile
 
 SYNC = {"value": 20.0, "unit": "us", "kind": "measured", "source": "a probe"}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import plan
+from autodeploy.search.planner import plan
+from autodeploy.specs.reading import read_spec_document
 
 if TYPE_CHECKING:
     from autodeploy.specs.planset import PlanSet

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.steps.one_strategy import candidate_of
-from autodeploy.ranking.variety import Found, different, outline, valley
+from autodeploy.costs.steps.one_strategy import candidate_of
+from autodeploy.search.ranking.diversity import Found, different, outline, valley
+from autodeploy.space.candidates import Candidates, concatenate
 from autodeploy.specs.strategy import Strategy
-from autodeploy.strategies.candidates import Candidates, concatenate
 
 
 def solved(**axes: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from api.ui.rendering import ENVIRONMENT
 from api.ui.warm_up import warm_up
-from autodeploy.strategies.rules import read_rules
+from autodeploy.space.rules import read_rules
 
 
 def test_every_page_rule_and_sentence_is_read_ahead() -> None:

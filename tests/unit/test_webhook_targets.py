@@ -7,10 +7,9 @@ import socket
 
 import pytest
 
-from autodeploy.errors import SpecError
-from autodeploy.jobs.webhook_post import Refused, post
-from autodeploy.jobs.webhook_sender import signature, team_secret
-from autodeploy.jobs.webhook_targets import MAX_URL_LENGTH, Targets
+from autodeploy.kit.errors import SpecError
+from autodeploy.service.webhooks.sending import Refused, post, signature, team_secret
+from autodeploy.service.webhooks.targets import MAX_URL_LENGTH, Targets
 
 pytestmark = pytest.mark.unit
 

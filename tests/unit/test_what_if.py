@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autodeploy import planner
-from autodeploy.checks import Launch, launch_of
+from autodeploy.analysis.launch_checks.launch import Launch, launch_of
+from autodeploy.analysis.what_if.improve import improve
+from autodeploy.analysis.what_if.recommend import card_counts, recommend
 from autodeploy.cli.improve import improve_text
 from autodeploy.cli.recommend import recommendation_text, token_count
-from autodeploy.errors import SpecError
-from autodeploy.importers.import_document import import_file
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.reports.texts import change_name
+from autodeploy.formats.import_document import import_file
+from autodeploy.kit.errors import SpecError
+from autodeploy.reports.wording import change_name
+from autodeploy.search import planner
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
-from autodeploy.what_if import improve, recommend
-from autodeploy.what_if.recommend import card_counts
 from tests import factories
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pytest
 
 from api.ui.conditions import changed_spec, conditions_of, memory_by_grade
 from api.ui.plan_page import knobs_of
-from autodeploy.errors import SpecError
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate
+from autodeploy.kit.errors import SpecError
+from autodeploy.search.planner import estimate
+from autodeploy.specs.reading import read_spec_document
 from tests.unit.test_rl_planning import planned
 from tests.unit.test_rl_planning import spec_of as rl_spec
 

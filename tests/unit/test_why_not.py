@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autodeploy.cli.why_not import answer_text
-from autodeploy.importers.spec_file import read_spec_document
 from autodeploy.messages import in_language
-from autodeploy.planner import plan, why_not
-from autodeploy.ranking.partly_given import is_whole
-from autodeploy.ranking.plans import Identity
+from autodeploy.search.planner import plan, why_not
+from autodeploy.search.ranking.partial_strategy import is_whole
+from autodeploy.search.ranking.plans import Identity
 from autodeploy.specs.planset import Fastest, RiskRanking
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autodeploy.solver.outer.worker_process import LARGE_QUESTION_BYTES, WorkerProcess, by_two, halves_of
+from autodeploy.search.branch_and_bound.worker_process import LARGE_QUESTION_BYTES, WorkerProcess, by_two, halves_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

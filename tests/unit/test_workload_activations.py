@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from autodeploy.evaluation.inputs.build_context import loss_bytes
-from autodeploy.evaluation.layers.exchanges import DENSE, SHARED
-from autodeploy.evaluation.layers.pair_windows import ROUTED
-from autodeploy.specs.lora import TARGETS
+from autodeploy.costs.inputs.build_context import loss_bytes
+from autodeploy.costs.layers.exchanges import DENSE, SHARED
+from autodeploy.costs.layers.pair_windows import ROUTED
+from autodeploy.costs.workload.layers import head_table, layer_kinds, layer_table
+from autodeploy.costs.workload.memory_choices import CHOICES
+from autodeploy.costs.workload.operators import LayerTable, OperatorFeatures
 from autodeploy.specs.presets import load_preset, preset_names
-from autodeploy.workload.layers import head_table, layer_kinds, layer_table
-from autodeploy.workload.memory_choices import CHOICES
-from autodeploy.workload.operators import LayerTable, OperatorFeatures
+from autodeploy.specs.tuning import TARGETS
 from tests.support.sharding import shard
 
 GIB = float(2**30)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autodeploy.costs.workload.layers import embedding_table, head_table, layer_table
+from autodeploy.costs.workload.operators import Exchange, LayerTable, OperatorFeatures
 from autodeploy.specs.presets import load_preset
-from autodeploy.workload.layers import embedding_table, head_table, layer_table
-from autodeploy.workload.operators import Exchange, LayerTable, OperatorFeatures
 from tests.support.sharding import shard
 
 FUSED = OperatorFeatures(rect_fa=True)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.layers.layer_cost import launches
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.planner import estimate
+from autodeploy.costs.layers.layer_cost import launches
+from autodeploy.costs.workload.layers import layer_table
+from autodeploy.costs.workload.operators import LayerTable, Operator, OperatorFeatures
+from autodeploy.search.planner import estimate
 from autodeploy.specs.presets import load_preset
-from autodeploy.workload.layers import layer_table
-from autodeploy.workload.operators import LayerTable, Operator, OperatorFeatures
+from autodeploy.specs.reading import read_spec_document
 from tests.support.sharding import shard
 
 PLAIN = OperatorFeatures()

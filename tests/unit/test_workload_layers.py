@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autodeploy.costs.workload.attention_types import LayerKind, score_columns
+from autodeploy.costs.workload.flops import forward_flops_per_token, mfu
+from autodeploy.costs.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
+from autodeploy.costs.workload.memory_choices import LAYER_INPUT
+from autodeploy.costs.workload.mlp import activation_bytes_per_element
+from autodeploy.costs.workload.operators import LayerTable, OperatorFeatures
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.presets import load_preset
-from autodeploy.workload.attention_types import LayerKind, score_columns
-from autodeploy.workload.flops import forward_flops_per_token, mfu
-from autodeploy.workload.layers import embedding_table, head_table, layer_kinds, layer_table, mtp_table
-from autodeploy.workload.memory_choices import LAYER_INPUT
-from autodeploy.workload.mlp import activation_bytes_per_element
-from autodeploy.workload.operators import LayerTable, OperatorFeatures
 from docs.shipped_calibration.shipped import shipped_records
 from tests.support.sharding import shard
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
-from autodeploy.evaluation.steps.one_strategy import Estimated, estimated, estimated_with_slopes
-from autodeploy.evaluation.steps.worlds import context_in, sensitivities, step_times_in
-from autodeploy.importers.spec_file import read_spec_document
-from autodeploy.ranking.error_box import ErrorBox, error_box
-from autodeploy.ranking.uncertainty import factors_of
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.steps.one_strategy import Estimated, estimated, estimated_with_slopes
+from autodeploy.costs.steps.scenarios import context_in, sensitivities, step_times_in
+from autodeploy.search.ranking.uncertainty import factors_of
+from autodeploy.search.ranking.uncertainty_set import ErrorBox, error_box
+from autodeploy.space.candidates import concatenate
+from autodeploy.specs.reading import read_spec_document
 from autodeploy.specs.strategy import Strategy
-from autodeploy.strategies.candidates import concatenate
 
 FEATURES = frozenset(
     {

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from hypothesis import strategies as st
 
-from autodeploy.evaluation.inputs.build_context import profile_of, spec_context
+from autodeploy.costs.inputs.build_context import profile_of, spec_context
+from autodeploy.space.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from autodeploy.specs.cluster import ClusterSpec
 from autodeploy.specs.model import ModelSpec
 from autodeploy.specs.search import SearchSpec
 from autodeploy.specs.spec import Spec
 from autodeploy.specs.training import TrainingSpec
-from autodeploy.strategies.candidates import CP_ALGOS, DISPATCHERS, SCHEDULES, Candidates
 from tests.support.accounting.machine import Link, Numbers
 from tests.support.accounting.ranks import Degrees
 from tests.support.accounting.run import Run
 
 if TYPE_CHECKING:
-    from autodeploy.evaluation.inputs.context import Context
-    from autodeploy.evaluation.inputs.machine import Machine
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.inputs.machine import Machine
     from hardware_profiles.profile import Profile
 
 DENSE: dict[str, Any] = {

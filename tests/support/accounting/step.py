@@ -13,16 +13,7 @@ from tests.support.accounting.choices import RECOMPUTE, SWAP
 from tests.support.accounting.compressed import streams_of
 from tests.support.accounting.expert_messages import PAIRING
 from tests.support.accounting.pairs import left_over, paired, split
-from tests.support.accounting.pipeline import (
-    Played,
-    Sending,
-    Slot,
-    dual_programme,
-    part_of,
-    peak,
-    play,
-    programme,
-)
+from tests.support.accounting.pipeline import Played, Sending, Slot, dual_programme, part_of, peak, play, programme
 from tests.support.accounting.ranks import Degrees, groups_of, stage_ranks
 from tests.support.accounting.sharded import once_a_step, through_step
 from tests.support.accounting.uneven_experts import uneven

@@ -1,0 +1,1 @@
+"""Questions about a plan or a launch beyond the search: checks, what-if, ablation, rehearsal, probe."""

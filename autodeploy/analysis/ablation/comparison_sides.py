@@ -1,0 +1,140 @@
+"""One side of a published comparison, run: a strategy estimated, or the best plan of a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.analysis.ablation.cases import laid_over
+from autodeploy.costs.stages.build_problem import build_problem
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.search.placement.solve import solve
+from autodeploy.search.planner import estimate, plan, predict, prepare
+from autodeploy.specs.reading import read_spec_document
+from autodeploy.stack.features import FEATURES
+from autodeploy.stack.frameworks import UNRESTRICTED
+
+if TYPE_CHECKING:
+    from autodeploy.costs.stages.inner_problem import InnerProblem, LayerClass
+    from autodeploy.search.planner import Predicted, Prepared
+    from autodeploy.specs.ablation import Case, Effect, Side
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+
+
+# Layers placed to level the stages of one strategy.
+UNLIMITED_BYTES = 1e18  # bytes: a published layout may not fit as it is modelled
+
+
+def with_balanced_layers(prepared: Prepared, strategy: Strategy, features: frozenset[str]) -> Predicted:
+    """The prediction of a strategy whose layers go where its stages are level.
+
+    The solver places them with the strategy's own memory choices, and the framework's even placement stays where it is
+    no slower; memory bounds it where the even placement fits. A strategy that states its layers keeps them.
+    """
+    even = predict(prepared, strategy, features)
+    if strategy.layers_per_stage is not None or "virtual_pipeline_balance" not in features:
+        return even
+    choices = frozenset(key.name for key in even.layout.applied)
+    problem = build_problem(even.priced, choices=choices, menu=False)
+    limit = problem.limit_bytes if even.plan.fits else UNLIMITED_BYTES
+    solution = solve(replace(_with_choices(problem), limit_bytes=limit)).plan
+    if solution is None:
+        return even
+    rows = tuple(tuple(int(count) for count in stage) for stage in solution.layout.sum(axis=-1))
+    placed = predict(prepared, strategy.model_copy(update={"layers_per_stage": rows}), features)
+    return min((even, placed), key=lambda predicted: predicted.plan.step_time_s)
+
+
+def _with_choices(problem: InnerProblem) -> InnerProblem:
+    """The problem with every choice applied to every layer, so that only the placement is left to decide."""
+
+    def applied(number: int, layer: LayerClass) -> LayerClass:
+        of_class = [option for option in problem.options if option.layer_class == number]
+        return layer._replace(
+            backward_s=layer.backward_s + sum(option.extra_backward_s for option in of_class),
+            activation_bytes=max(0.0, layer.activation_bytes - sum(option.saved_bytes for option in of_class)),
+        )
+
+    classes = tuple(applied(number, layer) for number, layer in enumerate(problem.classes))
+    return replace(problem, classes=classes, options=())
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan, its spec and the features that are on; of pre-training also what the plan was made from."""
+
+    spec: Spec
+    features: frozenset[str]
+    plan: Plan
+    made_from: Predicted | None = None
+
+    @property
+    def predicted(self) -> Predicted:
+        """What the plan was made from.
+
+        Raises
+        ------
+        SpecError
+            for reinforcement learning, whose plans are made from several predictions.
+        """
+        if self.made_from is None:
+            raise SpecError(
+                Message("ablation.this_figure_is_read_off_step_of_pre"),
+                path="/effects",
+            )
+        return self.made_from
+
+
+class Runs:
+    """Runs each side once, however many figures are read off it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Run] = {}
+
+    def of(self, case: Case, side: Side) -> Run:
+        """The run of one side of an effect.
+
+        Raises
+        ------
+        SpecError
+            if the case's spec or strategy is not valid, or its search finds no plan.
+        """
+        document = laid_over(case.spec, side.spec)
+        strategy = laid_over(case.strategy, side.strategy)
+        features = frozenset((*case.features, *side.features))
+        key = repr((document, strategy, sorted(features), side.search))
+        if key not in self._known:
+            self._known[key] = _run(document, strategy, features, side.search)
+        return self._known[key]
+
+    def both(self, case: Case, effect: Effect) -> tuple[Run, Run]:
+        """Baseline and variant of an effect."""
+        return self.of(case, effect.baseline), self.of(case, effect.variant)
+
+
+def _run(
+    document: dict[str, Any], strategy: dict[str, Any], features: frozenset[str], search: dict[str, Any] | None
+) -> Run:
+    """The estimate of `strategy`, or of the best plan of a search with these features on and all others off."""
+    base = laid_over({"search": {"target": UNRESTRICTED}}, document)
+    if search is None:
+        spec = read_spec_document(base | {"strategy": strategy})
+        assert spec.strategy is not None
+        if spec.training.rl is not None:
+            return Run(spec, features, estimate(spec, features=features))
+        return _made(spec, features, with_balanced_layers(prepare(spec), spec.strategy, features))
+    switches = {name: "auto" if name in features else "off" for name in FEATURES}
+    spec = read_spec_document(laid_over(base, {"search": laid_over({"features": switches, "top_k": 1}, search)}))
+    result = plan(spec)
+    if not result.plans:
+        raise SpecError(Message("common.no_plan_fits"), path="/search")
+    if spec.training.rl is not None:
+        return Run(spec, features, result.plans[0])
+    return _made(spec, features, predict(prepare(spec), result.plans[0].strategy))
+
+
+def _made(spec: Spec, features: frozenset[str], predicted: Predicted) -> Run:
+    return Run(spec, features, predicted.plan, predicted)

@@ -1,0 +1,310 @@
+"""The published effects, predicted: one row a figure, a miss printed with its reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.analysis.ablation.cases import CASES, read_cases
+from autodeploy.analysis.ablation.comparison_sides import Runs
+from autodeploy.costs.layers.operator_time import operator_time
+from autodeploy.costs.layers.unit_costs import sharding_of
+from autodeploy.costs.workload.flops import mfu
+from autodeploy.costs.workload.layers import layer_kinds, layer_table
+from autodeploy.kit.errors import SpecError
+from autodeploy.kit.version import ENGINE_VERSION
+from autodeploy.messages import Message, joined
+from autodeploy.search.ranking.operator_report import lane_report
+from autodeploy.specs.ablation import AblationReport, AblationRow
+from autodeploy.specs.planset import StageMemory
+from cost_models.hbm import GIB
+from cost_models.schedule import operation_order, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from autodeploy.analysis.ablation.comparison_sides import Run
+    from autodeploy.search.planner import Predicted
+    from autodeploy.specs.ablation import Case, Effect
+    from autodeploy.specs.planset import Plan
+
+
+# Figures that a plan does not carry, read off the formulas that made it.
+# Operators that the articles' three rewrites touch: attention, matrix products, and the permute and sort class.
+REWRITTEN_KINDS = frozenset({"attention", "gemm", "grouped_gemm", "movement"})
+
+
+def operator_seconds(predicted: Predicted) -> dict[str, float]:
+    """Seconds of one micro batch through all layers, forward and backward, by kind of operator; experts balanced."""
+    context, candidate = predicted.context, predicted.candidate
+    shard = sharding_of(candidate, context)
+    seconds: dict[str, float] = {}
+    for kind, count in layer_kinds(context.model):
+        for op in layer_table(context.model, shard, context.operators, kind).operators:
+            time = operator_time(op, context.machine, 1.0)
+            once = float(np.asarray(time.forward_s).flat[0] + np.asarray(time.backward_s).flat[0])
+            seconds[op.kind] = seconds.get(op.kind, 0.0) + count * once
+    return seconds
+
+
+def rewritten_share(predicted: Predicted) -> float:
+    """Share of the layers' computation in operators that RECT-FA, AscendP-MM and VectorSort rewrite."""
+    seconds = operator_seconds(predicted)
+    return sum(s for kind, s in seconds.items() if kind in REWRITTEN_KINDS) / sum(seconds.values())
+
+
+def host_event_s(predicted: Predicted) -> float:
+    """Host seconds for the forward pass of one layer: issuing its operators, and every round trip of its waits.
+
+    Whether the device waits for them or not. Source of the reading: a host-bound event of the articles is what the host
+    does between two points at which it is ahead of the device, once a layer with experts; it synchronises there more
+    than once (`host_operators.synchronisations`).
+    """
+    report = lane_report(predicted.candidate, predicted.context, 0)
+    model = predicted.context.model
+    layers = sum(model.is_moe_layer(layer) for layer in range(model.num_hidden_layers))
+    waits = report.synchronisations / layers if layers else 0.0
+    return report.forward_issue_s + waits * float(np.asarray(predicted.context.machine.host.sync_s))
+
+
+def ideal_bubble(predicted: Predicted) -> float:
+    """Idle share of the pipeline when all chunks take the same time and sends take none, from the schedule's graph.
+
+    For 1F1B and its interleaved form that is (P - 1) / (P - 1 + M V): arXiv 2104.04473, section 2.2.
+    """
+    strategy, micro_batches = predicted.plan.strategy, predicted.plan.micro_batches
+    shape = (1, strategy.pp, strategy.vpp)
+    order = operation_order(strategy.schedule, strategy.pp, strategy.vpp, micro_batches)
+    nothing_hidden = np.zeros((*shape, strategy.vpp))
+    timeline = simulate(order, np.full(shape, 1.0), np.full(shape, 2.0), nothing_hidden)
+    return float(timeline.idle_s[0, 0] / timeline.makespan_s[0])
+
+
+# What is read off a published comparison.
+STATE_KINDS = ("weights", "gradients", "optimizer")
+MODEL_KINDS = (*STATE_KINDS, "activations")
+
+
+def _throughput_gain_pct(baseline: Run, variant: Run) -> float:
+    """Tokens per second and card, variant against baseline."""
+    return 100.0 * (variant.plan.tokens_per_s_per_npu / baseline.plan.tokens_per_s_per_npu - 1.0)
+
+
+def _mfu_gain_pct(baseline: Run, variant: Run) -> float:
+    return 100.0 * (variant.plan.mfu / baseline.plan.mfu - 1.0)
+
+
+def _step_time_added_pct(baseline: Run, variant: Run) -> float:
+    return 100.0 * (variant.plan.step_time_s / baseline.plan.step_time_s - 1.0)
+
+
+def _ep_hidden_steady_pct(_: Run, variant: Run) -> float:
+    """Expert communication hidden inside the steady one-forward-one-backward phase."""
+    return 100.0 * variant.plan.hidden.ep_share_steady
+
+
+def _ep_hidden_step_pct(_: Run, variant: Run) -> float:
+    """Expert communication hidden over the whole step, warm-up and cool-down included."""
+    return 100.0 * variant.plan.hidden.ep_share_step
+
+
+def _ep_hidden_added_points(baseline: Run, variant: Run) -> float:
+    """Points of the step's expert communication that the variant hides beyond the baseline."""
+    return 100.0 * (variant.plan.hidden.ep_share_step - baseline.plan.hidden.ep_share_step)
+
+
+def _ep_speedup(baseline: Run, variant: Run) -> float:
+    """Exposed expert communication of the baseline over the variant's, balanced experts' part of it."""
+    return baseline.plan.breakdown.exposed_ep_s / variant.plan.breakdown.exposed_ep_s
+
+
+def _waiting_share_pct(baseline: Run, _: Run) -> float:
+    """Share of the baseline's step that is not useful computation: waiting, or work done twice."""
+    parts = baseline.plan.breakdown
+    return 100.0 * (1.0 - parts.compute_s / baseline.plan.step_time_s)
+
+
+def _free_share_pct(_: Run, variant: Run) -> float:
+    """Share of the step in which the device waits for the host."""
+    return 100.0 * variant.plan.breakdown.host_bound_s / variant.plan.step_time_s
+
+
+def _host_event_ms(_: Run, variant: Run) -> float:
+    return 1e3 * host_event_s(variant.predicted)
+
+
+def _host_event_change_pct(baseline: Run, variant: Run) -> float:
+    """What the host does for one layer and micro batch, variant against baseline."""
+    return 100.0 * (host_event_s(variant.predicted) / host_event_s(baseline.predicted) - 1.0)
+
+
+def _bubble_share_pct(_: Run, variant: Run) -> float:
+    return 100.0 * variant.plan.breakdown.pipeline_bubble_s / variant.plan.step_time_s
+
+
+def _ideal_bubble_pct(_: Run, variant: Run) -> float:
+    """Idle share of the pipeline if all chunks were equal."""
+    return 100.0 * ideal_bubble(variant.predicted)
+
+
+def _operator_share_pct(_: Run, variant: Run) -> float:
+    """Share of computation in attention, matrix products and the permute and sort class."""
+    return 100.0 * rewritten_share(variant.predicted)
+
+
+def _micro_batches(_: Run, variant: Run) -> float:
+    return float(variant.plan.micro_batches)
+
+
+def _mfu_pct(_: Run, variant: Run) -> float:
+    return 100.0 * variant.plan.mfu
+
+
+def _mfu_full_attention_pct(_: Run, variant: Run) -> float:
+    """MFU with every query counted against the whole sequence: the convention that the Pangu articles' figures fit."""
+    context, plan = variant.predicted.context, variant.plan
+    per_rank = plan.tokens_per_s / context.world
+    return 100.0 * mfu(context.model, context.seq_length, per_rank, context.machine.peak_flops, causal=False)
+
+
+def _baseline(metric: Callable[[Run, Run], float]) -> Callable[[Run, Run], float]:
+    """The same figure of the baseline."""
+    return lambda baseline, _: metric(baseline, baseline)
+
+
+def _throughput_ratio(baseline: Run, variant: Run) -> float:
+    """Tokens per second and card, variant over baseline."""
+    return variant.plan.tokens_per_s_per_npu / baseline.plan.tokens_per_s_per_npu
+
+
+def _million_tokens_per_s(_: Run, variant: Run) -> float:
+    return variant.plan.tokens_per_s / 1e6
+
+
+def _thousand_tokens_per_s(_: Run, variant: Run) -> float:
+    return variant.plan.tokens_per_s / 1e3
+
+
+def _state_memory_ratio(baseline: Run, variant: Run) -> float:
+    """Weights, gradients and optimizer states of the mean device, variant over baseline."""
+    return _mean_gib(variant.plan, STATE_KINDS) / _mean_gib(baseline.plan, STATE_KINDS)
+
+
+def _model_memory_ratio(baseline: Run, variant: Run) -> float:
+    """Weights, gradients, optimizer states and activations of the worst stage, variant over baseline."""
+    return _worst_gib(variant.plan, MODEL_KINDS) / _worst_gib(baseline.plan, MODEL_KINDS)
+
+
+def _activations_saved_pct(baseline: Run, variant: Run) -> float:
+    """Activation memory of the worst stage that the variant does without."""
+    return 100.0 * (1.0 - _worst_gib(variant.plan, ("activations",)) / _worst_gib(baseline.plan, ("activations",)))
+
+
+def _state_saved_gb(baseline: Run, variant: Run) -> float:
+    """Decimal gigabytes of weights, gradients and optimizer states saved on the worst stage of a card."""
+    saved = _worst_gib(baseline.plan, STATE_KINDS) - _worst_gib(variant.plan, STATE_KINDS)
+    return saved * GIB / 1e9
+
+
+def _activations_saved_gib(baseline: Run, variant: Run) -> float:
+    return _worst_gib(baseline.plan, ("activations",)) - _worst_gib(variant.plan, ("activations",))
+
+
+def _peak_saved_gib(baseline: Run, variant: Run) -> float:
+    return baseline.plan.peak_memory_gib - variant.plan.peak_memory_gib
+
+
+def _mean_gib(plan: Plan, kinds: tuple[str, ...]) -> float:
+    """GiB of these kinds on the mean device."""
+    return sum(float(getattr(stage.memory_gib, kind)) for stage in plan.stages for kind in kinds) / len(plan.stages)
+
+
+def _worst_gib(plan: Plan, kinds: tuple[str, ...]) -> float:
+    """GiB of these kinds on the stage that holds most of them."""
+    assert set(kinds) <= set(StageMemory.model_fields)
+    return max(sum(float(getattr(stage.memory_gib, kind)) for kind in kinds) for stage in plan.stages)
+
+
+METRICS: dict[str, Callable[[Run, Run], float]] = {
+    "throughput_gain_pct": _throughput_gain_pct,
+    "mfu_gain_pct": _mfu_gain_pct,
+    "step_time_added_pct": _step_time_added_pct,
+    "ep_hidden_steady_pct": _ep_hidden_steady_pct,
+    "ep_hidden_step_pct": _ep_hidden_step_pct,
+    "ep_hidden_added_points": _ep_hidden_added_points,
+    "ep_speedup": _ep_speedup,
+    "waiting_share_pct": _waiting_share_pct,
+    "free_share_pct": _free_share_pct,
+    "host_event_change_pct": _host_event_change_pct,
+    "host_event_ms": _host_event_ms,
+    "baseline_host_event_ms": _baseline(_host_event_ms),
+    "bubble_share_pct": _bubble_share_pct,
+    "ideal_bubble_pct": _ideal_bubble_pct,
+    "operator_share_pct": _operator_share_pct,
+    "micro_batches": _micro_batches,
+    "mfu_pct": _mfu_pct,
+    "baseline_mfu_pct": _baseline(_mfu_pct),
+    "mfu_full_attention_pct": _mfu_full_attention_pct,
+    "baseline_mfu_full_attention_pct": _baseline(_mfu_full_attention_pct),
+    "baseline_million_tokens_per_s": _baseline(_million_tokens_per_s),
+    "throughput_ratio": _throughput_ratio,
+    "million_tokens_per_s": _million_tokens_per_s,
+    "thousand_tokens_per_s": _thousand_tokens_per_s,
+    "state_memory_ratio": _state_memory_ratio,
+    "model_memory_ratio": _model_memory_ratio,
+    "activations_saved_pct": _activations_saved_pct,
+    "activations_saved_gib": _activations_saved_gib,
+    "state_saved_gb": _state_saved_gb,
+    "peak_saved_gib": _peak_saved_gib,
+}
+
+
+def ablate_published(folder: Path = CASES, *, tell: Callable[[str], None] | None = None) -> AblationReport:
+    """Every figure of every case of a folder.
+
+    Parameters
+    ----------
+    tell : called with each case's title before it is run.
+
+    Raises
+    ------
+    SpecError
+        if a case is not valid, or names a metric that there is none of.
+    """
+    runs, rows = Runs(), []
+    for case in read_cases(folder):
+        if tell is not None:
+            tell(case.title)
+        rows += [_row(case, effect, runs) for effect in case.effects]
+    return AblationReport(rows=tuple(rows), engine_version=ENGINE_VERSION)
+
+
+def _row(case: Case, effect: Effect, runs: Runs) -> AblationRow:
+    for name in (effect.metric, *effect.beside):
+        if name not in METRICS:
+            raise SpecError(
+                Message("common.place", place=case.case, message=Message("field_fault.is_invalid", value=repr(name))),
+                path="/effects",
+                hint=", ".join(METRICS),
+            )
+    baseline, variant = runs.both(case, effect)
+    predicted = METRICS[effect.metric](baseline, variant)
+    holds = effect.tolerance.holds(predicted, effect.published)
+    beside = [f"{name} {METRICS[name](baseline, variant):.4g}" for name in effect.beside]
+    words = [] if holds or effect.reason is None else [effect.reason]
+    return AblationRow(
+        case=case.case,
+        feature=effect.feature,
+        mode="published",
+        step_time_s=variant.plan.step_time_s,
+        peak_memory_gib=variant.plan.peak_memory_gib,
+        fits=variant.plan.fits,
+        predicted=predicted,
+        unit=effect.unit,
+        published=effect.published,
+        tolerance=str(effect.tolerance),
+        within_tolerance=holds,
+        reason=joined([*words, *beside], "semicolon") if words or beside else None,
+    )

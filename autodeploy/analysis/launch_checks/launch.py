@@ -1,0 +1,128 @@
+"""What is checked: a spec with the strategy of a launch, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.specs.release_defaults import unnamed_features
+from autodeploy.specs.search import SHORT_SEARCH
+from hardware_profiles import load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autodeploy.formats.common.import_result import Imported
+    from autodeploy.formats.common.launch_script import LaunchScript
+    from autodeploy.search.planner import LaunchRules
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+
+
+# What a check needs of the planner, and the search that a launch is compared with.
+class CheckPlanner(Protocol):
+    """The functions of `autodeploy.search.planner` that a check calls."""
+
+    def plan(self, spec: Spec, *, alone: bool = False) -> PlanSet: ...
+
+    def estimate(self, spec: Spec, *, features: frozenset[str] | None = None) -> Plan: ...
+
+    def launch_rules(self, spec: Spec, *, features: frozenset[str] | None = None) -> LaunchRules: ...
+
+
+def best_of_short_search(spec: Spec, planner: CheckPlanner, *, time_limit_s: float) -> PlanSet:
+    """The best plan with the model, cluster and batch of a launch, without its strategy.
+
+    Days and cost of the run are left out: they say nothing about which plan is best.
+    """
+    asked: dict[str, Any] = {
+        "strategy": None,
+        "run": None,
+        "training": spec.training.model_copy(update={"tokens": None}),
+        "search": spec.search.model_copy(update={**SHORT_SEARCH, "time_limit_s": time_limit_s}),
+    }
+    return planner.plan(spec.model_copy(update=asked), alone=True)
+
+
+NEED_SHARDED_STATES = frozenset({"overlap_param_gather"})
+LAUNCH_FILES = frozenset({"launch-script", "mindformers-yaml", "mindspeed-llm-fsdp2-yaml", "torchtitan-toml"})
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A spec with a strategy. `features`: exactly those that are on; None: those of the spec.
+
+    `flags` are those of its script with their values; None where it has no script. `ranks` are the processes that it
+    starts, where they are known; `unmodelled` says what changes the result and no prediction knows, `assumptions` what
+    had to be assumed.
+    """
+
+    spec: Spec
+    features: frozenset[str] | None = None
+    source: str = "spec"
+    contradictions: tuple[str, ...] = ()
+    unknown_flags: tuple[str, ...] = ()
+    flags: Mapping[str, str] | None = None
+    script: LaunchScript | None = None
+    ranks: int | None = None
+    unmodelled: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+
+def launch_of(
+    imported: Imported, cluster: str | None = None, device: str | None = None, num_npus: int | None = None
+) -> Launch:
+    """The launch that a file describes; a launch file has only the features that its flags name.
+
+    Raises
+    ------
+    SpecError
+        with every bad or missing field; a script that names no chip asks for --cluster.
+    """
+    spec = imported.spec(cluster, device, num_npus)
+    if spec.strategy is None:
+        raise SpecError(
+            Message("common.is_required", name="strategy"),
+            path="/strategy",
+            hint=Message("checks.strategy_or_launch_script"),
+        )
+    features = None
+    if imported.kind in LAUNCH_FILES:
+        # A file of ours names all that its plan counts on.
+        unnamed = frozenset[str]() if imported.plan_id else unnamed_features(spec.cluster.profile)
+        if not spec.strategy.distributed_optimizer:
+            unnamed -= NEED_SHARDED_STATES
+        features = frozenset(spec.strategy.features) | unnamed
+    unknown = tuple(
+        Message("checks.line", flag=flag.name, line=flag.line) if flag.line else flag.name for flag in imported.kept
+    )
+    flags = imported.flags if imported.kind == "launch-script" else None
+    return Launch(
+        spec,
+        features,
+        imported.kind,
+        imported.diagnostics.contradictions,
+        unknown,
+        flags,
+        imported.script,
+        ranks_of(imported.script, spec.cluster.profile, num_npus),
+        *_doubts(imported, spec),
+    )
+
+
+def _doubts(imported: Imported, spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is not modelled and what is assumed: of the file itself, or what travelled with a spec."""
+    notes = imported.diagnostics
+    if imported.kind in LAUNCH_FILES:
+        contradicted = frozenset(notes.contradictions)
+        return notes.doubts, tuple(text for text in notes.assumptions if text not in contradicted)
+    return spec.unmodelled, spec.doubts
+
+
+def ranks_of(script: LaunchScript | None, profile: str, num_npus: int | None) -> int | None:
+    """Processes that a script starts: those of the cards asked for, else those that it says itself."""
+    if script is None:
+        return None
+    return script.ranks if num_npus is None else num_npus * load_profile(profile).devices_per_npu

@@ -1,0 +1,409 @@
+"""improve(launch): the best single changes of a launch, each predicted, and which keep its checkpoints usable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from autodeploy.analysis.ablation.feature_ablation import active_features
+from autodeploy.analysis.launch_checks.launch import best_of_short_search
+from autodeploy.formats.megatron.launch import flag_changes
+from autodeploy.kit.errors import SpecError
+from autodeploy.kit.version import ENGINE_VERSION
+from autodeploy.space.space import OPTIMIZER_MEMORY
+from autodeploy.specs.derived_fields import of_launch
+from autodeploy.specs.search import RL_AXES, value_of
+from autodeploy.specs.spec import Spec, no_strategy, spec_hash
+from autodeploy.specs.strategy import Recompute
+from autodeploy.specs.what_if import Improvement, ImproveReport
+from autodeploy.stack.features import FEATURES
+from cost_models.schedule import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autodeploy.analysis.launch_checks.launch import Launch
+    from autodeploy.analysis.what_if.planning import WhatIfPlanner
+    from autodeploy.search.planner import LaunchRules
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.rl import GenerationLayout, Offload, Placement, RlStrategy
+    from autodeploy.specs.strategy import Strategy
+
+
+# One change of a launched strategy.
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """One change. Changes of one kind replace each other.
+
+    features : what it switches on beside the fields. places : layers, recomputation and swap are to be chosen anew.
+    """
+
+    name: str
+    kind: str
+    strategy: Strategy
+    features: frozenset[str] = frozenset()
+    places: bool = False
+
+
+# Launches of post-training that generate in another way, one change away.
+FRACTIONS: Final = (0.6, 0.75, 0.9)  # of a device's memory, that an engine takes
+OFFLOADS: Final[tuple[tuple[Offload, ...], ...]] = (
+    (),
+    ("optimizer",),
+    ("optimizer", "gradients"),
+    ("optimizer", "gradients", "parameters"),
+)
+
+
+def generation_neighbours(launched: Strategy, cards: int) -> Iterator[Neighbour]:
+    """Every way of generating that is one change away, in a fixed order; none of a launch that only trains.
+
+    Parameters
+    ----------
+    cards : that train and generate.
+    """
+    if launched.rl is None:
+        return
+    for name, kind, how in (*_engines(launched.rl), *_offloads(launched.rl), *_placements(launched.rl, cards)):
+        yield Neighbour(name, kind, launched.model_copy(update={"rl": how}))
+
+
+def _engines(how: RlStrategy) -> Iterator[tuple[str, str, RlStrategy]]:
+    """Mode, degrees and memory of the engine on the same cards."""
+    layout = how.generation
+
+    def changed(name: str, **fields: Any) -> tuple[str, str, RlStrategy]:
+        (kind,) = [each for each in fields if each not in ("dp", "ep")]
+        return name, f"rl.generation.{kind}", how.model_copy(update={"generation": layout.model_copy(update=fields)})
+
+    for mode in ("graph", "eager"):
+        if mode != layout.mode:
+            yield changed(f"rl.generation.mode:{mode}", mode=mode)
+    for tp in (2 * layout.tp, *([layout.tp // 2] if layout.tp % 2 == 0 else [])):
+        degrees = _with_tensor_ranks(layout, tp)
+        if degrees is not None:
+            yield changed(f"rl.generation.tp:{tp}", **degrees)
+    for fraction in FRACTIONS:
+        if fraction != layout.memory_fraction:
+            yield changed(f"rl.generation.memory_fraction:{fraction:g}", memory_fraction=fraction)
+    if layout.max_num_seqs is not None:
+        for most in (2 * layout.max_num_seqs, layout.max_num_seqs // 2):
+            if most:
+                yield changed(f"rl.generation.max_num_seqs:{most}", max_num_seqs=most)
+
+
+def _with_tensor_ranks(layout: GenerationLayout, tp: int) -> dict[str, int] | None:
+    """Degrees with other tensor parallelism over the same ranks of a replica; None where they don't divide."""
+    whole = layout.tp * layout.dp
+    if layout.dp == 1 and layout.ep == 1:
+        return {"tp": tp}
+    if whole % tp:
+        return None
+    return {"tp": tp, "dp": whole // tp, "ep": whole if layout.ep > 1 else 1}
+
+
+def _offloads(how: RlStrategy) -> Iterator[tuple[str, str, RlStrategy]]:
+    """What leaves the device while it generates, where both share it."""
+    if how.placement != "colocated":
+        return
+    for states in OFFLOADS:
+        if set(states) != set(how.offload):
+            yield f"rl.offload:{'+'.join(states) or 'none'}", "rl.offload", how.model_copy(update={"offload": states})
+
+
+def _placements(how: RlStrategy, cards: int) -> Iterator[tuple[str, str, RlStrategy]]:
+    """Generation elsewhere: on the same cards, on half of them in turn, or beside training; other shares of cards."""
+    shares = {"colocated": None, "separate": cards // 2, "async": cards // 2}
+    names: tuple[Placement, ...] = ("colocated", "separate", "async")
+    for placement in names:
+        share = how.generation_npus or shares[placement]
+        if placement == how.placement or (placement != "colocated" and not share):
+            continue
+        fields: dict[str, Any] = {
+            "placement": placement,
+            "generation_npus": None if placement == "colocated" else share,
+            "staleness": int(placement == "async"),
+            "offload": (),
+        }
+        yield f"rl.placement:{placement}", "rl.placement", how.model_copy(update=fields)
+    if how.generation_npus is not None:
+        for share in (how.generation_npus // 2, how.generation_npus + (cards - how.generation_npus) // 2):
+            if 0 < share < cards and share != how.generation_npus:
+                yield (
+                    f"rl.generation_npus:{share}",
+                    "rl.generation_npus",
+                    how.model_copy(update={"generation_npus": share}),
+                )
+
+
+# Strategies that are one change away from another.
+# Modules worth recomputing alone; the others are parts of these or free little.
+MODULES = ("norm", "activation", "mla_up_proj", "moe_zero_memory_level0", "core_attn", "mlp", "moe")
+OWN_SWITCH = frozenset({"", "field"})  # of features that are on or off, whatever else the document says
+# Parts of the document by which memory features are switched.
+MEMORY_SWITCHES = frozenset({"recompute", "swap", "attention_swap"})
+MEMORY_FEATURES = frozenset(name for name, feature in FEATURES.items() if feature.switch in MEMORY_SWITCHES)
+
+
+def neighbours(plan: Plan, launched: Strategy, on: frozenset[str], rules: LaunchRules) -> Iterator[Neighbour]:
+    """Every strategy one change away that the launch target has a name for, in a fixed order.
+
+    Parameters
+    ----------
+    plan : the launch as predicted. launched : its strategy as written. on : features that it runs with.
+    """
+    yield from generation_neighbours(launched, plan.num_npus_used)
+    yield from _memory(plan, launched, rules)
+    yield from _switches(launched, on, rules)
+    yield from _sizes(launched)
+    yield Neighbour("placement", "placement", _free(launched), MEMORY_FEATURES & rules.features, places=True)
+    yield from _degrees(launched, plan, rules)
+    yield from _schedules(launched, rules)
+
+
+def _memory(plan: Plan, launched: Strategy, rules: LaunchRules) -> Iterator[Neighbour]:
+    """Less recomputation, and other kinds of it, on the same layers."""
+
+    def recomputed(name: str, wanted: Recompute, *features: str) -> Neighbour:
+        return Neighbour(name, "recompute", _with(launched, recompute=wanted), frozenset(features) & rules.features)
+
+    recompute = launched.recompute
+    if recompute.granularity == "none":
+        return
+    yield recomputed("recompute:none", Recompute())
+    layers = max(sum(stage.layers) for stage in plan.stages)
+    most = min(recompute.num_layers or layers, layers)
+    if recompute.granularity == "full" and recompute.per_stage is None and recompute.num_layers_per_stage is None:
+        for count in sorted({most // 2, 3 * most // 4, most - 1} - {0, most}):
+            yield recomputed(f"recompute_full:{count}", Recompute(granularity="full", num_layers=count))
+    if "selective_recompute" in rules.features:
+        for name in MODULES:
+            if name in rules.memory_choices and recompute.modules != (name,):
+                wanted = Recompute(granularity="selective", modules=(name,))  # type: ignore[arg-type]
+                yield recomputed(f"recompute:{name}", wanted, "selective_recompute")
+
+
+def _switches(launched: Strategy, on: frozenset[str], rules: LaunchRules) -> Iterator[Neighbour]:
+    """Features that the target has and the launch leaves off."""
+    active = {*active_features(launched, on), *on}
+    for name, feature in FEATURES.items():
+        if feature.switch not in OWN_SWITCH or name in active or name not in rules.features:
+            continue
+        if name in OPTIMIZER_MEMORY:
+            fields = {name: True} if name in type(launched).model_fields else {}
+            yield Neighbour(name, "optimizer_memory", _with(launched, **fields), frozenset({name}))
+        else:
+            yield Neighbour(name, name, launched, frozenset({name}))
+    for name in OPTIMIZER_MEMORY:
+        if getattr(launched, name, False):
+            features = tuple(each for each in launched.features if each != name)
+            yield Neighbour(f"{name}:off", "optimizer_memory", _with(launched, **{name: False}, features=features))
+    if not launched.distributed_optimizer:
+        yield Neighbour("distributed_optimizer", "distributed_optimizer", _with(launched, distributed_optimizer=True))
+    if launched.tp > 1 and launched.sequence_parallel is False:
+        yield Neighbour("sequence_parallel", "sequence_parallel", _with(launched, sequence_parallel=True))
+    if launched.moe_dispatcher is not None:
+        for dispatcher in ("alltoall", "alltoall_seq", "allgather", "hierarchical"):
+            if dispatcher != launched.moe_dispatcher and (
+                dispatcher != "hierarchical" or "hierarchical_a2a" in rules.features
+            ):
+                changed = _with(launched, moe_dispatcher=dispatcher)
+                yield Neighbour(f"moe_dispatcher:{dispatcher}", "moe_dispatcher", changed)
+
+
+def _sizes(launched: Strategy) -> Iterator[Neighbour]:
+    for size in _beside(launched.micro_batch_size):
+        yield Neighbour(f"micro_batch_size:{size}", "micro_batch_size", _with(launched, micro_batch_size=size))
+
+
+def _degrees(launched: Strategy, plan: Plan, rules: LaunchRules) -> Iterator[Neighbour]:
+    """One degree doubled or halved; what depends on it is chosen anew."""
+    memory = MEMORY_FEATURES & rules.features
+    free = _free(launched)
+    for axis in ("tp", "pp", "cp", "ep"):
+        for value in _beside(getattr(launched, axis)):
+            if axis == "ep" and plan.strategy.etp is None:
+                continue  # no experts
+            changed = _with(free, **{axis: value})
+            yield Neighbour(f"{axis}:{value}", axis, of_launch(free, changed), memory, places=True)
+    if plan.strategy.etp is not None and launched.tp > 1:
+        etp = 1 if plan.strategy.etp != 1 else launched.tp
+        yield Neighbour(f"etp:{etp}", "etp", _with(free, etp=etp), memory, places=True)
+
+
+def _schedules(launched: Strategy, rules: LaunchRules) -> Iterator[Neighbour]:
+    """Other schedules of the same stages, and more or fewer virtual stages."""
+    if launched.pp == 1:
+        return
+    memory = MEMORY_FEATURES & rules.features
+    chunks = [1, 2, 2 * launched.vpp, *([launched.vpp // 2] if launched.vpp >= 4 else [])]
+    ways = [(kinds.plain(vpp).name, vpp) for vpp in chunks]
+    for kind in kinds.searched():
+        if kind.pairs and (kind.name in rules.features or kind.name not in FEATURES):
+            ways.append((kind.name, kind.chunks or max(kind.least_chunks, launched.vpp)))
+    for schedule, vpp in dict.fromkeys(ways):
+        if (schedule, vpp) == (launched.schedule, launched.vpp):
+            continue
+        added = frozenset({schedule} & set(FEATURES))
+        changed = _with(_free(launched), schedule=schedule, vpp=vpp)
+        name = f"schedule:{schedule}" + (f" vpp:{vpp}" if vpp != launched.vpp else "")
+        yield Neighbour(name, "schedule", changed, memory | added, places=True)
+
+
+def _beside(value: int) -> list[int]:
+    return [2 * value, *([value // 2] if value % 2 == 0 else [])]
+
+
+def _free(strategy: Strategy) -> Strategy:
+    """The same degrees; where layers are and what they recompute or swap is open."""
+    return _with(strategy, layers_per_stage=None, recompute=Recompute(), swap=(), swap_per_stage=None, dp=None)
+
+
+def _with(strategy: Strategy, **fields: Any) -> Strategy:
+    return strategy.model_copy(update=fields)
+
+
+MAX_SHOWN = 3
+WORTH_PCT = 0.1  # a change that brings less is none
+SEARCH_LIMIT_S = 20.0
+# What decides which shard of a checkpoint is on which rank.
+SHARDED_BY = ("tp", "pp", "vpp", "ep", "etp", "distributed_optimizer")
+# Optimizer states of another format.
+OTHER_STATES = frozenset({"o2_optimizer", "quantized_optimizer"})
+DERIVED = ("dp",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    neighbour: Neighbour
+    plan: Plan
+    gain_pct: float
+    keeps: bool
+
+
+def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
+    """The three best single changes of a launch, the largest gain first, of each kind of change one.
+
+    A change of degrees or schedule is predicted with layers, recomputation and swap chosen anew; others as they are
+    written. Only what the target can launch and what fits counts. Where the launch itself does not fit, changes that
+    make it fit count whatever they cost.
+
+    Raises
+    ------
+    SpecError
+        if the strategy's degrees contradict the cluster, or it can't be modelled.
+    """
+    spec = launch.spec
+    if spec.strategy is None:
+        raise no_strategy()
+    plan = planner.estimate(spec, features=launch.features)
+    rules = planner.launch_rules(spec, features=launch.features)
+    on = launch.features if launch.features is not None else frozenset(spec.strategy.features) or rules.features
+    tried = []
+    count = 0
+    for neighbour in neighbours(plan, spec.strategy, on, rules):
+        predicted = _predicted(neighbour, launch, on, rules, planner)
+        count += predicted is not None
+        if predicted is None or not predicted.fits:
+            continue
+        gain = 100.0 * (predicted.tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0)
+        if gain >= WORTH_PCT or not plan.fits:
+            tried.append(_Tried(neighbour, predicted, gain, _keeps_layout(plan, predicted)))
+    keeping = [each for each in tried if each.keeps]
+    return ImproveReport(
+        plan=plan,
+        improvements=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(tried)[:MAX_SHOWN]),
+        keeping_layout=tuple(_improvement(launch, plan, each) for each in _best_of_each_kind(keeping)[:MAX_SHOWN]),
+        tried=count,
+        best_gain_pct=_best_gain_pct(spec, plan, planner),
+        broken_rules=tuple(f"{rule.rule}: {rule.text}" for rule in rules.broken),
+        spec=spec.model_dump(mode="json"),
+        spec_hash=spec_hash(spec),
+        engine_version=ENGINE_VERSION,
+    )
+
+
+def _predicted(
+    neighbour: Neighbour, launch: Launch, on: frozenset[str], rules: LaunchRules, planner: WhatIfPlanner
+) -> Plan | None:
+    """The plan of a neighbour; None where the target can't launch it or it contradicts the cluster."""
+    features = on | neighbour.features
+    listed = neighbour.strategy.features
+    strategy = neighbour.strategy.model_copy(
+        update={"features": tuple(sorted({*listed, *neighbour.features})) if listed else ()}
+    )
+    spec = launch.spec.model_copy(update={"strategy": strategy})
+    try:
+        if not planner.launch_rules(spec, features=features).names <= rules.names:
+            return None
+        if neighbour.places:
+            return planner.place(spec, features=features)
+        return planner.estimate(spec, features=features)
+    except SpecError:
+        return None
+
+
+def _keeps_layout(before: Plan, after: Plan) -> bool:
+    """Whether a checkpoint of the launch can be loaded as it is: every shard stays on its rank."""
+    first, second = before.strategy, after.strategy
+    if any(getattr(first, name) != getattr(second, name) for name in SHARDED_BY):
+        return False
+    folds = [s.schedule if kinds.schedule(s.schedule).ends_meet else "" for s in (first, second)]
+    if folds[0] != folds[1]:
+        return False
+    if OTHER_STATES & set(first.features) != OTHER_STATES & set(second.features):
+        return False
+    return [stage.layers for stage in before.stages] == [stage.layers for stage in after.stages]
+
+
+def _best_of_each_kind(tried: list[_Tried]) -> list[_Tried]:
+    """The largest gain of each kind; where two are as good, the one that keeps the layout, then the first."""
+    order = sorted(
+        range(len(tried)),
+        key=lambda i: (-round(tried[i].gain_pct, 6), not tried[i].keeps, tried[i].neighbour.places, i),
+    )
+    kept: dict[str, _Tried] = {}
+    for index in order:
+        kept.setdefault(tried[index].neighbour.kind, tried[index])
+    return list(kept.values())
+
+
+def _improvement(launch: Launch, plan: Plan, tried: _Tried) -> Improvement:
+    before, neighbour = launch.spec.strategy, tried.neighbour
+    assert before is not None
+    # What was chosen anew is told as it was chosen; the rest as the launch would write it.
+    after = tried.plan.strategy if neighbour.places else neighbour.strategy
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    changes = {name: value for name, value in new.items() if value != old[name] and name not in (*DERIVED, "features")}
+    if "recompute" in changes:
+        changes["recompute"] = after.recompute.model_dump(mode="json", exclude_defaults=True) or {"granularity": "none"}
+    if before.rl is not None and after.rl is not None and changes.pop("rl", None) is not None:
+        changes |= {axis: now for axis, now in _axes(after.rl).items() if now != _axes(before.rl)[axis]}
+    added = sorted(name for name in neighbour.features if name not in changes and not neighbour.places)
+    if added and "recompute" not in changes:
+        changes["features"] = added
+    flags = flag_changes(launch.spec, plan, tried.plan, launch.flags)
+    return Improvement(
+        name=neighbour.name,
+        changes=changes,
+        add_flags=flags.add,
+        drop_flags=flags.drop,
+        gain_pct=tried.gain_pct,
+        step_time_s=tried.plan.step_time_s,
+        peak_memory_gib=tried.plan.peak_memory_gib,
+        keeps_checkpoint_layout=tried.keeps,
+        plan=tried.plan,
+    )
+
+
+def _axes(how: RlStrategy) -> dict[str, float | str | None]:
+    """Every axis of where and how it generates, as a spec would write it."""
+    return {axis: value_of(how, axis) for axis in RL_AXES}
+
+
+def _best_gain_pct(spec: Spec, plan: Plan, planner: WhatIfPlanner) -> float | None:
+    """What the best plan of a short search would bring."""
+    result = best_of_short_search(spec, planner, time_limit_s=SEARCH_LIMIT_S)
+    if not result.plans:
+        return None
+    return 100.0 * (result.plans[0].tokens_per_s_per_npu / plan.tokens_per_s_per_npu - 1.0)

@@ -1,0 +1,207 @@
+"""Measured steps of post-training against their prediction, record by record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, gcd, hypot
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.calibration.validation import RlErrors, RlPredicted, RlRow
+from autodeploy.costs.inputs.build_context import profile_of
+from autodeploy.costs.post_training.overheads import defaults_of, overheads_of
+from autodeploy.costs.post_training.rl_step import rl_step
+from autodeploy.costs.post_training.samples import InfeasibleRlError
+from autodeploy.costs.post_training.step import MEAN_HALF_WIDTH
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.specs.record_reading import Diagnosis
+from autodeploy.specs.strategy import Recompute
+from cost_models.hbm import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from autodeploy.costs.post_training.overheads import Overheads
+    from autodeploy.costs.post_training.step import RlStep
+    from autodeploy.specs.measurements import RlRecord
+    from autodeploy.specs.rl import RlStrategy, RlTraining
+    from autodeploy.specs.strategy import Strategy
+
+
+# Prediction of a measured step.
+MEMORY_RULE = "update_memory"
+
+
+@dataclass(frozen=True)
+class RlPrediction:
+    """A step as it is predicted: with what stood in for what the record does not say, each a diagnosis."""
+
+    record: RlRecord
+    rl: RlTraining
+    strategy: Strategy
+    layout: RlStrategy
+    step: RlStep
+    diagnoses: tuple[Diagnosis, ...]
+
+    @property
+    def tokens_per_s_per_npu(self) -> float:
+        """By the record's rule of counting."""
+        return self.step.tokens_per_s[self.record.token_count] / int(self.record.cluster.num_npus or 1)
+
+
+def predict_rl(record: RlRecord, overheads: Overheads | None = None) -> RlPrediction:
+    """The step of a record. overheads : in place of those of its framework.
+
+    Raises
+    ------
+    SpecError
+        if it can't have run as the record says.
+    """
+    diagnoses: list[Diagnosis] = list(record.diagnoses)
+    defaults = defaults_of(record.framework)
+    rl = _training(record, defaults, diagnoses)
+    layout = _layout(record, defaults, rl, diagnoses)
+    strategy = record.strategy.model_copy(update={"rl": None})
+    profile, adds = profile_of(record.cluster), overheads or overheads_of(record.framework)
+    try:
+        step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds)
+    except InfeasibleRlError as error:
+        if error.rule != MEMORY_RULE or "recompute" in record.strategy.model_fields_set:
+            raise
+        strategy = strategy.model_copy(update={"recompute": Recompute(granularity="full")})
+        diagnoses.append(_note("/strategy/recompute", Message("post_training.not_published_read_as", value="full")))
+        step = rl_step(record.model, profile, record.cluster, rl, strategy, layout, overheads=adds)
+    if record.training.rl.response_length.mean_is_assumed:
+        step = replace(step, half_width=hypot(step.half_width, MEAN_HALF_WIDTH))
+    return RlPrediction(record, rl, strategy, layout, step, tuple(diagnoses))
+
+
+def _note(path: str, text: str) -> Diagnosis:
+    return Diagnosis(path=path, text=text)
+
+
+def _training(record: RlRecord, defaults: Mapping[str, Any], diagnoses: list[Diagnosis]) -> RlTraining:
+    rl = record.training.rl
+    update: dict[str, Any] = {}
+    share, prompt, response = float(defaults["mean_to_max"]), rl.prompt_length, rl.response_length
+    if response.mean_is_assumed:
+        mean = share * response.max_tokens
+        update["response_length"] = response.model_copy(update={"mean": mean})
+        diagnoses.append(
+            _note(
+                "/training/rl/response_length/mean", Message("post_training.not_published_read_as", value=f"{mean:.0f}")
+            )
+        )
+    if prompt.mean is None:
+        mean = share * prompt.max_tokens
+        update["prompt_length"] = prompt.model_copy(update={"mean": mean})
+        diagnoses.append(
+            _note(
+                "/training/rl/prompt_length/mean", Message("post_training.not_published_read_as", value=f"{mean:.0f}")
+            )
+        )
+    elif defaults.get("cap_counts_prompt") and response.max is not None and response.mean is not None:
+        most = max(ceil(response.mean), response.max - round(prompt.mean))
+        update["response_length"] = response.model_copy(update={"max": most})
+    most_samples = defaults.get("update_samples")
+    if most_samples and "updates_per_step" not in rl.model_fields_set and rl.samples > most_samples:
+        updates = gcd(rl.samples // most_samples, rl.prompts_per_step)
+        update["updates_per_step"] = updates
+        diagnoses.append(
+            _note("/training/rl/updates_per_step", Message("post_training.not_published_read_as", value=updates))
+        )
+    return rl.model_copy(update=update)
+
+
+def _layout(record: RlRecord, defaults: Mapping[str, Any], rl: RlTraining, diagnoses: list[Diagnosis]) -> RlStrategy:
+    layout = record.layout
+    update: dict[str, Any] = {}
+    if layout.placement == "colocated" and "offload" not in layout.model_fields_set:
+        update["offload"] = tuple(defaults["offload"])
+        diagnoses.append(
+            _note(
+                "/strategy/rl/offload",
+                Message("post_training.not_published_read_as", value=", ".join(defaults["offload"])),
+            )
+        )
+    if layout.pack_tokens is None and "pack_tokens" not in layout.model_fields_set:
+        longest = ceil(rl.prompt_length.mean_tokens + rl.response_length.max_tokens)
+        update["pack_tokens"] = int(defaults["pack_samples"]) * record.strategy.micro_batch_size * longest
+        diagnoses.append(
+            _note(
+                "/strategy/rl/pack_tokens", Message("post_training.not_published_read_as", value=update["pack_tokens"])
+            )
+        )
+    engine = layout.generation
+    usual = {"mode": defaults.get("mode"), "memory_fraction": defaults.get("memory_fraction", {}).get(layout.placement)}
+    of_engine = {name: usual[name] for name in usual if getattr(engine, name) is None and usual[name] is not None}
+    if of_engine:
+        update["generation"] = engine.model_copy(update=of_engine)
+        for name, value in of_engine.items():
+            diagnoses.append(
+                _note(f"/strategy/rl/generation/{name}", Message("post_training.not_published_read_as", value=value))
+            )
+    return layout.model_copy(update=update)
+
+
+LEAST_PART = 0.01  # of the step, that is told
+
+
+def validate_rl(records: Sequence[RlRecord]) -> list[RlRow]:
+    """Every step beside its prediction, in order; one that can't be predicted is skipped with its reason."""
+    rows = []
+    for record in records:
+        try:
+            rows.append(_row(predict_rl(record)))
+        except SpecError as error:
+            rows.append(RlRow(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error)))
+    return rows
+
+
+def speed_error(prediction: RlPrediction) -> float:
+    """predicted / measured - 1 of the speed: of tokens per second where they are published, as there they are exact."""
+    measured = prediction.record.measured
+    if measured.tokens_per_s_per_npu is not None:
+        return prediction.tokens_per_s_per_npu / measured.tokens_per_s_per_npu - 1.0
+    assert measured.step_time_s is not None
+    return measured.step_time_s / prediction.step.step_time_s - 1.0
+
+
+def _row(prediction: RlPrediction) -> RlRow:
+    record, step = prediction.record, prediction.step
+    seconds = {phase.name: phase.end_s - phase.start_s for phase in step.phases}
+    return RlRow(
+        id=record.id,
+        model=record.model.name,
+        measured=record.measured,
+        predicted=RlPredicted(
+            step_time_s=step.step_time_s,
+            step_time_interval_s=step.interval_s,
+            tokens_per_s_per_npu=prediction.tokens_per_s_per_npu,
+            generation_s=seconds["generation"],
+            log_probabilities_s=seconds["log_probabilities"],
+            reference_s=seconds.get("reference"),
+            update_s=seconds["update"],
+            hand_over_s=step.hand_over_s,
+            tpot_ms=step.generation["tpot_ms"],
+            tail_share=step.generation["tail_share"],
+            peak_memory_gib=max(step.peak_memory_bytes.values()) / GIB,
+            generation_npus=step.generation_npus,
+            mode=step.mode,
+        ),
+        error=RlErrors(time=speed_error(prediction)),
+        parts={
+            name: part / step.step_time_s
+            for name, part in sorted(step.breakdown.items(), key=lambda item: (-item[1], item[0]))
+            if part > LEAST_PART * step.step_time_s
+        },
+        diagnoses=tuple(f"{each.path.removeprefix('/')}: {each.text}" for each in prediction.diagnoses),
+        warnings=tuple(note.text for note in step.notes),
+    )
+
+
+def classes_of_rl(record: RlRecord) -> tuple[str, ...]:
+    """Classes that a measured step counts in."""
+    experts = "experts" if record.model.is_moe else "dense"
+    profile = f"post-training {experts}, profile {record.cluster.profile}"
+    return (profile, f"post-training {record.layout.placement}", f"framework {record.framework}")

@@ -1,0 +1,445 @@
+"""Predicted against measured, record by record and class by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from autodeploy.calibration.record_prediction import (
+    Prediction,
+    counts_for_time,
+    factors_of,
+    is_update_phase,
+    measured_step_s,
+    predict_record,
+    record_memory_spread,
+    record_spread,
+)
+from autodeploy.calibration.unmeasured import UnmeasuredReport, unmeasured, uses_of
+from autodeploy.costs.post_training.generator import Generator, generator_of
+from autodeploy.kit.errors import ProfileError, SpecError
+from autodeploy.messages import Message
+from autodeploy.space.rules import broken_rules
+from autodeploy.specs.base import Document
+from autodeploy.specs.measurements import RlMeasured, ServedMeasured
+from autodeploy.specs.message_table import Text
+from autodeploy.specs.planset import MemoryInterval
+from autodeploy.specs.record import Measured, Record, Unread
+from autodeploy.specs.release_defaults import release_of, stack_of
+from autodeploy.specs.rl import EngineMode
+from autodeploy.stack.frameworks import ENGINES, UNRESTRICTED
+from cost_models.hbm import GIB
+from cost_models.serving import Service, served
+from hardware_profiles.errors import ProfileError as BadProfile
+from hardware_profiles.loader import load_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from autodeploy.calibration.unmeasured import Use
+    from autodeploy.specs.measurements import GenerationRecord
+    from hardware_profiles.generation import GenerationNumbers
+    from hardware_profiles.profile import Profile
+
+
+# Measured runs beside their predictions, as rows.
+class ComparedRow(Document):
+    """One record: measured, predicted, error, the parts that matter, and what is to say.
+
+    Errors are predicted / measured - 1, of times on the speeds that they are.
+    """
+
+    id: str
+    model: str
+    measured: Any
+    predicted: Any = None
+    error: Any = None
+    parts: Annotated[dict[str, float], Field(description="shares of the time")] = Field(default_factory=dict)
+    diagnoses: Annotated[tuple[Text, ...], Field(description="what was read otherwise than it was written")] = ()
+    warnings: tuple[Text, ...] = ()
+    skipped: Text | None = None
+
+
+class Predicted(Document):
+    """The prediction of one run of training, in the terms of what it measured."""
+
+    tokens_per_s_per_npu: float
+    step_time_s: float
+    step_time_interval_s: Annotated[tuple[float, float], Field(description="80 %")]
+    peak_memory_gib: Annotated[float, Field(description="counted as measured.peak_memory_gib is")]
+    memory_interval: MemoryInterval
+
+
+class Errors(Document):
+    """`time` on tokens per second where they are published."""
+
+    time: float | None = None
+    memory: float | None = None
+
+
+class Row(ComparedRow):
+    """One run of training; `fits`: the model says that it fits its card."""
+
+    measured: Measured
+    predicted: Predicted | None = None
+    error: Errors = Errors()
+    counts_for_time: bool = True
+    fits: bool | None = None
+
+
+class ServedPredicted(Document):
+    """The prediction of one measurement, in the terms of what it measured."""
+
+    tpot_ms: float
+    tpot_interval_ms: Annotated[tuple[float, float], Field(description="80 %")]
+    ttft_ms: float
+    decode_tokens_per_s_per_die: float
+    running: Annotated[float, Field(description="requests that decode at once on a data-parallel rank")]
+    mode: EngineMode
+
+
+class ServedErrors(Document):
+    """`tpot` of 1 / TPOT, `time` of tokens per second, `ttft` of 1 / TTFT."""
+
+    tpot: float | None = None
+    time: float | None = None
+    ttft: float | None = None
+
+
+class ServedRow(ComparedRow):
+    """One measurement of serving; parts of a step of decoding."""
+
+    kind: str = "generation"
+    measured: ServedMeasured
+    predicted: ServedPredicted | None = None
+    error: ServedErrors = ServedErrors()
+
+    @property
+    def speed_error(self) -> float | None:
+        """Of the time per output token, where it was measured; else of tokens per second."""
+        return self.error.tpot if self.error.tpot is not None else self.error.time
+
+
+class RlPredicted(Document):
+    """The prediction of one step, in the terms of what was measured of it."""
+
+    step_time_s: float
+    step_time_interval_s: Annotated[tuple[float, float], Field(description="80 %")]
+    tokens_per_s_per_npu: Annotated[float, Field(description="counted as the record's are")]
+    generation_s: float
+    log_probabilities_s: float
+    reference_s: float | None = None
+    update_s: float
+    hand_over_s: float
+    tpot_ms: float
+    tail_share: float
+    peak_memory_gib: float
+    generation_npus: Annotated[int | None, Field(description="cards that generate; null: all")] = None
+    mode: EngineMode
+
+
+class RlErrors(Document):
+    """`time` of tokens per second where they are published, else of 1 / step time."""
+
+    time: float | None = None
+
+
+class RlRow(ComparedRow):
+    """One measured step of post-training; autodeploy/post_training fills it."""
+
+    kind: Literal["rl_post_training"] = "rl_post_training"
+    measured: RlMeasured
+    predicted: RlPredicted | None = None
+    error: RlErrors = RlErrors()
+
+
+# Measured serving against its prediction.
+@dataclass(frozen=True)
+class Batch:
+    """Records of one model, system and layout, and the model that generates; `index`: their places in the whole."""
+
+    generator: Generator
+    index: npt.NDArray[np.int64]
+    records: tuple[GenerationRecord, ...]
+
+
+def alike_records(records: Sequence[GenerationRecord]) -> Iterable[list[int]]:
+    """Places of the records of each model, system and layout."""
+    groups: dict[str, list[int]] = {}
+    for place, record in enumerate(records):
+        layout = record.generation.model_dump_json(exclude={"input_length", "output_length", "concurrency"})
+        key = f"{record.model.model_dump_json()}{record.cluster.model_dump_json()}{layout}"
+        groups.setdefault(key, []).append(place)
+    return groups.values()
+
+
+def batch_of(records: Sequence[GenerationRecord], places: list[int], numbers: GenerationNumbers | None = None) -> Batch:
+    """Those of the records at `places`, which are alike; `numbers`: of generation, the system's without.
+
+    Raises
+    ------
+    SpecError
+        if the profile is not known, or the device has no peak for the precision.
+    """
+    record = records[places[0]]
+    try:
+        profile = load_profile(record.cluster.profile)
+        device = profile.device(record.cluster.device)
+    except BadProfile as error:
+        raise ProfileError(str(error), path="/cluster/profile", hint=error.hint) from error
+    generator = generator_of(record.model, profile, device, record.generation, numbers=numbers)
+    return Batch(generator, np.array(places, dtype=np.int64), tuple(records[place] for place in places))
+
+
+def service_of(batch: Batch) -> Service:
+    """What clients of the records measure."""
+    layouts = [record.generation for record in batch.records]
+    first = layouts[0]
+    replicas = batch.records[0].cluster.num_dies / first.tp
+    return served(
+        batch.generator.model,
+        np.array([layout.concurrency / replicas for layout in layouts]),
+        np.array([float(layout.input_length) for layout in layouts]),
+        np.array([float(layout.output_length) for layout in layouts]),
+        most_running=float(first.max_num_seqs or np.inf),
+        prefill_batch_tokens=ENGINES[first.engine].prefill_batch_tokens,
+        together=ENGINES[first.engine].together,
+    )
+
+
+def validate_generation(records: Sequence[GenerationRecord]) -> list[ServedRow]:
+    """Every measurement beside its prediction, in order; one that can't be predicted is skipped with its reason."""
+    served: dict[int, ServedRow] = {}
+    for places in alike_records(records):
+        members = [records[place] for place in places]
+        try:
+            batch = batch_of(records, places)
+            service = service_of(batch)
+            rows = [_served_row(batch, service, at, record) for at, record in enumerate(members)]
+        except SpecError as error:
+            rows = [ServedRow(id=r.id, model=r.model.name, measured=r.measured, skipped=str(error)) for r in members]
+        served.update(zip(places, rows, strict=True))
+    return [served[place] for place in range(len(records))]
+
+
+def classes_of_generation(record: GenerationRecord) -> tuple[str, ...]:
+    """Classes that a measurement counts in."""
+    layout = record.generation
+    experts = "experts" if record.model.is_moe else "dense"
+    profile = f"generation {experts}, profile {record.cluster.profile}"
+    return (profile, f"generation engine {layout.engine}", f"generation tp {layout.tp}")
+
+
+def _served_row(batch: Batch, service: Service, at: int, record: GenerationRecord) -> ServedRow:
+    tpot, wide = 1e3 * float(service.tpot_s[at]), 1.0 + batch.generator.half_width
+    predicted = ServedPredicted(
+        tpot_ms=tpot,
+        tpot_interval_ms=(tpot / wide, tpot * wide),
+        ttft_ms=1e3 * float(service.ttft_s[at]),
+        decode_tokens_per_s_per_die=float(service.tokens_per_s[at]) / record.generation.tp,
+        running=float(service.running[at]),
+        mode=batch.generator.mode,
+    )
+    measured, rate = record.measured, record.measured.decode_tokens_per_s_per_die
+    return ServedRow(
+        id=record.id,
+        model=record.model.name,
+        measured=measured,
+        predicted=predicted,
+        error=ServedErrors(
+            tpot=None if measured.tpot_ms is None else measured.tpot_ms / tpot - 1.0,
+            time=None if rate is None else predicted.decode_tokens_per_s_per_die / rate - 1.0,
+            ttft=None if measured.ttft_ms is None else measured.ttft_ms / predicted.ttft_ms - 1.0,
+        ),
+        parts=_parts(batch, record, predicted),
+        diagnoses=tuple(f"{each.path}: {each.text}" for each in record.diagnoses),
+        warnings=_served_warnings(batch, record, predicted),
+    )
+
+
+def _parts(batch: Batch, record: GenerationRecord, predicted: ServedPredicted) -> dict[str, float]:
+    """Shares of the time per output token: the parts of a step, and prompts of other requests."""
+    layout = record.generation
+    context = layout.input_length + layout.output_length / 2.0
+    parts = batch.generator.model.parts_s(predicted.running, context)
+    shares = {name: 1e3 * float(part.max()) / predicted.tpot_ms for name, part in parts.items()}
+    shares["prompts_s"] = 1.0 - sum(shares.values())
+    return {name: share for name, share in shares.items() if share > 0.01}
+
+
+def _served_warnings(batch: Batch, record: GenerationRecord, predicted: ServedPredicted) -> tuple[str, ...]:
+    model, layout, said = batch.generator.model, record.generation, [*batch.generator.assumed().values()]
+    if model.cache_space_bytes <= 0.0:
+        needed, room = model.weights_bytes / GIB, (model.cache_space_bytes + model.weights_bytes) / GIB
+        said.append(Message("calibration.weights_do_not_fit", needed=needed, room=room))
+    asked, running = layout.concurrency * layout.tp / record.cluster.num_dies, predicted.running
+    if asked > running and running < (layout.max_num_seqs or asked):
+        said.append(Message("calibration.more_requests_than_cache", asked=asked, running=running))
+    return tuple(said)
+
+
+LONG_SEQUENCE = 32_768
+
+
+class Statistics(Document):
+    """Errors of one set of records; percentiles by linear interpolation."""
+
+    n: int
+    mape: float
+    median_ape: float
+    p90_ape: float
+    bias: float
+
+
+class Summary(Document):
+    """Time over records whose time counts, update phases only where there is nothing else; memory over all that have
+    one; time by class.
+    """
+
+    time: Statistics | None
+    memory: Statistics | None
+    tpot: Annotated[
+        Statistics | None, Field(description="measurements of serving, on 1 / TPOT or tokens per second")
+    ] = None
+    rl: Annotated[Statistics | None, Field(description="steps of post-training, on their speed")] = None
+    by_class: dict[str, Statistics]
+    skipped: int
+
+
+class ValidationReport(Document):
+    """Everything that `autodeploy validate` prints."""
+
+    rows: tuple[Row | ServedRow | RlRow, ...]
+    summary: Summary
+    unmeasured: UnmeasuredReport = UnmeasuredReport()
+
+
+def validate(
+    records: Iterable[Record],
+    overlay: Path | None = None,
+    unread: Iterable[Unread] = (),
+    served: Sequence[GenerationRecord] = (),
+    post_trained: Sequence[tuple[RlRow, tuple[str, ...]]] = (),
+) -> ValidationReport:
+    """Predict every record and compare. One that can't be predicted, or read, is skipped with its reason.
+
+    Parameters
+    ----------
+    served : measurements of serving; their rows follow those of runs.
+    post_trained : rows of measured steps of post-training, which follow those, and the classes of each.
+    unread : lines that are no records; their rows come last.
+    """
+    judged: list[tuple[Record, Row]] = []
+    used: list[tuple[Profile, Profile, frozenset[Use]]] = []
+    for record in records:
+        try:
+            predicted = predict_record(record, overlay=overlay, factors_of=factors_of)
+        except SpecError as error:
+            skipped = Row(id=record.id, model=record.model.name, measured=record.measured, skipped=str(error))
+            judged.append((record, skipped))
+            continue
+        judged.append((record, _row(record, predicted)))
+        prior = load_profile(record.cluster.profile, calibrated=False)
+        used.append((predicted.profile, prior, uses_of(predicted.context, predicted.candidate)))
+    timed = [(r, row.error.time) for r, row in judged if row.error.time is not None and row.counts_for_time]
+    training = [far for r, far in timed if not is_update_phase(r)]
+    memory = [row.error.memory for _, row in judged if row.error.memory is not None]
+    generated = validate_generation(served)
+    compared = zip(served, generated, strict=True)
+    speeds = [(classes_of_generation(r), row.speed_error) for r, row in compared if row.speed_error is not None]
+    steps = [(names, step.error.time) for step, names in post_trained if step.error.time is not None]
+    by_class: dict[str, list[float]] = {}
+    for names, far in (*((classes_of(record), far) for record, far in timed), *speeds, *steps):
+        for name in names:
+            by_class.setdefault(name, []).append(far)
+    lost = [Row(id=line.name, model="", measured=Measured(), skipped=str(line.error)) for line in unread]
+    rows: list[Row | ServedRow | RlRow] = [row for _, row in judged]
+    rows += [*generated, *(step for step, _ in post_trained), *lost]
+    summary = Summary(
+        time=_statistics(training or [far for _, far in timed]),
+        memory=_statistics(memory),
+        tpot=_statistics([far for _, far in speeds]),
+        rl=_statistics([far for _, far in steps]),
+        by_class={k: s for k, v in sorted(by_class.items()) if (s := _statistics(v)) is not None},
+        skipped=sum(bool(row.skipped) for row in rows),
+    )
+    return ValidationReport(rows=tuple(rows), summary=summary, unmeasured=unmeasured(used))
+
+
+def classes_of(record: Record) -> tuple[str, ...]:
+    """Classes that a record counts in."""
+    profile = load_profile(record.cluster.profile)
+    several = int(record.cluster.num_npus or 1) > profile.npus_per_node
+    return (
+        *(("update phase",) if is_update_phase(record) else ()),
+        "moe" if record.model.is_moe else "dense",
+        "long sequence" if record.training.seq_length >= LONG_SEQUENCE else "short sequence",
+        "several nodes" if several else "one node",
+        f"framework {stack_of(record)}",
+        f"device {record.cluster.device or profile.default_device}",
+        f"profile {record.cluster.profile}",
+        f"release {release_of(record).band}",
+    )
+
+
+def _row(record: Record, predicted: Prediction) -> Row:
+    step = predicted.step_time_s
+    measured_s = measured_step_s(record)
+    time = measured_s / step - 1.0 if measured_s is not None else None
+    peak = record.measured.peak_memory_gib
+    memory = predicted.memory_gib / peak - 1.0 if peak is not None else None
+    parts = {name: seconds / step for name, seconds in predicted.estimate.breakdown.items() if seconds > 0.01 * step}
+    return Row(
+        id=record.id,
+        model=record.model.name,
+        measured=record.measured,
+        predicted=Predicted(
+            tokens_per_s_per_npu=predicted.tokens_per_s_per_npu,
+            step_time_s=step,
+            step_time_interval_s=record_spread(predicted).interval(step),
+            peak_memory_gib=predicted.memory_gib,
+            memory_interval=record_memory_spread(predicted).interval(predicted.memory_gib),
+        ),
+        error=Errors(time=time, memory=memory),
+        parts=dict(sorted(parts.items(), key=lambda item: -item[1])),
+        counts_for_time=counts_for_time(record),
+        fits=_fits(predicted),
+        diagnoses=tuple(f"{d.path.removeprefix('/')}: {d.text}" for d in predicted.record.diagnoses),
+        warnings=tuple(_warnings(predicted)),
+    )
+
+
+def _fits(predicted: Prediction) -> bool:
+    """Whether the model says that the run fits its card."""
+    return bool(np.max(predicted.estimate.card_bytes) <= predicted.context.limit_bytes)
+
+
+def _warnings(predicted: Prediction) -> list[str]:
+    """Rules that the run breaks (it ran all the same), and memory beyond the card."""
+    broken = broken_rules(predicted.candidate, predicted.context.facts, UNRESTRICTED)[0]
+    warnings = [f"rule {rule.name}: {rule.text}" for rule in broken]
+    if not _fits(predicted):
+        need = float(np.max(predicted.estimate.card_bytes)) / GIB
+        limit = predicted.context.limit_bytes / GIB
+        warnings.append(f"memory: {need:.1f} GiB predicted, {limit:.1f} GiB available")
+    return warnings
+
+
+def _statistics(errors: Sequence[float]) -> Statistics | None:
+    if not errors:
+        return None
+    values = np.asarray(errors, dtype=np.float64)
+    absolute = np.abs(values)
+    return Statistics(
+        n=len(values),
+        mape=float(absolute.mean()),
+        median_ape=float(np.median(absolute)),
+        p90_ape=float(np.percentile(absolute, 90)),
+        bias=float(values.mean()),
+    )

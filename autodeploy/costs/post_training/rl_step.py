@@ -1,0 +1,175 @@
+"""One strategy of post-training, predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from autodeploy.costs.inputs.build_context import healthy_npus
+from autodeploy.costs.post_training.generation import Case, generation_part
+from autodeploy.costs.post_training.samples import InfeasibleRlError
+from autodeploy.costs.post_training.step import Note, combined
+from autodeploy.costs.post_training.update import update_part
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.stack.features import FEATURES
+from cost_models.schedule import schedules
+
+if TYPE_CHECKING:
+    from autodeploy.costs.post_training.overheads import Overheads
+    from autodeploy.costs.post_training.step import RlStep
+    from autodeploy.costs.post_training.update import UpdatePart
+    from autodeploy.specs.cluster import ClusterSpec
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.rl import RlStrategy, RlTraining
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.profile import Profile
+
+
+# Parts of an update that were predicted.
+MOST_KEPT = 32  # as many as there are splits of some cards
+
+
+def kept_update(
+    model: ModelSpec,
+    profile: Profile,
+    cluster: ClusterSpec,
+    rl: RlTraining,
+    strategy: Strategy,
+    npus: int,
+    pack_tokens: int | None,
+    features: frozenset[str] | None,
+) -> UpdatePart:
+    """`update_part`, predicted once for equal documents.
+
+    Raises
+    ------
+    SpecError
+        as of `update_part`.
+    """
+    documents = tuple(each.model_dump_json() for each in (model, cluster, rl, strategy))
+    registered = (*FEATURES.values(), *schedules())
+    on = None if features is None else frozenset(features)
+    key = (*documents, profile.content_hash, npus, pack_tokens, on, tuple(map(id, registered)))
+    return _predicted(_Asked(key, model, profile, cluster, rl, strategy, npus, pack_tokens, on, registered))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked for; equal by its key. registered : kept alive, so that their ids stay theirs."""
+
+    key: tuple[object, ...]
+    model: ModelSpec = field(compare=False)
+    profile: Profile = field(compare=False)
+    cluster: ClusterSpec = field(compare=False)
+    rl: RlTraining = field(compare=False)
+    strategy: Strategy = field(compare=False)
+    npus: int = field(compare=False)
+    pack_tokens: int | None = field(compare=False)
+    features: frozenset[str] | None = field(compare=False)
+    registered: tuple[object, ...] = field(compare=False)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _predicted(asked: _Asked) -> UpdatePart:
+    return update_part(
+        asked.model,
+        asked.profile,
+        asked.cluster,
+        asked.rl,
+        asked.strategy,
+        npus=asked.npus,
+        pack_tokens=asked.pack_tokens,
+        features=asked.features,
+    )
+
+
+MOST_SPLITS = 16
+
+
+def rl_step(
+    model: ModelSpec,
+    profile: Profile,
+    cluster: ClusterSpec,
+    rl: RlTraining,
+    strategy: Strategy,
+    layout: RlStrategy,
+    *,
+    features: frozenset[str] | None = None,
+    overheads: Overheads | None = None,
+    beyond_memory: bool = False,
+) -> RlStep:
+    """A step under one strategy of the update and one of generation; without a split the best one, which is said.
+
+    overheads : of the framework; None: what is usual. beyond_memory : as of `combined`.
+
+    Raises
+    ------
+    InfeasibleRlError
+        if a phase does not fit into memory, or no card is left for one of both.
+    SpecError
+        if the strategy contradicts the cards.
+    """
+    cards = healthy_npus(profile, cluster)
+
+    def on(training: int, generating: int) -> RlStep:
+        update = kept_update(model, profile, cluster, rl, strategy, training, layout.pack_tokens, features)
+        left = update.left_bytes(layout.offload) if layout.placement == "colocated" else 0.0
+        case = Case(generating, left, layout.staleness, layout.partial_rollout)
+        generation = generation_part(model, profile, cluster, rl, layout.generation, case, overheads=overheads)
+        return combined(
+            update,
+            generation,
+            rl,
+            layout,
+            profile=profile,
+            cluster=cluster,
+            overheads=overheads,
+            beyond_memory=beyond_memory,
+        )
+
+    if layout.placement == "colocated":
+        return on(cards, cards)
+    if layout.generation_npus is not None:
+        if layout.generation_npus >= cards:
+            raise InfeasibleRlError(
+                Message("specs.of_cards_generate_and_none_is_left_to", generating=layout.generation_npus, cards=cards),
+                rule="split",
+                path="/strategy/rl/generation_npus",
+                hint=Message("field_fault.less_than", bound=cards),
+            )
+        generating = layout.generation_npus
+        return on(cards - generating, generating)
+    best: RlStep | None = None
+    why: SpecError | None = None
+    for generating in splits(cards, profile):
+        try:
+            step = on(cards - generating, generating)
+        except SpecError as error:
+            why = why or error
+            continue
+        if best is None or step.step_time_s < best.step_time_s:
+            best = step
+    if best is None:
+        if why is None:
+            raise InfeasibleRlError(
+                Message("post_training.card_cannot_be_split", cards=cards),
+                rule="split",
+                path="/cluster/num_npus",
+                hint=Message("post_training.n_2_cards_or_colocated"),
+            )
+        raise why
+    said = Note(
+        "best_split",
+        Message("post_training.no_split_is_given_best_one_lets_of", generating=best.generation_npus, cards=cards),
+    )
+    return replace(best, notes=(*best.notes, said))
+
+
+def splits(cards: int, profile: Profile) -> tuple[int, ...]:
+    """Cards that may generate: whole nodes, where there are several, at most MOST_SPLITS even steps of them."""
+    unit = profile.npus_per_node if cards > profile.npus_per_node else 1
+    count = -(-cards // unit)
+    step = -(-count // MOST_SPLITS)
+    return tuple(unit * part for part in range(step, count, step))

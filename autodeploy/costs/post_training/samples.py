@@ -1,0 +1,147 @@
+"""What a step trains on: its samples packed to sequences, and the context in which those are priced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING
+
+from autodeploy.costs.inputs.build_context import spec_context
+from autodeploy.costs.inputs.context import Packs
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.specs.release_defaults import unnamed_features
+from autodeploy.specs.rl import ResponseLength
+from autodeploy.specs.search import SearchSpec
+from autodeploy.specs.spec import Spec
+from autodeploy.specs.training import BatchSize, TrainingSpec
+from autodeploy.stack.frameworks import UNRESTRICTED
+from cost_models.hbm import GIB
+from cost_models.sample_packing import packing
+
+if TYPE_CHECKING:
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.specs.cluster import ClusterSpec
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.specs.rl import RlTraining
+    from autodeploy.specs.strategy import Strategy
+    from cost_models.response_lengths import Lengths
+    from cost_models.sample_packing import Packing
+    from hardware_profiles.profile import Profile
+
+
+# Why a step of post-training can't run.
+class InfeasibleRlError(SpecError):
+    """A step that no device can run as it is laid out.
+
+    rule : short name of what binds. share : of what would be needed, that is there.
+    """
+
+    def __init__(self, message: str, *, rule: str, path: str, hint: str, share: float = 0.0) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.rule, self.share = rule, share
+
+
+def training_too_large(peak_bytes: float, limit_bytes: float) -> InfeasibleRlError:
+    """Says that training needs more memory than a die has."""
+    return InfeasibleRlError(
+        Message("post_training.training_needs_gib_of_die_s_gib", needed=peak_bytes / GIB, limit=limit_bytes / GIB),
+        rule="update_memory",
+        path="/strategy",
+        hint=Message("post_training.more_recomputation_higher_tp_pp_or_ep_or"),
+    )
+
+
+PACK_PATH = "/strategy/rl/pack_tokens"
+
+
+@lru_cache(maxsize=64)
+def _lengths(document: str) -> Lengths:
+    return ResponseLength.model_validate_json(document).distribution()
+
+
+@lru_cache(maxsize=64)
+def _packs(packed: Packing) -> Packs:
+    """The same object for the same packs, by which contexts of them are known to be alike."""
+    return Packs(packed.squares, packed.keys, packed.documents)
+
+
+def lengths_of(rl: RlTraining) -> Lengths:
+    """Lengths of the responses; of equal documents the same object, by which formulas keep what they found."""
+    return _lengths(rl.response_length.model_dump_json())
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The sequences of a pass over the samples of a step, and of one over those of an update.
+
+    tokens : of a mean sequence. full_tokens : of the fullest. rows, update_rows : sequences of a pass on all replicas.
+    """
+
+    packing: Packing
+    tokens: int
+    full_tokens: int
+    rows: int
+    update_rows: int
+
+
+def samples_of(rl: RlTraining, strategy: Strategy, dp: int, pack_tokens: int | None) -> Samples:
+    """The sequences that `dp` replicas train on, `micro_batch_size` of them at a time.
+
+    pack_tokens : that a sequence is packed to; None: each sample is a sequence.
+
+    Raises
+    ------
+    InfeasibleRlError
+        if the longest sample does not fit into a pack.
+    """
+    prompt = rl.prompt_length.mean_tokens
+    update = rl.samples // rl.updates_per_step
+    try:
+        packed = packing(lengths_of(rl), prompt, None if pack_tokens is None else float(pack_tokens), update)
+    except ValueError as error:
+        most = ceil(prompt + lengths_of(rl).longest)
+        raise InfeasibleRlError(
+            f"{error}", rule="pack_tokens", path=PACK_PATH, hint=Message("post_training.at_least_or_null", tokens=most)
+        ) from error
+    at_once = dp * strategy.micro_batch_size
+
+    def rows(samples: int) -> int:
+        return ceil(round(packed.packs * samples, 6) / at_once) * at_once
+
+    tokens = update * packed.tokens / rows(update)
+    full = pack_tokens if pack_tokens is not None else ceil(packed.longest)
+    return Samples(packed, max(1, round(tokens)), full, rows(rl.samples), rows(update))
+
+
+def update_training(samples: Samples) -> TrainingSpec:
+    """An update as a step of pre-training: sequences as long as the mean pack, as many as it has."""
+    return TrainingSpec(seq_length=samples.tokens, global_batch_size=BatchSize(value=samples.update_rows))
+
+
+def update_context(
+    model: ModelSpec,
+    profile: Profile,
+    cluster: ClusterSpec,
+    strategy: Strategy,
+    samples: Samples,
+    *,
+    npus: int,
+    features: frozenset[str] | None = None,
+) -> Context:
+    """The context of an update on `npus` cards: packs of whole samples, in which attention stays.
+
+    features : that are on; absent: the strategy's, and what today's software has on without naming it.
+    """
+    on = frozenset(strategy.features) | unnamed_features(profile.name) if features is None else features
+    spec = Spec(
+        model=model,
+        cluster=cluster,
+        training=update_training(samples),
+        search=SearchSpec(target=UNRESTRICTED),
+    )
+    context = spec_context(spec, profile, on, num_npus=npus, distributed_optimizer=strategy.distributed_optimizer)
+    packs = _packs(samples.packing)
+    operators = replace(context.operators, mean_keys=packs.keys, documents=packs.documents)
+    return replace(context, packs=packs, operators=operators)

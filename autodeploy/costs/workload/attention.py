@@ -1,0 +1,351 @@
+"""Attention of one layer over keys and values: grouped-query (multi-head where heads have their own) and latent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.costs.workload.attention_types import LayerKind
+from autodeploy.costs.workload.attention_types import mean_keys as mean_keys_of
+from autodeploy.costs.workload.operators import (
+    Exchange,
+    Operator,
+    OperatorFeatures,
+    Sharding,
+    Tensor,
+    column_exchanges,
+    cut_and_whole,
+)
+from autodeploy.costs.workload.sparse_attention import attends_to_latents, attention_shape, indexer_rows, latent_widths
+from cost_models.compute import attention_backward_flops, attention_flops
+
+if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
+    from cost_models.arrays import Floats
+
+Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
+W: Final = "attention"
+
+
+def attention_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> Rows:
+    """Operators, kept tensors and exchanges of one layer's attention, from the norm's output to the residual."""
+    rows = _latent_projections(model, shard, on) if model.is_mla else _grouped_projections(model, shard, on)
+    operators, tensors, exchanges = rows
+    for part in (indexer_rows(model, shard), _core(model, shard, on, kind), _output_gate(model, shard)):
+        operators += part[0]
+        tensors += part[1]
+    operators += _ring_updates(model, shard, on)
+    operators.append(_output_projection(model, shard))
+    exchanges += _context_parallel(model, shard)
+    return operators, tensors, exchanges
+
+
+def _heads(model: ModelSpec, shard: Sharding) -> tuple[Floats, Floats]:
+    """Query and key-value heads on a tensor-parallel rank; a key head is copied where there are fewer than ranks."""
+    heads = np.asarray(model.num_attention_heads / shard.tp)
+    return heads, np.asarray(np.maximum(model.num_key_value_heads / shard.tp, 1.0))
+
+
+def _output_gate(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], list[Tensor]]:
+    """The output times the sigmoid of its gate: reads both and writes one (6 B an element), which is kept with both.
+
+    The gate is kept with the joined projection that it is a part of. One gate a head has a projection of its own, and
+    is small beside what it opens: 4 B an element, and 10 B backward, where the product of output and gradient is
+    written and summed up for the gate.
+    """
+    heads = _heads(model, shard)[0]
+    elements = shard.tokens * heads * model.value_head_dim
+    if model.attention_head_gate:
+        gates = Operator("head_gate_proj", "gemm", W, rows=shard.tokens, columns=heads, depth=model.hidden_size)
+        gate = Operator("output_gate", "vector", W, forward_bytes=4.0 * elements, backward_bytes=10.0 * elements)
+        kept = 2.0 * shard.tokens * heads
+        return [gates, gate], [Tensor("head_gates", kept), Tensor("attention_gated_out", np.asarray(2.0 * elements))]
+    if not model.attention_output_gate:
+        return [], []
+    gate = Operator("output_gate", "vector", W, forward_bytes=6.0 * elements, backward_bytes=10.0 * elements)
+    return [gate], [Tensor("attention_gated_out", np.asarray(2.0 * elements))]
+
+
+def _rotary(elements: Floats, on: OperatorFeatures) -> Operator:
+    """RoPE, rotary embedding of queries and keys: two kernels, or a chain of operators where it is not fused.
+
+    Bytes an element. Fused: reads and writes it once (4 B). As operators: half is negated (2 B), halves are joined
+    (4 B), two products (8 B) and their sum (6 B). Source: Megatron-LM rotary_pos_embedding.py.
+    """
+    moved = (4.0 if on.fused_rotary else 20.0) * elements
+    launches = 2.0 if on.fused_rotary else 10.0
+    return Operator("rotary", "vector", W, forward_bytes=moved, backward_bytes=moved, launches=launches)
+
+
+def _grouped_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    h, d, tokens = model.hidden_size, model.head_dim, shard.tokens
+    heads, kv_heads = _heads(model, shard)
+    width = heads * d + kv_heads * (d + model.value_head_dim)
+    if model.attention_output_gate:
+        width = width + heads * model.value_head_dim
+    operators = [Operator("qkv_proj", "gemm", W, rows=tokens, columns=width, depth=h)]
+    if not model.learned_position_embeddings:
+        operators.append(_rotary(tokens * (heads + kv_heads) * d, on))
+    if on.copies_heads:
+        # Queries, keys and values are slices of one product: each is copied out, and its gradient in again.
+        copied = 4.0 * tokens * width
+        operators.append(Operator("qkv_split", "vector", W, forward_bytes=copied, backward_bytes=copied, launches=3.0))
+    tensors = [Tensor("qkv", np.asarray(2.0 * tokens * width))]
+    # Where values are a slice that keeps the joined product, queries and keys are arrays of their own once rotated.
+    apart = on.flash_attention and on.slices_heads and not model.learned_position_embeddings
+    tensors.append(Tensor("rotated", np.asarray(2.0 * tokens * (heads + kv_heads) * d * float(apart))))
+    if model.qk_norm:
+        normed = 2.0 * tokens * (heads + kv_heads) * d
+        operators.append(
+            Operator("qk_norm", "vector", W, forward_bytes=2.0 * normed, backward_bytes=3.0 * normed, launches=2.0)
+        )
+        tensors.append(Tensor("qk_norm_in", np.asarray(normed)))
+    return operators, tensors, []
+
+
+def _latent_projections(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """MLA projections and activation bytes: to latents on a rank's tokens, to heads on those of its group.
+
+    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1; bytes per token as in Megatron's and MindSpeed's layers.
+    """
+    h, local, tokens = model.hidden_size, shard.local_tokens, shard.tokens
+    heads, _ = _heads(model, shard)
+    nope, rope, value = model.qk_nope_head_dim or 0, model.qk_rope_head_dim or 0, model.value_head_dim
+    q_rank, kv_rank = model.q_lora_rank or 0, model.kv_lora_rank or 0
+    query = heads * (nope + rope)
+    operators, down = [], kv_rank + rope + q_rank
+    rows, columns = (tokens, down / shard.tp) if on.cuts_latents else (local, down)
+    operators.append(Operator("latent_down_proj", "gemm", W, rows=rows, columns=columns, depth=h, launches=2.0))
+    norm_bytes = 4.0 * local * (q_rank + kv_rank)
+    operators.append(
+        Operator("latent_norm", "vector", W, forward_bytes=norm_bytes, backward_bytes=2 * norm_bytes, launches=2.0)
+    )
+    operators.append(Operator("q_up_proj", "gemm", W, rows=tokens, columns=query, depth=q_rank or h))
+    absorbed = attends_to_latents(model, shard.seq_length)
+    operators += (
+        _absorbed_projections(model, shard)
+        if absorbed
+        else [Operator("kv_up_proj", "gemm", W, rows=tokens, columns=heads * (nope + value), depth=kv_rank)]
+    )
+    operators.append(_rotary(tokens * (heads + 1.0) * rope, on))
+    if not on.rect_fa and not absorbed:
+        # Key heads are joined from their shared rotary part and their own part; V is padded to Q's width.
+        joined = 2.0 * tokens * heads * (2.0 * (nope + rope) + 2.0 * (nope + rope - value))
+        operators.append(
+            Operator("concat_and_pad", "movement", W, forward_bytes=joined, backward_bytes=joined, launches=3.0)
+        )
+    # The latents' norms keep their input in the precision they compute in; their output is what is gathered.
+    operand = tokens if on.keeps_gathered else local
+    normed = 2.0 * operand * (q_rank + kv_rank + rope) * (not on.lora_rank)  # read by weights' gradients alone
+    tensors = [
+        Tensor("latents", np.asarray(on.norm_bytes * local * (q_rank + kv_rank) + normed)),
+        Tensor("latent_q", np.asarray(2.0 * tokens * heads * (nope + rope))),
+        Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (nope + rope + (value if on.rect_fa else nope + rope)))),
+    ]
+    if absorbed:  # heads multiply the latents themselves
+        tensors[2] = Tensor("latent_kv", np.asarray(2.0 * tokens * heads * (kv_rank + rope)))
+    # The latents of each rank's own tokens are gathered for the projections up to its heads.
+    # Source: Megatron-LM multi_latent_attention.py.
+    latent_bytes = np.asarray(2.0 * tokens * (q_rank + kv_rank + rope))
+    exchanges = column_exchanges(shard, "latent", W, latent_bytes, "q_up_proj", on)
+    return operators, tensors, exchanges + (_cut_latents(model, shard, latent_bytes, on) if on.cuts_latents else [])
+
+
+def _absorbed_projections(model: ModelSpec, shard: Sharding) -> list[Operator]:
+    """Queries to the latent and outputs from it, instead of keys and values from the latent: as many FLOPs a token.
+
+    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.2.
+    """
+    heads, _ = _heads(model, shard)
+    nope, latent, value = float(model.qk_nope_head_dim or 0), float(model.kv_lora_rank or 0), model.value_head_dim
+    return [
+        Operator("kv_up_proj", "gemm", W, rows=shard.tokens, columns=latent, depth=nope, groups=heads),
+        Operator("value_up_proj", "gemm", W, rows=shard.tokens, columns=float(value), depth=latent, groups=heads),
+    ]
+
+
+def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats, on: OperatorFeatures) -> list[Exchange]:
+    """Collectives of down projections that are cut by columns: each gathers hidden states as its input, and its output
+    is gathered whole before a rank keeps its own tokens' latents, whose gradient is gathered in turn.
+
+    Source: Megatron-LM core_v0.12.1 multi_latent_attention.py, get_query_key_value_tensors.
+    """
+    products = 2.0 if model.q_lora_rank is not None else 1.0
+    hidden = np.asarray(2.0 * shard.tokens * model.hidden_size)
+    inputs = [
+        each._replace(forward_count=products * each.forward_count, backward_count=products * each.backward_count)
+        for each in column_exchanges(shard, "down", W, hidden, "latent_down_proj", on)
+    ]
+    cut, _ = cut_and_whole(shard)
+    return [*inputs, Exchange("latent_output_gather", "gather", W, latent_bytes, np.where(shard.tp > 1, 1.0, 0.0), cut)]
+
+
+def _core(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind
+) -> tuple[list[Operator], list[Tensor]]:
+    if attends_to_latents(model, shard.seq_length):
+        return _latent_core(model, shard, on)
+    heads, _ = _heads(model, shard)
+    qk, value, tokens, seq = model.qk_head_dim, model.value_head_dim, shard.tokens, shard.seq_length
+    out = Tensor("attention_out", np.asarray(2.0 * tokens * heads * value))
+    # Ulysses exchanges the output back to the sequence: the kernel keeps it before, the output projection after.
+    exchanged = Tensor("attention_out_exchanged", np.where(shard.ulysses > 1, out.kept_bytes, 0.0))
+    if on.flash_attention:
+        padded_value = value if on.rect_fa else qk
+        # With V padded the kernel keeps its own padded output, and the output projection the slice of it.
+        padded_out = Tensor("attention_out_padded", np.asarray(2.0 * tokens * heads * padded_value))
+        keys = mean_keys_of(kind, seq)
+        keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
+        shape = (tokens, keys, heads, qk, padded_value)
+        stats = Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True)
+        core = Operator(
+            "core_attention",
+            "attention",
+            W,
+            flops=attention_flops(*shape),
+            backward_flops=attention_backward_flops(*shape),
+            head_dim=(qk + padded_value) / 2.0,
+            seq=(seq if on.mean_keys is None else min(seq, 2.0 * on.mean_keys)) / shard.ring,
+        )
+        return [core], [out, exchanged, stats] if padded_value == value else [out, exchanged, padded_out, stats]
+    return _materialised_core(shard, on, heads, qk, value), [out, exchanged, _score_tensor(shard, on, heads)]
+
+
+def _latent_core(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
+    """Attention of all heads to the chosen latents, and what it keeps: queries are kept as wide as a latent."""
+    heads, _ = _heads(model, shard)
+    tokens, value = shard.tokens, model.value_head_dim
+    keys, qk, latent = attention_shape(model, shard.seq_length)
+    keys = keys if on.mean_keys is None else min(keys, on.mean_keys)
+    shape = (tokens, keys, heads, qk, latent)
+    core = Operator(
+        "core_attention",
+        "attention",
+        W,
+        flops=attention_flops(*shape),
+        backward_flops=attention_backward_flops(*shape),
+        head_dim=(qk + latent) / 2.0,
+        seq=2.0 * keys / shard.ring,
+    )
+    tensors = [
+        Tensor("attention_out", np.asarray(2.0 * tokens * heads * value)),
+        Tensor("attention_out_latent", np.asarray(2.0 * tokens * heads * latent)),
+        Tensor("softmax_stats", np.asarray(on.attention_stats_bytes * tokens * heads), as_it_is=True),
+    ]
+    return [core], tensors
+
+
+def _ring_updates(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Operator]:
+    """What every step of a ring over packed documents does around the attention of its pieces of the documents.
+
+    Each rank holds two pieces of every document and computes whole rows against half of the keys, or half of the rows
+    against all keys. Bytes an element of the output, in FP32 but for its 16 bits: two scales repeated (8), two products
+    (10 each), their sum (12), its cast (6); one kernel where it is fused: 6. On half of the steps halves of keys and
+    values, queries, output and its gradient are picked by index. Backward: gradients are added up (6). Statistics,
+    output and what is picked are three operators of this table, with the small ones around them; the host also cuts
+    the statistics by document and joins them again, six times a step.
+    Source: MindSpeed @028de58c context_parallel: tnd_forward_fetch, tnd_out_update, forward_update, tnd_grad_update.
+    """
+    if on.mean_keys is None or not np.any(shard.ring > 1):
+        return []
+    heads, kv_heads = _heads(model, shard)
+    key_value = (heads if model.is_mla else kv_heads) * (model.qk_head_dim + model.value_head_dim)
+    query, out = heads * model.qk_head_dim, heads * model.value_head_dim
+    update = 6.0 if on.fused_ring_update else 46.0
+    steps = np.asarray(shard.ring - 1.0)
+    forward = (0.75 * update + 3.0) * out + key_value
+    backward = 4.5 * query + 3.0 * out + 5.5 * key_value
+    documents = on.documents * shard.micro_batch_size
+    return [
+        Operator(
+            "ring_update",
+            "vector",
+            W,
+            forward_bytes=np.asarray(steps * shard.tokens * forward),
+            backward_bytes=np.asarray(steps * shard.tokens * backward),
+            launches=np.asarray(steps * 3.0),
+            issued=np.asarray(steps * (3.0 if on.fused_ring_update else 3.0 + 6.0 * documents)),
+            issued_backward=np.asarray(steps * 3.0),
+        )
+    ]
+
+
+def _materialised_core(shard: Sharding, on: OperatorFeatures, heads: Floats, qk: int, value: int) -> list[Operator]:
+    """Attention with the whole score matrix in device memory: two batched products around softmax and dropout.
+
+    All s x s scores are computed. Bytes per score: products write and read 2 + 2, scale-mask-softmax 2 + 2, dropout
+    2 + 2 + 1.
+    """
+    seq, batch_heads = shard.seq_length, shard.micro_batch_size * heads / shard.cp
+    scores = batch_heads * seq * seq
+    per_score = 4.0 + (5.0 if on.attention_dropout else 0.0)
+    return [
+        Operator(
+            "scores", "gemm", W, rows=seq, columns=seq, depth=float(qk), groups=batch_heads, wide=True, weighted=False
+        ),
+        Operator(
+            "softmax_dropout",
+            "vector",
+            W,
+            forward_bytes=per_score * scores,
+            backward_bytes=(per_score + 4.0) * scores,
+            launches=2.0,
+        ),
+        Operator(
+            "weighted_values",
+            "gemm",
+            W,
+            rows=seq,
+            columns=float(value),
+            depth=seq,
+            groups=batch_heads,
+            wide=True,
+            weighted=False,
+        ),
+    ]
+
+
+def _score_tensor(shard: Sharding, on: OperatorFeatures, heads: Floats) -> Tensor:
+    """5 a s^2 b bytes with dropout: softmax output, dropout mask and output (Korthikanti, arXiv:2205.05198)."""
+    scores = shard.micro_batch_size * heads / shard.cp * shard.seq_length**2
+    return Tensor("scores", np.asarray((5.0 if on.attention_dropout else 2.0) * scores))
+
+
+def _output_projection(model: ModelSpec, shard: Sharding) -> Operator:
+    heads, _ = _heads(model, shard)
+    return Operator(
+        "attention_out_proj",
+        "gemm",
+        W,
+        rows=shard.tokens,
+        columns=model.hidden_size,
+        depth=heads * model.value_head_dim,
+    )
+
+
+def _context_parallel(model: ModelSpec, shard: Sharding) -> list[Exchange]:
+    """Ring attention: keys and values pass ring - 1 times forward, with their gradients twice that backward.
+
+    Ulysses: queries, keys, values and the output change from sequence to heads and back, in both passes.
+    Source: features of MindSpeed, megatron_cp_algo and ulysses_cp_algo.
+    """
+    heads, kv_heads = _heads(model, shard)
+    # Under MLA every head has its own key and value once they are projected up.
+    key_value = (
+        heads * (model.qk_head_dim + model.value_head_dim)
+        if model.is_mla
+        else (kv_heads * (model.head_dim + model.value_head_dim))
+    )
+    if model.sparse_attention is not None:
+        # The indexer's keys pass too; heads that attend to latents need these alone, whole on every rank.
+        if attends_to_latents(model, shard.seq_length):
+            key_value = np.full_like(heads, latent_widths(model)[0])
+        key_value = key_value + model.sparse_attention.index_head_dim
+    ring_chunk = np.asarray(2.0 * shard.tokens * key_value)
+    exchanged = np.asarray(2.0 * shard.tokens * (heads * (model.qk_head_dim + model.value_head_dim) + key_value))
+    ring_steps = shard.ring - 1.0
+    return [
+        Exchange("key_value_ring", "ring", W, ring_chunk, ring_steps, 2.0 * ring_steps),
+        Exchange("head_exchange", "heads", W, exchanged, 1.0, 1.0),
+    ]

@@ -1,0 +1,544 @@
+"""Lowering a model to tables: one per layer type, and the fixed pieces (embedding, head, multi-token prediction)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.costs.workload.adapters import (
+    LOSS_MOVED_BYTES,
+    LOSS_OPERATORS,
+    LOSS_REDUCED_BYTES,
+    frozen_piece,
+    with_adapters,
+    with_reference,
+)
+from autodeploy.costs.workload.attention import attention_rows
+from autodeploy.costs.workload.attention_types import (
+    LayerKind,
+    facts_of,
+    kind_of,
+    kind_with,
+    of_attention,
+    shape_of,
+    table_name,
+)
+from autodeploy.costs.workload.compressed_attention import (
+    compressed_params,
+    compressed_rows,
+    joined,
+    repeated,
+    stream_rows,
+)
+from autodeploy.costs.workload.host_operators import (
+    MLP_HOOKS,
+    of_both_halves,
+    of_hooks,
+    replayed_synchronisations,
+    synchronisations,
+)
+from autodeploy.costs.workload.linear_attention import linear_params, linear_rows
+from autodeploy.costs.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows, zero_rows
+from autodeploy.costs.workload.operators import (
+    MATRIX_KINDS,
+    Exchange,
+    LayerTable,
+    Matrices,
+    Operator,
+    OperatorFeatures,
+    Sharding,
+    Tensor,
+    Window,
+    accumulating,
+    by_operator,
+    column_exchanges,
+    cut_and_whole,
+)
+from autodeploy.specs.model import NORMS_PER_LAYER, ModelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from autodeploy.costs.workload.mlp import Rows
+    from cost_models.arrays import Floats
+
+
+# Matrices of weights that Muon orthogonalises.
+HEAD = "output_proj"
+GROUPED = "output_down_proj"  # one weight, whose rows are cut among groups of heads
+
+
+def matrices_of(
+    operators: Iterable[Operator], model: ModelSpec, on: OperatorFeatures, copies: Floats | float = 0.0
+) -> tuple[Matrices, ...]:
+    """Of the operators of a layer; none where nothing is orthogonalised. copies : of other ranks' experts."""
+    if not on.muon:
+        return ()
+    weighted = (op for op in operators if op.weighted and op.kind in MATRIX_KINDS and op.name != HEAD)
+    return tuple(each for op in weighted for each in _of_operator(op, model, on, copies))
+
+
+def _of_operator(op: Operator, model: ModelSpec, on: OperatorFeatures, copies: Floats | float) -> Iterator[Matrices]:
+    experts = op.kind == "grouped_gemm"
+    owned = op.runs * (op.groups - copies * experts)
+    if op.name == "qkv_proj":
+        whole = model.num_attention_heads * (model.head_dim + model.value_head_dim * model.attention_output_gate)
+        keys, values = (model.num_key_value_heads * width for width in (model.head_dim, model.value_head_dim))
+        for width in (whole, keys, values):
+            yield Matrices(np.asarray(op.columns * (width / (whole + keys + values))), op.depth, op.runs)
+    elif experts and on.grouped_gemm and not on.group_launches:
+        # Stored as the input's width by that of all experts, or that of all experts by the output's width.
+        joined = np.asarray(owned * (op.columns if op.name == "expert_up_proj" else op.depth))
+        yield Matrices(joined, op.depth if op.name == "expert_up_proj" else op.columns, experts=True)
+    elif op.name == GROUPED:
+        yield Matrices(np.asarray(op.columns * op.groups), op.depth)
+    else:
+        yield Matrices(np.asarray(op.columns), op.depth, owned, experts=experts)
+
+
+# Bytes of a layer's table in a run that computes in another format than 16 bits.
+HALF_WORD = 2.0  # bytes of the elements that tables count
+
+
+def in_format(table: LayerTable, element_bytes: float) -> LayerTable:
+    """The table with elements of `element_bytes`; itself where they have 16 bits."""
+    if element_bytes == HALF_WORD:
+        return table
+    wider = element_bytes / HALF_WORD
+    return replace(
+        table,
+        operators=tuple(_operator(op, wider) for op in table.operators),
+        tensors=tuple(_tensor(tensor, wider) for tensor in table.tensors),
+        exchanges=tuple(_exchange(exchange, wider) for exchange in table.exchanges),
+    )
+
+
+def _operator(op: Operator, wider: float) -> Operator:
+    if op.as_it_is:
+        return op
+    return op._replace(forward_bytes=op.forward_bytes * wider, backward_bytes=op.backward_bytes * wider)
+
+
+def _tensor(tensor: Tensor, wider: float) -> Tensor:
+    return tensor if tensor.as_it_is else tensor._replace(kept_bytes=np.asarray(tensor.kept_bytes * wider))
+
+
+def _exchange(exchange: Exchange, wider: float) -> Exchange:
+    return (
+        exchange if exchange.as_it_is else exchange._replace(message_bytes=np.asarray(exchange.message_bytes * wider))
+    )
+
+
+# Layers with experts on a shortcut (ScMoE: arXiv 2404.05019; LongCat-Flash, arXiv 2509.01322, section 2.1.2).
+RUNS: Final = 2.0
+
+
+def twice(rows: Rows) -> Rows:
+    """What a layer has in both halves: operators of two runs, tensors of twice the bytes, exchanges twice a pass."""
+    operators, tensors, exchanges = rows
+    return (
+        [op._replace(runs=RUNS * op.runs) for op in operators],
+        [tensor._replace(kept_bytes=np.asarray(RUNS * tensor.kept_bytes)) for tensor in tensors],
+        [
+            each._replace(forward_count=RUNS * each.forward_count, backward_count=RUNS * each.backward_count)
+            for each in exchanges
+        ],
+    )
+
+
+def shortcut_sum(model: ModelSpec, shard: Sharding) -> Operator:
+    """The experts' output joins the residual; backward their gradient joins that of the first dense MLP (6 B each)."""
+    moved = 6.0 * shard.local_tokens * model.hidden_size
+    return Operator("shortcut_sum", "vector", "mlp", forward_bytes=moved, backward_bytes=moved)
+
+
+def layer_kinds(model: ModelSpec) -> list[tuple[LayerKind, int]]:
+    """Kinds of layers (dense or moe, attention window and type) with their counts, dense before moe."""
+    counts: dict[LayerKind, int] = {}
+    for facts, layers in Counter(facts_of(model, layer) for layer in range(model.num_hidden_layers)).items():
+        kind = kind_with(model, facts)
+        counts[kind] = counts.get(kind, 0) + layers
+    return sorted(counts.items(), key=lambda item: (item[0].mlp, item[0].attention, item[0].window or 0))
+
+
+def tables_of(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[tuple[LayerTable, int]]:
+    """Tables of all that a model has, and of how many layers each is."""
+    tables = [(layer_table(model, shard, on, kind), layers) for kind, layers in layer_kinds(model)]
+    tables += [(embedding_table(model, shard, on), 1), (head_table(model, shard, on), 1)]
+    if model.num_nextn_predict_layers:
+        tables.append((mtp_table(model, shard, on), model.num_nextn_predict_layers))
+    return tables
+
+
+def layer_table(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind | tuple[str, int | None]
+) -> LayerTable:
+    """The table of one transformer layer.
+
+    Parameters
+    ----------
+    kind : "dense" or "moe", the attention's window or None, and its type (absent: over keys and values).
+    """
+    kind = LayerKind(*kind)
+    model = shape_of(model, kind)
+    moe, linear = kind.mlp == "moe", kind.attention == "linear_attention"
+    compressed = model.compressed_attention is not None
+    operators, tensors, exchanges = _attention(model, shard, on, kind)
+    norms = _norms(model, shard, on)
+    # Latent attention gathers its latents instead of hidden states.
+    latents = (model.is_mla or compressed) and not linear
+    norms[1].extend(_gathered(shard, on, moe and not model.shortcut_moe, model, latents=latents))
+    part = _feed_forward(model, shard, on, moe)
+    if on.dropout:
+        norms[0].append(_hidden_dropout(model, shard))
+        norms[1].append(Tensor("dropout_masks", np.asarray(2.0 * shard.local_tokens * model.hidden_size)))
+    first = "q_up_proj" if latents else "qkv_proj"
+    gathers_hidden = not latents or model.q_lora_rank is None
+    exchanges += _tensor_parallel(
+        model, shard, on, "attention", first, "attention_out_proj", gathers_hidden=gathers_hidden
+    )
+    if not moe:
+        exchanges += _tensor_parallel(model, shard, on, "mlp", "mlp_up_proj", "mlp_down_proj")
+    elif model.shared_expert_width:
+        exchanges += _tensor_parallel(model, shard, on, "mlp", "shared_up_proj", "shared_down_proj")
+    if model.shortcut_moe:
+        operators, tensors, exchanges = twice((operators, tensors, exchanges))
+        norms = twice((*norms, []))[:2]
+    dense_params, expert_params = _params(model, shard, on, kind)
+    groups = (model.n_routed_experts or 1) / shard.ep
+    hooks = of_hooks(groups, on) if moe else MLP_HOOKS
+    operators.append(
+        _accumulation(dense_params, expert_params, on, of_both_halves(hooks) if model.shortcut_moe else hooks)
+    )
+    dispatchers = 2.0 if model.n_zero_experts else 1.0
+    table = LayerTable(
+        name=table_name(kind),
+        operators=accumulating(operators + norms[0] + part[0], on),
+        tensors=tuple(norms[1] + tensors + part[1]),
+        exchanges=tuple(exchanges + part[2]),
+        dense_params=dense_params,
+        expert_params=expert_params,
+        choices_per_token=model.computing_experts_per_tok if moe else 0.0,
+        synchronisations=dispatchers * synchronisations(shard, on) if moe else 0.0,
+        replayed_synchronisations=dispatchers * replayed_synchronisations(on) if moe else 0.0,
+        after_synchronisation=AFTER_SPLIT_SIZES if moe else (),
+        by_operator=None if moe or linear or compressed or not on.torch_modules else by_operator(model, shard, on),
+        matrices=matrices_of((*operators, *norms[0], *part[0]), model, on, shard.hot_experts),
+    )
+    return in_format(with_reference(with_adapters(table, shard, on), on), on.element_bytes)
+
+
+def _attention(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind
+) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
+    if kind.attention == "linear_attention":
+        return linear_rows(model, shard, on)
+    if model.compressed_attention is not None:
+        return compressed_rows(model, shard, on, kind)
+    return attention_rows(model, shard, on, kind)
+
+
+def _accumulation(dense: Floats, experts: Floats, on: OperatorFeatures, hooks: Floats | float) -> Operator:
+    """Adding a micro batch's weight gradients to the accumulated ones; the host runs a hook for each parameter.
+
+    Unfused, a 16-bit sum reads product and sum and writes the sum (6 B a parameter); fused into the product's epilogue
+    it is that product's memory traffic (`accumulating`). Source: Megatron-LM DistributedDataParallel main_grad.
+    """
+    return Operator(
+        "gradient_accumulation",
+        "vector",
+        "mlp",
+        backward_bytes=on.accumulation_bytes * dense + on.expert_accumulation_bytes * experts,
+        launches=0.0,
+        as_it_is=True,
+        issued=0.0,
+        issued_backward=hooks,
+    )
+
+
+def _feed_forward(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures, moe: bool
+) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
+    """A dense MLP or experts; with a shortcut both, the MLP twice."""
+    if not moe:
+        return _dense(model, shard, on)
+    rows = moe_rows(model, shard, on)
+    parts = [rows, zero_rows(model, shard, on)] if model.n_zero_experts else [rows]
+    if model.shortcut_moe:
+        operators, tensors, _ = _dense(model, shard, on)
+        around = _tensor_parallel(model, shard, on, "mlp", "mlp_up_proj", "mlp_down_proj")
+        parts = [twice((operators, tensors, around)), *parts, ([shortcut_sum(model, shard)], [], [])]
+    if len(parts) == 1:
+        return rows
+    return tuple([row for part in parts for row in part[n]] for n in range(3))  # type: ignore[return-value]
+
+
+def _dense(
+    model: ModelSpec, shard: Sharding, on: OperatorFeatures
+) -> tuple[list[Operator], list[Tensor], list[Exchange]]:
+    return mlp_rows(model, shard, on, width=float(model.intermediate_size or 0), prefix="mlp", tp=shard.tp)
+
+
+def _params(model: ModelSpec, shard: Sharding, on: OperatorFeatures, kind: LayerKind) -> tuple[Floats, Floats]:
+    """Parameters of a layer on a rank: shared by data parallel ranks, and by expert data parallel ranks."""
+    whole = NORMS_PER_LAYER[model.norm_layout] * model.hidden_size
+    if kind.attention == "linear_attention":
+        attention = linear_params(model, shard)
+    elif model.compressed_attention is not None:
+        attention = compressed_params(model, shard, kind)
+    else:
+        whole, attention = model.norm_params_per_layer, _attention_params(model, shard, on)
+    whole += model.stream_matrices + model.stream_vectors
+    cut = 0
+    experts = np.zeros_like(shard.tp)
+    if model.shortcut_moe:
+        whole, attention = model.halves * whole, model.halves * attention
+        cut += model.halves * model.dense_mlp_params
+    if kind.mlp == "moe":
+        cut += model.shared_expert_params
+        whole += model.router_params
+        experts = np.asarray((model.n_routed_experts or 0) * model.routed_expert_params / (shard.ep * shard.etp))
+    else:
+        cut += model.dense_mlp_params
+    return np.asarray(whole + attention + cut / shard.tp), experts
+
+
+def _attention_params(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Floats:
+    """Projections of keys and values on a rank; a key-value head is copied where there are fewer heads than ranks."""
+    h = model.hidden_size
+    if model.is_mla:
+        latent = ((model.q_lora_rank or 0) + (model.kv_lora_rank or 0) + (model.qk_rope_head_dim or 0)) * h
+        cut = (model.attention_params - model.indexer_params - latent) / shard.tp
+        return np.asarray(cut + model.indexer_params + (latent / shard.tp if on.cuts_latents else latent))
+    heads = model.num_attention_heads / shard.tp
+    widths = (heads + np.maximum(model.num_key_value_heads / shard.tp, 1.0)) * (model.head_dim + model.value_head_dim)
+    gate = heads * (model.value_head_dim * model.attention_output_gate + model.attention_head_gate)
+    return np.asarray(h * (widths + gate))
+
+
+def _norms(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
+    """RMSNorm (or LayerNorm) and residual additions around attention and MLP: bytes moved and kept.
+
+    Bytes an element. A fused norm reads and writes it once (4 B); an unfused one is five operators that pass over it
+    three to four times (14 B). Plain PyTorch's is in FP32: cast (2 + 4), square (4 + 4), mean (4), product with its
+    root (4 + 4), cast back (4 + 2), product with the weight (2 + 2). Each residual addition reads two elements and
+    writes one (6 B); residuals in several streams are mixed instead (`hyper_connections`), and are a layer's input.
+    """
+    elements = shard.local_tokens * model.hidden_size
+    norms = NORMS_PER_LAYER[model.norm_layout]
+    unfused_bytes, unfused_operators = (36.0, 7.0) if on.torch_modules else (14.0, 5.0)
+    per_norm = 4.0 if on.fused_rmsnorm else unfused_bytes
+    operators, tensors = [], []
+    halves: tuple[Window, Window] = ("attention", "mlp")
+    for half in halves:
+        mixed = stream_rows(model, shard, half)
+        operators += mixed[0]
+        tensors += mixed[1]
+        added = 0.0 if mixed[0] else 1.0
+        moved = (per_norm * norms / 2.0 + 6.0 * added) * elements
+        operators.append(
+            Operator(
+                f"{half}_norm",
+                "vector",
+                half,
+                forward_bytes=moved,
+                backward_bytes=1.5 * moved,
+                launches=(1.0 if on.fused_rmsnorm else unfused_operators) * norms / 2.0 + added,
+            )
+        )
+        # The layer's input is 16-bit; an FP32 norm keeps its cast instead, and full recompute the input alone.
+        tensors.append(Tensor(f"{half}_norm_in", np.asarray(2.0 * elements * model.residual_streams)))
+        if norms > len(halves):
+            tensors.append(Tensor(f"{half}_post_norm_in", np.asarray(2.0 * elements * (norms / 2.0 - 1.0))))
+        tensors.append(Tensor(f"{half}_norm_cast", np.asarray((on.norm_bytes - 2.0) * elements * norms / 2.0)))
+        tensors.append(Tensor(f"{half}_norm_out", np.asarray(2.0 * elements)))
+    return operators, tensors
+
+
+def _gathered(shard: Sharding, on: OperatorFeatures, moe: bool, model: ModelSpec, *, latents: bool) -> list[Tensor]:
+    """What a compiled graph, or plain PyTorch, keeps of gathered hidden states beyond the rank's own rows.
+
+    Megatron-LM gathers again in the backward pass. Latent attention gathers its latents; experts, shared ones too,
+    work on the rank's own tokens. Source: MindFormers deepseek2_model.py, LlamaFeedForwardWithMoE.shard and
+    select_comm_recompute, which recomputes these gathers.
+    """
+    if not on.keeps_gathered:
+        return []
+    others = np.asarray(2.0 * (shard.tokens - shard.local_tokens) * model.hidden_size)
+    hidden = not latents or model.q_lora_rank is None
+    gathered = [Tensor("attention_gathered", others)] if hidden else []
+    return gathered if moe else [*gathered, Tensor("mlp_gathered", others)]
+
+
+def _hidden_dropout(model: ModelSpec, shard: Sharding) -> Operator:
+    """Dropout of both residual branches: reads and writes an element, writes a mask byte."""
+    elements = 2.0 * shard.local_tokens * model.hidden_size
+    return Operator(
+        "hidden_dropout", "vector", "mlp", forward_bytes=5.0 * elements, backward_bytes=5.0 * elements, launches=2.0
+    )
+
+
+def _tensor_parallel(
+    model: ModelSpec,
+    shard: Sharding,
+    on: OperatorFeatures,
+    window: Window,
+    first: str,
+    last: str,
+    *,
+    gathers_hidden: bool = True,
+) -> list[Exchange]:
+    """Collectives around one tensor-parallel region: `first` cut by columns, `last` by rows.
+
+    The input is `column_exchanges`'. With sequence parallelism the output is scattered and its gradient gathered;
+    without, it is reduced. Latent attention gathers its latents instead of the input (`gathers_hidden` false).
+    Source: Korthikanti, arXiv:2205.05198; Megatron-LM tensor_parallel/layers.py.
+    """
+    whole = np.asarray(2.0 * shard.tokens * model.hidden_size)
+    cut, reduced = cut_and_whole(shard)
+    outputs = [
+        Exchange(f"{window}_scatter", "scatter", window, whole, cut, 0.0, beside=last),
+        Exchange(f"{window}_gradient_gather", "gather", window, whole, 0.0, cut, beside=last),
+        Exchange(f"{window}_reduce", "reduce", window, whole, reduced, 0.0, beside=last),
+    ]
+    return [*column_exchanges(shard, window, window, whole, first, on), *outputs] if gathers_hidden else outputs
+
+
+def vocabulary_cut(shard: Sharding, on: OperatorFeatures) -> Floats:
+    """Ranks over which embedding and head are cut: the tensor-parallel group, or none where each rank holds them whole.
+
+    Source of the latter: MindFormers vocab_emb_dp, which cuts the head's product over data parallel ranks only
+    (mindformers llama.py, deepseek2_model.py: lm_head.shard); its loss is cut over both.
+    """
+    return np.ones_like(shard.tp) if on.whole_vocabulary else shard.tp
+
+
+def embedding_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures | None = None) -> LayerTable:
+    """Token embedding on the first stage: a gather forward, a scatter-add backward."""
+    on = on or OperatorFeatures()
+    cut = vocabulary_cut(shard, on)
+    elements = shard.tokens * model.hidden_size
+    lookup = Operator("embedding", "movement", "mlp", forward_bytes=4.0 * elements, backward_bytes=8.0 * elements)
+    params = np.asarray(model.embedding_params / cut)
+    multiple = np.where(cut > 1, 1.0, 0.0)
+    kind_reduce = Exchange("embedding_reduce", "scatter", "mlp", np.asarray(2.0 * elements), multiple, multiple)
+    ids = Tensor("token_ids", np.asarray(8.0 * shard.tokens), as_it_is=True)
+    table = LayerTable(
+        "embedding", (lookup, *repeated(model, shard)), (ids,), (kind_reduce,), params, np.zeros_like(params)
+    )
+    return in_format(with_reference(frozen_piece(table, on), on), on.element_bytes)
+
+
+def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> LayerTable:
+    """Final norm, output projection and cross-entropy on the last stage.
+
+    The loss works on FP32 logits, bytes a logit: cast (6), maximum (4), difference (8), exponent (8), sum (4), softmax
+    (8); backward it is scaled (8) and cast back (6). A fused kernel keeps the maximum, difference and exponent
+    together (22 forward, 12 backward). It keeps the FP32 cast of the logits, which the softmax and the gradient
+    overwrite; the 16-bit logits, and after it their 16-bit gradient, are there beside it only while it runs. Fused
+    kernels work in place on the 16-bit logits. Tied weights are the embedding's: a pipeline that keeps them apart adds
+    a copy. A whole head makes whole 16-bit logits on every rank, and needs their whole gradient when the loss is done
+    with its share of them. Source: Megatron-LM tensor_parallel/cross_entropy.py. Preference tuning has its own
+    loss (`reference_model`). Over tensor-parallel ranks PyTorch's has one more FP32 array in its backward pass: the
+    log-softmax, the targets' gradient, the exponents and their sum (torch/distributed/tensor/parallel/loss.py,
+    _nll_loss_and_log_softmax_backward).
+
+    A loss in chunks has the logits of one chunk at a time, and their gradients too: it keeps the 16-bit gradients of
+    its input and of the weight, the latter once more as a chunk adds to it. Source: MindSpeed-LLM @c77308a1,
+    mindspeed_llm/fsdp2/features/chunkloss.py.
+    """
+    h, tokens, cut = model.hidden_size, shard.tokens, vocabulary_cut(shard, on)
+    vocab, logits = model.vocab_size / cut, tokens * model.vocab_size / shard.tp
+    forward, backward = (22.0, 12.0) if on.fused_cross_entropy else (38.0, 14.0)
+    if on.reference:
+        forward, backward = LOSS_MOVED_BYTES
+    streams = joined(model, shard)
+    operators = (
+        *streams[0],
+        Operator("output_proj", "gemm", "mlp", rows=tokens, columns=vocab, depth=h, wide=True),
+        Operator(
+            "cross_entropy",
+            "vector",
+            "mlp",
+            forward_bytes=forward * logits,
+            backward_bytes=backward * logits,
+            launches=LOSS_OPERATORS if on.reference else 8.0,
+            as_it_is=True,
+        ),
+        Operator(
+            "final_norm",
+            "vector",
+            "mlp",
+            forward_bytes=4.0 * shard.local_tokens * h,
+            backward_bytes=6.0 * shard.local_tokens * h,
+        ),
+    )
+    loss_bytes = on.loss_bytes + np.where(cut > 1, 4.0, 0.0) if on.torch_modules else on.loss_bytes
+    kept, beside = on.logit_bytes * logits, loss_bytes * logits
+    if on.loss_chunk:
+        at_once = logits * np.minimum(1.0, on.loss_chunk / tokens)
+        beside = (on.logit_bytes + loss_bytes) * at_once + 2.0 * vocab * h
+        kept = 2.0 * (tokens + vocab) * h
+    tensors = (
+        Tensor("final_norm_out", np.asarray(4.0 * shard.local_tokens * h)),
+        Tensor("logits", np.asarray(kept), as_it_is=True),
+        Tensor("whole_logits", np.asarray(2.0 * tokens * vocab * (cut < shard.tp))),
+        *streams[1],
+    )
+    exchanges = column_exchanges(shard, "head", "mlp", np.asarray(2.0 * tokens * h), "output_proj", on)
+    if on.whole_vocabulary:  # every rank has the whole gradient of its input
+        exchanges = [exchange for exchange in exchanges if exchange.kind == "gather"]
+    once = np.where(shard.tp > 1, 1.0, 0.0)
+    reduced = np.asarray((LOSS_REDUCED_BYTES if on.reference else 12.0) * tokens)
+    loss = Exchange("loss_reduce", "reduce", "mlp", reduced, once, 0.0, as_it_is=True)
+    params = np.asarray(model.head_params / cut + h + model.stream_head_params)
+    none, passing = np.zeros_like(params), tensors[1].kept_bytes
+    summed = accumulating(operators, on)
+    table = LayerTable("head", summed, tensors, (*exchanges, loss), params, none, np.asarray(beside), passing)
+    return in_format(with_reference(frozen_piece(table, on), on), on.element_bytes)
+
+
+def last_kind(model: ModelSpec) -> LayerKind:
+    """Kind of a prediction module's layer: that of the last one, which chooses its keys itself; or a window alone."""
+    like = kind_of(model, model.module_like_layer)
+    return of_attention(model, like.mlp, model.module_attention) if model.compressed_attention else like
+
+
+def mtp_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures, layer: LayerTable | None = None) -> LayerTable:
+    """One multi-token prediction module: joined projection 2h -> h, a layer of the last kind, the shared head again.
+
+    Source: DeepSeek-V3, arXiv:2412.19437, section 2.2. It needs the embedding and the head's weights beside it.
+    layer : the table of its layer, where it is there already.
+    """
+    layer = layer or layer_table(model, shard, on, last_kind(model))
+    head = head_table(model, shard, on)
+    h = model.hidden_size
+    both = Operator("mtp_joined_proj", "gemm", "mlp", rows=shard.tokens, columns=h / shard.tp, depth=2.0 * h)
+    kept = Tensor("mtp_joined_in", np.asarray(2.0 * on.element_bytes * shard.local_tokens * h))
+    return LayerTable(
+        name="mtp",
+        operators=(*accumulating([both], on), *repeated(model, shard), *layer.operators, *head.operators),
+        tensors=(kept, *layer.tensors, *head.tensors),
+        exchanges=(*layer.exchanges, *head.exchanges),
+        dense_params=np.asarray(layer.dense_params + 2.0 * h * h / shard.tp + 3.0 * h + model.stream_head_params),
+        expert_params=layer.expert_params,
+        choices_per_token=layer.choices_per_token,
+        synchronisations=layer.synchronisations,
+        replayed_synchronisations=layer.replayed_synchronisations,
+        after_synchronisation=layer.after_synchronisation,
+        matrices=(*layer.matrices, *matrices_of([both], model, on)),
+    )
+
+
+def model_matrices(model: ModelSpec, on: OperatorFeatures) -> tuple[float, float]:
+    """Matrices of all layers that an optimizer orthogonalises, on a rank that holds all experts: dense, of experts."""
+    one = np.ones(1)
+    shard = Sharding(one, one, one, one, one, one, one < 0.0, one < 0.0, 1.0)
+    totals = [0.0, 0.0]
+    for kind, layers in layer_kinds(model):
+        for each in layer_table(model, shard, on, kind).matrices:
+            totals[each.experts] += layers * float(np.max(each.count))
+    return totals[0], totals[1]

@@ -1,0 +1,348 @@
+"""The feed-forward part of a layer: dense MLP and mixture of experts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.costs.workload import host_operators as host
+from autodeploy.costs.workload.operators import Exchange, Operator, OperatorFeatures, OperatorKind, Sharding, Tensor
+
+if TYPE_CHECKING:
+    from autodeploy.specs.model import ModelSpec
+    from cost_models.arrays import Floats
+
+
+Rows = tuple[list[Operator], list[Tensor], list[Exchange]]
+W: Final = "mlp"
+
+# What a rank issues once it knows how many rows it will get, in order; shared experts do not depend on it.
+AFTER_SPLIT_SIZES = (
+    *("permute", "dispatch", "sort_by_expert", "expert_up_proj"),
+    *("expert_up_proj_lora_down", "expert_up_proj_lora_up", "expert_up_proj_lora_add", "expert_activation"),
+    *("expert_down_proj", "expert_down_proj_lora_down", "expert_down_proj_lora_up", "expert_down_proj_lora_add"),
+    *("sort_by_rank", "combine", "unpermute", "shared_up_proj", "shared_activation", "shared_down_proj"),
+)
+
+
+def activation_bytes_per_element(gated: bool, fused: bool) -> tuple[float, float, float]:
+    """Bytes of the activation function (SwiGLU, GELU) per element of its output: moved forward, backward, and kept.
+
+    Gated and fused: reads 2 inputs, writes 1 output (6 B). Unfused, the silu output makes a round trip of its own.
+    """
+    if not gated:
+        return 4.0, 6.0, 2.0
+    return (6.0, 10.0, 2.0) if fused else (10.0, 16.0, 4.0)
+
+
+def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: float, prefix: str, tp: Floats) -> Rows:
+    """A dense MLP of `width` cut over `tp` ranks: up (and gate), activation, down."""
+    h, tokens, gates = model.hidden_size, shard.tokens, 2.0 if model.is_gated else 1.0
+    local = width / tp
+    forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
+    elements = tokens * local
+    operators = [
+        Operator(f"{prefix}_up_proj", "gemm", W, rows=tokens, columns=gates * local, depth=h),
+        Operator(
+            f"{prefix}_activation",
+            "vector",
+            W,
+            forward_bytes=forward * elements,
+            backward_bytes=backward * elements,
+            launches=1.0 if on.fused_swiglu else 3.0,
+        ),
+        Operator(f"{prefix}_down_proj", "gemm", W, rows=tokens, columns=h, depth=local),
+    ]
+    tensors = [
+        Tensor(f"{prefix}_up_out", np.asarray(2.0 * gates * elements)),
+        Tensor(f"{prefix}_activation_out", np.asarray(kept * elements)),
+    ]
+    return operators, tensors, []
+
+
+def held_tokens(shard: Sharding, on: OperatorFeatures) -> Floats:
+    """Tokens that a rank routes and sends: its own; all of its tensor-parallel group's where dispatch is replicated."""
+    return shard.tokens if on.replicated_dispatch else shard.local_tokens
+
+
+def expert_rows(shard: Sharding, model: ModelSpec, on: OperatorFeatures, choices: float | None = None) -> Floats:
+    """Tokens times choices that a rank's experts work on, balanced: what its group sends it.
+
+    choices : experts of a token; absent: of those with matrices.
+
+    The group of etp x ep ranks holds held_tokens * etp * ep tokens, each chosen top-k times, spread over ep ranks
+    (every rank of an expert's tensor-parallel group sees all of them). With a capacity factor experts are padded to it.
+    Without sequence parallelism the ranks of a tensor-parallel group hold the same tokens: those of them that share an
+    expert work on each token once.
+    """
+    choices = model.computing_experts_per_tok if choices is None else choices
+    copies = np.where(shard.sequence_parallel, 1.0, np.minimum(shard.tp, shard.etp))
+    rows = held_tokens(shard, on) * choices * (1.0 if on.replicated_dispatch else shard.etp / copies)
+    return np.asarray(rows * on.capacity_factor if on.capacity_factor else rows)
+
+
+def moe_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """Router, permutation, dispatch, experts, combine and shared experts of one mixture-of-experts layer."""
+    operators, tensors = _router(model, shard, on)
+    for rows in (permute_rows(model, shard, on), _experts(model, shard, on)):
+        operators += rows[0]
+        tensors += rows[1]
+    operators = [operator._replace(routes=True) for operator in operators]
+    if model.shared_expert_width:
+        shared = mlp_rows(model, shard, on, width=model.shared_expert_width, prefix="shared", tp=shard.tp)
+        operators += shared[0]
+        tensors += shared[1]
+    return operators, tensors, _expert_exchanges(model, shard, on)
+
+
+def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[list[Operator], list[Tensor]]:
+    experts, tokens = float(model.router_choices), held_tokens(shard, on)
+    logits = tokens * experts
+    # Scores, top-k, mask and auxiliary loss in FP32; sort class operators pass over the logits several times. Fused
+    # (Megatron-LM --moe-router-fusion): logits in and weights with the mask out, for the choice and for the loss.
+    passes = 24.0 if on.fused_router else 48.0
+    launches = 4.0 if on.fused_router else 12.0
+    if on.vector_sort:
+        # Two choices read and write values and indices (16 B a logit); sort instructions read the logits once (4 B).
+        passes, launches = passes - 12.0, launches - 1.0
+    routing = host.FUSED_ROUTING if on.fused_router else host.ROUTING
+    counted = host.sizes(shard)
+    operators = [
+        Operator(
+            "router",
+            "gemm",
+            W,
+            rows=tokens,
+            columns=experts,
+            depth=model.hidden_size,
+            issued=host.ROUTER.forward,
+            issued_backward=host.ROUTER.backward,
+            wide=True,
+        ),
+        Operator(
+            "routing",
+            "vector",
+            W,
+            forward_bytes=passes * logits,
+            backward_bytes=passes * logits / 2.0,
+            launches=launches,
+            issued=routing.forward,
+            issued_backward=routing.backward,
+            as_it_is=True,
+        ),
+        Operator("expert_sizes", "vector", W, launches=0.0, issued=counted[0], issued_backward=counted[1]),
+    ]
+    return operators, [Tensor("router_logits", np.asarray(4.0 * logits), as_it_is=True)]
+
+
+def permute_rows(
+    model: ModelSpec,
+    shard: Sharding,
+    on: OperatorFeatures,
+    *,
+    prefix: str = "",
+    choices: float | None = None,
+    experts: int | None = None,
+) -> Rows:
+    """Token permutation: rows copied k times into expert order and back; reordered where a rank has several experts.
+
+    Exchanged tokens, fused (Transformer Engine moe_permute, torch_npu npu_moe_token_permute): each token streams once,
+    in or out, and k rows. Unfused, k rows are picked (4 B an element) or added to a cleared buffer (2 B an element of
+    a token, 2 in, 2 + 2 of the sum), forward as backward. Source: Megatron-LM moe_utils.py permute, index_select, and
+    unpermute, scatter_add_. Rows that return to be weighted are read again for their weights' gradients. A dispatch
+    that sends a token once to each rank makes the rows where they are needed, in order: nothing is sorted again.
+    Source: token_dispatcher.py get_permuted_hidden_states_by_experts. Gathered tokens: a rank picks its rows out of
+    the whole group's by an index as wide as the rows (8 B an element) and adds them back into a cleared buffer of the
+    group's size the same way (Megatron-LM MoEAllGatherTokenDispatcher); with `row_index` by one index a row.
+
+    Sorting on vector units (`vector_sort`) turns the choices into whole rows in order: keys and places (8 B a choice)
+    are sorted in on-chip memory and merged once, and rows stream by one index each instead of being gathered.
+
+    prefix, choices, experts : of the rows' names, experts of a token, all experts, where they have no matrices.
+    """
+    h, choices = model.hidden_size, model.computing_experts_per_tok if choices is None else choices
+    sent = held_tokens(shard, on) * choices
+    received = expert_rows(shard, model, on, choices)
+    group = held_tokens(shard, on) * shard.ep * shard.etp
+    index = 0.0 if on.vector_sort or on.row_index else 8.0  # bytes of an index for every element
+    picked = (4.0 + index) * h * received
+    added = (10.0 + index) * h * received + 2.0 * h * group
+    sorting = 2.0 * 16.0 * sent if on.vector_sort else 0.0  # two passes that read and write 8 B a choice
+    if on.fused_operators or on.vector_sort:
+        taken = returned = 2.0 * h * (sent + held_tokens(shard, on))
+    else:
+        taken, returned = 4.0 * h * sent, 2.0 * h * held_tokens(shard, on) + 6.0 * h * sent
+    again = 2.0 if on.weighted_rows else 1.0
+    local_experts = (experts or model.n_routed_experts or 1) / shard.ep
+    sorts = (local_experts > 1) & ~shard.gathers_tokens & (not on.sends_once)
+    resort = np.where(sorts, 4.0 * h * received, 0.0)
+    launches = 1.0 if on.fused_operators else 3.0
+    kind: OperatorKind = "vector" if on.vector_sort else "movement"
+    issued = (
+        (host.FUSED_PERMUTE, host.FUSED_SORT, host.FUSED_RETURN, host.FUSED_UNPERMUTE)
+        if on.fused_operators
+        else (host.PERMUTE, host.SORT, host.RETURN, host.UNPERMUTE)
+    )
+
+    def row(name: str, forward: Floats, backward: Floats, calls: host.Issued) -> Operator:
+        return Operator(
+            prefix + name,
+            kind,
+            W,
+            forward_bytes=forward,
+            backward_bytes=backward,
+            launches=launches,
+            issued=calls.forward,
+            issued_backward=calls.backward,
+            whole_rows=on.fused_operators & ~shard.gathers_tokens,
+        )
+
+    def sort(name: str, calls: host.Issued) -> Operator:
+        several = np.where(resort > 0.0, 1.0, 0.0)
+        return row(name, resort, resort, calls)._replace(
+            launches=several,
+            issued=several * calls.forward,
+            issued_backward=several * calls.backward,
+            per_expert=True,
+        )
+
+    operators = [
+        row(
+            "permute",
+            np.where(shard.gathers_tokens, picked, taken) + sorting,
+            np.where(shard.gathers_tokens, added, returned),
+            issued[0],
+        ),
+        sort("sort_by_expert", issued[1]),
+        sort("sort_by_rank", issued[2]),
+        row(
+            "unpermute",
+            np.where(shard.gathers_tokens, added, returned),
+            np.where(shard.gathers_tokens, picked, again * taken),
+            issued[3],
+        ),
+    ]
+    back = sent * (on.capacity_factor or 1.0)  # experts send their padding back too
+    kept = np.asarray(2.0 * h * np.where(shard.gathers_tokens, received, back))
+    return operators, [Tensor(f"{prefix}unpermute_in", kept)], []
+
+
+def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """Grouped GEMMs over the experts of a rank, few rows each where experts are many."""
+    h, gates = model.hidden_size, 2.0 if model.is_gated else 1.0
+    width = (model.moe_intermediate_size or 0) / shard.etp
+    # Copied hot experts are multiplications of their own, with fewer rows each.
+    groups = (model.n_routed_experts or 1) / shard.ep + shard.hot_experts
+    rows = expert_rows(shard, model, on)
+    each = rows / groups
+    forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
+    elements = rows * width
+    launches = 1.0 if on.grouped_gemm else groups
+    calls = host.of_products(groups, on)
+
+    def gemm(name: str, columns: Floats | float, depth: Floats | float) -> Operator:
+        return Operator(
+            name,
+            "grouped_gemm",
+            W,
+            rows=each,
+            columns=columns,
+            depth=depth,
+            groups=groups,
+            launches=launches,
+            issued=calls,
+            issued_backward=2.0 * calls,
+            per_expert=True,
+            fused=on.grouped_gemm,
+        )
+
+    operators = [
+        gemm("expert_up_proj", gates * width, h),
+        Operator(
+            "expert_activation",
+            "vector",
+            W,
+            forward_bytes=forward * elements,
+            backward_bytes=backward * elements,
+            launches=2.0,
+            issued=host.ACTIVATION.forward,
+            issued_backward=host.ACTIVATION.backward,
+            per_expert=True,
+        ),
+        gemm("expert_down_proj", h, width),
+    ]
+    tensors = [
+        Tensor("expert_in", np.asarray(2.0 * rows * h), per_expert=True),
+        Tensor("expert_up_out", np.asarray(2.0 * gates * elements), per_expert=True),
+        Tensor("expert_activation_out", np.asarray(kept * elements), per_expert=True),
+    ]
+    if on.weighted_activation:
+        tensors.append(Tensor("expert_activation_unweighted", np.asarray(2.0 * elements), per_expert=True))
+    return operators, tensors, []
+
+
+def _expert_exchanges(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> list[Exchange]:
+    """Dispatch and combine of the tokens a rank holds; with expert tensor parallelism their gather and scatter.
+
+    Gathered tokens come from all ranks of the experts' group at once: nothing is left to gather. Weights of copied hot
+    experts arrive for the forward and again for the backward pass, and their BF16 gradients return.
+    """
+    h = model.hidden_size
+    factor = on.capacity_factor or 1.0
+    token_bytes = np.asarray(2.0 * h * held_tokens(shard, on) * factor)
+    # Inside an expert's tensor-parallel group every rank needs all rows that any of its ranks received.
+    etp_bytes = np.asarray(np.where(shard.etp > 1, 2.0 * h * expert_rows(shard, model, on), 0.0))
+    times = np.where(shard.gathers_tokens, 0.0, 1.0)
+    exchanges = [Exchange("dispatch", "dispatch", W, token_bytes), Exchange("combine", "combine", W, token_bytes)]
+    if on.replicated_dispatch:
+        # Every rank received all rows; partial sums are reduced forward, gradients of the rows backward.
+        exchanges.append(Exchange("expert_scatter", "reduce", W, etp_bytes))
+    else:
+        exchanges.append(Exchange("expert_gather", "gather", W, etp_bytes, times, times))
+        exchanges.append(Exchange("expert_scatter", "scatter", W, etp_bytes, times, times))
+    if np.any(np.asarray(shard.hot_experts) > 0):
+        weights = np.asarray(2.0 * shard.hot_experts * model.routed_expert_params)
+        exchanges.append(Exchange("hot_weights", "gather", W, weights))
+        exchanges.append(Exchange("hot_gradients", "scatter", W, weights, 0.0, 1.0))
+    return exchanges
+
+
+# Experts that return what they get (zero-computation experts, LongCat-Flash, arXiv 2509.01322, section 2.1.1).
+PREFIX: Final = "zero_"
+
+
+def zero_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
+    """Operators, tensors and exchanges of the tokens that such experts get, in one layer.
+
+    Rows are multiplied by their weights (in 2 B, out 2 B an element); backward by the gradient (4 B), and the product
+    of both is summed up for the weights' gradients (in 4 B, out 2 B, in 2 B). Their sum joins the experts' (6 B an
+    element of a token), and their gradient the others' (6 B). It is assumed that they load ranks as the experts do.
+    """
+    h, choices = model.hidden_size, model.zero_experts_per_tok
+    rows = expert_rows(shard, model, on, choices)
+    elements = held_tokens(shard, on) * h
+    operators, tensors, _ = permute_rows(model, shard, on, prefix=PREFIX, choices=choices, experts=model.n_zero_experts)
+    counted = host.sizes(shard)
+    operators += [
+        Operator("zero_sizes", "vector", W, launches=0.0, issued=counted[0], issued_backward=counted[1]),
+        Operator(
+            "zero_weights",
+            "vector",
+            W,
+            forward_bytes=4.0 * h * rows,
+            backward_bytes=12.0 * h * rows,
+            launches=1.0,
+            issued=host.WEIGHTED.forward,
+            issued_backward=host.WEIGHTED.backward,
+            per_expert=True,
+        ),
+        Operator("zero_sum", "vector", W, forward_bytes=6.0 * elements, backward_bytes=6.0 * elements),
+    ]
+    tensors.append(Tensor("zero_in", np.asarray(2.0 * h * rows), per_expert=True))
+    sent = np.asarray(2.0 * elements)
+    exchanges = [
+        Exchange("zero_dispatch", "dispatch", W, sent, choices=choices),
+        Exchange("zero_combine", "combine", W, sent, choices=choices),
+    ]
+    return [operator._replace(routes=True) for operator in operators], tensors, exchanges

@@ -1,0 +1,127 @@
+"""DeepSeek sparse attention (DSA): the indexer of a layer, and when attention to chosen keys is worth it.
+
+The indexer scores every pair of tokens with few, narrow heads and keeps `index_topk` keys a query. Attention to them
+runs on the latents, one key and value for all heads: of DeepSeek-V3.2 2 x 128 x (576 + 512) FLOPs a pair, where keys
+and values of each head take 2 x 128 x (192 + 128). Where that is less, all pairs are computed under a mask. How fast
+kernels gather the chosen keys is not published for Ascend: their rate is assumed to be attention's.
+Source: DeepSeek-V3.2, arXiv 2512.02556, section 2, and its appendix on both modes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.costs.workload.attention_types import score_columns
+from autodeploy.costs.workload.operators import Operator, Tensor
+from cost_models.compute import attention_flops
+
+if TYPE_CHECKING:
+    from autodeploy.costs.workload.operators import Sharding
+    from autodeploy.specs.model import ModelSpec
+    from cost_models.arrays import Floats
+
+W: Final = "attention"
+SELECTION_BYTES = 12.0  # of a score: written in FP32 and read twice, by a histogram and by the selection
+
+
+@dataclass(frozen=True, slots=True)
+class IndexShape:
+    """What an indexer scores: mean keys before a query and chosen ones, its heads and their width, and those of the
+    attention that it learns from on a rank."""
+
+    keys: float
+    chosen: float
+    heads: float
+    width: float
+    target_heads: Floats
+    target_width: float
+
+
+def latent_widths(model: ModelSpec) -> tuple[int, int]:
+    """Width of queries and keys and of values, where heads share the latent as their key and value."""
+    latent = model.kv_lora_rank or 0
+    return latent + (model.qk_rope_head_dim or 0), latent
+
+
+def attends_to_latents(model: ModelSpec, seq: float) -> bool:
+    """Whether attention to the chosen keys takes fewer FLOPs than to all, in sequences of that many tokens."""
+    sparse = model.sparse_attention
+    if sparse is None or sparse.index_topk >= seq:
+        return False
+    chosen = score_columns(seq, sparse.index_topk) * sum(latent_widths(model))
+    return bool(chosen < seq / 2.0 * (model.qk_head_dim + model.value_head_dim))
+
+
+def attention_shape(model: ModelSpec, seq: float) -> tuple[float, int, int]:
+    """Keys that a query attends to in the mean, and widths of its heads' keys and values."""
+    if attends_to_latents(model, seq):
+        assert model.sparse_attention is not None
+        return score_columns(seq, model.sparse_attention.index_topk), *latent_widths(model)
+    return score_columns(seq, None), model.qk_head_dim, model.value_head_dim
+
+
+def index_flops_per_token(model: ModelSpec, seq: float) -> float:
+    """FLOPs of one token's index scores against all tokens before it, forward."""
+    sparse = model.sparse_attention
+    return 0.0 if sparse is None else 2.0 * sparse.query_width * seq / 2.0
+
+
+def indexer_rows(model: ModelSpec, shard: Sharding) -> tuple[list[Operator], list[Tensor]]:
+    """Projections, scores and choice of one layer's indexer, and the loss that trains it.
+
+    Every tensor-parallel rank computes all of it (Megatron-LM's indexer has duplicated weights). It learns from the
+    attention of the chosen keys, summed over heads: those scores are computed once more for their target (arXiv
+    2512.02556, section 2.1.1), and gradients flow through chosen pairs only. Its input is cut off from the graph.
+    """
+    sparse = model.sparse_attention
+    if sparse is None or not sparse.index_n_heads:  # or the keys are those that another layer chose
+        return [], []
+    seq, tokens, h = shard.seq_length, shard.tokens, model.hidden_size
+    heads, width = float(sparse.index_n_heads), float(sparse.index_head_dim)
+    chosen, keys = score_columns(seq, sparse.index_topk), seq / 2.0
+    qk = latent_widths(model)[0] if attends_to_latents(model, seq) else model.qk_head_dim
+    rotary = 4.0 * tokens * (heads + 1.0) * width
+    cut = np.asarray(model.num_attention_heads / shard.tp)
+    shape = IndexShape(keys, chosen, heads, width, cut, float(qk))
+    operators = [
+        Operator("index_q_proj", "gemm", W, rows=tokens, columns=heads * width, depth=float(model.q_lora_rank or h)),
+        Operator("index_k_proj", "gemm", W, rows=tokens, columns=width + heads, depth=h, launches=2.0),
+        Operator("index_rotary", "vector", W, forward_bytes=rotary, backward_bytes=rotary, launches=3.0),
+        *index_operators(shape, tokens, seq / shard.ring),
+    ]
+    tensors = [
+        Tensor("index_q", np.asarray(2.0 * tokens * heads * width)),
+        Tensor("index_k", np.asarray(2.0 * tokens * width)),
+        # Numbers of the chosen keys, their scores in FP32, and the heads' weights.
+        Tensor("index_chosen", np.asarray(tokens * (8.0 * min(sparse.index_topk, seq) + 4.0 * heads)), as_it_is=True),
+    ]
+    return operators, tensors
+
+
+def index_operators(shape: IndexShape, tokens: Floats, seq: Floats | float) -> list[Operator]:
+    """Scores of all keys, the choice, and the target of the loss: scores of the chosen keys once more."""
+    heads, width, chosen = shape.heads, shape.width, shape.chosen
+    selected = SELECTION_BYTES * tokens * shape.keys
+    return [
+        Operator(
+            "index_scores",
+            "attention",
+            W,
+            flops=attention_flops(tokens, shape.keys, heads, width, 0.0),
+            backward_flops=2.0 * attention_flops(tokens, chosen, heads, width, 0.0),
+            head_dim=width,
+            seq=seq,
+        ),
+        Operator("index_choice", "vector", W, forward_bytes=selected, as_it_is=True, launches=3.0),
+        Operator(
+            "index_target",
+            "attention",
+            W,
+            flops=attention_flops(tokens, chosen, shape.target_heads, shape.target_width, 0.0),
+            head_dim=shape.target_width,
+            seq=seq,
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""Parts that readers and writers of every framework share."""

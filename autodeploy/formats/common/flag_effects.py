@@ -1,0 +1,141 @@
+"""What every flag that a release registers does to a prediction: read, refused, without effect, or not modelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Literal
+
+from autodeploy.messages import Message
+from autodeploy.specs.diagnostics import NO_EFFECT
+from autodeploy.stack.releases import releases
+from hardware_profiles.shipped_yaml import load_shipped_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from autodeploy.stack.releases import Release
+
+
+Kind = Literal["read", "refused", "no_effect", "unmodelled"]
+KINDS: dict[str, Kind] = {"read": "read", "refused": "refused"}
+_STAR = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagEffect:
+    """What a flag does, why, and the values with which one that is not modelled changes nothing."""
+
+    kind: Kind
+    reason: str = NO_EFFECT
+    harmless: tuple[str, ...] = ()
+
+    def of_value(self, value: str) -> str | None:
+        """What a prediction does without the flag at this value; None where it changes nothing that is predicted."""
+        if self.kind != "unmodelled":
+            return None
+        text = value.strip().strip("\"'").lower()
+        return None if any(_is(text, harmless) for harmless in self.harmless) else self.reason
+
+
+def _is(text: str, harmless: str) -> bool:
+    return text.startswith(harmless[:-1]) if harmless.endswith(_STAR) else text == harmless
+
+
+@cache
+def flag_effects() -> Mapping[str, FlagEffect]:
+    """Every flag whose effect is known, by name."""
+    effects: dict[str, FlagEffect] = {}
+    for name, group in _read("flag_effects.yaml").items():
+        kind = KINDS.get(name, "no_effect")
+        effects |= {flag: FlagEffect(kind, _reason("effect", name, group)) for flag in group["flags"].split()}
+    for name, group in _read("unmodelled_flags.yaml").items():
+        reason = _reason("unmodelled", name, group)
+        for word in group["flags"].split():
+            flag, _, harmless = word.partition("=")
+            effects[flag] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
+    return effects
+
+
+def _reason(section: str, name: str, group: Mapping[str, str]) -> str:
+    return Message.of_record(f"{section}.{name}", group["reason"]) if "reason" in group else NO_EFFECT
+
+
+def _read(name: str) -> dict[str, dict[str, str]]:
+    text = files("autodeploy.formats").joinpath(name).read_text(encoding="utf-8")
+    document: dict[str, dict[str, str]] = load_shipped_yaml(text)
+    return document
+
+
+# Flags that change the result of a launch and are not modelled.
+def unmodelled_reason(flag: str, value: str) -> str | None:
+    """What a prediction does without this flag; None where it changes nothing that is predicted."""
+    effect = flag_effects().get(flag)
+    return None if effect is None else effect.of_value(value)
+
+
+# What every key of a MindFormers configuration does to a prediction.
+SECTIONS = frozenset(
+    {
+        *("model", "moe_config", "parallel", "parallel_config", "recompute_config", "swap_config"),
+        *("runner_config", "monitor_config", "stable_rank_config"),
+    }
+)
+
+
+@cache
+def key_effects() -> Mapping[str, FlagEffect]:
+    """Every key whose effect is known, by its last part, or by its path where that alone is meant."""
+    text = files("autodeploy.formats").joinpath("key_effects.yaml").read_text(encoding="utf-8")
+    document = load_shipped_yaml(text)
+    effects: dict[str, FlagEffect] = {}
+    for name, group in document["no_effect"].items():
+        reason = Message.of_record(f"effect.{name}", group["reason"])
+        effects |= {key: FlagEffect("no_effect", reason) for key in group["keys"].split()}
+    effects |= {key: FlagEffect("read", NO_EFFECT) for key in document["read"]["all"]["keys"].split()}
+    for name, group in document["unmodelled"].items():
+        reason = Message.of_record(f"unmodelled.{name}", group["reason"])
+        for word in group["keys"].split():
+            key, _, harmless = word.partition("=")
+            effects[key] = FlagEffect("unmodelled", reason, tuple(harmless.split(",")) if harmless else ())
+    return effects
+
+
+def key_effect(path: str) -> FlagEffect | None:
+    """The effect of the key at a dotted path; None where nobody knows it."""
+    section, dot, _ = path.partition(".")
+    effects = key_effects()
+    if path in effects:
+        return effects[path]
+    effect = effects.get(path.rpartition(".")[2])
+    if effect is not None and effect.kind == "unmodelled":
+        return effect
+    return effect if not dot or section in SECTIONS else None
+
+
+# Flags that any release of a framework registers, and whose launch they are.
+def known_flags() -> frozenset[str]:
+    """Names of all flags that a release registers."""
+    return _flags(releases())
+
+
+@cache
+def _flags(of_releases: tuple[Release, ...]) -> frozenset[str]:
+    return frozenset(flag for release in of_releases for flag in release.flags)
+
+
+def framework_of_flags(given: Collection[str]) -> str:
+    """The framework whose launch has these flags.
+
+    MindSpeed-LLM where only it registers one of them, or where Megatron-LM alone does not register all and only
+    MindSpeed beside it could.
+    """
+    with_flags = [release for release in releases() if release.flags]
+    of_llm = _flags(tuple(r for r in with_flags if r.framework == "mindspeed-llm"))
+    of_megatron = _flags(tuple(r for r in with_flags if r.framework == "megatron"))
+    alone = _flags(tuple(r for r in with_flags if r.framework == "megatron" and len(r.components) == 1))
+    flags = frozenset(given)
+    if flags & (of_llm - of_megatron):
+        return "mindspeed-llm"
+    return "mindspeed-llm" if flags & of_llm - alone and not flags & (of_megatron - of_llm) else "megatron"

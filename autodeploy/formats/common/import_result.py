@@ -1,0 +1,177 @@
+"""What an importer hands back: (part of) a spec, what it was taken from, and what is still missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message, joined
+from autodeploy.specs.diagnostics import Diagnostics
+from autodeploy.specs.message_table import MAX_DOUBTS
+from autodeploy.specs.spec import vendor_of
+from autodeploy.stack.releases import framework_for
+from hardware_profiles import list_profiles, load_profile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autodeploy.formats.common.launch_script import LaunchScript
+    from autodeploy.specs.spec import Spec
+
+UNNAMED = "imported model"
+SHOWN_UNKNOWN = 20
+Kind = Literal[
+    "spec",
+    "plan-set",
+    "hf-config",
+    "launch-script",
+    "mindformers-yaml",
+    "mindspeed-rl-yaml",
+    "verl-script",
+    "mindspeed-llm-fsdp2-yaml",
+    "torchtitan-toml",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFlag:
+    """A flag or key that the flag table doesn't know, kept as it stands, with its line."""
+
+    name: str
+    value: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A foreign file as a spec document.
+
+    `document` has the keys of a spec that the file says something of; a launch file names a number of ranks
+    (processes, one a die) and seldom the chips, so that `cluster` is often missing. `target` is the framework whose
+    file it is. `plan_id` is that of the plan the file was exported from, `flags` are those of a launch script with
+    their values, `script` is that script. `generation_ranks` only
+    generate.
+    """
+
+    kind: Kind
+    document: Mapping[str, Any]
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    ranks: int | None = None
+    target: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[KeptFlag, ...] = ()
+    plan_id: str | None = None
+    flags: Mapping[str, str] = field(default_factory=dict)
+    base_dir: Path | None = None
+    script: LaunchScript | None = None
+    generation_ranks: int | None = None
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is assumed, contradicted or not known, in words."""
+        return (*self.diagnostics.assumptions, *self._unknown)
+
+    @property
+    def _unknown(self) -> tuple[str, ...]:
+        if not self.kept:
+            return ()
+        names = [flag.name[:60] for flag in self.kept[:SHOWN_UNKNOWN]]
+        unnamed = len(self.kept) - len(names)
+        named = joined((*names, Message("common.more", count=unnamed)), "and") if unnamed else joined(names)
+        return (Message("common.place", place=named, message=Message("importers.unknown_key")),)
+
+    def with_doubts(self) -> Imported:
+        """The same with its doubts in the document, so that they travel with the spec."""
+        said = {
+            "unmodelled": list(self.diagnostics.doubts[:MAX_DOUBTS]),
+            "doubts": [*self.diagnostics.assumptions[: MAX_DOUBTS - 1], *self._unknown],
+        }
+        return replace(self, document={**self.document, **{name: texts for name, texts in said.items() if texts}})
+
+    def spec_document(
+        self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None
+    ) -> dict[str, Any]:
+        """The document with a cluster: the one named here, else the file's own.
+
+        Raises
+        ------
+        SpecError
+            when the file names no chip and `cluster` none either, or no number of cards follows from anything.
+        """
+        document = dict(self.document)
+        own = document.get("cluster")
+        if own is not None and not isinstance(own, Mapping):
+            return document  # who validates it says what is wrong
+        if own is not None and cluster is None and device is None and num_npus is None:
+            return self._on_chips(document, str(own.get("profile")))
+        own = dict(own or {})
+        profile = cluster or own.get("profile")
+        if profile is None:
+            profiles = ", ".join(list_profiles())
+            hint = Message("importers.cluster_profile_device_grade_num_npus_n_profiles", names=profiles)
+            raise SpecError(Message("common.is_required", name="profile"), path="/cluster/profile", hint=hint)
+        if cluster is not None and cluster != own.get("profile"):
+            own = {key: value for key, value in own.items() if key in {"num_npus", "nodes", "use", "spare_npus"}}
+        own["profile"] = profile
+        if device is not None:
+            own["device"] = device
+        if num_npus is not None:
+            own = {key: value for key, value in own.items() if key not in {"blocks", "nodes"}}
+            own["num_npus"] = num_npus
+        elif not {"num_npus", "blocks", "nodes"} & own.keys():
+            own["num_npus"] = self._cards(profile)
+        return self._on_chips(document | {"cluster": own}, profile)
+
+    def _on_chips(self, document: dict[str, Any], profile: str) -> dict[str, Any]:
+        """The document with the cards that generate, which a launch counts as ranks.
+
+        A script that names no release is of a framework that has one for the chips, whatever its flags look like.
+        """
+        search = document.get("search", {})
+        if self.kind == "launch-script" and "target_release" not in search:
+            document = document | {"search": {**search, "target": framework_for(search["target"], vendor_of(profile))}}
+        if self.generation_ranks is None:
+            return document
+        strategy = document["strategy"]
+        cards = self.generation_ranks // load_profile(profile).devices_per_npu
+        return document | {"strategy": {**strategy, "rl": {**strategy["rl"], "generation_npus": cards}}}
+
+    def spec(self, cluster: str | None = None, device: str | None = None, num_npus: int | None = None) -> Spec:
+        """The validated spec; as `spec_document`.
+
+        Raises
+        ------
+        SpecError
+            with every bad or missing field: JSON pointer, message and hint.
+        """
+        from autodeploy.specs.reading import read_spec_document
+
+        if self.kind == "launch-script" and "seq_length" not in self.document["training"]:
+            unread = [note.reason for note in self.diagnostics.ignored if _is_unread(note.reason)]
+            raise SpecError(
+                Message("common.is_required", name="--seq-length"),
+                path="/training/seq_length",
+                hint=joined(unread, "semicolon") if unread else "",
+            )
+        return read_spec_document(self.spec_document(cluster, device, num_npus), base_dir=self.base_dir)
+
+    def _cards(self, profile: str) -> int:
+        if self.ranks is None:
+            raise SpecError(
+                Message("common.is_required", name="num_npus"), path="/cluster/num_npus", hint="--num-npus N"
+            )
+        per_card = load_profile(profile).devices_per_npu
+        if self.ranks % per_card:
+            raise SpecError(
+                Message("importers.ranks_are_no_whole_number_of_cards_with", ranks=self.ranks, dies=per_card),
+                path="/cluster/num_npus",
+                hint="--num-npus N",
+            )
+        return self.ranks // per_card
+
+
+def _is_unread(reason: str) -> bool:
+    """Whether it says that a value of the script stays unknown."""
+    return isinstance(reason, Message) and reason.key == "importers.is_not_carried_out_its_value_stays_unknown"

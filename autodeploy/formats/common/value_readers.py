@@ -1,0 +1,292 @@
+"""Takes values out of a launch's flags, remembers which were read and says so in the diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from autodeploy.formats.common.flag_effects import flag_effects
+from autodeploy.formats.common.import_result import KeptFlag
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message, at_place
+from autodeploy.specs.diagnostics import NO_EFFECT, DiagnosticsLog, not_modelled, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from autodeploy.formats.common.flag_effects import FlagEffect
+    from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript
+
+
+UNKNOWN = Message("importers.unknown_key")
+MAX_NUMBER = 10**12
+
+
+class FlagReader:
+    """The flags of one launch.
+
+    Every method that takes a flag notes the field of the spec that it became, and marks the flag as read.
+    """
+
+    def __init__(self, script: LaunchScript) -> None:
+        self.script = script
+        self.log = DiagnosticsLog()
+        self._read: set[str] = set()
+        self._ignored: set[str] = set()
+
+    def has(self, flag: str) -> bool:
+        """Whether the flag is given; marks it as read."""
+        self._read.add(flag)
+        return flag in self.script.flags
+
+    def is_told(self, flag: str) -> bool:
+        """Whether the flag is given with values that the script knows; says nothing of it."""
+        return flag in self.script.flags and not self.script.flags[flag].unknown
+
+    def switch(self, flag: str, field: str) -> bool:
+        """A flag without a value that sets a field."""
+        is_on = self.has(flag)
+        if is_on:
+            self.log.take(self.script.flags[flag].place, field, "on")
+        return is_on
+
+    def number(self, flag: str, field: str) -> int | None:
+        """The whole number after the flag; None where the flag isn't given.
+
+        Raises
+        ------
+        SpecError
+            with line and column where it is no whole number or its value isn't known.
+        """
+        text = self.text(flag, field)
+        if text is None:
+            return None
+        sign = text.removeprefix("-")
+        if not sign.isdigit() or len(sign) > 13 or int(sign) > MAX_NUMBER:
+            limits = {"value": repr(text[:40]), "least": -MAX_NUMBER, "most": MAX_NUMBER}
+            self.fail(flag, Message("importers.is_not_whole_number_from_to", **limits))
+        return int(text)
+
+    def decimal(self, flag: str, field: str) -> float | None:
+        """The decimal number after the flag; as `number`."""
+        text = self.text(flag, field)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            self.fail(flag, Message("field_fault.is_no_number", value=repr(text[:40])))
+        if not abs(value) <= MAX_NUMBER:
+            self.fail(flag, Message("field_fault.is_too_big", value=repr(text[:40])))
+        return value
+
+    def text(self, flag: str, field: str) -> str | None:
+        """The one value after the flag, as it stands there."""
+        if not self.has(flag):
+            return None
+        given = self.script.flags[flag]
+        if given.unknown:
+            name = given.unknown.lstrip("$")
+            self.fail(
+                flag,
+                Message("importers.has_no_value_in_script", variable=given.unknown[:60]),
+                Message("importers.set_it", option=f"--set {name[:40]}=VALUE"),
+            )
+        if not given.values:
+            self.fail(flag, Message("stack.takes_values", flag=flag, expected="1", found=0))
+        self.log.take(given.place, field, given.text)
+        return given.text.strip()
+
+    def words(self, flag: str, field: str) -> tuple[str, ...]:
+        """All values after the flag, also those joined by commas."""
+        text = self.text(flag, field)
+        return tuple(text.replace(",", " ").split()) if text is not None else ()
+
+    def fail(self, flag: str, message: str, hint: str = "") -> NoReturn:
+        """Refuses the script at the flag's place."""
+        given = self.script.flags[flag]
+        raise SpecError(
+            at_place(Message("common.place", place=flag, message=message), (given.line, given.column)),
+            hint=hint,
+        )
+
+    def refuse_mechanism(self, flag: str, mechanism: str) -> NoReturn:
+        """Refuses a model with a mechanism that is not modelled, at the flag that says so."""
+        given = self.script.flags[flag]
+        raise UnsupportedError(
+            at_place(
+                not_modelled(mechanism, flag),
+                (given.line, given.column),
+            ),
+            path="/model",
+            hint=Message("importers.plan_model_of_same_size_without_it"),
+        )
+
+    def ignore(self, flags: Iterable[str], reason: str) -> None:
+        """Flags that are understood and change nothing here."""
+        for flag in flags:
+            if self.has(flag):
+                given = self.script.flags[flag]
+                self.log.ignore(given.place, _shown(given), reason)
+                self._ignored.add(flag)
+
+    def note_rest(self) -> tuple[GivenFlag, ...]:
+        """Says of every flag not read why; returns those of which nobody knows what they do."""
+        kept = []
+        for name, given in self.script.flags.items():
+            effect = flag_effects().get(name)
+            has_effect = effect is not None and name not in self._ignored
+            without = effect.of_value(given.text) if effect is not None and has_effect else None
+            if without is not None:
+                self.log.unmodelled(given.place, _shown(given), without)
+            if name in self._read or without is not None:
+                continue
+            if effect is None:
+                kept.append(given)
+                self.log.ignore(given.place, _shown(given), UNKNOWN)
+            else:
+                self.log.ignore(given.place, _shown(given), NO_EFFECT if effect.harmless else effect.reason)
+        for given in self.script.repeated:
+            last = self.script.flags[given.name]
+            if given.text != last.text:
+                self.log.contradict(
+                    given.place,
+                    given.name,
+                    _shown(given),
+                    Message("common.line", line=last.line, message=_shown(last)),
+                )
+        for variable in self.script.unset:
+            self.log.doubt(
+                "", f"${variable}", Message("importers.is_set_nowhere_in_script_read_as_empty", name=variable)
+            )
+        for line, note in self.script.notes:
+            self.log.ignore(f"line {line}", "", note)
+        return tuple(kept)
+
+
+def _shown(given: GivenFlag) -> str:
+    return given.text or "on"
+
+
+# Takes values out of a nested mapping by dotted path, remembers which were read and says so in the diagnostics.
+MAX_WHOLE_NUMBER = 10**9
+
+
+class KeyReader:
+    """The keys of one document. Every method that takes a value notes the field of the spec that it became."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document = document
+        self.log = DiagnosticsLog()
+        self._read: set[str] = set()
+        self._whole: list[str] = []
+
+    def raw(self, path: str) -> Any:
+        """The value at the path, marked as read; None where there is none."""
+        self._read.add(path)
+        value: Any = self.document
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def take(self, field: str, *paths: str) -> Any:
+        """The value under the first of the names that the file has; the others are compared with it."""
+        value, source = None, ""
+        for path in paths:
+            raw = self.raw(path)
+            if raw is None:
+                continue
+            if not source:
+                value, source = raw, path
+                self.log.take(pointer_of(path), field, raw)
+            elif raw != value:
+                self.log.contradict(
+                    pointer_of(path), field, raw, Message("importers.says", source=source, value=shown(value))
+                )
+        return value
+
+    def number(self, field: str, *paths: str, least: int = 0) -> int | None:
+        """A whole number from `least` on; None where the file has none.
+
+        Raises
+        ------
+        SpecError
+            with the JSON pointer of a value that is none.
+        """
+        number = self.take(field, *paths)
+        if number is None:
+            return None
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= MAX_WHOLE_NUMBER:
+            path = next(path for path in paths if self.raw(path) is not None)
+            self.fail(
+                path,
+                Message(
+                    "importers.is_not_whole_number_from_to", value=shown(number), least=least, most=MAX_WHOLE_NUMBER
+                ),
+            )
+        return number
+
+    def switch(self, field: str, *paths: str) -> bool:
+        """A truth value; absent is false."""
+        return self.take(field, *paths) is True
+
+    def fail(self, path: str, message: str, hint: str = "") -> NoReturn:
+        """Refuses the document at the path."""
+        raise SpecError(message, path=pointer_of(path), hint=hint)
+
+    def whole(self, path: str) -> None:
+        """Marks everything under the path as read."""
+        self._whole.append(path + ".")
+
+    def note_unmodelled(self, predicted: Mapping[str, Any], *, but: frozenset[str] = frozenset()) -> None:
+        """Says of every key that has another value than the one that is predicted what is predicted instead.
+
+        predicted : path -> the value that changes nothing. but : paths that are predicted as they are.
+        """
+        for path, harmless in predicted.items():
+            value = self.raw(path)
+            if value is not None and value != harmless and path not in but:
+                self.log.unmodelled(pointer_of(path), value, Message("importers.predicted_as", what=harmless))
+
+    def note_rest(
+        self, reasons: Mapping[str, str], effect_of: Callable[[str], FlagEffect | None], otherwise: str
+    ) -> tuple[KeptFlag, ...]:
+        """Says of every key not read why; returns those of which nobody knows what they do.
+
+        Parameters
+        ----------
+        reasons : why keys are idle, by their path or the first part of it.
+        effect_of : the effect of the key at a path, where it is known.
+        otherwise : what is said of the others.
+        """
+        kept = []
+        for path, value in _leaves(self.document):
+            effect = effect_of(path)
+            without = effect.of_value(str(value)) if effect is not None else None
+            if without is not None:
+                self.log.unmodelled(pointer_of(path), value, without)
+            if without is not None or path in self._read or path.startswith(tuple(self._whole)):
+                continue
+            reason = reasons.get(path) or reasons.get(path.partition(".")[0])
+            if reason is None and effect is not None:
+                reason = NO_EFFECT if effect.harmless else effect.reason
+            if reason is None:
+                kept.append(KeptFlag(path, shown(value), 0))
+            self.log.ignore(pointer_of(path), value, reason or otherwise)
+        return tuple(kept)
+
+
+def pointer_of(path: str) -> str:
+    """A dotted path as a JSON pointer."""
+    return "/" + path.replace(".", "/")
+
+
+def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in document.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, path + ".")
+        else:
+            yield path, value

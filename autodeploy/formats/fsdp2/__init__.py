@@ -1,0 +1,1 @@
+"""Launches of MindSpeed-LLM's FSDP2 backend, read and written."""

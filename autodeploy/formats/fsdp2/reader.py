@@ -1,0 +1,466 @@
+"""Launches of MindSpeed-LLM's FSDP2 backend: the YAML of `train_fsdp2.py`, with what a command line puts over it.
+
+Source: Ascend/MindSpeed-LLM @c77308a1, train_fsdp2.py and mindspeed_llm/fsdp2/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from autodeploy.formats.common.export_comments import (
+    marked_preset,
+    plan_id_of,
+    release_of_marks,
+    search_of_marks,
+    take_marks,
+)
+from autodeploy.formats.common.import_result import UNNAMED, Imported
+from autodeploy.formats.common.launch_script import LAUNCHER_OPTIONS
+from autodeploy.formats.common.other_trainings import refuse_name
+from autodeploy.formats.common.value_readers import KeyReader
+from autodeploy.formats.megatron.post_training_launch import model_of, preset_named
+from autodeploy.formats.shell.follow import follow
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message
+from autodeploy.specs.diagnostics import NO_EFFECT, not_modelled
+from autodeploy.specs.text_files import load_yaml, read_text
+from autodeploy.stack.features import FEATURES
+from autodeploy.stack.releases import release_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from autodeploy.formats.shell.values import Value
+
+
+# The model of a launch of MindSpeed-LLM's FSDP2 backend.
+PATH: Final = "model.model_name_or_path"
+# Classes of the backend (models/model_registry.py) of which no layer is modelled.
+UNMODELLED_MODEL_KEYS: Final = {
+    "mamba3": Message("mechanism.recurrent_layers"),
+    "longcat_flash_ngram": Message("importers.n_gram_embeddings"),
+    "deepseek_v4": Message("mechanism.compressed_attention"),
+}
+# How checkpoints of a series are called for short.
+SERIES: Final = {
+    "qwen3-235b": "qwen3-235b-a22b",
+    "qwen3-30b": "qwen3-30b-a3b",
+    "qwen3-next": "qwen3-next-80b-a3b",
+    "minimax-m2": "minimax-m2",
+    "glm52": "glm-5",
+    "step-3.5": "step-3.5-flash",
+}
+_WORDS: Final = re.compile(r"[A-Za-z0-9.]+")
+_LENGTH: Final = re.compile(r"\d+k", re.IGNORECASE)
+_POINT: Final = re.compile(r"(?<=\d)(?:point|p)(?=\d)")
+_STAGES: Final = frozenset({"pretrain", "tune"})
+
+
+def read_model(reader: KeyReader, text: str, name: str | None, otherwise: str, base_dir: Path | None) -> dict[str, Any]:
+    """The `model` of a spec; a doubt where only the series is named.
+
+    Raises
+    ------
+    UnsupportedError
+        for a class of the backend that is not modelled, and for formats of the next chip.
+    SpecError
+        where nothing names a model that is known.
+    """
+    kind = reader.take("/model", "model.model_id")
+    if kind in UNMODELLED_MODEL_KEYS:
+        raise UnsupportedError(not_modelled(kind, UNMODELLED_MODEL_KEYS[kind]), path="/model/model_id")
+    if recipe := reader.raw("model.quant_recipe_name"):
+        raise UnsupportedError(
+            not_modelled("Ascend 950", recipe),
+            path="/model/quant_recipe_name",
+            hint=Message("importers.give_launch_for_a2_or_a3"),
+        )
+    path = str(reader.raw(PATH) or "").rstrip("/")
+    path = "" if "$" in path else path
+    exact = [name or "", marked_preset(text) or "", path]
+    series = [each for each in (_series(path), _series(otherwise)) if preset_named(each)]
+    guessed = series[0] if series and not preset_named(*exact) else ""
+    model = model_of([*exact, guessed], base_dir, reader.log, "/model/model_name_or_path")
+    if guessed:
+        reader.log.doubt("/model", guessed, Message("importers.file_names_series_alone_and_has_no_config"))
+    return model
+
+
+def _series(name: str) -> str:
+    """The series and size at the head of a name such as `pretrain_qwen3_1point7b_4k_fsdp2_A2`, as presets write it."""
+    words = [word.lower() for word in _WORDS.findall(name.rpartition("/")[2]) if word.lower() not in _STAGES]
+    head = []
+    for word in words:
+        if _LENGTH.fullmatch(word):
+            break
+        head.append(_POINT.sub(".", word))
+    joined = "-".join(head)
+    return next((preset for short, preset in SERIES.items() if joined.startswith(short)), joined)
+
+
+# The strategy of a launch of MindSpeed-LLM's FSDP2 backend.
+MUON: Final = "muon"
+# What FSDP2 always does, and what transformers' attention is on this chip.
+ALWAYS: Final = (
+    *("fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather", "flash_attention", "transformers_loss"),
+)
+CP_ALGORITHMS: Final = {"ulysses": "ulysses", "ring": "ring", "kvallgather": "ring"}
+BATCH: Final = 8  # per_device_train_batch_size, where the file has none
+_LAYERS: Final = re.compile(r"model\.layers\.(?:\{\*\}|\{(\d+)-(\d+)\})")
+
+
+def read_strategy(reader: KeyReader, model: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
+    """The `strategy` of a spec. ranks : of the launch, where they are known."""
+    moe = "n_routed_experts" in model
+    batch = reader.number("/strategy/micro_batch_size", "training.per_device_train_batch_size", least=1)
+    if batch is None:
+        reader.log.default(
+            "/strategy/micro_batch_size", BATCH, Message("importers.default_of", framework="MindSpeed-LLM FSDP2")
+        )
+    strategy: dict[str, Any] = {
+        "tp": reader.number("/strategy/tp", "parallel.tp_size", least=1) or 1,
+        "cp": reader.number("/strategy/cp", "parallel.cp_size", least=1) or 1,
+        "micro_batch_size": batch or BATCH,
+        "fsdp": True,
+        "distributed_optimizer": True,
+    }
+    if strategy["cp"] > 1:
+        strategy["cp_algo"] = _context(reader)
+    strategy |= _experts(reader, ranks) if moe else {}
+    features = {*ALWAYS, *_switches(reader, moe=moe, ep=int(strategy.get("ep", 1)))}
+    strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]))
+    return strategy | {"features": sorted(features)}
+
+
+def _context(reader: KeyReader) -> str:
+    given = reader.take("/strategy/cp_algo", "parallel.cp_type") or "ulysses"
+    if given not in CP_ALGORITHMS:
+        reader.fail(
+            "parallel.cp_type",
+            Message("field_fault.is_invalid", value=repr(str(given)[:40])),
+            ", ".join(CP_ALGORITHMS),
+        )
+    if CP_ALGORITHMS[given] != given:
+        reader.log.unmodelled("/parallel/cp_type", given, Message("importers.predicted_as", what="ring"))
+    return CP_ALGORITHMS[given]
+
+
+def _experts(reader: KeyReader, ranks: int | None) -> dict[str, Any]:
+    """Whole experts over ep ranks, sharded over the others: ep x ep_fsdp are all ranks."""
+    ep = reader.number("/strategy/ep", "parallel.ep_size", least=1) or 1
+    shards = reader.number("/strategy/ep", "parallel.ep_fsdp_size", least=1) or 1
+    if ep > 1 and ranks is not None and ep * shards != ranks:
+        reason = Message("importers.predicted_as", what=ranks // ep)
+        reader.log.contradict("/parallel/ep_fsdp_size", "/strategy/ep", shards, reason)
+    dispatcher = reader.take("/strategy/moe_dispatcher", "parallel.ep_dispatcher") or "eager"
+    if dispatcher == "mc2":
+        reason = Message("importers.predicted_as", what="All-to-All")
+        reader.log.unmodelled("/parallel/ep_dispatcher", dispatcher, reason)
+    return {"ep": ep, "etp": 1, "moe_dispatcher": "alltoall"}
+
+
+def _switches(reader: KeyReader, *, moe: bool, ep: int) -> set[str]:
+    """Features and facts of the run; the backend's own models alone have its fused operators."""
+    own = reader.raw("model.model_id") is not None
+    switches = (
+        {"keep_gathered"} if reader.take("/strategy/features", "parallel.reshard_after_forward") is False else set()
+    )
+    if reader.take("/strategy/features", "parallel.reduce_dtype") in ("bf16", "fp16"):
+        switches.add("bf16_gradients")
+    norm = reader.switch("/strategy/features", "optimization.use_fused_rmsnorm")
+    rotary = reader.switch("/strategy/features", "optimization.use_fused_rotary_pos_emb")
+    grouped = reader.switch("/strategy/features", "optimization.moe_grouped_gemm")
+    reader.switch("/strategy/features", "optimization.use_flash_attn")
+    switches |= {"fused_rmsnorm"} if own and norm else set()
+    chunk = reader.number("/strategy/features", "optimization.chunk_loss_size", least=0)
+    if chunk and reader.raw("training.stage") == "pt":
+        switches.add("chunked_loss")
+        if chunk != int(FEATURES["chunked_loss"].values["chunk_tokens"]):
+            planned = int(FEATURES["chunked_loss"].values["chunk_tokens"])
+            reader.log.unmodelled(
+                "/optimization/chunk_loss_size",
+                chunk,
+                Message("importers.predicted_as", what=planned),
+            )
+    switches |= set() if own and rotary else {"unfused_rotary"}
+    if moe and own and grouped:
+        switches |= {"grouped_gemm", "fused_swiglu"}
+        fused = reader.raw("parallel.ep_dispatcher") == "fused" or ep == 1
+        switches |= {"fused_operators"} if fused else set()
+    return switches
+
+
+def _recompute(reader: KeyReader, layers: int) -> dict[str, Any]:
+    """Whole layers by pattern: all of them, or as many as ranges name."""
+    patterns = reader.take("/strategy/recompute", "parallel.recompute_modules")
+    if not reader.switch("/strategy/recompute", "parallel.recompute"):
+        return {"granularity": "none"}
+    count = 0
+    for pattern in patterns if isinstance(patterns, list) else ["model.layers.{*}"]:
+        match = _LAYERS.fullmatch(str(pattern))
+        if match is None:
+            reader.log.unmodelled("/parallel/recompute_modules", pattern, Message("importers.not_predicted"))
+        elif match[1] is None:
+            count = layers
+        else:
+            count += max(0, min(int(match[2]), layers - 1) - int(match[1]) + 1)
+    if not count:
+        return {"granularity": "none"}
+    return {"granularity": "full"} | ({"num_layers": min(count, layers)} if count < layers else {})
+
+
+TARGET: Final = "mindspeed-llm-fsdp2"
+KIND: Final = "mindspeed-llm-fsdp2-yaml"
+SECTIONS: Final = ("model", "data", "parallel", "training", "optimization")
+ENVIRONMENT: Final = "examples/fsdp2/env_config.sh"  # CPU_AFFINITY_CONF=1 among others
+SIGNS: Final = frozenset({"fsdp_size", "fsdp_modules", "ep_fsdp_size", "ep_fsdp_modules"})
+# What changes time or memory and is predicted as its default; the values that change nothing.
+UNMODELLED: Final[dict[str, Any]] = {
+    "parallel.num_to_forward_prefetch": 1,
+    "parallel.num_to_backward_prefetch": 1,
+    "parallel.enable_chunk_batch": False,
+    "parallel.fsdp_implementation": "native",
+    "data.packing": False,
+    "data.neat_packing": False,
+    "data.reset_attention_mask": False,
+}
+# Of the argument classes.
+DEFAULTS: Final = {"cutoff_len": 2048, "batch": 8, "accumulation": 1}
+
+
+def is_fsdp2(document: Mapping[str, Any]) -> bool:
+    """Whether the document is a configuration of the FSDP2 backend."""
+    parallel = document.get("parallel")
+    return isinstance(parallel, Mapping) and bool(SIGNS & parallel.keys())
+
+
+def import_fsdp2(
+    document: Mapping[str, Any],
+    text: str = "",
+    name: str | None = None,
+    otherwise: str = UNNAMED,
+    base_dir: Path | None = None,
+    ranks: int | None = None,
+) -> Imported:
+    """The spec that a configuration of the backend trains.
+
+    Parameters
+    ----------
+    document : the configuration, with what the command line says put over it.
+    text : its source, whose comments may name plan, cluster and model.
+    name : of the model or a preset; absent, what the path of the weights or the file's name says.
+    otherwise : the file's name.
+    base_dir : folder that a relative path of the weights is in; its `config.json` has the shape.
+    ranks : processes of the launcher, where a script has one; absent, `fsdp_size`.
+
+    Raises
+    ------
+    SpecError
+        with the JSON pointer of every key that can't be read.
+    """
+    reader = KeyReader(document)
+    for path in ("data.dataset", "data.eval_dataset"):
+        reader.whole(path)
+    model = read_model(reader, text, name, otherwise, base_dir)
+    sharded = reader.number("/cluster/num_npus", "parallel.fsdp_size", least=1)
+    if ranks is not None and sharded is not None and sharded != ranks:
+        reader.log.contradict(
+            "/parallel/fsdp_size",
+            "/cluster/num_npus",
+            sharded,
+            Message("importers.says", source="nnodes x nproc_per_node", value=ranks),
+        )
+    ranks = ranks if ranks is not None else sharded
+    strategy = read_strategy(reader, model, ranks)
+    if ENVIRONMENT in text:
+        strategy["features"] = sorted({*strategy["features"], "host_core_binding"})
+    spec: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
+    take_marks(text, spec, strategy, reader.log)
+    search = search_of_marks(text, TARGET)
+    if reader.take("/search/deterministic_training", "training.deterministic") is not False:
+        search["deterministic_training"] = True
+    release = release_of_marks(text) or release_of(TARGET, None)
+    spec |= {"search": search, "strategy": strategy}
+    reader.note_unmodelled(UNMODELLED)
+    reasons = dict.fromkeys(release.keys, NO_EFFECT)
+    kept = reader.note_rest(reasons, lambda _: None, Message("importers.unknown_key"))
+    return Imported(
+        KIND,
+        spec,
+        reader.log.finish(),
+        ranks=ranks,
+        target=TARGET,
+        kept=kept,
+        plan_id=plan_id_of(text),
+    )
+
+
+def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
+    """Batch = per_device_train_batch_size x gradient_accumulation_steps x ranks / cp (train/trainer.py, train)."""
+    sequence = reader.number("/training/seq_length", "data.cutoff_len", least=1)
+    if sequence is None:
+        reader.log.default(
+            "/training/seq_length",
+            DEFAULTS["cutoff_len"],
+            Message("importers.default_of", framework="MindSpeed-LLM FSDP2"),
+        )
+    field = "/training/global_batch_size"
+    steps = reader.number(field, "training.gradient_accumulation_steps", least=1) or DEFAULTS["accumulation"]
+    training: dict[str, Any] = {"seq_length": sequence or DEFAULTS["cutoff_len"]}
+    if ranks is not None:
+        training["global_batch_size"] = int(strategy["micro_batch_size"]) * steps * max(1, ranks // int(strategy["cp"]))
+    else:
+        reader.log.doubt(field, "open", Message("importers.number_of_ranks_is_open"))
+    precision = reader.take("/training/precision", "parallel.param_dtype") or "bf16"
+    if precision not in ("bf16", "fp16", "fp32"):
+        fault = Message("field_fault.is_invalid", value=repr(str(precision)[:40]))
+        reader.fail("parallel.param_dtype", fault, Message("common.one_of", names="bf16, fp16, fp32"))
+    training["precision"] = precision
+    stage = reader.take("/training/kind", "training.stage") or "sft"
+    if stage not in ("pt", "sft"):
+        reader.fail(
+            "training.stage",
+            Message("field_fault.is_invalid", value=repr(str(stage)[:40])),
+            Message("common.one_of", names="pt, sft"),
+        )
+    training |= {"kind": "sft"} if stage == "sft" else {}
+    if reader.switch("/training/routing_imbalance", "optimization.fix_router"):
+        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
+    optimizer = reader.take("/training", "training.optimizer") or "adamw"
+    if optimizer == MUON:
+        reader.fail(
+            "training.optimizer",
+            Message("common.is_not_modelled_yet", what="Muon"),
+            Message("common.one_of", names="adamw, fused_adamw"),
+        )
+    if optimizer == "adamw":
+        reason = Message("importers.predicted_as", what="fused_adamw")
+        reader.log.unmodelled("/training/optimizer", optimizer, reason)
+    steps_in_all = reader.raw("training.max_steps")
+    if isinstance(steps_in_all, int) and steps_in_all > 0 and "global_batch_size" in training:
+        training["tokens"] = float(steps_in_all * training["global_batch_size"] * training["seq_length"])
+        reader.log.take("/training/max_steps", "/training/tokens", steps_in_all)
+    return training
+
+
+# Scripts that start MindSpeed-LLM's FSDP2 backend.
+PROGRAM: Final = "train_fsdp2.py"
+_STARTS: Final = re.compile(r"^[^#\n]*\btrain_fsdp2\.py\b", re.MULTILINE)
+_OPTION: Final = re.compile(rf"--((?:{'|'.join(SECTIONS)})\.\w+)(?:=(.*))?", re.DOTALL)
+_TRUE, _FALSE = frozenset({"yes", "true", "t", "y", "1"}), frozenset({"no", "false", "f", "n", "0"})
+
+
+def is_fsdp2_script(text: str) -> bool:
+    """Whether a script starts the backend."""
+    return _STARTS.search(text) is not None
+
+
+def import_fsdp2_script(
+    text: str,
+    variables: Mapping[str, str] | None = None,
+    name: str | None = None,
+    otherwise: str = UNNAMED,
+    base_dir: Path | None = None,
+) -> Imported:
+    """The spec that a script of the backend trains; its YAML is looked for beside it. As `import_fsdp2`.
+
+    Raises
+    ------
+    SpecError
+        where the file that the script names is not there, or a value can't be read.
+    """
+    refuse_name(otherwise)
+    followed = follow(text, variables)
+    words = next((words for _, words in followed.commands if any(_is_program(word) for word in words)), None)
+    if words is None:
+        raise SpecError(
+            Message("common.missing", word=PROGRAM),
+            hint=Message("importers.give_script_with_command"),
+        )
+    at = next(index for index, word in enumerate(words) if _is_program(word))
+    named = words[at + 1].text if len(words) > at + 1 and not words[at + 1].text.startswith("--") else ""
+    document, source = _file(named, otherwise, base_dir)
+    given = _options(words[at + 1 + bool(named) :])
+    merged = {name: dict(value) if isinstance(value, dict) else value for name, value in document.items()}
+    for key, values in given.items():
+        section, _, field = key.partition(".")
+        merged.setdefault(section, {})[field] = _typed(key, values)
+    return import_fsdp2(merged, source + text, name, otherwise, base_dir, _ranks(words[:at]))
+
+
+def _is_program(word: Value) -> bool:
+    return word.text.rpartition("/")[2] == PROGRAM
+
+
+def _file(named: str, stem: str, base_dir: Path | None) -> tuple[Mapping[str, Any], str]:
+    """The YAML that the script names, else the one of the script's own name, and its text."""
+    if not named:
+        return {}, ""
+    last = named.rpartition("/")[2]
+    for name in (last, f"{stem}.yaml") if base_dir is not None and "$" not in last else ():
+        path = base_dir / name if base_dir is not None else None
+        if path is not None and path.is_file():
+            text = read_text(path)
+            document = load_yaml(text, boolean_words=True)
+            return (document if isinstance(document, dict) else {}), text + "\n"
+    raise SpecError(Message("importers.is_not_beside_script", file=named[:200]), path="/parallel")
+
+
+def _options(words: list[Value]) -> dict[str, list[Value]]:
+    """Values of each `--section.key`, the last of each key counts."""
+    options: dict[str, list[Value]] = {}
+    current: list[Value] | None = None
+    for word in words:
+        match = _OPTION.fullmatch(word.text)
+        if match:
+            current = options[match[1]] = []
+            if match[2] is not None:
+                current.append(word)
+        elif word.text.startswith("--"):
+            current = None
+        elif current is not None:
+            current.append(word)
+    return options
+
+
+def _typed(key: str, values: list[Value]) -> Any:
+    """What the backend's parser makes of the words; an option alone is true, what isn't known stays as it stands."""
+    registered = release_of(TARGET, None).keys.get(key)
+    texts = [_text(value) for value in values]
+    if registered is not None and registered.nargs == "+":
+        return texts
+    text = texts[0] if texts else "true"
+    if registered is None or any(value.unknown for value in values):
+        return text
+    if registered.type == "bool" and text.lower() in _TRUE | _FALSE:
+        return text.lower() in _TRUE
+    try:
+        return int(text) if registered.type == "int" else float(text) if registered.type == "float" else text
+    except ValueError:
+        path = "/" + key.replace(".", "/")
+        raise SpecError(
+            Message("common.takes_not", name=f"--{key}", kind=Message("field_fault.a_number"), value=repr(text[:40])),
+            path=path,
+        ) from None
+
+
+def _text(value: Value) -> str:
+    match = _OPTION.fullmatch(value.text)
+    return (match[2] or "") if match else value.text
+
+
+def _ranks(words: list[Value]) -> int | None:
+    """Processes of the launcher; None where one of its numbers isn't known."""
+    sizes: dict[str, int] = {}
+    for index, word in enumerate(words):
+        name, _, text = word.text.partition("=")
+        if name in LAUNCHER_OPTIONS:
+            text = text or (words[index + 1].text if len(words) > index + 1 else "")
+            if not text.isdigit() or not 0 < int(text[:9]) < 10_000_000:
+                return None
+            sizes[LAUNCHER_OPTIONS[name]] = int(text[:9])
+    if "ranks" in sizes:
+        return sizes["ranks"]
+    return sizes["ranks_per_node"] * sizes.get("nodes", 1) if "ranks_per_node" in sizes else None

@@ -1,0 +1,155 @@
+"""A plan as the YAML of MindSpeed-LLM's FSDP2 backend, `train_fsdp2.py FILE`: sections of its argument classes.
+
+Weights, data and output are the user's, and given on the command line, which wins over the file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.formats.common.target_release import profile_of
+from autodeploy.formats.megatron.keyed_sections import head_comments, refuse_unknown_keys
+from autodeploy.formats.megatron.launch import Launch, plain_launch
+from autodeploy.formats.megatron.memory import recomputed_layers
+from autodeploy.kit.yaml_text import yaml_text
+from autodeploy.messages import Message
+from autodeploy.specs.artefact import Artefact
+from autodeploy.specs.launched import model_id_of
+from autodeploy.specs.presets import preset_of
+from autodeploy.specs.strategy import ChoiceKey
+from autodeploy.stack.features import FEATURES
+
+if TYPE_CHECKING:
+    from autodeploy.specs.planset import Plan, PlanSet
+
+TARGET = "mindspeed-llm-fsdp2"
+WHOLE_LOSS = (None, "gpt_oss", "step35", "glm52")  # whose forward takes no loss_ctx
+LAYERS, EXPERTS = "model.layers.{*}", "model.layers.{*}.mlp.experts"
+UNITS = (LAYERS, "model.embed_tokens", "lm_head")
+
+
+def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The YAML; its comments say how it is started, and what it can't say."""
+    launch = plain_launch(plan_set, plan, TARGET)
+    document = configuration(launch)
+    refuse_unknown_keys(document, launch.arguments.release)
+    preset = preset_of(launch.spec.model)
+    name = f"mindspeed_llm_fsdp2_{plan.plan_id}.yaml"
+    more_marks = f" preset={preset}" if preset else ""
+    comments = head_comments(plan_set, launch, _start(launch, name), more_marks=more_marks)
+    return Artefact(yaml_text(document, comments), "application/yaml", name, tuple(launch.arguments.notes))
+
+
+def configuration(launch: Launch) -> dict[str, Any]:
+    """The sections, in the backend's own order."""
+    spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
+    for name in strategy.swap:
+        launch.arguments.note(
+            Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="MindSpeed-LLM FSDP2")
+        )
+    training: dict[str, Any] = {
+        "stage": "pt",
+        "optimizer": "adamw" if "unfused_optimizer" in strategy.features else "fused_adamw",
+        "per_device_train_batch_size": strategy.micro_batch_size,
+        "gradient_accumulation_steps": plan.micro_batches,
+        "deterministic": spec.search.deterministic_training,
+        "log_throughput": True,
+    }
+    if spec.training.tokens is not None:
+        batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
+        training["max_steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
+    if plan.save_steps is not None:
+        training["save_steps"] = plan.save_steps
+    launch.arguments.note(Message("exporters.not_given", names="lr", field="--training.lr"))
+    return {
+        "model": _model(launch),
+        "data": {"cutoff_len": spec.training.seq_length, "data_manager_type": "mg"},
+        "parallel": _parallel(launch),
+        "training": training,
+        "optimization": _optimization(launch),
+    }
+
+
+def _model(launch: Launch) -> dict[str, Any]:
+    model_id = model_id_of(launch.spec.model)
+    if model_id is None:
+        launch.arguments.note(Message("exporters.backend_has_no_model_of_its_own_of"))
+    return {
+        **({"model_id": model_id} if model_id else {}),
+        "train_from_scratch": True,
+        "init_model_with_meta_device": True,
+    }
+
+
+def _parallel(launch: Launch) -> dict[str, Any]:
+    strategy, model = launch.plan.strategy, launch.spec.model
+    features, precision = strategy.features, launch.spec.training.precision
+    keys: dict[str, Any] = {
+        "fsdp_size": launch.ranks,
+        "fsdp_modules": list(UNITS),
+        "fsdp_implementation": "native",
+        "reshard_after_forward": "keep_gathered" not in features,
+        "num_to_forward_prefetch": 1,
+        "num_to_backward_prefetch": 1,
+        "param_dtype": precision,
+        "reduce_dtype": "bf16" if "bf16_gradients" in features else "fp32",
+        "cp_size": strategy.cp,
+        "cp_type": strategy.cp_algo or "ulysses",
+    }
+    if model.is_moe:
+        keys |= {
+            "ep_size": strategy.ep,
+            "ep_fsdp_size": launch.ranks // strategy.ep if strategy.ep > 1 else 1,
+            "ep_modules": [EXPERTS],
+            "ep_fsdp_modules": [EXPERTS],
+            "ep_dispatcher": "fused" if "fused_operators" in features else "eager",
+        }
+    recomputed = _recomputed(launch)
+    return keys | {"recompute": bool(recomputed), "recompute_modules": recomputed or [LAYERS]}
+
+
+def _recomputed(launch: Launch) -> list[str]:
+    """Patterns of the layers that are recomputed whole: the first ones of each class, as the plan counts them."""
+    strategy, model = launch.plan.strategy, launch.spec.model
+    layers = model.num_hidden_layers
+    counts = recomputed_layers(strategy, 1, layers)
+    for name in counts.keys() - {"full"}:
+        launch.arguments.note(
+            Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="MindSpeed-LLM FSDP2")
+        )
+    whole = counts.get("full", [0])[0]
+    if whole in {0, layers}:
+        return [LAYERS] if whole else []
+    per_stage = strategy.recompute.per_stage or ({"full": whole},)
+    first = {"dense": 0, "moe": model.first_k_dense_replace if model.is_moe else 0}
+    modules = []
+    for text, count in per_stage[0].items():
+        start = first.get(ChoiceKey.of(text).layer_class or "dense", 0)
+        modules += [f"model.layers.{{{start}-{start + count - 1}}}"] if count else []
+    return modules
+
+
+def _optimization(launch: Launch) -> dict[str, Any]:
+    features = launch.plan.strategy.features
+    keys: dict[str, Any] = {
+        "use_flash_attn": "flash_attention" in features,
+        "use_fused_rmsnorm": "fused_rmsnorm" in features,
+        "use_fused_rotary_pos_emb": "unfused_rotary" not in features,
+    }
+    if "chunked_loss" in features:
+        if model_id_of(launch.spec.model) in WHOLE_LOSS:
+            launch.arguments.note(Message("exporters.backend_s_model_takes_no_loss_in_chunks"))
+        else:
+            keys["chunk_loss_size"] = int(FEATURES["chunked_loss"].values["chunk_tokens"])
+    return keys | ({"moe_grouped_gemm": "grouped_gemm" in features} if launch.spec.model.is_moe else {})
+
+
+def _start(launch: Launch, name: str) -> list[str]:
+    profile = profile_of(launch.spec)
+    each = min(profile.ranks_per_node, launch.ranks) if profile else 8
+    nodes = max(1, launch.ranks // each)
+    return [
+        f"Start it in the MindSpeed-LLM directory on every node, after `source examples/fsdp2/env_config.sh`: torchrun "
+        f"--nproc_per_node {each} --nnodes {nodes} --node_rank NODE_RANK --master_addr MASTER_ADDR --master_port 6000 "
+        f"train_fsdp2.py {name} --model.model_name_or_path MODEL_DIR --data.dataset DATA --training.output_dir OUTPUT"
+    ]

@@ -1,0 +1,162 @@
+"""One entry for every file that AutoDeploy understands: it looks at the content, then at the name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.formats.common.import_result import UNNAMED, Imported
+from autodeploy.formats.common.other_trainings import refuse_other_configuration
+from autodeploy.formats.fsdp2.reader import import_fsdp2, import_fsdp2_script, is_fsdp2, is_fsdp2_script
+from autodeploy.formats.megatron.script import import_launch_script
+from autodeploy.formats.mindformers.configuration import import_mindformers, is_mindformers
+from autodeploy.formats.mindspeed_rl.reader import import_mindspeed_rl, is_mindspeed_rl
+from autodeploy.formats.torchtitan.reader import import_torchtitan, is_toml, is_torchtitan, load_toml
+from autodeploy.formats.verl.reader import import_verl, is_verl
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.specs.document_bounds import MAX_BYTES, MAX_LAUNCH_CHARACTERS, refuse_long
+from autodeploy.specs.hf_config import read_hf_config
+from autodeploy.specs.text_files import load_json, load_yaml, read_text
+
+if TYPE_CHECKING:
+    from autodeploy.specs.diagnostics import Diagnostics
+
+SCRIPT_SUFFIXES = (".sh", ".bash")
+SCRIPT_SIGNS = ("#!/", "torchrun", "actor_rollout_ref.", "--tensor-model-parallel-size", "--num-layers ")
+
+_BOOLEAN_WORD = re.compile(r"\b(?:yes|no|on|off)\b", re.IGNORECASE)
+
+
+def import_file(path: Path, *, variables: Mapping[str, str] | None = None, name: str | None = None) -> Imported:
+    """The spec in a file; files that it names are looked for next to it. As `import_document`."""
+    text = read_text(path)
+    if path.name == "config.json" and name is None:
+        name = path.resolve().parent.name or None
+    try:
+        return import_document(text, path.name, variables=variables, name=name, base_dir=path.parent)
+    except SpecError as error:
+        if any(field.path for field in error.errors):
+            raise
+        raise type(error)(Message("common.place", place=path.name, message=str(error)), hint=error.hint) from error
+
+
+def import_document(
+    text: str,
+    filename: str | None = None,
+    *,
+    variables: Mapping[str, str] | None = None,
+    name: str | None = None,
+    base_dir: Path | None = None,
+) -> Imported:
+    """The spec in a text: an own spec or PlanSet, a Hugging Face config.json, a launch script or file.
+
+    Parameters
+    ----------
+    text : at most 1 MB, of a script or TOML 200,000 characters.
+    filename : helps where the content alone doesn't tell, by its suffix.
+    variables : variables of a launch script, as its environment would set them.
+    name : the model's name where the file has none.
+    base_dir : where files are looked for that the text names; absent, it may name none.
+
+    Raises
+    ------
+    SpecError
+        with line and column, or with every bad field.
+    """
+    refuse_long(text, MAX_BYTES)
+    suffix = Path(filename or "").suffix.lower()
+    if is_toml(text, suffix):
+        document = load_toml(text)
+        if not is_torchtitan(document):
+            raise SpecError(
+                Message("importers.not_importable"),
+                hint="[model], [parallelism]",
+            )
+        return import_torchtitan(document, text, name, base_dir).with_doubts()
+    if is_script(text, suffix):
+        refuse_long(text, MAX_LAUNCH_CHARACTERS)
+        if is_verl(text):
+            return import_verl(text, variables, name, base_dir).with_doubts()
+        if is_fsdp2_script(text):
+            return import_fsdp2_script(text, variables, name, _stem(filename), base_dir).with_doubts()
+        return import_launch_script(text, variables, name, _stem(filename)).with_doubts()
+    document = load_json(text) if suffix == ".json" or text.lstrip()[:1] == "{" else load_yaml(text)
+    imported = _of_mapping(document, text, filename, name, base_dir) if isinstance(document, Mapping) else None
+    if imported is None:
+        raise SpecError(
+            Message("importers.not_importable"),
+            hint=Message("importers.spec_config_json_launch_script_sh_or_mindformers"),
+        )
+    return imported
+
+
+def _stem(filename: str | None) -> str:
+    """What a model without a name is called: as its file is."""
+    return Path(filename or "").stem[:200] or UNNAMED
+
+
+def is_script(text: str, suffix: str) -> bool:
+    """Whether a text is a launch script, by the suffix of its file or by what stands in it."""
+    if suffix.lower() in SCRIPT_SUFFIXES:
+        return True
+    return suffix.lower() not in {".json", ".yaml", ".yml"} and any(sign in text for sign in SCRIPT_SIGNS)
+
+
+def _of_mapping(
+    document: Mapping[str, Any], text: str, filename: str | None, name: str | None, base_dir: Path | None
+) -> Imported | None:
+    """What a mapping is, by its keys; None where nothing tells it."""
+    if "search" in document and "plans" in document:
+        return _of_plan_set(document)
+    if _is_of_framework(document) and _BOOLEAN_WORD.search(text):
+        document = load_yaml(text, boolean_words=True)
+    if is_mindspeed_rl(document):
+        return import_mindspeed_rl(document, text, name, _stem(filename), base_dir).with_doubts()
+    if is_fsdp2(document):
+        return import_fsdp2(document, text, name, _stem(filename), base_dir).with_doubts()
+    refuse_other_configuration(document)
+    if is_mindformers(document):
+        return import_mindformers(document, text, name, _stem(filename)).with_doubts()
+    if "model" not in document and {"architectures", "model_type", "hidden_size"} & document.keys():
+        model, diagnostics = read_hf_config(document, name)
+        document_of_model = {"model": model.model_dump(mode="json", exclude_unset=True)}
+        return Imported("hf-config", document_of_model, diagnostics).with_doubts()
+    from autodeploy.specs.spec import Spec
+
+    own = document.keys() & Spec.model_fields.keys()  # the others are slips, where they are fewer
+    is_spec = len(own) > len(document.keys() - own)
+    return Imported("spec", document, _all_taken(document), base_dir=base_dir) if is_spec else None
+
+
+def _is_of_framework(document: Mapping[str, Any]) -> bool:
+    return is_mindspeed_rl(document) or is_fsdp2(document) or is_mindformers(document)
+
+
+def _of_plan_set(document: Mapping[str, Any]) -> Imported:
+    """The spec of a PlanSet, with the strategy of its first plan."""
+    from pydantic import ValidationError
+
+    from autodeploy.specs.field_errors import field_errors
+    from autodeploy.specs.planset import PlanSet
+
+    try:
+        plan_set = PlanSet.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, model=PlanSet)) from error
+    spec = dict(plan_set.search.spec)
+    plan = plan_set.plans[0] if plan_set.plans else None
+    if plan is not None:
+        spec["strategy"] = plan.strategy.model_dump(mode="json")
+    return Imported("plan-set", spec, _all_taken(spec), plan_id=plan.plan_id if plan else None)
+
+
+def _all_taken(document: Mapping[str, Any]) -> Diagnostics:
+    from autodeploy.specs.diagnostics import DiagnosticsLog
+
+    log = DiagnosticsLog()
+    for key, value in document.items():
+        log.take(f"/{key}", f"/{key}", value)
+    return log.finish()

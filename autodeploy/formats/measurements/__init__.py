@@ -1,0 +1,1 @@
+"""Logs, profiler output and benchmark tables."""

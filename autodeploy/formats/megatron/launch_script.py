@@ -1,0 +1,310 @@
+"""A plan as a bash script that starts it on every node: environment, the user's variables, arguments, torchrun.
+
+What the plan can't know is a variable that the script asks for and stops without.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from autodeploy.formats.common.settings_table import environment_variables
+from autodeploy.formats.common.target_release import profile_of
+from autodeploy.formats.megatron.arguments import ShellVariable, features_without_flags, shell_array
+from autodeploy.formats.megatron.compressed import TRAINER as COMPRESSED_TRAINER
+from autodeploy.formats.megatron.launch import add_checkpoints
+from autodeploy.formats.megatron.recipe_writer import ASKED_FOR_BALANCING, ASKED_FOR_POSITIONS, told_variables
+from autodeploy.formats.megatron.tuning import TRAINER
+from autodeploy.specs.artefact import provenance_line
+from autodeploy.stack.expression import evaluate
+
+if TYPE_CHECKING:
+    from autodeploy.formats.megatron.launch import Launch
+    from autodeploy.specs.planset import PlanSet
+    from autodeploy.stack.releases import Component, Release
+
+
+# The part of a launch script that looks whether the checkouts on the machine are those of its release.
+_FIND = "import importlib.util as u; print(u.find_spec('mindspeed').submodule_search_locations[0] + '/..')"
+# The checkouts of what a script is not started in. `megatron` of MindSpeed-LLM is a copied folder, or a link to one.
+_ELSEWHERE = {
+    "mindspeed": f'"$(python -c "{_FIND}" 2> /dev/null || true)"',
+    "megatron": '"$([[ ! -L megatron ]] || echo "$(readlink -f megatron)/..")"',
+}
+# verl imports both as packages, from checkouts that are installed in place.
+_INSTALLED = f'"$(python -c "{_FIND.replace("mindspeed", "megatron")}" 2> /dev/null || true)"'
+_FUNCTION = """\
+check_release() {
+    local name="$1" commit="$2" branch="$3" top="" head="" now=""
+    if [[ -n "$4" ]]; then
+        top="$(cd "$4" 2> /dev/null && pwd -P)" || top=""
+    fi
+    if [[ -n "${top}" && "$(git -C "${top}" rev-parse --show-toplevel 2> /dev/null)" == "${top}" ]]; then
+        head="$(git -C "${top}" rev-parse --quiet --verify HEAD 2> /dev/null)" || head=""
+    fi
+    if [[ -z "${head}" ]]; then
+        echo "warning: the commit of ${name} can't be read, this script is for ${commit:0:8} (${branch})" >&2
+        return 0
+    fi
+    if [[ "${head}" == "${commit}" ]]; then
+        return 0
+    fi
+    now="$(git -C "${top}" for-each-ref --points-at HEAD --format='%(refname:lstrip=2)' | paste -sd ' ' -)"
+    local found="${name} in ${top} is at ${head:0:8} (${now:-no branch}), this script is for ${commit:0:8} (${branch})"
+    if [[ " ${now} " == *[\\ /]"${branch} "* ]] ||
+        git -C "${top}" merge-base --is-ancestor "${commit}" "${head}" 2> /dev/null; then
+        echo "warning: ${found}" >&2
+        return 0
+    fi
+    if [[ "${ALLOW_OTHER_RELEASE:-0}" != 0 ]]; then
+        echo "warning: ${found}" >&2
+        return 0
+    fi
+    echo "${found}: check that out, or set ALLOW_OTHER_RELEASE=1 to go on" >&2
+    exit 2
+}
+"""
+
+
+def release_lines(release: Release) -> list[str]:
+    """The release in words, for comments: its title, and repository, commit and branch of each component."""
+    parts = (f"{part.repository} {part.commit[:12]} ({part.branch})" for part in release.components.values())
+    return [f"For {release.title}, {release.name}: {', '.join(parts)}."]
+
+
+def release_check(release: Release) -> str:
+    """The function, and a call for each component."""
+    parts = _in_order(release)
+    elsewhere = _ELSEWHERE | ({"megatron": _INSTALLED} if release.has("verl") else {})
+    calls = [_call(part, '"."' if part is parts[0] else elsewhere[part.name]) for part in parts]
+    return "# Is this the release that the flags are for?\n" + _FUNCTION + "".join(calls)
+
+
+def _in_order(release: Release) -> list[Component]:
+    return [
+        release.components[name] for name in ("verl", "mindspeed-llm", "megatron", "mindspeed") if release.has(name)
+    ]
+
+
+def _call(part: Component, folder: str) -> str:
+    name = part.repository.rpartition("/")[2]
+    return f'check_release {name} {part.commit} "{part.branch}" \\\n    {folder}\n'
+
+
+DATA, CONVERSATIONS = "DATA_PATH", "JSON lines, of which each has the conversations of a sequence as messages"
+REQUIRED = (
+    (DATA, "prefix of the preprocessed data set"),
+    ("TOKENIZER_PATH", "directory of the Hugging Face tokenizer"),
+    ("CKPT_SAVE_DIR", "directory for checkpoints"),
+    ("MASTER_ADDR", "address of the first node"),
+    ("NODE_RANK", "number of this node, from 0"),
+    ("LR", "peak learning rate"),
+    ("MIN_LR", "final learning rate"),
+    ("WARMUP_ITERS", "iterations of learning-rate warm-up"),
+)
+_ASKED = re.compile(r'^: "\$\{(\w+):\?', re.MULTILINE)
+FIXED_SEGMENTS = ("expandable_segments:True", "expandable_segments:False")  # as profiles have it; where they are fixed
+UNPLANNED_SAVE_STEPS = 1000  # of a plan without a run
+LEAST_SHARE = 1e-6  # of documents, that a comment tells
+_MARKABLE = re.compile(r"[\w./+-]+")
+# The trainer of Megatron-LM knows no Ascend device; MindSpeed adapts it when it is imported first.
+ADAPTED_TRAINER = "pretrain_gpt_ascend.py"
+_ADAPTED = f"""cat > {ADAPTED_TRAINER} <<'PYTHON'
+import mindspeed.megatron_adaptor  # noqa: F401 - has to be imported before Megatron
+
+import runpy
+
+runpy.run_path("pretrain_gpt.py", run_name="__main__")
+PYTHON
+"""
+
+
+def add_run_arguments(launch: Launch, tokenizer: tuple[tuple[str, str | ShellVariable], ...]) -> None:
+    """Data, checkpoints and logging, which every launch needs and no plan knows."""
+    arguments = launch.arguments
+    for flag, value in tokenizer:
+        arguments.add("GPT_ARGS", flag, value)
+    arguments.add("TRAIN_ARGS", "--manual-gc")
+    arguments.add("TRAIN_ARGS", "--manual-gc-interval", 50)
+    arguments.add("TRAIN_ARGS", "--distributed-backend", "nccl")
+    arguments.add("TRAIN_ARGS", "--distributed-timeout-minutes", 120)
+    arguments.add("DATA_ARGS", "--data-path", ShellVariable("DATA_PATH"))
+    arguments.add("DATA_ARGS", "--split", "100,0,0")
+    arguments.add("OUTPUT_ARGS", "--save", ShellVariable("CKPT_SAVE_DIR"))
+    arguments.add("OUTPUT_ARGS", "--save-interval", ShellVariable("SAVE_INTERVAL"))
+    arguments.add("OUTPUT_ARGS", "--log-interval", 1)
+    arguments.add("OUTPUT_ARGS", "--eval-interval", ShellVariable("SAVE_INTERVAL"))
+    arguments.add("OUTPUT_ARGS", "--eval-iters", 0)
+    add_checkpoints(arguments, launch.spec)
+
+
+def script_text(plan_set: PlanSet, launch: Launch, *, directory: str, adapts: bool) -> str:
+    """The whole script.
+
+    Parameters
+    ----------
+    directory : the checkout that it is started in.
+    adapts : whether the trainer has to import MindSpeed's adaptor first, because it doesn't itself.
+    """
+    blocks = {name: lines for name, lines in launch.arguments.blocks.items() if lines}
+    parts = [
+        _head(plan_set, launch, directory),
+        environment_block(launch),
+        _required(launch),
+        release_check(launch.arguments.release),
+        _variables(launch),
+        _cluster(launch),
+        *(shell_array(name, lines) for name, lines in blocks.items()),
+        *([_ADAPTED] if adapts else []),
+        _command(list(blocks), _trainer(launch, adapts=adapts)),
+    ]
+    return "\n".join(parts)
+
+
+def _trainer(launch: Launch, *, adapts: bool) -> str:
+    if launch.arguments.has("--stage"):
+        return TRAINER
+    if launch.spec.model.compressed_attention is not None:
+        return COMPRESSED_TRAINER
+    return ADAPTED_TRAINER if adapts else "pretrain_gpt.py"
+
+
+def flags_text(plan_set: PlanSet, launch: Launch) -> str:
+    """The argument blocks alone, for one's own script."""
+    blocks = {name: lines for name, lines in launch.arguments.blocks.items() if lines}
+    head = [f"# {provenance_line(plan_set, launch.plan)}", f"# For {launch.ranks} ranks.", *mark(launch)]
+    head += [f"# {line}" for line in release_lines(launch.arguments.release)]
+    head += [f"# Note: {note}" for note in launch.arguments.notes]
+    variables = [f"{name}={value}" for name, value in launch.variables.items()]
+    return (
+        "\n\n".join(["\n".join(head), "\n".join(variables), *(shell_array(*block) for block in blocks.items())]) + "\n"
+    )
+
+
+def mark(launch: Launch) -> list[str]:
+    """The comment that names what no flag can to whoever reads the file back.
+
+    Cluster, what of the model has no flag, lengths of packed documents, features without a flag.
+
+    A profile that is a path is no name: it is left out.
+    """
+    cluster = launch.spec.cluster
+    values: dict[str, str | None] = {}
+    if all(_MARKABLE.fullmatch(name) for name in (cluster.profile, cluster.device or "-")):
+        values = {"cluster": cluster.profile, "device": cluster.device, "num_npus": str(launch.plan.num_npus_used)}
+    values["release"] = launch.arguments.release.name
+    values |= {name: getattr(launch.spec.model, name) for name in launch.arguments.unsaid}
+    lengths = launch.spec.training.sequence_length_histogram or {}
+    values["lengths"] = "+".join(f"{length}/{share:f}" for length, share in lengths.items() if share >= LEAST_SHARE)
+    values["features"] = "+".join(features_without_flags(launch.plan.strategy, launch.arguments.release))
+    given = [f"{name}={value}" for name, value in values.items() if value]
+    return ["# autodeploy: " + " ".join(given)] if given else []
+
+
+def environment(launch: Launch) -> dict[str, str]:
+    """Host and communication settings that the prediction assumes (24 cores a device, two-level task queue)."""
+    values = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    if launch.plan.strategy.fsdp:
+        del values["CUDA_DEVICE_MAX_CONNECTIONS"]
+    profile = profile_of(launch.spec)
+    axes = {axis: getattr(launch.plan.strategy, axis) for axis in ("tp", "pp", "vpp", "cp", "ep")}
+    for variable in () if profile is None else profile.document.environment:
+        if not variable.when or evaluate(variable.when, axes):
+            values[variable.name] = variable.value
+    if "fixed_segments" in launch.plan.strategy.features:
+        values = {name: value.replace(*FIXED_SEGMENTS) for name, value in values.items()}
+    unknown = values.keys() - environment_variables().keys()
+    if unknown:
+        raise KeyError(f"{sorted(unknown)} are not in the flag table")
+    return values
+
+
+def environment_block(launch: Launch) -> str:
+    """The environment as exports."""
+    return "".join(f'export {name}="{value}"\n' for name, value in environment(launch).items())
+
+
+def _head(plan_set: PlanSet, launch: Launch, directory: str) -> str:
+    spec, plan = launch.spec, launch.plan
+    notes = "".join(f"# Note: {note}\n" for note in launch.arguments.notes)
+    name = " ".join(spec.model.name.split())
+    marked = "".join(f"{line}\n" for line in mark(launch))
+    released = "".join(f"# {line}\n" for line in release_lines(launch.arguments.release))
+    return (
+        "#!/usr/bin/env bash\n"
+        f"# {provenance_line(plan_set, plan)}\n"
+        f"# {name} on {plan.num_npus_used} cards ({launch.ranks} ranks), predicted step {plan.step_time_s:.4g} s, "
+        f"peak memory {plan.peak_memory_gib:.1f} of {plan.memory_limit_gib:.1f} GiB\n"
+        f"{released}{marked}# Start it in the {directory} directory on every node.\n"
+        f"{notes}set -euo pipefail\n"
+    )
+
+
+def _required(launch: Launch) -> str:
+    """Variables without a sensible default: the script stops with a message where one is missing."""
+    variables, used = told_variables(launch.spec.training.told), launch.arguments.variables()
+    needed = {name for name, _ in REQUIRED} - variables.keys() - ({"WARMUP_ITERS"} - used)
+    required = [(name, meaning) for name, meaning in REQUIRED if name in needed]
+    if launch.arguments.has("--sft"):
+        required = [(name, CONVERSATIONS if name == DATA else meaning) for name, meaning in required]
+    if ASKED_FOR_POSITIONS in used:
+        required.append((ASKED_FOR_POSITIONS, "rope_theta of the model configuration"))
+    if launch.spec.training.tokens is None:
+        required.append(("TRAIN_ITERS", "iterations to train"))
+    lines = [f': "${{{name}:?set {name}: {meaning}}}"\n' for name, meaning in required]
+    return "# Set these before the start.\n" + "".join(lines)
+
+
+def asked_for(text: str) -> tuple[str, ...]:
+    """Names of the variables that a script stops without, in order."""
+    return tuple(_ASKED.findall(text))
+
+
+def _variables(launch: Launch) -> str:
+    lines = [f"{name}={value}\n" for name, value in launch.variables.items()]
+    defaults = told_variables(launch.spec.training.told)
+    lines += [f'{name}="${{{name}:-{value}}}"\n' for name, value in defaults.items()]
+    tokens = launch.spec.training.tokens
+    if tokens is not None:
+        iterations = math.ceil(tokens / (launch.variables["GBS"] * launch.spec.training.sample_tokens))
+        lines.append(f'TRAIN_ITERS="${{TRAIN_ITERS:-{iterations}}}"  # {tokens:.4g} tokens\n')
+    if ASKED_FOR_BALANCING in launch.arguments.variables():
+        lines.append(f'{ASKED_FOR_BALANCING}="${{{ASKED_FOR_BALANCING}:-aux_loss}}"\n')
+    lines.append(f'SAVE_INTERVAL="${{SAVE_INTERVAL:-{launch.plan.save_steps or UNPLANNED_SAVE_STEPS}}}"\n')
+    return "# The plan.\n" + "".join(lines)
+
+
+def _cluster(launch: Launch) -> str:
+    """Nodes and processes, and a stop where they are not the plan's."""
+    profile = profile_of(launch.spec)
+    if profile is None:
+        given = ': "${NPUS_PER_NODE:?set NPUS_PER_NODE: processes a node}"\n'
+    else:
+        given = f'NPUS_PER_NODE="${{NPUS_PER_NODE:-{min(profile.ranks_per_node, launch.ranks)}}}"\n'
+    return (
+        f'WORLD_SIZE={launch.ranks}\n{given}NNODES="${{NNODES:-$((WORLD_SIZE / NPUS_PER_NODE))}}"\n'
+        'MASTER_PORT="${MASTER_PORT:-6000}"\n'
+        "if ((NNODES * NPUS_PER_NODE != WORLD_SIZE)); then\n"
+        '    echo "the plan is for ${WORLD_SIZE} ranks, not ${NNODES} nodes of ${NPUS_PER_NODE}" >&2\n'
+        "    exit 2\n"
+        "fi\n"
+        "DISTRIBUTED_ARGS=(\n"
+        '    --nproc_per_node "${NPUS_PER_NODE}"\n'
+        '    --nnodes "${NNODES}"\n'
+        '    --node_rank "${NODE_RANK}"\n'
+        '    --master_addr "${MASTER_ADDR}"\n'
+        '    --master_port "${MASTER_PORT}"\n'
+        ")\n"
+    )
+
+
+def _command(blocks: list[str], trainer: str) -> str:
+    lines = [f'    "${{{name}[@]}}" \\\n' for name in blocks]
+    return (
+        'read -r -a EXTRA <<< "${EXTRA_ARGS:-}"\n'
+        f'torchrun "${{DISTRIBUTED_ARGS[@]}}" {trainer} \\\n'
+        + "".join(lines)
+        + '    ${CKPT_LOAD_DIR:+--load "${CKPT_LOAD_DIR}"} \\\n'
+        + '    ${EXTRA[@]+"${EXTRA[@]}"}\n'
+    )

@@ -1,0 +1,1 @@
+"""Configurations of MindFormers, read and written."""

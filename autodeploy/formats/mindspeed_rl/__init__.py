@@ -1,0 +1,1 @@
+"""Configurations of MindSpeed-RL, read and written."""

@@ -1,0 +1,1 @@
+"""Configurations of torchtitan and torchtitan-npu, read and written."""

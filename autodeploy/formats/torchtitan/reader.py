@@ -1,0 +1,434 @@
+"""Launches of torchtitan and torchtitan-npu: their TOML.
+
+Source: torchtitan v0.2.2, torchtitan/config/job_config.py; torchtitan-npu @306d569f, config/custom_config.py.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from autodeploy.formats.common.export_comments import plan_id_of, release_of_marks, search_of_marks, take_marks
+from autodeploy.formats.common.import_result import Imported
+from autodeploy.formats.common.value_readers import KeyReader
+from autodeploy.formats.megatron.post_training_launch import model_of
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message
+from autodeploy.specs.diagnostics import NO_EFFECT, not_modelled
+from autodeploy.specs.document_bounds import scan_toml
+from autodeploy.specs.presets import load_preset
+from autodeploy.specs.torchtitan_models import CONVERTERS, ROTARY, SPARSE, preset_of_flavor, torchtitan_models
+from autodeploy.stack.releases import release_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+# The pipeline of a launch of torchtitan.
+P: Final = "parallelism.pipeline_parallel_"
+# Schedule -> ours, and the chunks of a stage where the file does not say them.
+SCHEDULES: Final = {"1F1B": ("1f1b", 1), "Interleaved1F1B": ("interleaved", 2)}
+# Models whose ModelSpec has a pipelining_fn (torchtitan v0.2.2 models/*/__init__.py).
+WITHOUT_STAGES: Final = frozenset({"qwen3"})
+_LAYER = re.compile(r"layers\.\d+")
+
+
+def read_stages(reader: KeyReader, stages: int, layers: int) -> dict[str, Any]:
+    """Fields of a strategy with `stages` stages.
+
+    Raises
+    ------
+    SpecError
+        where the file's stages can't hold the layers.
+    UnsupportedError
+        for schedules that are not modelled, and models without a pipeline.
+    """
+    if stages == 1:
+        return {"pp": 1}
+    model = str(reader.raw("model.name") or "")
+    if model in WITHOUT_STAGES:
+        message = Message("exporters.cannot_launch_axis", target=f"torchtitan {model}", axis="pp", value=stages)
+        raise UnsupportedError(message, path=_pointer("degree"), hint="pipeline_parallel_degree=1")
+    name = str(reader.take("/strategy/schedule", f"{P}schedule") or "1F1B")
+    if name not in SCHEDULES:
+        raise UnsupportedError(
+            Message("common.is_not_modelled_yet", what=name[:40]),
+            path=_pointer("schedule"),
+            hint=" or ".join(SCHEDULES),
+        )
+    schedule, chunks = SCHEDULES[name]
+    first, last = (
+        reader.number("/strategy/layers_per_stage", f"{P}{end}_stage_less_layers") for end in ("first", "last")
+    )
+    ends = (1 if first is None else first, 1 if last is None else last)
+    counts = _named(reader)
+    if counts is None:
+        each = reader.number("/strategy/layers_per_stage", f"{P}layers_per_stage", least=1)
+        virtual = stages * chunks if each is None else -(-(layers + sum(ends)) // each)
+        counts = spread(virtual, layers, ends)
+    if len(counts) % stages or sum(counts) != layers or min(counts) < 0:
+        raise SpecError(
+            Message(
+                "importers.parts_are_no_pipeline", parts=len(counts), held=sum(counts), stages=stages, layers=layers
+            ),
+            path=_pointer("layers_per_stage"),
+        )
+    vpp = len(counts) // stages
+    if (vpp == 1) != (schedule == "1f1b"):
+        raise SpecError(
+            Message("importers.schedule_does_not_run_parts", name=name, count=vpp), path=_pointer("schedule")
+        )
+    placed = [[counts[chunk * stages + stage] for chunk in range(vpp)] for stage in range(stages)]
+    return {"pp": stages, "vpp": vpp, "schedule": schedule, "layers_per_stage": placed}
+
+
+def spread(parts: int, layers: int, ends: tuple[int, int]) -> list[int]:
+    """Layers of each part: even, where the embedding counts as `ends[0]` layers and norm with head as `ends[1]`.
+
+    Source: torchtitan v0.2.2, distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part.
+    """
+    each, more = divmod(layers + sum(ends), parts)
+    counts = [each + (part < more) for part in range(parts)]
+    counts[0] -= ends[0]
+    counts[-1] -= ends[1]
+    return counts
+
+
+def _named(reader: KeyReader) -> list[int] | None:
+    """Layers of each part whose modules are named; None where the file names none."""
+    given: Any = reader.take("/strategy/layers_per_stage", "parallelism.module_fqns_per_model_part")
+    if not given:
+        return None
+    parts: Sequence[Any] = given if isinstance(given, list) else []
+    return [sum(bool(_LAYER.fullmatch(str(each))) for each in part) for part in parts if isinstance(part, list)]
+
+
+def _pointer(key: str) -> str:
+    return f"/parallelism/pipeline_parallel_{key}"
+
+
+# The strategy of a launch of torchtitan.
+# What FSDP2 always does, and what attention and loss are on this chip.
+ALWAYS: Final = (
+    *("fsdp", "torch_fsdp2", "overlap_grad_reduce", "overlap_param_gather", "flash_attention", "transformers_loss"),
+)
+BATCH: Final = 8  # local_batch_size, where the file has none
+EVERY: Final = "2"  # selective_ac_option likewise
+# Converters that are predicted as what they are, or change neither time nor memory of what is predicted.
+KNOWN_CONVERTERS: Final = frozenset(
+    {*(name for _, name in CONVERTERS), ROTARY, SPARSE, "npu_expert_parallel", "npu_fusion_attention"}
+)
+
+
+def read_strategy(reader: KeyReader, model: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """The `strategy` of a spec, and the ranks of the launch where the file says them.
+
+    Raises
+    ------
+    SpecError
+        where stages can't hold the layers.
+    UnsupportedError
+        for schedules that are not modelled.
+    """
+    moe = "n_routed_experts" in model
+    degree = _degrees(reader)
+    stages = read_stages(reader, degree["pp"], int(model["num_hidden_layers"]))
+    strategy: dict[str, Any] = {
+        **(stages if degree["pp"] > 1 else {}),
+        "tp": degree["tp"],
+        "cp": degree["cp"],
+        "micro_batch_size": _micro_batch(reader, degree["pp"]),
+        "fsdp": True,
+        "distributed_optimizer": True,
+        "sequence_parallel": degree["tp"] > 1,
+    }
+    strategy |= {"dp_replicate": degree["replicate"]} if degree["replicate"] > 1 else {}
+    if degree["cp"] > 1:
+        strategy["cp_algo"] = _context(reader, sparse="sparse_attention" in model)
+    strategy |= _experts(reader) if moe else {}
+    if reader.switch("/strategy/swap_optimizer", "optimizer.swap_optimizer"):
+        strategy["swap_optimizer"] = True
+    features = {*ALWAYS, *_switches(reader, moe=moe)} | ({"hsdp"} if degree["replicate"] > 1 else set())
+    dense = not moe and "kv_lora_rank" not in model
+    strategy["recompute"] = _recompute(reader, int(model["num_hidden_layers"]), by_operator=dense)
+    shards = degree["shard"]
+    ranks = None if shards is None else shards * degree["replicate"] * degree["tp"] * degree["cp"] * degree["pp"]
+    return strategy | {"features": sorted(features)}, ranks
+
+
+def _micro_batch(reader: KeyReader, stages: int) -> int:
+    """Sequences of a micro batch: what a rank takes at once, under a pipeline a part of it."""
+    batch = reader.number("/strategy/micro_batch_size", "training.local_batch_size", least=1)
+    if batch is None:
+        reader.log.default("/strategy/micro_batch_size", BATCH, Message("importers.default_of", framework="torchtitan"))
+    batch = batch or BATCH
+    if stages == 1:
+        return batch
+    size = reader.number("/strategy/micro_batch_size", "parallelism.pipeline_parallel_microbatch_size", least=1) or 1
+    if batch % size:
+        reader.fail(
+            "training.local_batch_size",
+            Message("common.does_not_divide", part=f"pipeline_parallel_microbatch_size {size}", whole=batch),
+        )
+    return size
+
+
+def _degrees(reader: KeyReader) -> dict[str, Any]:
+    """Degrees by axis; `shard` None where it is what is left of the ranks."""
+    degrees: dict[str, Any] = {}
+    for axis, key, field in (
+        ("tp", "tensor_parallel_degree", "/strategy/tp"),
+        ("pp", "pipeline_parallel_degree", "/strategy/pp"),
+        ("cp", "context_parallel_degree", "/strategy/cp"),
+        ("replicate", "data_parallel_replicate_degree", "/strategy/dp_replicate"),
+    ):
+        degrees[axis] = reader.number(field, f"parallelism.{key}", least=1) or 1
+    key = "parallelism.data_parallel_shard_degree"
+    left = reader.raw(key) in (None, -1)
+    degrees["shard"] = None if left else reader.number("/cluster/num_npus", key, least=1)
+    return degrees
+
+
+def _context(reader: KeyReader, *, sparse: bool) -> str:
+    if reader.switch("/strategy/cp_algo", "parallelism.enable_custom_context_parallel"):
+        if sparse:
+            key = "parallelism.enable_custom_context_parallel"
+            reader.log.unmodelled(
+                "/" + key.replace(".", "/"),
+                True,
+                Message("importers.predicted_as", what="ulysses"),
+            )
+        return "ulysses"
+    method = reader.raw("parallelism.context_parallel_rotate_method") or "allgather"
+    reason = Message("importers.predicted_as", what="ring")
+    reader.log.unmodelled("/parallelism/context_parallel_rotate_method", method, reason)
+    return "ring"
+
+
+def _experts(reader: KeyReader) -> dict[str, Any]:
+    """Experts over ep ranks, whole or cut as the attention is, sharded over the others."""
+    ep = reader.number("/strategy/ep", "parallelism.expert_parallel_degree", least=1) or 1
+    etp = reader.number("/strategy/etp", "parallelism.expert_tensor_parallel_degree", least=1) or 1
+    return {"ep": ep, "etp": etp, "moe_dispatcher": "alltoall"}
+
+
+def _switches(reader: KeyReader, *, moe: bool) -> set[str]:
+    """Features and facts of the run."""
+    given = reader.take("/strategy/features", "model.converters") or []
+    converters = {str(each) for each in given} if isinstance(given, list) else {str(given)}
+    for name in sorted(converters - KNOWN_CONVERTERS):
+        reader.log.unmodelled("/model/converters", name, Message("importers.not_predicted"))
+    switches = {feature for feature, name in CONVERTERS if name in converters}
+    switches -= set() if moe else {"grouped_gemm", "fused_operators"}
+    switches |= {"fused_swiglu"} if "grouped_gemm" in switches else set()
+    switches |= set() if ROTARY in converters else {"unfused_rotary"}
+    if reader.take("/strategy/features", "parallelism.fsdp_reshard_after_forward") == "never":
+        switches.add("keep_gathered")
+    if reader.take("/strategy/features", "optimizer.implementation") in ("foreach", "for-loop"):
+        switches.add("unfused_optimizer")
+    return switches
+
+
+def _recompute(reader: KeyReader, layers: int, *, by_operator: bool) -> dict[str, Any]:
+    """All layers, every n-th one, or by operator.
+
+    by_operator : whether the model's layers are those that this is modelled of (`autodeploy.costs.workload.operators`).
+    """
+    mode = reader.take("/strategy/recompute", "activation_checkpoint.mode") or "selective"
+    option = str(reader.take("/strategy/recompute", "activation_checkpoint.selective_ac_option") or EVERY)
+    if mode == "full":
+        return {"granularity": "full"}
+    if mode == "selective" and option.isdigit() and 0 < int(option[:9]) <= layers:
+        every = int(option[:9])
+        return {"granularity": "full"} | ({"num_layers": layers // every} if every > 1 else {})
+    if mode == "selective" and option == "op":
+        if by_operator:
+            return {"granularity": "selective", "modules": ["by_operator"]}
+        reason = Message("importers.predicted_as", what="norm, activation")
+        reader.log.unmodelled("/activation_checkpoint/selective_ac_option", option, reason)
+        return {"granularity": "selective", "modules": ["norm", "activation"]}
+    if mode == "memory_budget":
+        reader.log.unmodelled("/activation_checkpoint/mode", mode, Message("importers.predicted_as", what="none"))
+    return {"granularity": "none"}
+
+
+TARGET: Final = "torchtitan-npu"
+KIND: Final = "torchtitan-toml"
+SIGNS: Final = frozenset({"tensor_parallel_degree", "data_parallel_shard_degree", "data_parallel_replicate_degree"})
+DTYPES: Final = {"bfloat16": "bf16", "float32": "fp32"}
+# Of the data classes.
+DEFAULTS: Final = {"seq_len": 2048, "local_batch_size": 8}
+REASONS: Final = {
+    **dict.fromkeys(
+        ("job", "profiling", "metrics", "checkpoint", "comm", "validation", "model", "training"), NO_EFFECT
+    ),
+    **dict.fromkeys(("optimizer", "lr_scheduler", "memory_estimation", "fault_tolerance", "experimental"), NO_EFFECT),
+    **dict.fromkeys(("debug", "activation_checkpoint"), NO_EFFECT),
+    **dict.fromkeys(("parallelism", "compile", "quantize"), NO_EFFECT),
+}
+# Models of which no layer is modelled.
+UNMODELLED_MODELS: Final = {"deepseek_v4": Message("mechanism.compressed_attention")}
+# Converters that change number formats.
+EIGHT_BITS: Final = ("float8", "mx", "quant", "hif8")
+_SECTION: Final = re.compile(r"^\[parallelism\]\s*$", re.MULTILINE)
+MODULES: Final = "training.num_mtp_modules"
+# What changes time or memory and is predicted as its default; the values that change nothing.
+UNMODELLED: Final[dict[str, Any]] = {
+    "compile.enable": False,
+    "training.enable_cpu_offload": False,
+    MODULES: 0,
+    "optimizer.early_step_in_backward": False,
+    "parallelism.enable_async_tensor_parallel": False,
+    "parallelism.expert_parallel_comm_backend": "standard",
+}
+
+
+def is_toml(text: str, suffix: str) -> bool:
+    """Whether a text is TOML, by the suffix of its file or, where it has none, by its sections."""
+    return suffix == ".toml" or (not suffix and _SECTION.search(text) is not None)
+
+
+def load_toml(text: str) -> Mapping[str, Any]:
+    """A document of TOML.
+
+    Raises
+    ------
+    SpecError
+        with what is wrong, and where.
+    """
+    scan_toml(text)
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # also a number of thousands of digits
+        raise SpecError(
+            Message("common.not_of_format", reason=str(error)[:200], format="TOML"),
+        ) from None
+
+
+def is_torchtitan(document: Mapping[str, Any]) -> bool:
+    """Whether the document is a configuration of torchtitan."""
+    parallel, model = document.get("parallelism"), document.get("model")
+    return isinstance(parallel, Mapping) and isinstance(model, Mapping) and bool(SIGNS & parallel.keys())
+
+
+def import_torchtitan(
+    document: Mapping[str, Any],
+    text: str = "",
+    name: str | None = None,
+    base_dir: Path | None = None,
+) -> Imported:
+    """The spec that a configuration trains.
+
+    Parameters
+    ----------
+    document : the configuration.
+    text : its source, whose comments may name plan and cluster.
+    name : a preset; absent, the one of the shape of `model.name` and `model.flavor`.
+    base_dir : folder with a `config.json` under the name.
+
+    Raises
+    ------
+    SpecError
+        with the JSON pointer of every key that can't be read.
+    UnsupportedError
+        for formats of 8 bits, schedules and models of which no layer is modelled.
+    """
+    reader = KeyReader(document)
+    _refuse_formats(reader)
+    model = _model(reader, name, base_dir)
+    strategy, ranks = read_strategy(reader, model)
+    spec: dict[str, Any] = {"model": model, "training": _training(reader, strategy, ranks)}
+    take_marks(text, spec, strategy, reader.log)
+    search = search_of_marks(text, TARGET)
+    if reader.switch("/search/deterministic_training", "debug.deterministic"):
+        search["deterministic_training"] = True
+    release = release_of_marks(text) or release_of(TARGET, None)
+    spec |= {"search": search, "strategy": strategy}
+    reader.note_unmodelled(UNMODELLED, but=frozenset({MODULES} if "sparse_attention" in model else ()))
+    reasons = {key: REASONS[key.partition(".")[0]] for key in release.keys}
+    kept = reader.note_rest(reasons, lambda _: None, Message("importers.unknown_key"))
+    return Imported(
+        KIND,
+        spec,
+        reader.log.finish(),
+        ranks=ranks,
+        target=TARGET,
+        kept=kept,
+        plan_id=plan_id_of(text),
+    )
+
+
+def _refuse_formats(reader: KeyReader) -> None:
+    converters = reader.raw("model.converters") or []
+    for each in converters if isinstance(converters, list) else [converters]:
+        if str(each).startswith(EIGHT_BITS):
+            raise UnsupportedError(
+                not_modelled("Ascend 950", str(each)[:40]),
+                path="/model/converters",
+                hint=Message("importers.give_launch_for_a2_or_a3"),
+            )
+
+
+def _model(reader: KeyReader, name: str | None, base_dir: Path | None) -> dict[str, Any]:
+    """The `model` of a spec: of the preset that the name given means, else of the flavor."""
+    kind, flavor = str(reader.raw("model.name") or ""), str(reader.raw("model.flavor") or "")
+    if name:
+        return model_of([name], base_dir, reader.log, "/model/name")
+    if kind in UNMODELLED_MODELS:
+        raise UnsupportedError(not_modelled(kind, UNMODELLED_MODELS[kind]), path="/model/name")
+    preset = preset_of_flavor(kind, flavor)
+    if preset is None:
+        flavors = ", ".join(f"{each.name} {each.flavor}" for each in torchtitan_models())
+        message = Message("importers.no_preset_for", names=f"{kind[:40]} {flavor[:40]}")
+        raise UnsupportedError(message, path="/model/flavor", hint=Message("common.one_of", names=flavors))
+    reader.log.take("/model/flavor", "/model", preset.preset)
+    model = load_preset(preset.preset).model_dump(mode="json", exclude_unset=True)
+    modules = reader.number("/model/num_nextn_predict_layers", MODULES) if preset.predicts else 0
+    return {**model, "num_nextn_predict_layers": modules or 0}
+
+
+def _training(reader: KeyReader, strategy: Mapping[str, Any], ranks: int | None) -> dict[str, Any]:
+    """Batch as it is given, else local_batch_size x replicas (distributed over ranks / (tp x cp))."""
+    sequence = reader.number("/training/seq_length", "training.seq_len", least=1)
+    if sequence is None:
+        reader.log.default(
+            "/training/seq_length", DEFAULTS["seq_len"], Message("importers.default_of", framework="torchtitan")
+        )
+    field, path = "/training/global_batch_size", "training.global_batch_size"
+    batch = None if reader.raw(path) in (None, -1) else reader.number(field, path, least=1)
+    local = reader.raw("training.local_batch_size") or BATCH
+    cut = int(strategy["tp"]) * int(strategy["cp"]) * int(strategy.get("pp", 1))
+    replicas = 0 if ranks is None else ranks // cut
+    if batch is None and ranks is not None:
+        batch = local * replicas
+        reader.log.default(field, batch, Message("importers.follows_from", what="local_batch_size x dp"))
+    elif strategy.get("pp", 1) > 1 and batch is not None and replicas and batch > local * replicas:
+        reason = Message("importers.pipeline_fills_once_for_every_local_batch")
+        reader.log.unmodelled("/training/global_batch_size", batch, reason)
+    elif batch is None:
+        reader.log.doubt(field, "open", Message("importers.number_of_ranks_is_open"))
+    training: dict[str, Any] = {"seq_length": sequence or DEFAULTS["seq_len"]}
+    training |= {} if batch is None else {"global_batch_size": batch}
+    for key in ("training.mixed_precision_param", "training.dtype"):
+        if reader.raw(key) not in (None, *DTYPES):
+            reader.fail(
+                key,
+                Message("field_fault.is_invalid", value=repr(str(reader.raw(key))[:40])),
+                Message("common.one_of", names="bfloat16, float32"),
+            )
+    if reader.raw("training.dtype") == "bfloat16":
+        reader.fail("training.dtype", Message("common.is_not_modelled_yet", what="bfloat16"), "float32")
+    training["precision"] = DTYPES[reader.take("/training/precision", "training.mixed_precision_param") or "bfloat16"]
+    if reader.switch("/training/routing_imbalance", "debug.moe_force_load_balance"):
+        training |= {"routing_imbalance": 1.0, "routing_imbalance_peak": 1.0, "router": "forced"}
+    optimizer = reader.take("/training", "optimizer.name") or "AdamW"
+    if str(optimizer).lower() != "adamw":
+        reader.fail("optimizer.name", Message("common.is_not_modelled_yet", what=str(optimizer)[:40]), "AdamW")
+    steps = reader.raw("training.steps")
+    if isinstance(steps, int) and steps > 0 and batch is not None:
+        training["tokens"] = float(steps * batch * training["seq_length"])
+        reader.log.take("/training/steps", "/training/tokens", steps)
+    return training

@@ -1,0 +1,173 @@
+"""A plan as the TOML of torchtitan-npu: `torchrun ... -m torchtitan_npu.entry --job.config_file FILE`.
+
+Tokenizer, weights, data and output are the user's, and given on the command line, which wins over the file.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.formats.common.target_release import profile_of
+from autodeploy.formats.megatron.keyed_sections import head_comments, refuse_unknown_keys
+from autodeploy.formats.megatron.launch import Launch, plain_launch
+from autodeploy.formats.megatron.memory import recomputed_layers
+from autodeploy.messages import Message
+from autodeploy.specs.artefact import Artefact
+from autodeploy.specs.torchtitan_models import CONVERTERS, ROTARY, SPARSE, TorchtitanModel, torchtitan_model_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.strategy import Strategy
+
+
+# Documents as TOML 1.0: sections of plain values and lists of them, never glued from unescaped strings.
+Value = bool | int | float | str | list[str] | list[int]
+
+
+def toml_text(document: Mapping[str, Mapping[str, Value]], comments: Iterable[str] = ()) -> str:
+    """Sections in the order of the document, under comments."""
+    lines = [f"# {' '.join(line.split())}" for line in comments]
+    for section, values in document.items():
+        lines += ["", f"[{section}]"] if lines else [f"[{section}]"]
+        lines += [f"{key} = {_written(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _written(value: Value) -> str:
+    # A basic string of TOML escapes what JSON does, and DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+TARGET = "torchtitan-npu"
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+
+
+def export(plan_set: PlanSet, plan: Plan) -> Artefact:
+    """The TOML; its comments say how it is started, and what it can't say."""
+    launch = plain_launch(plan_set, plan, TARGET)
+    document = configuration(launch)
+    refuse_unknown_keys(document, launch.arguments.release)
+    name = f"torchtitan_npu_{plan.plan_id}.toml"
+    comments = head_comments(plan_set, launch, _start(launch, name))
+    return Artefact(toml_text(document, comments), "application/toml", name, tuple(launch.arguments.notes))
+
+
+def configuration(launch: Launch) -> dict[str, dict[str, Any]]:
+    """The sections, in the order of torchtitan's own files."""
+    spec, plan, strategy = launch.spec, launch.plan, launch.plan.strategy
+    for name in strategy.swap:
+        launch.arguments.note(Message("exporters.has_no_flag_in", name=f"swap: {name}", framework="torchtitan-npu"))
+    model = _model(launch)
+    batch = plan.micro_batches * strategy.micro_batch_size * strategy.replicas(launch.ranks)
+    training: dict[str, Any] = {
+        "local_batch_size": strategy.micro_batch_size,
+        "global_batch_size": batch,
+        "seq_len": spec.training.seq_length,
+        "mixed_precision_param": DTYPES[spec.training.precision],
+        "mixed_precision_reduce": "float32",
+    }
+    if spec.training.tokens is not None:
+        training["steps"] = -(-int(spec.training.tokens) // (batch * spec.training.seq_length))
+    if spec.model.sparse_attention is not None:
+        # Its README: 146 tokens/s a card at 4,096 tokens, where DeepSeek-V3 has 546.
+        launch.arguments.note(Message("exporters.published_runs_of_this_model_take_several_times"))
+    if model.predicts:
+        training["num_mtp_modules"] = spec.model.num_nextn_predict_layers
+    launch.arguments.note(Message("exporters.not_given", names="lr", field="--optimizer.lr"))
+    return {
+        "job": {"custom_config_module": "torchtitan_npu.config.custom_config"},
+        "model": {"name": model.name, "flavor": model.flavor, "converters": _converters(strategy, model)},
+        "optimizer": {
+            "name": "AdamW",
+            "implementation": "foreach" if "unfused_optimizer" in strategy.features else "fused",
+            "swap_optimizer": strategy.swap_optimizer,
+        },
+        "training": training,
+        "parallelism": _parallelism(launch),
+        "activation_checkpoint": _recomputed(launch),
+        **({"checkpoint": {"enable": True, "interval": plan.save_steps}} if plan.save_steps is not None else {}),
+        "compile": {"enable": False},
+        "debug": {"deterministic": spec.search.deterministic_training},
+    }
+
+
+def _model(launch: Launch) -> TorchtitanModel:
+    model = launch.spec.model
+    known_model = torchtitan_model_of(model)
+    assert known_model is not None  # else refused as a model that it does not launch
+    return known_model
+
+
+def _converters(strategy: Strategy, model: TorchtitanModel) -> list[str]:
+    converters = [SPARSE] if model.predicts else []
+    converters += [name for feature, name in CONVERTERS if feature in strategy.features]
+    return converters + ([] if "unfused_rotary" in strategy.features else [ROTARY])
+
+
+def _parallelism(launch: Launch) -> dict[str, Any]:
+    strategy, model = launch.plan.strategy, launch.spec.model
+    replicas = strategy.replicas(launch.ranks)
+    keys: dict[str, Any] = {
+        "data_parallel_replicate_degree": strategy.dp_replicate,
+        # Ranks of context parallelism share parameters beside these (distributed/parallel_dims.py).
+        "data_parallel_shard_degree": replicas // strategy.dp_replicate,
+        "fsdp_reshard_after_forward": "never" if "keep_gathered" in strategy.features else "always",
+        "tensor_parallel_degree": strategy.tp,
+        "pipeline_parallel_degree": 1,
+        "context_parallel_degree": strategy.cp,
+        "enable_custom_context_parallel": strategy.cp > 1,
+    }
+    if model.is_moe:
+        etp = strategy.etp or 1
+        keys |= {"expert_parallel_degree": strategy.ep, "expert_tensor_parallel_degree": etp if strategy.ep > 1 else 1}
+    return keys
+
+
+def _recomputed(launch: Launch) -> dict[str, Any]:
+    """All layers, every n-th one, all by operator, or none. Where the plan recomputes others, the next larger number of
+    layers is.
+    """
+    layers = launch.spec.model.num_hidden_layers
+    counts = recomputed_layers(launch.plan.strategy, 1, layers)
+    if counts.keys() == {"by_operator"}:
+        some = sum(counts["by_operator"])
+        if some < layers:
+            launch.arguments.note(
+                Message("exporters.plan_recomputes_layers_of_file", count=some, layers=layers, others=layers)
+            )
+        return {"mode": "selective", "selective_ac_option": "op"}
+    for name in counts.keys() - {"full"}:
+        launch.arguments.note(
+            Message("exporters.has_no_flag_in", name=f"recompute: {name}", framework="torchtitan-npu")
+        )
+    whole = sum(counts.get("full", [0]))
+    if not whole:
+        return {"mode": "none"}
+    every = layers // whole
+    if every < 2:
+        if whole < layers:
+            launch.arguments.note(
+                Message("exporters.plan_recomputes_layers_of_file", count=whole, layers=layers, others=layers)
+            )
+        return {"mode": "full"}
+    if layers // every != whole:
+        launch.arguments.note(
+            Message("exporters.plan_recomputes_layers_of_file", count=whole, layers=layers, others=layers // every)
+        )
+    return {"mode": "selective", "selective_ac_option": str(every)}
+
+
+def _start(launch: Launch, name: str) -> list[str]:
+    profile = profile_of(launch.spec)
+    each = min(profile.ranks_per_node, launch.ranks) if profile else 8
+    nodes = max(1, launch.ranks // each)
+    return [
+        "Start it in the torchtitan-npu directory on every node, with the environment of its "
+        "scripts/run_train_multinodes.sh: "
+        f"torchrun --nproc_per_node {each} --nnodes {nodes} --node_rank NODE_RANK --master_addr MASTER_ADDR "
+        f"--master_port 6300 -m torchtitan_npu.entry --job.config_file {name} --model.hf_assets_path ASSETS "
+        "--training.dataset DATA --training.dataset_path PATH --job.dump_folder OUTPUT"
+    ]

@@ -1,0 +1,1 @@
+"""Launches of verl, read and written."""

@@ -1,0 +1,417 @@
+"""Launches of verl: scripts, or lists of Hydra overrides. Read, never run."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.formats.common.export_comments import (
+    marked_preset,
+    plan_id_of,
+    release_of_marks,
+    search_of_marks,
+    take_marks,
+)
+from autodeploy.formats.common.import_result import Imported, KeptFlag
+from autodeploy.formats.common.launch_script import GivenFlag, LaunchScript
+from autodeploy.formats.common.other_trainings import refused
+from autodeploy.formats.common.value_readers import FlagReader
+from autodeploy.formats.megatron.post_training_launch import model_of, take_rl_marks, whole_updates
+from autodeploy.formats.megatron.strategy_reader import read_strategy
+from autodeploy.formats.shell.follow import follow
+from autodeploy.formats.shell.values import Run, Value
+from autodeploy.formats.verl.overrides import OVERRIDE, OverrideReader, plain
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message
+from autodeploy.specs.diagnostics import joined, not_modelled
+from autodeploy.specs.document_bounds import refuse_long_key
+from autodeploy.stack.releases import release_named
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autodeploy.formats.shell.follow import Followed
+
+
+# The update of a verl launch.
+ACTOR = "actor_rollout_ref.actor"
+MEGATRON = f"{ACTOR}.megatron"
+FSDP = f"{ACTOR}.fsdp_config"
+SHARDED = ("fsdp", "fsdp2")
+DEGREES = {
+    "tensor_model_parallel_size": "--tensor-model-parallel-size",
+    "pipeline_model_parallel_size": "--pipeline-model-parallel-size",
+    "context_parallel_size": "--context-parallel-size",
+    "expert_model_parallel_size": "--expert-model-parallel-size",
+    "expert_tensor_parallel_size": "--expert-tensor-parallel-size",
+    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+}
+OPEN = (
+    f"{MEGATRON}.override_transformer_config.",
+    f"{MEGATRON}.override_ddp_config.",
+    f"{ACTOR}.optim.override_optimizer_config.",
+)
+ENDS = {
+    "num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
+    "num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
+}
+OFFLOADS = {"optimizer": "optimizer_offload", "gradients": "grad_offload", "parameters": "param_offload"}
+
+
+def read_update(
+    reader: OverrideReader, model: dict[str, Any], program: str, config: str
+) -> tuple[dict[str, Any], FlagReader | None]:
+    """The `strategy` of a spec, with `offload` for its part of post-training; and the reader of Megatron's flags.
+
+    Raises
+    ------
+    UnsupportedError
+        for backends that are not planned.
+    """
+    engine = reader.text("model_engine", "/strategy/fsdp")
+    by_config = (
+        "megatron" if "megatron" in config or engine == "megatron" else engine if engine not in {None, "dp"} else ""
+    )
+    backend = reader.text(f"{ACTOR}.strategy", "/strategy/fsdp") or by_config or "fsdp"
+    if by_config == "megatron":
+        backend = "megatron"
+    if backend == "megatron":
+        return _megatron(reader, model)
+    if backend in SHARDED:
+        return _sharded(reader), None
+    raise UnsupportedError(
+        not_modelled(backend[:40], program[:60]),
+        path="/strategy",
+        hint=Message("common.one_of", names="megatron, fsdp2"),
+    )
+
+
+def _offload(reader: OverrideReader, section: str, names: dict[str, str]) -> list[str]:
+    field = "/strategy/rl/offload"
+    return [name for name, key in names.items() if reader.switch(f"{section}.{key}", field, default=False)]
+
+
+def _sharded(reader: OverrideReader) -> dict[str, Any]:
+    keys = (f"{FSDP}.ulysses_sequence_parallel_size", f"{ACTOR}.ulysses_sequence_parallel_size")
+    cp = max(reader.number(key, "/strategy/cp") or 1 for key in keys)
+    full = reader.switch("actor_rollout_ref.model.enable_gradient_checkpointing", "/strategy/recompute", default=True)
+    offload = _offload(reader, FSDP, {name: OFFLOADS[name] for name in ("optimizer", "parameters")})
+    return {
+        "fsdp": True,
+        "cp": cp,
+        **({"cp_algo": "ulysses"} if cp > 1 else {}),
+        "micro_batch_size": _micro_batch(reader),
+        "recompute": {"granularity": "full" if full else "none"},
+        "features": [],
+        "offload": [*offload, *(["gradients"] if "parameters" in offload else [])],
+    }
+
+
+def _micro_batch(reader: OverrideReader) -> int:
+    return reader.number(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "/strategy/micro_batch_size") or 1
+
+
+def _megatron(reader: OverrideReader, model: dict[str, Any]) -> tuple[dict[str, Any], FlagReader | None]:
+    """verl builds the model from its Hugging Face configuration: of the shape only layers and experts are flags."""
+    shape: dict[str, Any] = {"--num-layers": model["num_hidden_layers"]}
+    if model.get("n_routed_experts"):
+        # Its converters' own choices (verl/models/mcore/config_converter.py).
+        shape |= {"--num-experts": model["n_routed_experts"], "--moe-token-dispatcher-type": "alltoall"}
+        shape |= {"--moe-grouped-gemm": True}
+    flags = {flag: _flag(flag, value, 1) for flag, value in shape.items()}
+    flags["--micro-batch-size"] = _flag("--micro-batch-size", _micro_batch(reader), 1)
+    for name, flag in DEGREES.items():
+        if (value := reader.number(f"{MEGATRON}.{name}", "/strategy")) is not None:
+            flags[flag] = _flag(flag, value, reader.given[f"{MEGATRON}.{name}"].line)
+    for key, flag in (
+        ("sequence_parallel", "--sequence-parallel"),
+        ("use_distributed_optimizer", "--use-distributed-optimizer"),
+    ):
+        if reader.switch(f"{MEGATRON}.{key}", "/strategy", default=True):
+            flags[flag] = _flag(flag, True, 1)
+    for prefix in OPEN:
+        for name, given in reader.under(prefix).items():
+            _take_override(reader, flags, prefix, name, given)
+    reader.under("actor_rollout_ref.ref.megatron.")
+    inner = FlagReader(LaunchScript("verl", flags))
+    strategy, _ = read_strategy(inner)
+    if strategy["tp"] == 1:
+        strategy["sequence_parallel"] = False
+    strategy["offload"] = _offload(reader, MEGATRON, OFFLOADS)
+    return strategy, inner
+
+
+def _take_override(
+    reader: OverrideReader, flags: dict[str, GivenFlag], prefix: str, name: str, given: GivenFlag
+) -> None:
+    """One key of an open mapping as the flag that says the same; what is false or null is none."""
+    value = plain(given.text)
+    if value.lower() in {"false", "null", "none"}:
+        return
+    if given.unknown:
+        reader.text(prefix + name, "/strategy")
+    flag = ENDS.get(name, f"--{name.replace('_', '-')}")
+    if value.startswith("[") and value.endswith("]"):
+        words: Any = [each.strip(" '\"") for each in value[1:-1].split(",")]
+    else:
+        words = True if value.lower() == "true" else value
+    flags[flag] = _flag(flag, words, given.line)
+
+
+def _flag(name: str, value: Any, line: int) -> GivenFlag:
+    words = [] if value is True else value if isinstance(value, list) else [value]
+    return GivenFlag(name, tuple(Value((Run(str(word), 0),)) for word in words), line, 1)
+
+
+SIGN = "actor_rollout_ref."
+MODEL_PATH = "actor_rollout_ref.model.path"
+ROLLOUT = "actor_rollout_ref.rollout"
+# Entry points, by a part of their name: what they are started for.
+STREAMED, ONE_STEP = "fully_async", "one_step_off"
+OTHER_PROGRAMS = {"main_generation": "inference", "main_eval": "evaluation", "sft_trainer": "SFT"}
+GROUPED = {"grpo", "rloo", "grpo_passk", "reinforce_plus_plus_baseline", "gdpo", "gpg", "opo", "rloo_vectorized"}
+ENGINES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+PRECISIONS = {"fp8": "fp8", "ascend": "w8a8"}
+
+
+def is_verl(text: str) -> bool:
+    """Whether a script starts verl, or a list is of its overrides."""
+    return f"{SIGN}actor" in text or f"{SIGN}rollout" in text
+
+
+def import_verl(
+    text: str,
+    variables: Mapping[str, str] | None = None,
+    name: str | None = None,
+    base_dir: Path | None = None,
+) -> Imported:
+    """The spec that a launch of verl trains.
+
+    Parameters
+    ----------
+    variables : values of variables that the script expects from its environment.
+    name : of the model, or of a preset where the path says none.
+    base_dir : folder that a relative path of the model is in; its `config.json` has the shape.
+
+    Raises
+    ------
+    SpecError
+        with line and column of what can't be read.
+    UnsupportedError
+        for other trainings, and backends that are not planned.
+    """
+    followed = follow(text, variables)
+    program, config, given = _command(followed)
+    for part, what in OTHER_PROGRAMS.items():
+        if part in program:
+            raise refused(what, program[:100])
+    reader = OverrideReader(given)
+    _refuse_adapters(reader)
+    path, place = _model_path(reader)
+    model = model_of([name or "", path, marked_preset(text) or ""], base_dir, reader.log, place)
+    strategy, inner = read_update(reader, model, program, config)
+    training_ranks = _ranks(reader, "trainer", 1, 8)
+    rl, placement, generating = _rl(reader, program)
+    strategy["rl"] = placement | _layout(reader, strategy, generating)
+    strategy["rl"]["pack_tokens"] = _pack_tokens(reader, strategy["cp"])
+    spec: dict[str, Any] = {"model": model, "training": {"kind": "rl_post_training", "rl": rl}}
+    take_marks(text, spec, strategy, reader.log)
+    take_rl_marks(text, rl, reader.log)
+    spec |= {"search": search_of_marks(text, "verl"), "strategy": strategy}
+    release = release_of_marks(text) or release_named("verl-mindspeed-main")
+    kept = (*reader.note_rest(release.keys), *_kept_flags(inner, release.keys))
+    for offset, note in followed.notes:
+        reader.log.ignore(f"line {followed.source.place(offset)[0]}", "", note)
+    return Imported(
+        "verl-script",
+        spec,
+        joined(reader.log, *([inner.log] if inner is not None else [])),
+        ranks=None if training_ranks is None else training_ranks + (generating or 0),
+        target="verl",
+        kept=kept,
+        plan_id=plan_id_of(text),
+        generation_ranks=generating,
+    )
+
+
+def _kept_flags(inner: FlagReader | None, keys: Mapping[str, object]) -> list[KeptFlag]:
+    """Keys that were handed on as flags and that nobody knows."""
+    if inner is None:
+        return []
+    names = {key.rpartition(".")[2] for key in keys if key.startswith(OPEN)}
+    rest = inner.note_rest()
+    return [
+        KeptFlag(flag.name, flag.text, flag.line)
+        for flag in rest
+        if flag.name.removeprefix("--").replace("-", "_") not in names
+    ]
+
+
+def _command(followed: Followed) -> tuple[str, str, dict[str, GivenFlag]]:
+    """Program, configuration and overrides of the command with most of them; a list is one command."""
+    best: list[Value] = []
+    most = 0
+    for _, words in followed.commands:
+        count = sum(bool(OVERRIDE.fullmatch(word.text)) for word in words)
+        if count > most:
+            best, most = words, count
+    if most < 3:
+        best = [word for _, words in followed.commands for word in words]
+    overrides: dict[str, GivenFlag] = {}
+    program = config = ""
+    for word in best:
+        text = word.text
+        if text.startswith("--config-name"):
+            config = text.partition("=")[2].strip("'\"")
+        elif match := OVERRIDE.fullmatch(text):
+            line, column = followed.source.place(word.offset)
+            refuse_long_key(match[1])
+            runs = (Run(match[2], word.offset, word.unknown and match[2]),) if word.unknown in match[2] else ()
+            value = Value(runs or (Run(match[2], word.offset),))
+            overrides[match[1]] = GivenFlag(match[1], (value,), line, column)
+        elif not program and ("verl" in text or text.endswith(".py") or "main_" in text):
+            program = text
+    if not any(key.startswith(SIGN) for key in overrides):
+        raise SpecError(
+            Message("common.missing", word="verl.trainer"),
+            hint=Message("importers.give_script_with_command"),
+        )
+    return program or "verl.trainer.main_ppo", config, overrides
+
+
+def _model_path(reader: OverrideReader) -> tuple[str, str]:
+    """The model's path and where it stands; of one below a folder that isn't known its last part."""
+    given = reader.under(MODEL_PATH).get("")
+    if given is None:
+        return "", "the script"
+    last = given.text.rstrip("/").rpartition("/")[2]
+    return (last if given.unknown and "$" not in last else given.text.strip("'\"")), given.place
+
+
+def _refuse_adapters(reader: OverrideReader) -> None:
+    for key in ("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"):
+        if reader.whole(key, "/training/kind", 0, least=0):
+            raise refused("LoRA", key)
+    if reader.text("actor_rollout_ref.model.lora_adapter_path", "/training/kind"):
+        raise refused("LoRA", "actor_rollout_ref.model.lora_adapter_path")
+
+
+def _ranks(reader: OverrideReader, section: str, nodes: int | None, each: int | None) -> int | None:
+    """Ranks of a part of the launch; None where the script leaves them to its environment."""
+    keys = (f"{section}.nnodes", f"{section}.n_gpus_per_node")
+    if any(key in reader.given and reader.given[key].unknown for key in keys):
+        for key in keys:
+            reader.under(key)
+        return None
+    first = reader.number(keys[0], "/cluster/num_npus", nodes)
+    second = reader.number(keys[1], "/cluster/num_npus", each)
+    return None if first is None or second is None else first * second
+
+
+def _rl(reader: OverrideReader, program: str) -> tuple[dict[str, Any], dict[str, Any], int | None]:
+    """`training.rl`, where it runs, and the ranks that only generate."""
+    field = "/training/rl"
+    mini = reader.whole(f"{ACTOR}.ppo_mini_batch_size", f"{field}/updates_per_step", 256)
+    placement, generating = _placement(reader, program)
+    if STREAMED in program:
+        synced = reader.whole("async_training.trigger_parameter_sync_step", f"{field}/prompts_per_step", 4)
+        prompts = synced * mini * reader.whole("async_training.require_batches", f"{field}/prompts_per_step", 1)
+        reader.under("data.train_batch_size")
+    else:
+        prompts = reader.whole("data.train_batch_size", f"{field}/prompts_per_step", 1024)
+    responses = reader.whole(f"{ROLLOUT}.n", f"{field}/responses_per_prompt", 1)
+    in_loss = reader.switch(f"{ACTOR}.use_kl_loss", f"{field}/reference_model", default=False)
+    in_reward = reader.switch("algorithm.use_kl_in_reward", f"{field}/reference_model", default=False)
+    rl: dict[str, Any] = {
+        "algorithm": _algorithm(reader, program),
+        "prompts_per_step": prompts,
+        "responses_per_prompt": responses,
+        "prompt_length": {"max": reader.whole("data.max_prompt_length", f"{field}/prompt_length/max", 512)},
+        "response_length": {"max": reader.whole("data.max_response_length", f"{field}/response_length/max", 512)},
+        "updates_per_step": whole_updates(prompts, mini, reader.log, f"{ACTOR}.ppo_mini_batch_size"),
+        "reference_model": in_loss or in_reward,
+    }
+    for key in ("reward.reward_model.enable", "reward_model.enable"):
+        if reader.switch(key, f"{field}/reward", default=False):
+            reader.log.unmodelled(key, "true", Message("importers.not_predicted"))
+    return rl, placement, generating
+
+
+def _algorithm(reader: OverrideReader, program: str) -> str:
+    field = "/training/rl/algorithm"
+    given = reader.text("algorithm.adv_estimator", field, "gae") or "gae"
+    if given == "gae":
+        return "ppo"
+    if "dapo" in program or reader.switch("algorithm.filter_groups.enable", field, default=False):
+        return "dapo"
+    if given not in GROUPED:
+        reader.log.doubt(field, given, Message("importers.predicted_as", what="grpo"))
+    return "grpo"
+
+
+def _placement(reader: OverrideReader, program: str) -> tuple[dict[str, Any], int | None]:
+    """Placement, staleness and partial rollout, and the ranks that only generate."""
+    field = "/strategy/rl/staleness"
+    mode = reader.text("trainer.v1.trainer_mode", "/strategy/rl/placement") or "sync"
+    if STREAMED in program:
+        bound = reader.decimal("async_training.staleness_threshold", field, 0.1)
+        partial = reader.switch("async_training.partial_rollout", "/strategy/rl/partial_rollout", default=True)
+        generating = _ranks(reader, "rollout", 1, 8)
+        if not bound:
+            return {"placement": "separate"}, generating
+        if not bound.is_integer():
+            reader.log.doubt(field, bound, Message("importers.predicted_as", what=math.ceil(bound)))
+        return {"placement": "async", "staleness": math.ceil(bound), "partial_rollout": partial}, generating
+    if ONE_STEP in program:
+        return {"placement": "async", "staleness": 1}, _ranks(reader, "rollout", 1, 8)
+    if mode == "separate_async":
+        bound = reader.whole("trainer.v1.sampler.max_off_policy_threshold", field, 8, least=0)
+        generating = _ranks(reader, ROLLOUT, None, None)
+        return {"placement": "async", "staleness": bound, "partial_rollout": True}, generating
+    if mode != "sync":
+        reader.log.unmodelled("trainer.v1.trainer_mode", mode, Message("importers.predicted_as", what="sync"))
+    return {"placement": "colocated"}, None
+
+
+def _layout(reader: OverrideReader, strategy: dict[str, Any], generating: int | None) -> dict[str, Any]:
+    field = "/strategy/rl/generation"
+    on_ascend = (reader.text("trainer.device", "/cluster/profile") or "").lower() == "npu"
+    written = reader.text(f"{ROLLOUT}.name", f"{field}/engine", "vllm") or "vllm"
+    if written not in ENGINES:
+        raise UnsupportedError(
+            Message("common.is_not_modelled_yet", what=written[:40]),
+            path=field,
+            hint=Message("common.one_of", names="vllm, sglang, trtllm"),
+        )
+    engine = "vllm-ascend" if on_ascend and written == "vllm" else ENGINES[written]
+    quantised = reader.text(f"{ROLLOUT}.quantization", f"{field}/precision")
+    if quantised is not None and quantised not in PRECISIONS:
+        reader.log.unmodelled(f"{ROLLOUT}.quantization", quantised, Message("importers.predicted_as", what="bf16"))
+    eager = reader.switch(f"{ROLLOUT}.enforce_eager", f"{field}/mode", default=False)
+    generation: dict[str, Any] = {
+        "tp": reader.whole(f"{ROLLOUT}.tensor_model_parallel_size", f"{field}/tp", 2),
+        "dp": reader.whole(f"{ROLLOUT}.data_parallel_size", f"{field}/dp", 1),
+        "ep": reader.whole(f"{ROLLOUT}.expert_parallel_size", f"{field}/ep", 1),
+        "precision": PRECISIONS.get(quantised or "", "bf16"),
+        "engine": engine,
+        "mode": "eager" if eager else "graph",
+        "memory_fraction": reader.decimal(f"{ROLLOUT}.gpu_memory_utilization", f"{field}/memory_fraction", 0.5),
+        "max_num_seqs": reader.whole(f"{ROLLOUT}.max_num_seqs", f"{field}/max_num_seqs", 256),
+    }
+    offload = strategy.pop("offload")
+    if offload and generating is not None:
+        reason = Message("importers.not_predicted")
+        reader.log.unmodelled("offload", "+".join(offload), reason)
+        offload = []
+    reader.under(f"{ROLLOUT}.log_prob_")
+    reader.under("actor_rollout_ref.ref.log_prob_")
+    reader.under(f"{ROLLOUT}.max_model_len")
+    return {"generation": generation} | ({"offload": offload} if offload else {})
+
+
+def _pack_tokens(reader: OverrideReader, cp: int) -> int | None:
+    field = "/strategy/rl/pack_tokens"
+    if not reader.switch(f"{ACTOR}.use_dynamic_bsz", field, default=False):
+        return None
+    return cp * reader.whole(f"{ACTOR}.ppo_max_token_len_per_gpu", field, 16_384)

@@ -1,0 +1,1 @@
+"""Errors, text files, processes and settings that every package uses."""

@@ -1,0 +1,201 @@
+"""The search for the plan that takes least memory: the same inner problem, with less and less room.
+
+Candidates come in the order of what is proven of their memory: first the sweep's bound, then that of their layers over
+stages with everything freed, then a plan. Bytes here are those on the card of the fullest stage.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.costs.stages.build_problem import build_problem
+from autodeploy.costs.stages.stage_memory import communication_bytes, on_card_bytes
+from autodeploy.search.bounds.problem_bound import relax_bound
+from autodeploy.search.branch_and_bound.candidate import CandidateSolver, PlansAhead, refining
+from autodeploy.search.branch_and_bound.frontier import SearchState, bytes_on_card, card_bytes, held_bytes
+from autodeploy.search.branch_and_bound.quick_plans import LOOKAHEAD_CANDIDATES
+from autodeploy.search.branch_and_bound.worker_process import WorkerProcess
+from autodeploy.search.choices.effort import QUICK
+from autodeploy.search.choices.memory_options import menus
+from autodeploy.search.placement.solve import solve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.stages.inner_problem import InnerProblem
+    from autodeploy.search.branch_and_bound.candidate import CandidatePlans, Solved
+    from autodeploy.search.branch_and_bound.frontier import SearchRequest
+    from autodeploy.search.choices.effort import Effort
+    from autodeploy.search.placement.evaluate import InnerSolution
+    from cost_models.arrays import Floats
+
+
+MEMORY_TOLERANCE: Final = 2e-3
+"""Room is known to this share."""
+MOST_SQUEEZES: Final = 10
+"""Times that a candidate is solved with less room."""
+
+
+def least_memory(request: SearchRequest) -> SearchState:
+    """The plans of least memory, each the fastest found in its room, and the least that any plan could take.
+
+    The search ends when no open candidate could take less than the best by more than `gap`, or the budget ends.
+    """
+    solver, swept, outer = CandidateSolver(request), request.swept, request.outer
+    top_k, budget = request.top_k, request.budget
+    frontier, bounds = SearchState(), _sweeps_bytes(request)
+    order = np.lexsort((swept.after_recompute_s, bounds))
+    waiting: list[tuple[float, float, int]] = []  # bounded by their stages: what to solve next, the least first
+    leanest: dict[int, tuple[float, Solved]] = {}
+    bounded = 0
+    while waiting or bounded < len(order):
+        unseen = float(bounds[order[bounded]]) if bounded < len(order) else math.inf
+        low = min(unseen, waiting[0][0]) if waiting else unseen
+        frontier.cancelled = request.cancelled()
+        taken = sorted(size for size, _ in leanest.values())
+        enough = len(leanest) >= top_k and low >= taken[top_k - 1] * (1.0 - request.gap)
+        spent = bool(leanest) and (frontier.solved >= budget.quick or bounded >= 8 * budget.paths)
+        if frontier.cancelled or enough or spent:
+            break
+        is_bounded = bool(waiting) and waiting[0][0] <= unseen
+        index = heapq.heappop(waiting)[2] if is_bounded else int(order[bounded])
+        plans = solver.plans(index)
+        if not is_bounded:
+            bounded += 1
+            bounds[index] = max(low, _relaxed_bytes(plans))
+            if math.isfinite(bounds[index]):
+                heapq.heappush(waiting, (float(bounds[index]), float(swept.after_recompute_s[index]), index))
+            continue
+        frontier.solved += 1
+        solved = _least_plan(solver, index, low, request.should_cancel)
+        if solved is not None:
+            size = card_bytes(solved)
+            if size < leanest.get(int(outer[index]), (math.inf,))[0]:
+                leanest[int(outer[index])] = size, solved
+                frontier.best = [s for _, s in sorted(leanest.values(), key=lambda f: (f[0], f[1].index))]
+        frontier.least_bytes = _proven(bounds)
+        if request.watch is not None:
+            request.watch(frontier, index)
+    frontier.least_bytes = _proven(bounds)
+    frontier.cut(2 * top_k)
+    return frontier
+
+
+def _proven(bounds: Floats) -> float | None:
+    """No candidate takes less: the least of what is proven of each."""
+    least = float(bounds.min()) if len(bounds) else math.inf
+    return least if math.isfinite(least) else None
+
+
+def _sweeps_bytes(request: SearchRequest) -> Floats:
+    """The sweep's lower bound on the card [n]."""
+    least_bytes = np.empty(len(request.candidates))
+    for context, rows in request.by_context(np.arange(len(least_bytes))):
+        outside = communication_bytes(request.candidates.take(rows), context) + context.machine.runtime_bytes
+        least_bytes[rows] = on_card_bytes(request.swept.least_bytes[rows], outside, context.machine.fragmentation)
+    return least_bytes
+
+
+def _relaxed_bytes(plans: CandidatePlans) -> float:
+    """No layout and no choice takes less on the card; inf where none fits at all."""
+    problems = [build_problem(plans.priced, choices=choices, menu=False) for choices in menus(plans.choices)]
+    return min(bytes_on_card(problem, plans.context, _least_room(problem)) for problem in problems)
+
+
+def _least_room(problem: InnerProblem) -> float:
+    """A limit, to MEMORY_TOLERANCE, under which the stages together have no room for the layers; inf where no limit up
+    to the problem's has.
+    """
+    low, high = 0.0, problem.limit_bytes
+    if not math.isfinite(relax_bound(problem)):
+        return math.inf
+    while high - low > MEMORY_TOLERANCE * high:
+        middle = 0.5 * (low + high)
+        low, high = (
+            (low, middle) if math.isfinite(relax_bound(replace(problem, limit_bytes=middle))) else (middle, high)
+        )
+    return low
+
+
+def _least_plan(
+    solver: CandidateSolver, index: int, low_bytes: float, should_cancel: Callable[[], bool] | None
+) -> Solved | None:
+    """A candidate's plan with least memory, with and without recomputing whole layers; None where none was found."""
+    plans, squeezed = solver.plans(index), []
+    less = (plans.context.limit_bytes - low_bytes) / (1.0 + plans.context.machine.fragmentation)
+    for problem in reversed([*plans.problems()]):
+        solution = _squeezed(problem, max(0.0, problem.limit_bytes - less), should_cancel)
+        if solution is not None:
+            squeezed.append(solver.solved(index, (problem, solution)))
+    return min(squeezed, key=card_bytes, default=None)
+
+
+def _squeezed(
+    problem: InnerProblem, low_bytes: float, should_cancel: Callable[[], bool] | None
+) -> InnerSolution | None:
+    """The fastest plan found under the least limit that has one, between low_bytes and the problem's."""
+    best = solve(problem, effort=QUICK, should_cancel=should_cancel)
+    if best.plan is None:
+        return None
+    high = held_bytes(problem, best.plan)
+    for _ in range(MOST_SQUEEZES):
+        if high - low_bytes <= MEMORY_TOLERANCE * high or (should_cancel is not None and should_cancel()):
+            break
+        middle = 0.5 * (low_bytes + high)
+        tried = solve(replace(problem, limit_bytes=middle), effort=QUICK, should_cancel=should_cancel)
+        if tried.plan is None:
+            low_bytes = middle
+        else:
+            best, high = tried, held_bytes(problem, tried.plan)
+    return replace(best, bound_s=0.0)  # nothing is proven of its time
+
+
+class RoomyPlans:
+    """Solves candidates of a search below limits of their own.
+
+    Parameters
+    ----------
+    limit_bytes : what a candidate may take of a card, by its index.
+    """
+
+    def __init__(self, request: SearchRequest, limit_bytes: Callable[[int], float], *, parallel: bool) -> None:
+        def limited(index: int) -> Context:
+            return replace(request.contexts(index), limit_bytes=limit_bytes(index))
+
+        self._request, self._limited, self._parallel = request, limited, parallel
+        roomy = replace(request, contexts=limited, costs=request.costs)
+        self._here, self._there = CandidateSolver(roomy), CandidateSolver(roomy)
+
+    def plans(self, indices: Sequence[int]) -> list[Solved]:
+        """The plans of those candidates that have one, in order; all that were made until the search was cancelled."""
+        solved: dict[int, Solved] = {}
+        with WorkerProcess(self._there, parallel=self._parallel, should_cancel=self._request.should_cancel) as worker:
+            ahead = PlansAhead(self._here, worker, loaded=True)  # the search made such plans
+            longest = sorted(indices, key=self._slots, reverse=True)  # last, it would keep one process waiting
+            for place, index in enumerate(longest):
+                if self._request.cancelled():
+                    break
+                plan = ahead.plan(index, longest[place + 1 : place + 1 + LOOKAHEAD_CANDIDATES])
+                if plan[1].plan is not None:
+                    solved[index] = replace(self._here.solved(index, plan), context=self._request.contexts(index))
+        return [solved[index] for index in indices if index in solved]
+
+    def _slots(self, index: int) -> int:
+        """Slots of a candidate's schedule, in which the time of its plan grows."""
+        candidates = self._request.candidates
+        return int(candidates.pp[index] * candidates.vpp[index] * candidates.micro_batches[index])
+
+    def refined(self, solved: Solved, effort: Effort) -> Solved:
+        """A plan solved in full from what it is; itself where that finds nothing faster."""
+        problem, better = self._here.plan(solved.index, refining(solved, effort, counts=False))
+        return replace(solved, problem=problem, solution=better) if better.step_s < solved.solution.step_s else solved
+
+    def card_bytes(self, solved: Solved) -> float:
+        """`card_bytes` of a plan that was made here."""
+        return card_bytes(replace(solved, context=self._limited(solved.index)))

@@ -1,0 +1,339 @@
+"""From a spec to swept candidates: enumerate, judge by rules, evaluate, drop what can't fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autodeploy.costs.inputs.build_context import choice_context
+from autodeploy.costs.layers.unit_costs import CutCosts, closed, fastest_costs, joined
+from autodeploy.costs.stages.step_parts import faster_somewhere
+from autodeploy.costs.sweep.sweep import TOTALS, Sweep, sweep_tree
+from autodeploy.kit.errors import SearchCancelled, SpecError
+from autodeploy.messages import Message
+from autodeploy.search.branch_and_bound.frontier import SearchRequest
+from autodeploy.search.choices.effort import LEVELS, USUAL
+from autodeploy.space.candidates import Candidates, concatenate
+from autodeploy.space.grid import (
+    MOST_CANDIDATES,
+    MOST_CANDIDATES_IN_ALL,
+    MOST_CELLS,
+    Grid,
+    grid_cells,
+    grid_of,
+    judge_grid,
+    most_candidates,
+)
+from autodeploy.space.knobs import allowed_values
+from autodeploy.space.space import Space, default_space, restrict
+from autodeploy.specs.planset import Counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.search.branch_and_bound.frontier import Watch
+    from autodeploy.search.choices.effort import Budget
+    from autodeploy.space.feature_choice import FeatureChoice
+    from autodeploy.space.tree import CandidateTree
+    from autodeploy.specs.search import SearchSpec
+    from autodeploy.specs.spec import Spec
+    from hardware_profiles.profile import Profile
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Candidates that are legal and may fit, with their sweep without parts.
+
+    `variant` indexes contexts (cards, batch, features that are left to each candidate); `costs` are those it was swept
+    with.
+    """
+
+    candidates: Candidates
+    swept: Sweep
+    variant: npt.NDArray[np.int64]
+    contexts: tuple[Context, ...]
+    costs: CutCosts
+    counts: Counts
+
+    def request(
+        self,
+        top_k: int,
+        gap: float,
+        budget: Budget,
+        *,
+        watch: Watch | None = None,
+        should_cancel: Callable[[], bool] | None = None,
+    ) -> SearchRequest:
+        """A search over these candidates."""
+        return SearchRequest(
+            self.candidates, self.swept, self.context_of, top_k, gap, budget, self.costs, watch, should_cancel
+        )
+
+    def context_of(self, index: int) -> Context:
+        """The cluster, the batch and the features of a candidate."""
+        return self.contexts[int(self.variant[index])]
+
+
+def search_space(
+    spec: Spec,
+    profile: Profile,
+    choice: FeatureChoice,
+    nominal: Context,
+    should_cancel: Callable[[], bool] | None = None,
+) -> Searched:
+    """All candidates of a spec over its cards and batches; none of a context in which it was cancelled.
+
+    Raises
+    ------
+    SpecError
+        if there are too many candidates.
+    """
+    refuse_enormous(spec, profile, choice, nominal)
+    parts: list[tuple[Candidates, Sweep, npt.NDArray[np.int64], CutCosts]] = []
+    contexts: list[Context] = []
+    enumerated, too_big = 0, 0
+    rejected: Counter[str] = Counter()
+    for context in of_sizes(spec, profile, choice, nominal):
+        legal, dead = legal_tree(spec.search, context, profile, choice)
+        enumerated += len(legal) + sum(dead.values())
+        rejected.update(dead)
+        try:
+            tree_sweep = swept_tree(legal, context, should_cancel)
+        except SearchCancelled:
+            none = np.zeros(0, dtype=np.int64)
+            columns: dict[str, npt.NDArray[Any]] = {name: np.zeros(0) for name in TOTALS}
+            empty = Sweep(**columns, parts={})
+            parts.append((legal.take(slice(0)), empty, none, CutCosts((), none, none)))
+            contexts.append(context)
+            break
+        fits = np.flatnonzero(np.isfinite(tree_sweep.sweep.after_recompute_s))
+        too_big += len(legal) - len(fits)
+        variant = len(contexts) + tree_sweep.used[fits]
+        parts.append((legal.take(fits), tree_sweep.sweep.take(fits), variant, tree_sweep.costs.take(fits)))
+        contexts += closed(context)
+    counts = Counts(enumerated=enumerated, rejected=dict(rejected.most_common()), too_big=too_big)
+    candidates, swept, variants, costs = zip(*parts, strict=True)
+    variant = np.concatenate(variants)
+    return Searched(concatenate([*candidates]), _join(swept), variant, tuple(contexts), joined(costs), counts)
+
+
+@dataclass(frozen=True, eq=False)
+class SweptTree:
+    """A tree's sweep without parts, with what it was made from; one entry per candidate.
+
+    used : the features that each candidate uses, their place in `closed(context)` [n].
+    """
+
+    sweep: Sweep
+    used: npt.NDArray[np.int64]
+    costs: CutCosts
+
+
+def swept_tree(legal: CandidateTree, context: Context, should_cancel: Callable[[], bool] | None = None) -> SweptTree:
+    """All candidates of a tree, each under its fastest features.
+
+    Raises
+    ------
+    SearchCancelled
+        when should_cancel says so.
+    """
+    costs, of_cuts = fastest_costs(context, legal.cuts, one_machine=True)
+    sweep = sweep_tree(legal, context, parts=False, costs=costs, should_cancel=should_cancel)
+    runs, _ = legal.run_of(np.arange(len(legal)))
+    cut = legal.cut_of[legal.placed_of[runs]]
+    return SweptTree(sweep, of_cuts[cut], CutCosts((costs,), np.zeros_like(cut), cut))
+
+
+def legal_candidates(
+    search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
+) -> tuple[Candidates, dict[str, int]]:
+    """Candidates of one context that obey every rule of the target, and how many each rule rejected."""
+    tree, rejected = legal_tree(search, context, profile, choice)
+    return tree.candidates(), rejected
+
+
+def legal_tree(
+    search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice
+) -> tuple[CandidateTree, dict[str, int]]:
+    """`legal_candidates` by what their costs depend on."""
+    grid = candidate_grid(search, context, profile, choice)
+    return judge_grid(grid, context.facts, search.target, by_replicas=context.cuts_by_replicas)
+
+
+def candidate_grid(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Grid:
+    """Every candidate of one context before rules."""
+    space = space_of(search, context, profile, choice)
+    grid = grid_of(space, world=context.world, global_batch=context.global_batch, moe=context.model.is_moe)
+    keep = np.ones(len(grid.cut_of), dtype=bool)
+    for axis in ("dp", "etp"):
+        values = grid.column(axis)
+        all_values = np.unique(values).tolist()
+        left = allowed_values(search, axis, all_values)
+        if len(left) < len(all_values):
+            keep &= np.isin(values, left)
+    keep &= _worth_their_order(grid, context)
+    return grid if keep.all() else grid.only(keep)
+
+
+def _worth_their_order(grid: Grid, context: Context) -> npt.NDArray[np.bool_]:
+    """Placements but those in the second rank order that could be no faster than in the first.
+
+    The orders take the same memory. They differ in sends between stages and in collectives of replicas, and whatever
+    runs beside these, a step with none of them faster is no faster.
+    """
+    other = np.asarray(grid.column("tp_pp_dp_mapping"))
+    keep = np.ones(len(other), dtype=np.bool_)
+    rows = np.flatnonzero(other)
+    if len(rows) and not context.facts["asked_tp_pp_dp_mapping"]:
+        second = grid.placed(rows)
+        first = replace(second, tp_pp_dp_mapping=np.zeros(len(rows), dtype=np.bool_))
+        keep[rows] = faster_somewhere(second, first, context)
+    return keep
+
+
+def space_of(search: SearchSpec, context: Context, profile: Profile, choice: FeatureChoice) -> Space:
+    """Values of the axes of one context, before any rule."""
+    space = default_space(
+        context.model,
+        context.world,
+        profile.ranks_per_node,
+        context.seq_length,
+        context.global_batch,
+        choice.switches,
+    )
+    return restrict(replace(space, tp_pp_dp_mapping=_rank_orders(space, context, profile)), search)
+
+
+def _rank_orders(space: Space, context: Context, profile: Profile) -> tuple[bool, ...]:
+    """The rank orders that the release launches and that are worth a look.
+
+    The second one is for clusters with a boundary that more than one node lies within, of supernodes or leaf switches:
+    beyond it links are slow for all that crosses. Elsewhere it is searched where it is asked for.
+    """
+    facts, topology = context.facts, context.machine.topology
+    if not (facts["launches_tp_pp_dp_mapping"] and True in space.tp_pp_dp_mapping):
+        return (False,)
+    nodes = -(-topology.num_ranks // profile.ranks_per_node)
+    bounded = topology.leaf_grain > 0 or any(1 < count < nodes for count in topology.instances)
+    return (False, True) if bounded or facts["asked_tp_pp_dp_mapping"] else (False,)
+
+
+def refuse_enormous(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> None:
+    """Raises before a space is enumerated that memory and patience would not hold.
+
+    Raises
+    ------
+    SpecError
+        with the size.
+    """
+    total = 0
+    for context in of_sizes(spec, profile, choice, nominal):
+        space = space_of(spec.search, context, profile, choice)
+        cells, most = grid_cells(space), most_candidates(space, context.world)
+        total += most
+        if cells > MOST_CELLS or most > MOST_CANDIDATES or total > MOST_CANDIDATES_IN_ALL:
+            raise SpecError(
+                Message(
+                    "solver.up_to_strategies_to_look_at_at_most", count=max(cells, most, total), most=MOST_CANDIDATES
+                ),
+                path="/search/allow" if spec.search.allow else "/search/fix",
+                hint=Message("solver.fix_allow_or_switch_off"),
+            )
+
+
+def of_sizes(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> list[Context]:
+    """The nominal context and, where cards may stay idle, those of fewer cards."""
+    if spec.cluster.use != "at_most":
+        return [nominal]
+    counts = _card_counts(nominal.num_npus, profile.npus_per_node)
+    fewer = [variant(spec, profile, choice, n, nominal.global_batch) for n in counts if n != nominal.num_npus]
+    return [nominal, *fewer]
+
+
+def variant(spec: Spec, profile: Profile, choice: FeatureChoice, num_npus: int, batch: int) -> Context:
+    """The context of the same spec on another number of cards or with another batch; no card is spare then."""
+    if spec.cluster.blocks is None:
+        cluster = spec.cluster.model_copy(update={"num_npus": num_npus, "spare_npus": 0})
+        spec = spec.model_copy(update={"cluster": cluster})
+    return choice_context(spec, profile, choice, num_npus=num_npus, global_batch=batch)
+
+
+def _card_counts(most: int, per_node: int) -> list[int]:
+    """Card counts worth a look under `at_most`: all, and fewer whole nodes with many divisors, down to 85 %."""
+    nodes = most // per_node
+    counts = [n for n in range(nodes, max(0, int(nodes * 0.85) - 1), -1) if n > 0]
+    ranked = sorted(counts, key=lambda n: (-_smoothness(n), -n))[:3]
+    return sorted({most, *(n * per_node for n in ranked)}, reverse=True)
+
+
+def _smoothness(number: int) -> int:
+    """How often 2 divides a number, threes counting less: the more, the more layouts divide it."""
+    score = 0
+    while number % 2 == 0 and number:
+        number //= 2
+        score += 2
+    while number % 3 == 0 and number:
+        number //= 3
+        score += 1
+    return score
+
+
+def _join(tables: Sequence[Sweep]) -> Sweep:
+    if len(tables) == 1:
+        return tables[0]
+    return Sweep(**{name: np.concatenate([getattr(t, name) for t in tables]) for name in TOTALS}, parts={})
+
+
+# Grids beyond this are not judged but guessed: a submission waits for the answer.
+MOST_JUDGED = 250_000
+LEGAL_SHARE = 0.2
+"""Of the most candidates that a large space can have, so many are legal: 0.09 to 0.31 on eight specs."""
+DEEP_WORK = 5.0
+"""Work of `effort: deep` in that of the default: 1 to 13 on five specs, by when the gap is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSize:
+    """What the time of a search depends on.
+
+    candidates : legal ones, before it is known which fit; layers : of the model; effort : work in that of the default;
+    phases : searches of their own that the run's phases add.
+    """
+
+    candidates: int
+    layers: int
+    effort: float
+    phases: int = 0
+
+
+def search_size(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Context) -> SearchSize:
+    """The size of the search of a spec: a tenth of a second at most."""
+    candidates = 0.0
+    for context in of_sizes(spec, profile, choice, nominal):
+        space = space_of(spec.search, context, profile, choice)
+        if grid_cells(space) > MOST_JUDGED:
+            candidates += LEGAL_SHARE * most_candidates(space, context.world)
+        else:
+            candidates += len(legal_tree(spec.search, context, profile, choice)[0])
+    return SearchSize(round(candidates), nominal.model.num_hidden_layers, _effort(spec), _phases(spec))
+
+
+def _effort(spec: Spec) -> float:
+    """Of `deep` and of numbers; where more plans are asked for than are looked at, that many are."""
+    effort = spec.search.effort
+    scale = DEEP_WORK if effort == "deep" else LEVELS[effort].quick / USUAL.quick if isinstance(effort, str) else effort
+    return max(scale, 2.0 * spec.search.top_k / USUAL.quick)
+
+
+def _phases(spec: Spec) -> int:
+    """Other sequence lengths and batches of the run, each of which is searched where layouts may change."""
+    if spec.run is None or spec.run.layout_changes != "allowed":
+        return 0
+    usual = (spec.training.seq_length, spec.training.global_batch_size.value)
+    batches = {(phase.seq_length or usual[0], phase.global_batch_size or usual[1]) for phase in spec.run.phases}
+    return len(batches - {usual})

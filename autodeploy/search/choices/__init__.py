@@ -1,0 +1,1 @@
+"""Choices of a placement: layouts of layers, memory options, and the effort of a search."""

@@ -1,0 +1,325 @@
+"""plan(spec) -> PlanSet: the whole way from a spec to ranked plans, and what that way will take."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from autodeploy.costs.inputs.build_context import choice_context
+from autodeploy.costs.training_run.checkpoints import refuse_unsaved
+from autodeploy.costs.training_run.run_estimate import phases_of
+from autodeploy.kit.deadline import Deadline
+from autodeploy.kit.errors import FieldError, SearchCancelled, SpecError, UnsupportedError
+from autodeploy.messages import Message
+from autodeploy.search.branch_and_bound.best_first import best_first
+from autodeploy.search.branch_and_bound.candidate import with_placements
+from autodeploy.search.branch_and_bound.least_memory import least_memory
+from autodeploy.search.branch_and_bound.search_space import Searched, refuse_enormous, search_space
+from autodeploy.search.branch_and_bound.search_space import search_size as size_of_search
+from autodeploy.search.choices.effort import cores
+from autodeploy.search.predictions import with_run
+from autodeploy.search.prepared import at_size, budget_of, identity_of, prepare
+from autodeploy.search.progress import Progress, SearchReporter
+from autodeploy.search.ranking.advice import Adviser, from_search
+from autodeploy.search.ranking.cost_of_target import price_of_target
+from autodeploy.search.ranking.infeasible import best_batch
+from autodeploy.search.ranking.reference_plans import BesidePlans
+from autodeploy.search.ranking.search_result import Outcome, SearchLabel, finish, layouts_found
+from autodeploy.search.ranking.selection import weight_of
+from autodeploy.search.run_planning import OBJECTIVE, plan_time_to_train, spare_rows
+from autodeploy.specs.planset import Unrestricted
+from autodeploy.specs.spec import spec_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.search.branch_and_bound.frontier import SearchState
+    from autodeploy.search.branch_and_bound.search_space import SearchSize
+    from autodeploy.search.ranking.advice import Advice
+    from autodeploy.search.ranking.one_strategy import Prepared
+    from autodeploy.search.ranking.search_result import LayoutsFound
+    from autodeploy.specs.planset import Infeasible, Plan, PlanSet
+    from autodeploy.specs.spec import Spec
+
+Found = TypeVar("Found")
+
+
+def plan(
+    spec: Spec,
+    *,
+    search_id: str = "",
+    created_at: str = "",
+    progress: Callable[[Progress], None] | None = None,
+    should_cancel: Callable[[], bool] | None = None,
+    alone: bool = False,
+    of: Spec | None = None,
+) -> PlanSet:
+    """Search the strategies of a spec and return the best, ranked and explained.
+
+    Parameters
+    ----------
+    of : the spec that plans are named after, where this one is a part of it.
+    alone : only the ranked plans, for a caller that reads nothing else: half the proof, nothing to compare them with,
+        no other batches or cards that would divide better, no reason why nothing fits.
+
+    Raises
+    ------
+    SpecError
+        if the spec asks for something that can't be planned. An infeasible spec is a result.
+    """
+    started = time.monotonic()
+    stop = Deadline(should_cancel, started, spec.search.time_limit_s)
+    if spec.training.rl is not None:
+        if spec.search.spare_nodes:
+            why = Message("planner.post_training_is_not_planned_with_fewer_nodes")
+            raise UnsupportedError(why, path="/search/spare_nodes", hint=Message("common.leave_it_out"))
+        from autodeploy.search.post_training.planning import plan_rl  # a tenth of a second, for post-training alone
+
+        return plan_rl(spec, UpdateSearch(stop), stop, search_id=search_id, created_at=created_at, started=started)
+    if spec.search.objective == OBJECTIVE and phases_of(spec):
+        part = partial(plan, progress=progress, should_cancel=stop)
+        planned = plan_time_to_train(spec, part, stop, search_id=search_id, created_at=created_at, started=started)
+        return _with_spares(spec, planned, stop)
+    _check_phases(spec)
+    prepared = _ended(lambda: with_best_batch(prepare(spec)), spec, stop, alone=alone)
+    refuse_unsaved(spec, prepared.profile.vendor)
+    if of is not None:
+        prepared = replace(prepared, identity=replace(prepared.identity, spec_hash=spec_hash(of)))
+    with BesidePlans(prepared.spec, prepared.profile, prepared.context, prepared.identity, stop) as beside:
+        looked = _look(prepared, spec, stop, started, progress, alone=alone, swept=beside.begin)
+        searched, frontier, report = looked.searched, looked.frontier, looked.report
+        price = stop.search(lambda: _price_of_target(prepared, frontier, stop)) or Unrestricted()
+        advice = stop.search(lambda: _advice(prepared, searched, frontier, stop, alone=alone))
+        outcome = Outcome(searched, frontier, price, advice, None if alone else beside)
+        result = finish(prepared, outcome, SearchLabel(search_id, created_at, started, looked.enumerated_s), stop)
+    if stop.out_of_time and not result.plans and not alone:
+        raise _no_plan_in_time(spec)
+    result = _with_runs(prepared, result, stop)
+    result = result if alone else _with_spares(prepared.spec, result, stop)
+    report.finished(result)
+    return result
+
+
+@dataclass(frozen=True)
+class UpdateSearch:
+    """Searches layouts of an update of post-training, given as a spec of pre-training, until `stop` says so."""
+
+    stop: Deadline
+
+    def layouts(self, spec: Spec) -> LayoutsFound:
+        """The strategies of `plan(spec, alone=True)`.
+
+        Raises
+        ------
+        SpecError
+            as `plan`.
+        """
+        started = time.monotonic()
+        stop = Deadline(self.stop, started, spec.search.time_limit_s)
+        prepared = with_best_batch(prepare(spec))
+        refuse_unsaved(spec, prepared.profile.vendor)
+        looked = _look(prepared, spec, stop, started, None, alone=True)
+        frontier = looked.frontier
+        advice = stop.search(lambda: _advice(prepared, looked.searched, frontier, stop, alone=True))
+        return layouts_found(prepared, looked.searched, frontier, advice)
+
+    def why_none(self, spec: Spec) -> Infeasible | None:
+        """Why there are none.
+
+        Raises
+        ------
+        SpecError
+            as `plan`.
+        """
+        return plan(spec, should_cancel=self.stop).infeasible
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """A space, the best of it, and who tells of it. enumerated_s : until the space was known."""
+
+    searched: Searched
+    frontier: SearchState
+    report: SearchReporter
+    enumerated_s: float
+
+
+def _look(
+    prepared: Prepared,
+    spec: Spec,
+    stop: Deadline,
+    started: float,
+    progress: Callable[[Progress], None] | None,
+    *,
+    alone: bool,
+    swept: Callable[[], None] | None = None,
+) -> _Looked:
+    """The space of a spec, and the best of it. swept : called once the space is known, unless `alone`."""
+    choice, context = prepared.choice, prepared.context
+    searched = _ended(
+        lambda: search_space(prepared.spec, prepared.profile, choice, context, stop), spec, stop, alone=alone
+    )
+    if swept is not None and not alone:
+        swept()  # what the sweep has loaded by now, a second process need not load again
+    enumerated_s = time.monotonic() - started
+    report = SearchReporter(progress, started, searched, prepared.identity.ratio, stop)
+    report.enumerated()
+    frontier = stop.search(lambda: _best(spec, searched, report, stop, alone=alone)) or report.so_far()
+    return _Looked(searched, frontier, report, enumerated_s)
+
+
+def _ended(part: Callable[[], Found], spec: Spec, stop: Deadline, *, alone: bool) -> Found:
+    """What a part gives without which there are no plans; whoever asks for plans alone is in no such hurry."""
+    result = part() if alone else stop.search(part)
+    if result is not None:
+        return result
+    raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
+
+
+def _no_plan_in_time(spec: Spec) -> SpecError:
+    limit = Message("common.time_limit_no_plan_was_found_in_s", limit=spec.search.time_limit_s)
+    return SpecError(
+        limit, path="/search/time_limit_s", hint=Message("common.more_seconds_or_fewer_strategies_fix_or_allow")
+    )
+
+
+def _best(spec: Spec, searched: Searched, report: SearchReporter, stop: Deadline, *, alone: bool) -> SearchState:
+    """The best of the candidates and what is proven of the others."""
+    kept = from_search(spec.search.top_k)
+    search = least_memory if _for_memory(spec) else partial(best_first, parallel=cores() > 1, keep=kept)
+    asked, budget = spec.search, budget_of(spec, alone=alone)
+    frontier = search(searched.request(asked.top_k, asked.gap, budget, watch=report.solved, should_cancel=stop))
+    if spec.search.distinct == "placements":
+        frontier.best = with_placements(frontier.best, spec.search.top_k, stop)
+    return frontier
+
+
+def _advice(
+    prepared: Prepared, searched: Searched, frontier: SearchState, stop: Deadline, *, alone: bool
+) -> Advice | None:
+    """The ranking by risk, where the spec wants one and there is something to rank."""
+    spec = prepared.spec
+    if spec.search.risk == "neutral" or not frontier.best or frontier.cancelled or _for_memory(spec):
+        return None
+    weight = partial(weight_of, objective=spec.search.objective)
+    return Adviser(
+        prepared.profile, searched, frontier, spec.search.top_k, budget_of(spec, alone=alone), weight, stop
+    ).advise()
+
+
+def _price_of_target(prepared: Prepared, frontier: SearchState, stop: Deadline) -> Unrestricted:
+    """What the launch target's rules cost: a second search, which only those pay who ask for more than the usual."""
+    spec = prepared.spec
+    if frontier.cancelled or _for_memory(spec) or budget_of(spec).quick <= budget_of(_usual(spec)).quick:
+        return Unrestricted()
+    price = price_of_target(spec, prepared.profile, prepared.choice, frontier, budget_of(spec), stop)
+    best = price.best_step_time_s
+    return price if best is None else price.model_copy(update={"best_step_time_s": prepared.identity.ratio * best})
+
+
+def _for_memory(spec: Spec) -> bool:
+    return spec.search.objective == "peak_memory"
+
+
+def _with_runs(prepared: Prepared, result: PlanSet, stop: Deadline) -> PlanSet:
+    """The plans with what the run of weeks takes under each, as far as there is time for it."""
+    searched: dict[tuple[int, int], tuple[Plan, ...]] = {}
+
+    def layouts_for(seq_length: int, global_batch: int) -> tuple[Plan, ...]:
+        key = (seq_length, global_batch)
+        if key not in searched:
+            spec = at_size(prepared.spec, seq_length, global_batch)
+            search = spec.search.model_copy(update={"top_k": 1, "effort": "fast"})
+            searched[key] = plan(spec.model_copy(update={"search": search}), should_cancel=stop, alone=True).plans
+        return searched[key]
+
+    plans = []
+    for each in result.plans:
+        plan_with_run = stop.describe(partial(with_run, prepared, each, layouts_for))
+        plans.append(each if plan_with_run is None else plan_with_run)
+    without = sum(1 for each in plans if each.run is None)
+    if without and stop.interrupted and phases_of(prepared.spec):
+        note = Message("planner.there_was_no_time_to_work_out_what", without=without, plans=len(plans))
+        result = result.model_copy(update={"warnings": (*result.warnings, note)})
+    return result.model_copy(update={"plans": tuple(plans)})
+
+
+def _with_spares(spec: Spec, result: PlanSet, stop: Deadline) -> PlanSet:
+    """The plans with some nodes fewer, where the spec asks for them."""
+    if not result.plans or not spec.search.spare_nodes:
+        return result
+    rows = spare_rows(spec, result.plans[0], partial(plan, should_cancel=stop, alone=True), stop)
+    return result.model_copy(update={"spares": rows})
+
+
+def with_best_batch(prepared: Prepared) -> Prepared:
+    """On the batch that the spec's tolerance allows and that trains fastest."""
+    spec = prepared.spec
+    if not spec.training.global_batch_size.tolerance_pct:
+        return prepared
+    batch = best_batch(spec, prepared.profile, prepared.context)
+    context = choice_context(spec, prepared.profile, prepared.choice, global_batch=batch)
+    return replace(prepared, context=context, identity=identity_of(spec, prepared.profile, context))
+
+
+def _usual(spec: Spec) -> Spec:
+    return spec.model_copy(update={"search": spec.search.model_copy(update={"effort": "default"})})
+
+
+def check_space(spec: Spec) -> None:
+    """Raises where a search of the spec would be refused, without searching.
+
+    Raises
+    ------
+    SpecError
+        as `prepare`, and if there would be too many candidates.
+    """
+    prepared = prepare(_of_update(spec))
+    refuse_enormous(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+    refuse_unsaved(prepared.spec, prepared.profile.vendor)
+    _check_phases(prepared.spec)
+
+
+def _of_update(spec: Spec) -> Spec:
+    """The spec of what is searched: of post-training its update."""
+    if spec.training.rl is None:
+        return spec
+    from autodeploy.search.post_training.update_layouts import update_spec
+
+    return update_spec(spec)
+
+
+def _check_phases(spec: Spec) -> None:
+    """The same of every phase that is searched for a layout of its own."""
+    if spec.run is None or spec.run.layout_changes != "allowed":
+        return
+    own = spec.training.seq_length, spec.training.global_batch_size.value
+    sizes = [(phase.seq_length, phase.stretches[-1].global_batch) for phase in phases_of(spec)]
+    for size in dict.fromkeys(each for each in sizes if each != own):
+        at = prepare(at_size(spec, *size))
+        try:
+            refuse_enormous(at.spec, at.profile, at.choice, at.context)
+        except SpecError as error:
+            place = f"/run/phases/{sizes.index(size)}"
+            raise SpecError(errors=tuple(FieldError(place, e.message, e.hint) for e in error.errors)) from error
+
+
+def search_size(spec: Spec) -> SearchSize:
+    """What the time of the spec's search depends on, counted without searching; errors as `prepare`."""
+    prepared = prepare(_of_update(spec))
+    return size_of_search(prepared.spec, prepared.profile, prepared.choice, prepared.context)
+
+
+def fastest_s(spec: Spec) -> float | None:
+    """Step time of the spec's fastest strategy as the sweep estimates it, before any is solved; None where none fits.
+
+    Raises
+    ------
+    SpecError
+        as `plan`.
+    """
+    prepared = prepare(spec)
+    fastest = search_space(spec, prepared.profile, prepared.choice, prepared.context).swept.fastest_s
+    return None if fastest is None else fastest * prepared.identity.ratio

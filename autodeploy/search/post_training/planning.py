@@ -1,0 +1,344 @@
+"""A spec of reinforcement learning, answered: the prediction of one strategy, or the PlanSet of a search."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from autodeploy.costs.inputs.build_context import healthy_npus, profile_of
+from autodeploy.costs.post_training.overheads import overheads_of
+from autodeploy.costs.post_training.rl_step import rl_step
+from autodeploy.costs.post_training.samples import InfeasibleRlError
+from autodeploy.costs.steps.one_strategy import estimated
+from autodeploy.costs.steps.timeline import pipeline_timeline
+from autodeploy.kit.errors import SearchCancelled, SpecError
+from autodeploy.kit.version import ENGINE_VERSION
+from autodeploy.messages import Message
+from autodeploy.search.post_training.advice import advise
+from autodeploy.search.post_training.documents import plan_of_step
+from autodeploy.search.post_training.launchable import rule_texts
+from autodeploy.search.post_training.one_update import context_of_update, trainers
+from autodeploy.search.post_training.search import RlSearch
+from autodeploy.search.post_training.update_layouts import update_spec
+from autodeploy.search.ranking.diversity import pareto_set
+from autodeploy.search.ranking.explanation import explanation
+from autodeploy.search.ranking.plans import Identity
+from autodeploy.search.ranking.search_result import gap_of
+from autodeploy.search.ranking.selection import fastest_of, ranking_of
+from autodeploy.specs.planset import Counts, Infeasible, NearestChange, Optimality, PlanSet, SearchInfo, Timing
+from autodeploy.specs.spec import no_strategy, spec_hash
+from autodeploy.stack.frameworks import title_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.kit.deadline import Deadline
+    from autodeploy.search.post_training.advice import RlAdvice
+    from autodeploy.search.post_training.search import Choice, Found
+    from autodeploy.search.post_training.update_layouts import LayoutSearch
+    from autodeploy.specs.plan_details import PipelineTimeline
+    from autodeploy.specs.planset import Fastest, Plan, Status
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.profile import Profile
+
+
+# What is said of a search over placements.
+USUAL_GAP = 0.15
+MOST_REASONS = 5
+RULES: Final = {
+    "generation_cards": "degrees of generation divide its cards",
+    "generation_kv": "the longest response fits beside the engine's weights",
+    "generation_weights": "the engine's weights fit on its ranks",
+    "hand_over_memory": "trained and generating weights fit on a die at once",
+    "memory_limit_gib": "every phase stays within search.memory_limit_gib",
+    "pack_tokens": "a pack holds the longest sample",
+    "split": "some cards generate, and some train",
+    "update": "a layout of the update is legal and fits",
+    "update_cards": "degrees of the update divide the cards that train",
+    "update_memory": "training fits into the memory of a die",
+    "whole_nodes": "generation and training share no node",
+}
+"""What the rules of this search say; those of a target are `rule_texts`."""
+
+
+def search_notes(spec: Spec, result: Found, gap: float | None) -> tuple[str, ...]:
+    """Notes beside the plans."""
+    notes = []
+    best = result.best_of
+    together = min((s for name, s in best.items() if name != "async"), default=None)
+    beside = best.get("async")
+    if together is not None and beside is not None:
+        longer = 100.0 * (beside / together - 1.0)
+        if beside >= together:
+            notes.append(
+                Message("rl_planning.asynchrony_does_not_pay_here_its_best_plan", beside=beside, longer=longer)
+            )
+        else:
+            notes.append(
+                Message(
+                    "rl_planning.asynchronous_plans_train_on_responses_of_older_policy",
+                    together=together,
+                    beside=beside,
+                )
+            )
+    if spec.strategy is not None:
+        notes.append(Message("ranking.plans_do_not_follow_spec_s_strategy_estimate"))
+    if gap is not None and gap > USUAL_GAP:
+        notes.append(Message("rl_planning.plans_that_are_up_to_faster_are_not", gap=100.0 * gap))
+    return tuple(notes)
+
+
+def infeasible(spec: Spec, result: Found, update: Infeasible | None = None) -> Infeasible:
+    """The rules that bind, the commonest first, and the changes that their refusals name.
+
+    update : why the search of the update alone leaves nothing, where it does.
+    """
+    texts = rule_texts(spec.search.target)
+    binding = sorted(result.refused, key=lambda rule: (-result.refused[rule], rule))
+    rules = [] if update is None else list(update.binding_rules)
+    rules += [_told(rule, result.refused[rule]) for rule in binding[:MOST_REASONS]]
+    title = title_of(spec.search.target)
+    rules += [
+        Message("common.cannot_launch_this_plan", release=title, reason=texts[rule])
+        for rule in binding[:MOST_REASONS]
+        if rule in texts
+    ]
+    changes = {error.errors[0].hint: error.errors[0].message for error in _nearest(result.errors)}
+    rules += [error.errors[0].message for error in result.errors[-1:]] if not rules else []
+    nearest = [] if update is None else list(update.nearest)
+    nearest += [NearestChange(change=change, effect=message) for change, message in changes.items()]
+    return Infeasible(
+        binding_rules=tuple(rules or [Message("rl_planning.no_layout_divides_cards")]),
+        nearest=tuple(nearest[:MOST_REASONS]),
+    )
+
+
+def _told(rule: str, layouts: int) -> str:
+    """What a rule says, or how many layouts break it where its words follow."""
+    if rule in RULES:
+        return Message("common.place", place=rule, message=RULES[rule])
+    return Message("rl_planning.layouts", rule=rule, count=layouts)
+
+
+def _nearest(errors: Sequence[SpecError]) -> list[SpecError]:
+    """Refusals that name a change: of those by one rule the one that lacks least, the rest the last first."""
+    least: dict[str, InfeasibleRlError] = {}
+    for error in errors:
+        if isinstance(error, InfeasibleRlError):
+            nearer = least.get(error.rule)
+            if nearer is None or error.share > nearer.share:
+                least[error.rule] = error
+    others = [error for error in reversed(errors) if not isinstance(error, InfeasibleRlError)]
+    refusals = [*sorted(least.values(), key=lambda error: (-error.share, error.rule)), *others]
+    return [error for error in refusals if error.errors[0].hint]
+
+
+OPTIMAL_GAP = 1e-4
+RELAXATION = Message("rl_planning.every_layout_of_generation_beside_bound_of_update")
+
+
+def identity_of(spec: Spec, profile: Profile) -> Identity:
+    """What makes a plan's id. No measured run of reinforcement learning multiplies its times."""
+    return Identity(spec_hash(spec), profile.content_hash, ENGINE_VERSION, None)
+
+
+def estimate_rl(
+    spec: Spec,
+    strategy: Strategy | None = None,
+    *,
+    features: frozenset[str] | None = None,
+    beyond_memory: bool = False,
+) -> Plan:
+    """The prediction of a strategy, of that in the spec where none is given.
+
+    Parameters
+    ----------
+    beyond_memory : also of one that needs more memory than a die has; where nothing is left for a response, of none.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, its degrees contradict the cards, or a phase fits into no memory.
+    """
+    strategy, rl = strategy or spec.strategy, spec.training.rl
+    assert rl is not None
+    if strategy is None or strategy.rl is None:
+        raise no_strategy()
+    profile = profile_of(spec.cluster)
+    cards = healthy_npus(profile, spec.cluster)
+    update = strategy.model_copy(update={"rl": None})
+    step = rl_step(
+        spec.model,
+        profile,
+        spec.cluster,
+        rl,
+        update,
+        strategy.rl,
+        features=features,
+        overheads=overheads_of(spec.search.target),
+        beyond_memory=beyond_memory,
+    )
+    return plan_of_step(spec, profile, update, strategy.rl, step, identity_of(spec, profile), cards=cards)
+
+
+def timeline_rl(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline:
+    """The simulated pipeline of one update of a strategy, slot by slot or without slots.
+
+    Raises
+    ------
+    SpecError
+        if the strategy's degrees contradict the cards, or its schedule is not modelled.
+    """
+    layout = strategy.rl
+    if layout is None:
+        raise SpecError(Message("common.is_required", name="strategy.rl"), path="/strategy/rl")
+    profile = profile_of(spec.cluster)
+    npus = trainers(layout, healthy_npus(profile, spec.cluster))
+    update = strategy.model_copy(update={"rl": None})
+    estimate = estimated(update, context_of_update(spec, profile, update, layout.pack_tokens, npus=npus))
+    return pipeline_timeline(estimate.priced, estimate.layout, slots=slots)
+
+
+def plan_rl(
+    spec: Spec,
+    updates: LayoutSearch,
+    stop: Deadline,
+    *,
+    search_id: str,
+    created_at: str,
+    started: float,
+) -> PlanSet:
+    """The best plans of a spec, ranked and explained.
+
+    Parameters
+    ----------
+    updates : searches the layouts of an update.
+    """
+    profile = profile_of(spec.cluster)
+    cards = healthy_npus(profile, spec.cluster)
+    search = RlSearch(spec, profile, cards, updates, stop)
+    result = search.run()
+    advice = _advice(spec, profile, result, stop)
+    solved_s = time.monotonic() - started
+    if not result.choices and stop():
+        raise _no_plan_in_time(spec) if stop.out_of_time else SearchCancelled
+    stop.finish()
+    ranked = _ranked(spec, profile, cards, result, advice)
+    bound = (result.bound_s or None) if spec.search.objective != "peak_memory" else None
+    gap = gap_of(min(p.step_time_s for p in ranked), bound) if ranked else None
+    plans = _explained(ranked[: spec.search.top_k], bound)
+    proved = gap is not None and gap <= OPTIMAL_GAP
+    status: Status = "infeasible" if not plans else "optimal" if proved else "feasible"
+    return PlanSet(
+        search=SearchInfo(
+            id=search_id,
+            spec=spec.model_dump(mode="json"),
+            spec_hash=spec_hash(spec),
+            profile_hash=profile.content_hash,
+            engine_version=ENGINE_VERSION,
+            created_at=created_at,
+        ),
+        status=status,
+        reproducible=not stop.out_of_time and spec.search.mode == "reproducible",
+        optimality=Optimality(
+            objective=spec.search.objective,
+            bound=bound,
+            relaxation=RELAXATION if bound is not None else "",
+            gap=gap,
+            proved=proved,
+        ),
+        counts=_counts(result),
+        timing=Timing(solve_s=solved_s, total_s=time.monotonic() - started),
+        plans=plans,
+        pareto=pareto_set(ranked, plans),
+        risk=ranking_of(advice) if ranked else None,
+        fastest=_fastest(ranked, plans, advice),
+        warnings=(*spec.to_check, *search_notes(spec, result, gap)),
+        infeasible=None if plans else infeasible(spec, result, _no_update(spec, search)),
+    )
+
+
+def _counts(result: Found) -> Counts:
+    """Layouts of the update, and what was put beside them; `pruned`: what bounds rule out."""
+    pruned = max(0, result.enumerated - result.combined)
+    refused = dict(sorted(result.refused.items()))
+    whole = pruned + result.combined + sum(refused.values())
+    return Counts(enumerated=whole, rejected=refused, pruned=pruned, solved=result.combined)
+
+
+def _no_update(spec: Spec, search: RlSearch) -> Infeasible | None:
+    """Why no layout of the update is left; None where some are, or where it was not asked."""
+    if not search.searched or any(each.strategies for each in search.searched.values()):
+        return None
+    try:
+        reasons = search.updates.why_none(update_spec(spec, min(search.searched)))
+    except SpecError:  # said already
+        return None
+    if reasons is None:
+        return None
+    near = tuple(
+        each.model_copy(update={"effect": Message("rl_planning.layouts_of_update_fit")}) for each in reasons.nearest
+    )
+    return reasons.model_copy(update={"nearest": near})
+
+
+def _fastest(ranked: list[Plan], plans: tuple[Plan, ...], advice: RlAdvice | None) -> Fastest | None:
+    """The fastest plan by the predicted times alone."""
+    if not ranked:
+        return None
+    return fastest_of(min(ranked, key=lambda plan: (plan.step_time_s, plan.plan_id)), plans, advice)
+
+
+def _no_plan_in_time(spec: Spec) -> SpecError:
+    limit = Message("common.time_limit_no_plan_was_found_in_s", limit=spec.search.time_limit_s)
+    return SpecError(
+        limit, path="/search/time_limit_s", hint=Message("common.more_seconds_or_fewer_strategies_fix_or_allow")
+    )
+
+
+def _advice(spec: Spec, profile: Profile, result: Found, stop: Deadline) -> RlAdvice | None:
+    """The ranking by risk, where the spec wants one and there is something to rank."""
+    if spec.search.risk == "neutral" or spec.search.objective == "peak_memory" or not result.choices:
+        return None
+    return stop.search(lambda: advise(spec, profile, result.choices, overheads_of(spec.search.target), stop))
+
+
+def _ranked(spec: Spec, profile: Profile, cards: int, result: Found, advice: RlAdvice | None) -> list[Plan]:
+    """Documents of the best choices in order of rank, then of the fastest others, which only the Pareto set needs.
+
+    The fastest plan is among the first `top_k`, as the last of them where it is ranked behind.
+    """
+    identity = identity_of(spec, profile)
+    if advice is not None:
+        order = [each.choice for each in advice.weighed]
+    elif spec.search.objective == "peak_memory":
+        order = sorted(result.choices, key=lambda each: each.peak_bytes)
+    else:
+        order = list(result.choices)
+    kept = order[: spec.search.top_k]
+    if advice is not None and all(each is not advice.fastest.choice for each in kept):
+        kept[-1] = advice.fastest.choice
+    kept += [each for each in result.choices[: spec.search.top_k] if all(each is not other for other in kept)]
+    weights = {} if advice is None else {id(each.choice): each for each in advice.weighed}
+
+    def document(rank: int, choice: Choice) -> Plan:
+        plan = plan_of_step(spec, profile, choice.update.strategy, choice.layout, choice.step, identity, cards=cards)
+        weighed = weights.get(id(choice))
+        changes: dict[str, object] = {"rank": rank}
+        if weighed is not None:
+            regret = None if weighed.regret is None else 100.0 * weighed.regret
+            changes |= {"expected_step_time_s": weighed.expected_s, "regret_p80_pct": regret}
+        return plan.model_copy(update=changes)
+
+    return [document(rank, choice) for rank, choice in enumerate(kept, start=1)]
+
+
+def _explained(plans: list[Plan], bound: float | None) -> tuple[Plan, ...]:
+    """Plans with their gaps and what sets them apart from the first, the first from the second."""
+    explained = []
+    for number, plan in enumerate(plans):
+        other = plans[0] if number else (plans[1] if len(plans) > 1 else None)
+        changes = {"gap": gap_of(plan.step_time_s, bound), "explanation": explanation(plan, other)}
+        explained.append(plan.model_copy(update=changes))
+    return tuple(explained)

@@ -1,0 +1,153 @@
+"""Time and memory of one strategy that a spec or a plan names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from autodeploy.costs.layers.unit_costs import resolved
+from autodeploy.costs.steps.one_strategy import candidate_for, estimated, layout_among
+from autodeploy.costs.steps.scenarios import breakdowns_in as priced_breakdowns_in
+from autodeploy.costs.steps.scenarios import reads
+from autodeploy.costs.steps.timeline import pipeline_timeline
+from autodeploy.costs.training_run.run_estimate import Step, planned_run
+from autodeploy.search.legality import launch_rules
+from autodeploy.search.prepared import at_size, context_for, context_of_plan, plan_context, prepare
+from autodeploy.search.ranking.measured_speed import rescaled_timeline
+from autodeploy.search.ranking.one_strategy import Predicted, predicted
+from autodeploy.search.ranking.one_strategy import place as place_candidate
+from autodeploy.space.rules import broken_rules
+from autodeploy.specs.planset import Breakdown
+from autodeploy.specs.spec import no_strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.steps.scenarios import Moved, World
+    from autodeploy.search.ranking.one_strategy import Prepared
+    from autodeploy.space.candidates import Candidates
+    from autodeploy.specs.plan_details import PipelineTimeline
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+
+
+def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
+    """Predict the one strategy in the spec, fitting or not; with the rules of the target that it breaks, if any.
+
+    An illegal strategy is predicted as if it could run: `broken_rules` are those on which `check` fails.
+
+    Parameters
+    ----------
+    features : exactly the features that are on; None: those of the strategy, or of the spec where it names none.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, or its degrees contradict the cluster.
+    """
+    if spec.strategy is None:
+        raise no_strategy()
+    if spec.training.rl is not None:
+        from autodeploy.search.post_training.planning import estimate_rl  # a tenth of a second, for post-training alone
+
+        plan = estimate_rl(spec, features=features)
+    else:
+        prepared = prepare(spec)
+        plan = with_run(prepared, predict(prepared, spec.strategy, features).plan)
+    return plan.model_copy(update={"broken_rules": launch_rules(spec, features=features).broken})
+
+
+def reestimate(spec: Spec, plan: Plan) -> Plan:
+    """Predict a plan that a search for this spec found once more: on the cards and the batch that it uses."""
+    if spec.training.rl is not None:
+        from autodeploy.search.post_training.planning import estimate_rl
+
+        return estimate_rl(spec, plan.strategy)
+    prepared = prepare(spec)
+    context = context_of_plan(prepared, plan)
+    return with_run(prepared, predicted(plan.strategy, context, spec, prepared.identity).plan)
+
+
+def breakdowns_in(spec: Spec, plan: Plan, numbers: Sequence[Moved], worlds: Sequence[World]) -> list[Breakdown]:
+    """The parts of a plan's step predicted once more, in each world in which these numbers have moved.
+
+    All are priced together, for a fit that asks often: for slopes, so without the limits of fractions. As the model
+    predicts them by itself: no measured run of the same work rescales them.
+    """
+    context = plan_context(spec, plan)
+    candidate = candidate_for(context, plan.strategy)
+    context = resolved(context, candidate)
+    read = [number for number in numbers if any(reads(context, name) for name in number.multiplies)]
+    names = {number.name for number in read}
+    moved = [{name: by for name, by in world.items() if name in names} for world in worlds]
+    distinct = [world for place, world in enumerate(moved) if world not in moved[:place]]
+    layout = partial(layout_among, plan.strategy)
+    parts = priced_breakdowns_in(candidate, context, layout, read, distinct, limits=False)
+    return [Breakdown(**parts[distinct.index(world)]) for world in moved]
+
+
+def lowered(spec: Spec, plan: Plan) -> tuple[Context, Candidates]:
+    """What the formulas read of a plan of this spec: its context, and its strategy as a batch of one."""
+    context = plan_context(spec, plan)
+    candidate = candidate_for(context, plan.strategy)
+    return resolved(context, candidate), candidate
+
+
+def predict(prepared: Prepared, strategy: Strategy, features: frozenset[str] | None = None) -> Predicted:
+    """Predict a strategy of a prepared spec; `features` as in `estimate`."""
+    return predicted(strategy, context_for(prepared, strategy, features), prepared.spec, prepared.identity)
+
+
+def with_run(prepared: Prepared, plan: Plan, layouts_for: Callable[[int, int], tuple[Plan, ...]] | None = None) -> Plan:
+    """The plan with what the run of weeks takes under it; as it is where the spec says nothing of the run."""
+
+    def step_of(layout: Plan, seq_length: int, global_batch: int) -> Step:
+        resized = replace(prepared, spec=at_size(prepared.spec, seq_length, global_batch))
+        count = global_batch // (layout.strategy.micro_batch_size * (layout.strategy.dp or 1))
+        context = context_of_plan(resized, layout.model_copy(update={"micro_batches": count}))
+        candidate = candidate_for(context, layout.strategy)
+        broken = broken_rules(candidate, context.facts, resized.spec.search.target)[0]
+        plan = predicted(layout.strategy, context, resized.spec, resized.identity).plan
+        return Step(plan.step_time_s, plan.peak_memory_gib, broken[0].text if broken else None)
+
+    link = float(prepared.context.machine.host.link_bytes_per_s)
+    run = planned_run(prepared.spec, plan, step_of, host_link_bytes_per_s=link, layouts_for=layouts_for)
+    return plan if run is None else plan.model_copy(update={"run": run})
+
+
+def place(spec: Spec, *, features: frozenset[str] | None = None) -> Plan | None:
+    """The spec's strategy with its layers, recomputation and swap chosen anew; None where nothing fits.
+
+    Raises
+    ------
+    SpecError
+        if the spec has no strategy, or its degrees contradict the cluster.
+    """
+    if spec.strategy is None:
+        raise no_strategy()
+    prepared = prepare(spec)
+    context = context_for(prepared, spec.strategy, features)
+    return place_candidate(candidate_for(context, spec.strategy), context, spec, prepared.identity)
+
+
+def timeline(spec: Spec, strategy: Strategy, *, slots: bool = True) -> PipelineTimeline:
+    """The simulated pipeline of a strategy, slot by slot; of post-training that of one update, on mean packs.
+
+    Without slots it has the times of stages alone, much sooner where there are many.
+
+    Raises
+    ------
+    SpecError
+        if the strategy's degrees contradict the cluster, or its schedule is not modelled.
+    """
+    if spec.training.rl is not None:
+        from autodeploy.search.post_training.planning import timeline_rl
+
+        return timeline_rl(spec, strategy, slots=slots)
+    prepared = prepare(spec)
+    result = estimated(strategy, context_for(prepared, strategy, None))
+    drawn = pipeline_timeline(result.priced, result.layout, slots=slots)
+    return rescaled_timeline(drawn, prepared.identity.measured)

@@ -1,0 +1,375 @@
+"""Which plan to recommend: the one that is seldom far behind the best, wherever the uncertain numbers are.
+
+Beside the plans of the search, which are fastest by the predicted times, others are considered: those that would be
+fastest with an influential number at its bad end, those that rest on least that no run has shown, and of each the plan
+that fits with 90 %. All of them meet in the same draws of the error box.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.costs.steps.scenarios import context_in
+from autodeploy.costs.sweep.sweep import sweep
+from autodeploy.search.branch_and_bound.frontier import card_bytes
+from autodeploy.search.branch_and_bound.least_memory import RoomyPlans
+from autodeploy.search.branch_and_bound.worker_process import by_two
+from autodeploy.search.choices.effort import cores
+from autodeploy.search.ranking.diversity import outlines
+from autodeploy.search.ranking.regret import regret_order
+from autodeploy.search.ranking.sensitivities import Responses, responses
+from autodeploy.search.ranking.uncertainty import LEAST_P_FITS, memory_spread_of, p_fits, roomy_limit_bytes
+from autodeploy.search.ranking.uncertainty_set import error_box
+from autodeploy.search.ranking.unproven import unproven_axes, unproven_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.prediction_spread import MemorySpread
+    from autodeploy.costs.steps.scenarios import World
+    from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.search.branch_and_bound.frontier import SearchState
+    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.choices.effort import Budget
+    from autodeploy.search.ranking.uncertainty_set import ErrorBox
+    from cost_models.arrays import Floats, Ints
+    from hardware_profiles.profile import Profile
+
+
+# Candidates that would look fastest elsewhere.
+MAX_SLOWDOWN: Final = 0.3
+"""Candidates whose estimate is longer than the fastest plan by more than this share are nobody's best."""
+MAX_CANDIDATES: Final = 4096
+"""Candidates that are looked at again in every world, the fastest."""
+
+
+def near_rows(searched: Searched, fastest_s: float) -> Ints:
+    """Candidates near the fastest plan, in the order of their estimate."""
+    rows = searched.swept.fastest(MAX_CANDIDATES)
+    return rows[searched.swept.after_recompute_s[rows] <= (1.0 + MAX_SLOWDOWN) * fastest_s]
+
+
+def estimates_in(
+    worlds: Sequence[World],
+    searched: Searched,
+    rows: Ints,
+    box: ErrorBox,
+    limit_bytes: Callable[[Context], float],
+    *,
+    parallel: bool,
+    should_cancel: Callable[[], bool] | None,
+) -> list[Floats] | None:
+    """Step times of candidates in each world, with enough recomputed to stay below a limit [rows]; inf where none does.
+
+    parallel : by two processes. None when cancelled.
+    """
+    worker = _Swept(searched, rows, box, limit_bytes, should_cancel or (lambda: False))
+    return by_two(worker, _Swept.estimates, worlds, parallel=parallel, should_cancel=should_cancel)
+
+
+@dataclass
+class _Swept:
+    """Sweeps the same candidates in one world after the other."""
+
+    searched: Searched
+    rows: Ints
+    box: ErrorBox
+    limit_bytes: Callable[[Context], float]
+    stopped: Callable[[], bool]
+
+    def estimates(self, world: World) -> Floats:
+        """Step times in a world [rows]; inf where there was no time."""
+        estimates = np.full(len(self.rows), np.inf)
+        variants = self.searched.variant[self.rows]
+        for variant in np.unique(variants).tolist():
+            if self.stopped():
+                break
+            of_variant = np.flatnonzero(variants == variant)
+            context = self.searched.contexts[variant]
+            context_in_world = replace(
+                context_in(context, self.box.numbers, world), limit_bytes=self.limit_bytes(context)
+            )
+            estimates[of_variant] = sweep(
+                self.searched.candidates.take(self.rows[of_variant]), context_in_world, parts=False
+            ).after_recompute_s
+        return estimates
+
+
+def bad_worlds(answers: Responses, count: int) -> list[World]:
+    """The worlds in which one number, of the most influential, is where the first plan falls farthest behind."""
+    order = np.argsort(-answers.influence(), kind="stable")[:count]
+    ends = answers.box.ends()
+    worlds: list[World] = []
+    for number in order.tolist():
+        behind = [
+            moved[0] - (answers.nominal + moved).min() for moved in (answers.low[:, number], answers.high[:, number])
+        ]
+        worlds.append(ends[2 * number + int(behind[1] >= behind[0])])
+    return worlds
+
+
+def first_of_each(rows: Ints, seconds: Floats, outer: Ints, count: int, *, without: Sequence[int] = ()) -> list[int]:
+    """The first `count` candidates by their time, one of each outer strategy; none of the outer strategies left out."""
+    seen = set(without)
+    firsts: list[int] = []
+    for place in np.argsort(seconds, kind="stable").tolist():
+        number = int(outer[rows[place]])
+        if len(firsts) == count or not np.isfinite(seconds[place]):
+            break
+        if number not in seen:
+            seen.add(number)
+            firsts.append(int(rows[place]))
+    return firsts
+
+
+DRAWS: Final = 200
+FROM_SEARCH: Final = 12
+OUTLINES, MORE = 8, 3
+"""Outlines with a plan that leaves room: of any answer, and beyond those of a long one."""
+LEVELS: Final = (LEAST_P_FITS, 0.75, 0.6)
+"""P(fits) of what is recommended; a lower one where no plan reaches the one before."""
+FASTEST, LEAST_FASTEST, ELSEWHERE, PROVEN = 8, 4, 2, 2
+"""Plans made with more room: of the search's fastest, of the candidates that look fastest in each other world, of those
+that rest on least."""
+NUM_BAD_WORLDS: Final = 4
+"""Numbers at whose bad end all candidates are looked at again, the most influential."""
+NUM_REFINED: Final = 2
+"""Of the first plans of the ranking, so many are solved in full."""
+USUAL_QUICK: Final = 60
+"""Quick plans of a search for which the counts above are meant."""
+
+
+def from_search(top_k: int) -> int:
+    """Plans of the search that are held against the others, the fastest."""
+    return max(2 * top_k, FROM_SEARCH)
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """One plan of the search or beside it, as `Considered`."""
+
+    solved: Solved
+    p_fits: float
+    unproven: frozenset[str]
+    regret: float | None
+    expected_s: float
+    row: int
+
+    @property
+    def step_s(self) -> float:
+        """Predicted step time."""
+        return self.solved.solution.step_s
+
+    @property
+    def axes(self) -> Mapping[str, object]:
+        """Degrees and words by the name of their axis."""
+        return self.solved.candidate.axes_at(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """The plans that were considered, from the one to recommend on; the search's fastest is among them.
+
+    least_p_fits : with which probability those that have a regret fit.
+    """
+
+    weighed: tuple[Weighed, ...]
+    responses: Responses
+    least_p_fits: float
+
+    @property
+    def fastest(self) -> Weighed:
+        """The search's best plan."""
+        return next(each for each in self.weighed if each.row == 0)
+
+
+class Adviser:
+    """Considers plans beside those of a search.
+
+    Parameters
+    ----------
+    top_k : plans that the answer is to have. weight_of : what a second of a plan's step counts in the objective, by its
+        context.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        searched: Searched,
+        frontier: SearchState,
+        top_k: int,
+        budget: Budget,
+        weight_of: Callable[[Context], float],
+        should_cancel: Callable[[], bool] | None = None,
+    ) -> None:
+        self._searched, self._best, self._budget = searched, frontier.best[: from_search(top_k)], budget
+        self._top_k = top_k
+        self._weight_of, self._should_cancel, self._parallel = weight_of, should_cancel, cores() > 1
+        self._box: ErrorBox = error_box(profile, self._best[0].context)
+        self._request = searched.request(top_k, 0.0, budget, should_cancel=should_cancel)
+        self._outer = self._request.outer
+        self._outlines = outlines(searched.candidates)
+        self._spreads: dict[int, MemorySpread] = {}
+        self._rooms: dict[tuple[int, float], float] = {}
+        self._unproven: dict[int, frozenset[str]] = {}
+        self._peaks = {id(each): card_bytes(each) for each in self._best}
+
+    def advise(self) -> Advice | None:
+        """The ranking; None where the search was cancelled meanwhile."""
+        responses_of_best = self._responses(self._best)
+        if responses_of_best is None:
+            return None
+        rows = near_rows(self._searched, self._best[0].solution.step_s)
+        worlds: list[World] = [{}, *bad_worlds(responses_of_best, NUM_BAD_WORLDS)]
+        for level in LEVELS:
+            maker = self._maker(level)
+            known_plans = {_identity(each) for each in self._best}
+            made = [
+                each for each in maker.plans(self._picks(rows, worlds, level)) if _identity(each) not in known_plans
+            ]
+            self._peaks |= {id(each): maker.card_bytes(each) for each in made}
+            if any(self._p_fits(each) >= level for each in (*self._best, *made)):
+                break
+        answers = self._responses(made)
+        if answers is None:
+            return None
+        pool = [*self._best, *made]
+        advice = self._ranked(pool, responses_of_best.joined(answers), level)
+        return self._in_full(advice, maker)
+
+    def _in_full(self, advice: Advice, maker: RoomyPlans) -> Advice:
+        """The ranking with its first plans solved in full; the search's own were."""
+        pool = [each.solved for each in sorted(advice.weighed, key=lambda each: each.row)]
+        responses_before = advice.responses
+        better: list[int] = []
+        for each in advice.weighed[:NUM_REFINED]:
+            if each.row < len(self._best) or (self._should_cancel is not None and self._should_cancel()):
+                continue
+            refined = maker.refined(each.solved, self._budget.effort)
+            if refined is not each.solved:
+                pool[each.row] = refined
+                self._peaks[id(refined)] = maker.card_bytes(refined)
+                better.append(each.row)
+        if not better:
+            return advice
+        again = self._responses([pool[row] for row in better])
+        return (
+            advice
+            if again is None
+            else self._ranked(pool, responses_before.replaced(better, again), advice.least_p_fits)
+        )
+
+    def _ranked(self, pool: Sequence[Solved], answers: Responses, level: float) -> Advice:
+        fits = np.array([self._p_fits(each) for each in pool])
+        unproven = [self._rests_on(each) for each in pool]
+        order = regret_order(
+            answers.at(self._box.draws(DRAWS)),
+            answers.nominal,
+            fits,
+            unproven,
+            level,
+            weights=np.log([self._weight_of(each.context) for each in pool]),
+            alike=[self._number(each) for each in pool],
+        )
+        weighed = (
+            Weighed(
+                pool[row], float(fits[row]), unproven[row], order.regret.get(row), float(order.expected_s[row]), row
+            )
+            for row in order.order
+        )
+        return Advice(tuple(weighed), answers, order.least_p_fits)
+
+    def _picks(self, rows: Ints, worlds: Sequence[World], level: float) -> list[int]:
+        """Candidates to make plans of that leave room: in no order that matters, but always the same."""
+        scale = self._budget.quick / USUAL_QUICK
+        fit = [each for each in self._best if self._p_fits(each) >= level]
+        numbers_of_fit = [self._number(each) for each in fit]
+        # Of most of them the search has looked at a template only, whatever room that leaves.
+        picks = dict.fromkeys(each.index for each in self._best[: max(LEAST_FASTEST, round(FASTEST * scale))])
+        estimates = estimates_in(
+            worlds,
+            self._searched,
+            rows,
+            self._box,
+            lambda context: self._usual_limit(context, level),
+            parallel=self._parallel,
+            should_cancel=self._should_cancel,
+        )
+        for world, seconds in zip(worlds, estimates or (), strict=estimates is not None):
+            if world:
+                count = max(1, round(ELSEWHERE * scale))
+                picks |= dict.fromkeys(first_of_each(rows, seconds, self._outer, count, without=numbers_of_fit))
+                continue
+            others = [int(self._outlines[each.index]) for each in fit]
+            count = max(0, max(self._top_k + MORE, OUTLINES) - len(set(others)))
+            picks |= dict.fromkeys(first_of_each(rows, seconds, self._outlines, count, without=others))
+            least = self._rest_on_least(rows, seconds)
+            count = max(1, round(PROVEN * scale))
+            picks |= dict.fromkeys(
+                first_of_each(rows[least], seconds[least], self._outer, count, without=numbers_of_fit)
+            )
+        return list(picks)
+
+    def _rest_on_least(self, rows: Ints, seconds: Floats) -> Ints:
+        """Of candidates that fit, those with the fewest degrees and words that no run has [some of rows]."""
+        fit = np.flatnonzero(np.isfinite(seconds))
+        if not len(fit):
+            return fit
+        counts = unproven_axes(self._searched.candidates.take(rows[fit]), self._best[0].context)
+        return np.asarray(fit[counts == counts.min()])
+
+    def _maker(self, level: float) -> RoomyPlans:
+        def limit_bytes(index: int) -> float:
+            # Of a spread that runs have moved each limit takes a search; it is one for all plans of an outer strategy.
+            key = int(self._outer[index]), level
+            if key not in self._rooms:
+                self._rooms[key] = roomy_limit_bytes(1.0, self._spread(index), level)
+            return self._searched.context_of(index).limit_bytes * self._rooms[key]
+
+        return RoomyPlans(self._request, limit_bytes, parallel=self._parallel)
+
+    def _usual_limit(self, context: Context, level: float) -> float:
+        """The limit of the fastest plan, for a look at all candidates: without what runs said of this plan alone."""
+        spread = self._spread(self._best[0].index)
+        if spread.belief is not None:
+            spread = replace(spread, belief=replace(spread.belief, same=()))
+        return roomy_limit_bytes(context.limit_bytes, spread, level)
+
+    def _spread(self, index: int) -> MemorySpread:
+        """Of the peak of a candidate's plans."""
+        number = int(self._outer[index])
+        if number not in self._spreads:
+            candidate = self._searched.candidates.take(slice(index, index + 1))
+            self._spreads[number] = memory_spread_of(candidate, self._searched.context_of(index))
+        return self._spreads[number]
+
+    def _rests_on(self, solved: Solved) -> frozenset[str]:
+        """What a plan's candidate rests on that no run has shown; the ranking is made again once plans are refined."""
+        if solved.index not in self._unproven:
+            self._unproven[solved.index] = unproven_of(solved.candidate, solved.context)
+        return self._unproven[solved.index]
+
+    def _p_fits(self, solved: Solved) -> float:
+        return p_fits(self._peaks[id(solved)], solved.context.limit_bytes, self._spread(solved.index))
+
+    def _number(self, solved: Solved) -> int:
+        """Of a plan's outer strategy."""
+        return int(self._outer[solved.index])
+
+    def _responses(self, plans: Sequence[Solved]) -> Responses | None:
+        return responses(plans, self._box, parallel=self._parallel, should_cancel=self._should_cancel)
+
+
+def _identity(solved: Solved) -> tuple[object, ...]:
+    """What makes a plan of a candidate another one: where its layers are and what they recompute or swap."""
+    applied = solved.plan.applied
+    used = [
+        (option.name, option.layer_class, applied[:, number].tobytes())
+        for number, option in enumerate(solved.problem.options)
+        if applied[:, number].any()
+    ]
+    return solved.index, solved.plan.layout.tobytes(), tuple(sorted(used))

@@ -1,0 +1,248 @@
+"""What stands beside the plans of a search, whatever they are: the reference, and what other sizes would give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import log2
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.costs.layers.unit_costs import closed
+from autodeploy.costs.stages.step_classes import Priced, step_classes
+from autodeploy.costs.steps.estimate import estimate_layout
+from autodeploy.costs.steps.one_strategy import layout_of
+from autodeploy.messages import Message
+from autodeploy.search.branch_and_bound.search_space import legal_tree, of_sizes, swept_tree
+from autodeploy.search.branch_and_bound.worker_process import Future, WorkerProcess
+from autodeploy.search.choices.effort import cores
+from autodeploy.search.ranking.adapted_strategy import Moved, moved
+from autodeploy.search.ranking.infeasible import NearRates, near_rates
+from autodeploy.search.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
+from autodeploy.search.ranking.public_recipes import PublicRecipe, recipes_for
+from autodeploy.search.ranking.uncertainty import slopes_of
+from autodeploy.space.feature_choice import choose_features
+from autodeploy.specs.release_defaults import unnamed_features
+from autodeploy.specs.search import SearchSpec, Switch
+from autodeploy.specs.strategy import Recompute, Strategy
+from autodeploy.stack.frameworks import UNRESTRICTED, title_of
+from cost_models.schedule import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.costs.layers.unit_costs import UnitCosts
+    from autodeploy.kit.deadline import Deadline
+    from autodeploy.space.candidates import Candidates
+    from autodeploy.specs.planset import Plan
+    from autodeploy.specs.spec import Spec
+    from hardware_profiles.profile import Profile
+
+
+# Where nobody published a recipe.
+MOST_TRIED = 60
+FEATURES: dict[str, Switch] = {
+    "adaptive_pipe": "off",
+    "hierarchical_a2a": "off",
+    "selective_recompute": "off",
+    "swap_optimizer": "off",
+    "virtual_optimizer": "off",
+}
+
+
+def plain_start(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+    """1F1B with full recompute, micro batch 1 and even layers, at the smallest TP x PP that fits.
+
+    Experts are spread over one node. Where cards may stay idle and all of them have no such strategy, on fewer. None
+    where there is none.
+    """
+    plan = _plain_start_on(spec, profile, context, identity)
+    if plan is not None or spec.cluster.use != "at_most":
+        return plan
+    choice = choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None)
+    _, *fewer = of_sizes(spec, profile, choice, context)
+    starts = (_plain_start_on(spec, profile, each, identity) for each in fewer)
+    return next((plan for plan in starts if plan is not None), None)
+
+
+def _plain_start_on(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+    search = SearchSpec(
+        target=spec.search.target,
+        target_release=spec.search.target_release,
+        allow={"tp": (8, 4, 2, 1), "micro_batch_size": (1,), "cp": (1,), "vpp": (1,), "schedule": (plain(1).name,)},
+        features=FEATURES,
+    )
+    choice = choose_features(search, spec.model, profile, adapters=spec.training.lora is not None)
+    first, *others = (
+        replace(each, features=each.features - set(FEATURES), facts=_unasked(each)) for each in closed(context)
+    )
+    context = replace(first, alternatives=tuple(others))
+    tree, _ = legal_tree(search, context, profile, choice)
+    legal = tree.candidates()
+    swept, features = swept_tree(tree, context), closed(context)
+    order = _preference(legal, context)
+    able = order[swept.sweep.least_bytes[order] <= context.limit_bytes]
+    for index in able[:MOST_TRIED].tolist():
+        one = slice(index, index + 1)
+        used = features[int(swept.used[index])]
+        plan = _with_full_recompute(legal.take(one), swept.costs.of(one), used, spec, identity)
+        if plan is not None:
+            return plan
+    return None
+
+
+def _unasked(context: Context) -> dict[str, object]:
+    """Facts without what the spec asks of its plans."""
+    return {name: False if name.startswith("asked_") else value for name, value in context.facts.items()}
+
+
+def _preference(candidates: Candidates, context: Context) -> np.ndarray:
+    """Whole experts, over about one node, dispatched by alltoall; then the smallest TP x PP, of equals the shortest."""
+    expert = np.abs(np.log2(candidates.ep / min(16, context.model.n_routed_experts or 1)))
+    return np.lexsort(
+        (
+            candidates.moe_dispatcher,
+            candidates.reuse_fp32_param.astype(np.int64),
+            candidates.pp,
+            candidates.tp * candidates.pp,
+            expert,
+            candidates.etp != 1,
+        )
+    )
+
+
+def _with_full_recompute(
+    candidate: Candidates, costs: UnitCosts, context: Context, spec: Spec, identity: Identity
+) -> Plan | None:
+    """The candidate's plan; None where it does not fit."""
+    classes = step_classes(costs, candidate, context)
+    strategy = Strategy(pp=int(candidate.pp[0]), recompute=Recompute(granularity="full"))
+    layout = layout_of(strategy, tuple(c.count for c in classes.layers))
+    estimate = estimate_layout(Priced(classes, candidate, context), layout)
+    if not fits(estimate, context):
+        return None
+    strategy, slopes = strategy_of(candidate, context, layout), slopes_of(candidate, context, [layout])[0]
+    return plan_of_estimate(estimate, strategy, candidate, classes, context, layout, spec, identity, slopes)
+
+
+# What stands beside the plans for comparison.
+PUBLIC_RECIPE: Final = "public recipe"
+YOUR_SCRIPT: Final = "your script"
+PLAIN: Final = "1F1B"
+# Recipes of one model that are moved until one starts.
+MOST_RECIPES = 2
+# A recipe is for its sequence length and for others up to so many doublings away.
+LENGTH_DOUBLINGS = 1.0
+
+
+def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Identity) -> Plan | None:
+    """The plan that a better one has to be better than, with its label and in `explanation` where it is from.
+
+    The framework's public recipe for the model on chips of the family, moved to the spec's cards and batch; else the
+    spec's own strategy; else 1F1B at the smallest TP x PP that fits. It obeys the launch target, not what the spec
+    fixes or asks of its plans. None where nothing of it fits.
+    """
+    for recipe in _nearest(recipes_for(spec.model, profile), spec, context)[:MOST_RECIPES]:
+        features = frozenset(recipe.strategy.features) | unnamed_features(spec.cluster.profile)
+        start = moved(recipe.strategy, features, context, spec, profile, identity)
+        if start is not None:
+            return _labelled(start, PUBLIC_RECIPE, _of_recipe(recipe))
+    if spec.strategy is not None:
+        named = frozenset(spec.strategy.features)
+        features = named | unnamed_features(spec.cluster.profile) if named else context.features
+        start = moved(spec.strategy, features, context, spec, profile, identity)
+        if start is not None:
+            return _labelled(start, YOUR_SCRIPT, Message("ranking.strategy_that_spec_brought"))
+    plan = plain_start(spec, profile, context, identity)
+    if plan is None:
+        return None
+    text = Message("ranking.n_1f1b_with_every_layer_recomputed_at_smallest_tp")
+    return plan.model_copy(update={"label": PLAIN, "explanation": text})
+
+
+def _nearest(recipes: tuple[PublicRecipe, ...], spec: Spec, context: Context) -> list[PublicRecipe]:
+    """Those for a like sequence: of the target's framework first, then those whose speed is published, then those that
+    deal tokens evenly last, then by number of cards and batch.
+    """
+
+    def doublings(own: int, other: int) -> float:
+        return round(abs(log2(own / other)), 6)
+
+    def far(recipe: PublicRecipe) -> tuple[bool, bool, float, bool, bool, float, float]:
+        return (
+            spec.search.target not in (recipe.framework, UNRESTRICTED),
+            spec.training.precision != recipe.precision,
+            doublings(spec.training.seq_length, recipe.seq_length),
+            recipe.measured is None,
+            recipe.routing_imbalance is not None,
+            doublings(context.num_npus, recipe.num_npus),
+            doublings(context.global_batch, recipe.global_batch_size),
+        )
+
+    near = (each for each in recipes if doublings(spec.training.seq_length, each.seq_length) <= LENGTH_DOUBLINGS)
+    return sorted(near, key=far)
+
+
+def _of_recipe(recipe: PublicRecipe) -> str:
+    maker = title_of(recipe.framework) if recipe.framework != UNRESTRICTED else Message("ranking.publisher")
+    return Message(
+        "ranking.recipe_of_for_cards_batch_of_and_tokens",
+        maker=maker,
+        cards=recipe.num_npus,
+        batch=recipe.global_batch_size,
+        length=recipe.seq_length,
+        source=recipe.short_source,
+    )
+
+
+def _labelled(start: Moved, label: str, source: str) -> Plan:
+    text = Message("ranking.changed_here", source=source, changes=", ".join(start.changes)) if start.changes else source
+    return start.plan.model_copy(update={"label": label, "explanation": text})
+
+
+class BesidePlans:
+    """Found by a second process while the space is searched, where there is one; else when it is asked for."""
+
+    def __init__(
+        self, spec: Spec, profile: Profile, context: Context, identity: Identity, deadline: Deadline | None = None
+    ) -> None:
+        self._deadline = deadline
+        self._worker_process = WorkerProcess(
+            _Finder(spec, profile, context, identity), parallel=cores() > 1, should_cancel=deadline
+        )
+        self._begun: Future[tuple[Plan | None, NearRates]] | None = None
+
+    def __enter__(self) -> BesidePlans:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker_process.close()
+
+    def begin(self) -> None:
+        """Start on it, where that keeps nobody waiting."""
+        if self._worker_process.parallel:
+            self._begun = self._worker_process.begin(_Finder.found)
+
+    def found(self) -> tuple[Plan | None, NearRates]:
+        """The plan to compare with, and the rates of batches and numbers of cards near the spec's; nothing of them
+        where the search has to end before they are known.
+        """
+        ask = self._found if self._deadline is None else partial(self._deadline.describe, self._found)
+        return ask() or (None, NearRates({}, {}))
+
+    def _found(self) -> tuple[Plan | None, NearRates] | None:
+        return (self._begun or self._worker_process.begin(_Finder.found)).result()
+
+
+class _Finder:
+    def __init__(self, spec: Spec, profile: Profile, context: Context, identity: Identity) -> None:
+        self._spec, self._profile, self._context, self._identity = spec, profile, context, identity
+        self.stopped: Callable[[], bool] = lambda: False
+
+    def found(self) -> tuple[Plan | None, NearRates]:
+        return (
+            reference_plan(self._spec, self._profile, self._context, self._identity),
+            near_rates(self._spec, self._profile, self._context),
+        )

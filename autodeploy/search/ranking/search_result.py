@@ -1,0 +1,322 @@
+"""The PlanSet of a finished search: ranked plans, ties, gap, reference, warnings."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from autodeploy.calibration.overlays import covariance_of
+from autodeploy.messages import Message
+from autodeploy.search.choices.effort import cores
+from autodeploy.search.placement.evaluate import OPTIMAL_GAP
+from autodeploy.search.ranking.diversity import pareto_set
+from autodeploy.search.ranking.explanation import explanation, memory_explanation
+from autodeploy.search.ranking.infeasible import divisibility_warnings, why_infeasible
+from autodeploy.search.ranking.measured_speed import slower_than_measured
+from autodeploy.search.ranking.plans import Identity, plans_of_solved, strategies_of_solved
+from autodeploy.search.ranking.selection import (
+    chosen,
+    fastest_of,
+    objective_value,
+    ranking_of,
+    solved_strategies,
+    valley_of,
+    weighed,
+)
+from autodeploy.search.ranking.uncertainty import tied
+from autodeploy.space.feature_choice import choose_features
+from autodeploy.specs.planset import (
+    Counts,
+    Infeasible,
+    Optimality,
+    Plan,
+    PlanSet,
+    SearchInfo,
+    Status,
+    Timing,
+    Unrestricted,
+)
+from cost_models.hbm import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.kit.deadline import Deadline
+    from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.search.branch_and_bound.frontier import SearchState
+    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.ranking.advice import Advice
+    from autodeploy.search.ranking.one_strategy import Prepared
+    from autodeploy.search.ranking.reference_plans import BesidePlans
+    from autodeploy.specs.search import SearchSpec
+    from autodeploy.specs.spec import Spec
+    from autodeploy.specs.strategy import Strategy
+    from hardware_profiles.covariance import Covariance
+
+
+USUAL_GAP = 0.05
+"""A gap that is larger is told: up to here the default effort proves most searches."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLabel:
+    """What a search is called, when it began by the wall and by the monotonic clock, and how long it enumerated."""
+
+    search_id: str
+    created_at: str
+    started: float
+    enumerated_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search found.
+
+    searched : the space and its bounds. frontier : the plans, and what is left open. unrestricted : what the target
+        costs. advice : the ranking by risk; without it plans are ranked by the objective. beside : what stands beside
+        the plans; without it they stand alone.
+    """
+
+    searched: Searched
+    frontier: SearchState
+    unrestricted: Unrestricted
+    advice: Advice | None = None
+    beside: BesidePlans | None = None
+
+
+def finish(prepared: Prepared, outcome: Outcome, label: SearchLabel, deadline: Deadline) -> PlanSet:
+    """Rank, explain and certify what the search found.
+
+    Parameters
+    ----------
+    deadline : ends the search; in a hurry what is not a plan, and the last of the plans, is left out.
+    """
+    solve_s = time.monotonic() - label.started - label.enumerated_s
+    spec, profile, context, identity = prepared.spec, prepared.profile, prepared.context, prepared.identity
+    searched, frontier, advice, beside = outcome.searched, outcome.frontier, outcome.advice, outcome.beside
+    hurried = deadline.finish()
+    order, neutral = chosen(frontier, advice, spec.search)
+    documents = _described([*order, *neutral], spec, identity, deadline, hurried=hurried)
+    order, neutral = order[: len(documents)], neutral[: max(0, len(documents) - len(order))]
+    plans = [
+        weighed(plan, advice, solved, identity.ratio)
+        for plan, solved in zip(documents, [*order, *neutral], strict=True)
+    ]
+    reference: Plan | None = None
+    divided: list[str] = []
+    if frontier.best and beside is not None:
+        reference, near = beside.found()
+        divided = divisibility_warnings(context, near, searched.swept.after_recompute_s)
+    bound = proven_bound(frontier, spec.search.objective, identity.ratio)
+    ranked = _ranked(plans[: len(order)], spec.search, bound, covariance_of(profile))
+    first = min(plans, key=partial(_neutral_order, spec.search.objective), default=None)
+    gap = None if first is None else _gap(first, spec.search.objective, bound)
+    proved = gap is not None and gap <= OPTIMAL_GAP
+    infeasible: Infeasible | None = None
+    if not ranked and not frontier.cancelled and beside is not None:
+        infeasible = deadline.describe(lambda: why_infeasible(spec, profile, context, searched))
+    valley = deadline.last(lambda: valley_of(searched, order, ranked))
+    out_of_time = deadline.out_of_time
+    return PlanSet(
+        search=SearchInfo(
+            id=label.search_id,
+            spec=spec.model_dump(mode="json"),
+            spec_hash=identity.spec_hash,
+            profile_hash=identity.profile_hash,
+            engine_version=identity.engine_version,
+            created_at=label.created_at,
+        ),
+        status=_status(bool(ranked), proved, frontier.cancelled and not (out_of_time and ranked)),
+        reproducible=not out_of_time and spec.search.mode == "reproducible" and not frontier.cancelled,
+        optimality=Optimality(
+            objective=spec.search.objective,
+            bound=bound,
+            relaxation=_relaxation(frontier, spec.search.objective) if bound is not None else "",
+            gap=gap,
+            proved=proved,
+        ),
+        counts=_counts(searched, frontier),
+        timing=Timing(enumerate_s=label.enumerated_s, solve_s=solve_s, total_s=time.monotonic() - label.started),
+        plans=tuple(ranked),
+        reference=reference,
+        unrestricted=outcome.unrestricted,
+        pareto=pareto_set(plans, ranked),
+        solved=solved_strategies(searched, frontier, identity.ratio),
+        risk=ranking_of(advice),
+        fastest=None if first is None else fastest_of(first, ranked, advice),
+        valley=valley,
+        rescaled=identity.measured,
+        features_off={}
+        if beside is None
+        else choose_features(spec.search, spec.model, profile, adapters=spec.training.lora is not None).off_everywhere,
+        warnings=(
+            *spec.to_check,
+            *_batch_note(spec, context),
+            *_mode_note(spec),
+            *_strategy_note(spec),
+            *_gap_note(spec, gap),
+            *_time_note(spec, out_of_time=out_of_time),
+            *slower_than_measured(ranked, identity.measured),
+            *divided,
+        ),
+        infeasible=infeasible,
+    )
+
+
+def _described(
+    solutions: Sequence[Solved], spec: Spec, identity: Identity, deadline: Deadline, *, hurried: bool
+) -> list[Plan]:
+    """The documents of plans; in a hurry one after the other, as many as there is time for."""
+    if not hurried:
+        together = deadline.describe(lambda: plans_of_solved(solutions, spec, identity, parallel=cores() > 1))
+        if together is not None:
+            return together
+    documents: list[Plan] = []
+    for solved in solutions:
+        one = deadline.last(partial(plans_of_solved, [solved], spec, identity))
+        if one is None:
+            break
+        documents += one
+        if deadline.is_past:
+            break
+    return documents
+
+
+def _counts(searched: Searched, frontier: SearchState) -> Counts:
+    """What became of every strategy of the space."""
+    counts = searched.counts
+    return Counts(
+        enumerated=counts.enumerated,
+        rejected=counts.rejected,
+        too_big=counts.too_big,
+        pruned=max(0, len(searched.candidates) - frontier.solved),
+        solved=frontier.solved,
+    )
+
+
+def _batch_note(spec: Spec, context: Context) -> tuple[str, ...]:
+    """Which batch was planned, where the spec's tolerance allowed another than its own."""
+    own = spec.training.global_batch_size.value
+    if context.global_batch == own:
+        return ()
+    return (Message("ranking.planned_with_global_batch", planned=context.global_batch, asked=own),)
+
+
+def _mode_note(spec: Spec) -> tuple[str, ...]:
+    """That another run may find other plans, where the spec asks for speed instead."""
+    if spec.search.mode == "reproducible":
+        return ()
+    return (Message("ranking.mode_fast_searched_on_cores_another_run_may", cores=cores()),)
+
+
+def _strategy_note(spec: Spec) -> tuple[str, ...]:
+    """That a search does not plan the strategy that stands in its spec, and what does."""
+    if spec.strategy is None:
+        return ()
+    return (Message("ranking.plans_do_not_follow_spec_s_strategy_estimate"),)
+
+
+def _time_note(spec: Spec, *, out_of_time: bool) -> tuple[str, ...]:
+    """That the time limit cut the search short."""
+    if not out_of_time:
+        return ()
+    limit = f"{spec.search.time_limit_s:g}"
+    return (Message("ranking.time_limit_of_s_ended_search_early_with", limit=limit),)
+
+
+def _gap_note(spec: Spec, gap: float | None) -> tuple[str, ...]:
+    """How much faster other plans could be, where that is more than the spec asked for and than most searches leave."""
+    if gap is None or gap <= max(spec.search.gap, USUAL_GAP) * (1.0 + 1e-3) or spec.search.objective == "peak_memory":
+        return ()
+    return (Message("ranking.plans_that_are_up_to_faster_are_not", gap=100.0 * gap),)
+
+
+def proven_bound(frontier: SearchState, objective: str, ratio: float) -> float | None:
+    """No plan of the whole space is faster: the least of the open candidates' and the solved problems' bounds.
+
+    For the objective peak_memory GiB instead of seconds: no plan takes less. None: nothing is proven, of a bound of 0
+    either.
+    """
+    if not frontier.best:
+        return None
+    if objective == "peak_memory":
+        return frontier.least_bytes / GIB if frontier.least_bytes else None
+    proven = min(s.solution.bound_s for s in frontier.best)
+    bound = min(proven, frontier.open_bound_s)
+    return ratio * bound if 0.0 < bound < math.inf else None
+
+
+def _relaxation(frontier: SearchState, objective: str) -> str:
+    """What the bound of the whole space rests on: that of the candidate or of the plan that has the least."""
+    if objective == "peak_memory":
+        return Message("ranking.layers_over_stages_in_any_order_everything_freed")
+    plan = min(frontier.best, key=lambda s: (s.solution.bound_s, s.index)).solution
+    return plan.relaxation if plan.bound_s <= frontier.open_bound_s else frontier.relaxation
+
+
+def _status(any_plan: bool, proved: bool, cancelled: bool) -> Status:
+    if cancelled:
+        return "cancelled"
+    if not any_plan:
+        return "infeasible"
+    return "optimal" if proved else "feasible"
+
+
+def _ranked(order: Sequence[Plan], search: SearchSpec, bound: float | None, covariance: Covariance) -> list[Plan]:
+    """Plans in order of rank with their gaps, ties and what sets them apart."""
+    for_memory = search.objective == "peak_memory"
+    ranked: list[Plan] = []
+    for number, plan in enumerate(order, start=1):
+        other = order[1] if number == 1 and len(order) > 1 else (order[0] if number > 1 else None)
+        # Ties are of predicted times: errors of memory are a few percent, and nobody measured which order they leave.
+        tie = None if for_memory else next((first.rank for first in ranked if tied(first, plan, covariance)), None)
+        words = memory_explanation(plan, other) if for_memory else explanation(plan, other)
+        gap = _gap(plan, search.objective, bound)
+        ranked.append(plan.model_copy(update={"rank": number, "tie_with": tie, "gap": gap, "explanation": words}))
+    return ranked
+
+
+def _gap(plan: Plan, objective: str, bound: float | None) -> float | None:
+    """How much better than the plan any could be."""
+    return gap_of(plan.peak_memory_gib if objective == "peak_memory" else plan.step_time_s, bound)
+
+
+def gap_of(reached: float, bound: float | None) -> float | None:
+    """The same of what a plan reaches."""
+    return None if bound is None else max(0.0, (reached - bound) / reached)
+
+
+def _neutral_order(objective: str, plan: Plan) -> tuple[float, float, str]:
+    return objective_value(plan, objective), plan.step_time_s, plan.plan_id
+
+
+# What a search for layouts found, for a caller that reads nothing but their strategies.
+@dataclass(frozen=True)
+class LayoutsFound:
+    """Strategies in the order of their rank, at most as many as were asked for.
+
+    gap : by which the fastest of them may be slower than any other; None: unknown. enumerated : strategies of the
+    space.
+    """
+
+    strategies: tuple[Strategy, ...]
+    gap: float | None
+    enumerated: int
+
+
+def layouts_found(prepared: Prepared, searched: Searched, frontier: SearchState, advice: Advice | None) -> LayoutsFound:
+    """The strategies of the plans that `search_result.finish` describes, with the gap of those."""
+    search, ratio = prepared.spec.search, prepared.identity.ratio
+    order, neutral = chosen(frontier, advice, search)
+    described = strategies_of_solved([*order, *neutral])
+    fastest = min((seconds for _, seconds in described), default=None)
+    bound = proven_bound(frontier, search.objective, ratio)
+    return LayoutsFound(
+        strategies=tuple(strategy for strategy, _ in described[: len(order)]),
+        gap=None if fastest is None else gap_of(ratio * fastest, bound),
+        enumerated=searched.counts.enumerated,
+    )

@@ -1,0 +1,234 @@
+"""Which plans make the answer, in which order, and what an answer says of the ranking as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from autodeploy.calibration.evidence import realised_share
+from autodeploy.messages import Message
+from autodeploy.search.ranking.advice import DRAWS
+from autodeploy.search.ranking.diversity import Found, different, outline, valley
+from autodeploy.search.ranking.unproven import unproven_in
+from autodeploy.specs.planset import Bet, BoxNumber, Fastest, RiskRanking, SolvedStrategies
+from cost_models.hbm import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.costs.inputs.context import Context
+    from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.search.branch_and_bound.frontier import SearchState
+    from autodeploy.search.branch_and_bound.search_space import Searched
+    from autodeploy.search.ranking.advice import Advice
+    from autodeploy.search.ranking.regret import Considered, RiskAdvice
+    from autodeploy.specs.planset import Plan, Valley
+    from autodeploy.specs.search import SearchSpec
+
+
+# The plan that is fastest by the predicted times alone, and what it bets on against the recommended one.
+MIN_TOLD_COST: Final = 0.01
+"""Share of the step that a number costs the one plan more than the other, from which it is a bet."""
+
+
+def bets_of(advice: RiskAdvice) -> tuple[Bet, ...]:
+    """What the fastest plan has to be right about, and what each bet costs where it is lost; the dearest first."""
+    fastest, chosen = advice.fastest, advice.weighed[0]
+    bets = [*_unproven_bets(fastest, chosen), *_memory_bet(advice, fastest)]
+    if fastest.row != chosen.row:
+        bets += _number_bets(advice, fastest, chosen)
+    return tuple(sorted(bets, key=lambda bet: (-(bet.cost_pct or 0.0), bet.name)))
+
+
+def _unproven_bets(fastest: Considered, chosen: Considered) -> list[Bet]:
+    """Degrees and features that no run has, and the recommended plan does without."""
+    names = sorted(fastest.unproven - chosen.unproven) if fastest.row != chosen.row else sorted(fastest.unproven)
+    return [
+        Bet(kind="unproven", name=name, text=Message("ranking.no_run_on_these_chips_has", what=_worded(fastest, name)))
+        for name in names
+    ]
+
+
+def _worded(weighed: Considered, name: str) -> str:
+    axes = weighed.axes
+    return f"{name} {axes[name]}" if name in axes else name
+
+
+def _memory_bet(advice: RiskAdvice, fastest: Considered) -> list[Bet]:
+    """That it fits at all; where it does not, the next plan that does takes so much longer."""
+    if fastest.p_fits >= advice.least_p_fits:
+        return []
+    remedy = next((each for each in advice.weighed if each.regret is not None), None)
+    cost = None
+    if remedy is not None:
+        cost = round(100.0 * (remedy.step_s / fastest.step_s - 1.0), 3)
+    return [Bet(kind="memory", name="memory", text=Message("ranking.it_fits_with_probability_of"), cost_pct=cost)]
+
+
+def _number_bets(advice: RiskAdvice, fastest: Considered, chosen: Considered) -> list[Bet]:
+    """Numbers that at one end cost the fastest plan more than the recommended one."""
+    answers = advice.responses
+    bets = []
+    for number, uncertain in enumerate(answers.box.numbers):
+        costs = [
+            float(np.expm1(side[fastest.row, number] - side[chosen.row, number]))
+            for side in (answers.low, answers.high)
+        ]
+        cost = max(costs)
+        if cost >= MIN_TOLD_COST:
+            key = "ranking.number_at_its_low_end" if costs[0] >= costs[1] else "ranking.number_at_its_high_end"
+            text = Message(key, number=uncertain.meaning)
+            bets.append(Bet(kind="number", name=uncertain.name, text=text, cost_pct=round(100.0 * cost, 3)))
+    return bets
+
+
+# Every strategy that a search solved, in columns.
+def solved_strategies(searched: Searched, frontier: SearchState, ratio: float) -> SolvedStrategies:
+    """What a search found of each outer strategy that has a plan, in its own order.
+
+    ratio : of a measured over its predicted step time, by which predictions are multiplied.
+    """
+    solved = frontier.found
+    contexts = [searched.context_of(one.index) for one in solved]
+    axes = [
+        axes_asked(searched.candidates.axes_at(one.index), moe=context.model.is_moe)
+        for one, context in zip(solved, contexts, strict=True)
+    ]
+    names = list(dict.fromkeys(name for row in axes for name in row))
+    step_s = [ratio * one.step_s for one in solved]
+    return SolvedStrategies(
+        axes={name: tuple(row.get(name) for row in axes) for name in names},
+        dp=tuple(int(searched.candidates.dp[one.index]) for one in solved),
+        num_npus=tuple(context.num_npus for context in contexts),
+        step_time_s=tuple(_short(seconds) for seconds in step_s),
+        peak_memory_gib=tuple(_short(one.card_bytes / GIB) for one in solved),
+        mfu=tuple(
+            _short(mfu_of_a_second(context) / seconds) for context, seconds in zip(contexts, step_s, strict=True)
+        ),
+    )
+
+
+def axes_asked(axes: dict[str, int | str | bool], *, moe: bool) -> dict[str, int | str]:
+    """The axes of a candidate by which a question names it; without those that mean nothing for it."""
+    names = ["tp", "pp", "vpp", "cp", "micro_batch_size", "schedule"]
+    names += ["cp_algo"] if axes["cp"] != 1 else []
+    names += ["ep", "etp", "moe_dispatcher"] if moe else []
+    return {name: axes[name] for name in names}
+
+
+def mfu_of_a_second(context: Context) -> float:
+    """The MFU of a step that takes a second."""
+    ranks = context.num_npus * context.machine.devices_per_npu
+    tokens = context.global_batch * context.sample_tokens / ranks
+    return context.mfu(tokens)
+
+
+def _short(value: float) -> float:
+    """Six digits: points of a picture, and thousands of them."""
+    return float(f"{value:.6g}")
+
+
+def objective_value(plan: Plan, objective: str) -> float:
+    """What is minimised: the plan with the least comes first."""
+    if objective == "tokens_per_s_per_npu":
+        return -plan.tokens_per_s_per_npu
+    if objective == "peak_memory":
+        return plan.peak_memory_gib
+    if objective == "npu_hours":
+        return plan.step_time_s * plan.num_npus_used
+    if objective == "time_to_train" and plan.run is not None and plan.run.days is not None:
+        return plan.run.days
+    return plan.step_time_s
+
+
+def weight_of(context: Context, objective: str) -> float:
+    """What a second of a plan's step counts in the objective: plans on fewer cards or of another batch are compared."""
+    if objective == "tokens_per_s_per_npu":
+        return context.num_npus / context.global_batch
+    return float(context.num_npus) if objective == "npu_hours" else 1.0
+
+
+def chosen(frontier: SearchState, advice: Advice | None, search: SearchSpec) -> tuple[list[Solved], list[Solved]]:
+    """The plans of the answer in order of rank, and more of the search's best, which only the Pareto set needs.
+
+    The fastest plan is among them, as the last where it is ranked behind, unless one that differs from it in placement
+    and memory choices alone is.
+    """
+    if advice is None:
+        best = sorted(frontier.best, key=lambda each: each.solution.step_s * weight_of(each.context, search.objective))
+        order = frontier.best if search.objective == "peak_memory" else best
+    else:
+        order = [each.solved for each in advice.weighed]
+    outline_of = id if search.distinct == "placements" else outline
+    kept = different(order, search.top_k, outline_of)
+    if advice is not None and len(kept) > 1:
+        fastest = advice.fastest.solved
+        if outline_of(fastest) not in {outline_of(each) for each in kept}:
+            kept[-1] = fastest
+    others = [each for each in frontier.best[: search.top_k] if all(each is not other for other in kept)]
+    return kept, others
+
+
+def weighed(plan: Plan, advice: Advice | None, solved: Solved, ratio: float) -> Plan:
+    """A plan with how it stands in the ranking by risk; ratio: of measured times to predicted ones."""
+    standing = None if advice is None else next((each for each in advice.weighed if each.solved is solved), None)
+    if standing is None:
+        return plan
+    return plan.model_copy(
+        update={
+            "expected_step_time_s": ratio * standing.expected_s,
+            "regret_p80_pct": None if standing.regret is None else 100.0 * standing.regret,
+        }
+    )
+
+
+def ranking_of(advice: RiskAdvice | None) -> RiskRanking:
+    """What plans were ranked by."""
+    if advice is None:
+        return RiskRanking(risk="neutral", compared=0, draws=0, least_p_fits=0.0)
+    (share, sigma), box = realised_share(), advice.responses.box
+    influences = advice.responses.influence([each.row for each in advice.weighed if each.regret is not None])
+    numbers = tuple(
+        BoxNumber(
+            name=uncertain.name,
+            meaning=uncertain.meaning,
+            low=box.factors(uncertain)[0],
+            high=box.factors(uncertain)[1],
+            basis=uncertain.basis,
+            influence=round(float(influence), 6),
+        )
+        for uncertain, influence in zip(box.numbers, influences, strict=True)
+    )
+    return RiskRanking(
+        risk="averse",
+        compared=len(advice.weighed),
+        draws=DRAWS,
+        least_p_fits=advice.least_p_fits,
+        proven_share=share,
+        proven_share_sigma=sigma,
+        box=numbers,
+    )
+
+
+def fastest_of(first: Plan, ranked: Sequence[Plan], advice: RiskAdvice | None) -> Fastest:
+    """The plan that is fastest by the predicted times, and what it bets on."""
+    return Fastest(
+        plan_id=first.plan_id,
+        rank=next((plan.rank for plan in ranked if plan.plan_id == first.plan_id), None),
+        step_time_s=first.step_time_s,
+        p_fits=first.p_fits if first.p_fits is not None else 1.0,
+        strategy=first.strategy,
+        bets=() if advice is None else bets_of(advice),
+    )
+
+
+def valley_of(searched: Searched, order: Sequence[Solved], ranked: Sequence[Plan]) -> Valley | None:
+    """How flat the ground around the fastest plan is."""
+    if not ranked:
+        return None
+    plans = [
+        Found(plan.plan_id, solved.index, plan.step_time_s, len(unproven_in(plan.evidence)))
+        for plan, solved in zip(ranked, order, strict=True)
+    ]
+    return valley(searched.candidates, searched.swept.after_recompute_s, plans)

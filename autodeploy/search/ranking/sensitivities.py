@@ -1,0 +1,128 @@
+"""How plans' step times follow the numbers of the error box: true evaluations at its ends, lines between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autodeploy.costs.steps.scenarios import moves_loads, step_times_in
+from autodeploy.search.branch_and_bound.candidate import by_context
+from autodeploy.search.branch_and_bound.worker_process import by_two, halves_of
+from autodeploy.search.ranking.plans import layouts_of_solved
+from autodeploy.search.ranking.uncertainty_set import HIGH_QUANTILE
+from autodeploy.space.candidates import concatenate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.costs.steps.scenarios import World
+    from autodeploy.search.branch_and_bound.candidate import Solved
+    from autodeploy.search.ranking.uncertainty_set import ErrorBox
+    from cost_models.arrays import Floats
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Log step times of plans: nominal [plans], and what each number adds at its low and at its high end
+    [plans, numbers].
+
+    Either side has a law of its own, as something may switch: another rank is the busiest, a window is full, a link is
+    the slowest of several. Between nominal and an end the logarithm of the step time is nearly linear in that of the
+    number, and the effects of several numbers multiply.
+    """
+
+    box: ErrorBox
+    nominal: Floats
+    low: Floats
+    high: Floats
+
+    def at(self, draws: Floats) -> Floats:
+        """Log step times in draws of the box's numbers [draws, plans]."""
+        share = draws / _half_widths(self.box)
+        return np.asarray(self.nominal + np.maximum(share, 0.0) @ self.high.T + np.maximum(-share, 0.0) @ self.low.T)
+
+    def influence(self, rows: Sequence[int] | None = None) -> Floats:
+        """How much each number alone can change the ratio of two plans' step times, as a share [numbers]."""
+        low, high = (self.low, self.high) if rows is None else (self.low[list(rows)], self.high[list(rows)])
+        if not len(low):
+            return np.zeros(len(self.box.numbers))
+        spread = np.maximum(np.ptp(low, axis=0), np.ptp(high, axis=0))
+        return np.asarray(np.expm1(spread))
+
+    def joined(self, other: Responses) -> Responses:
+        """Of the plans of both, these first."""
+        pairs = ((self.nominal, other.nominal), (self.low, other.low), (self.high, other.high))
+        return Responses(self.box, *(np.concatenate(pair) for pair in pairs))
+
+    def replaced(self, rows: Sequence[int], by: Responses) -> Responses:
+        """With other answers for the plans at some rows."""
+        replaced = []
+        for mine, theirs in ((self.nominal, by.nominal), (self.low, by.low), (self.high, by.high)):
+            values = mine.copy()
+            values[list(rows)] = theirs
+            replaced.append(values)
+        return Responses(self.box, *replaced)
+
+
+def _half_widths(box: ErrorBox) -> Floats:
+    """How far each number's ends are from where it is [numbers]."""
+    return np.array([abs(box.at(number, HIGH_QUANTILE)[number.name]) for number in box.numbers])
+
+
+def responses(
+    solved: Sequence[Solved], box: ErrorBox, *, parallel: bool, should_cancel: Callable[[], bool] | None = None
+) -> Responses | None:
+    """The responses of plans of any contexts; None where the search was cancelled. parallel: by two processes."""
+    worlds: list[World] = [{}, *box.ends()]
+    worker = _Timed(solved, box, worlds, should_cancel or (lambda: False))
+    parts = _parts_of(box, worlds) if parallel else [list(range(len(worlds)))]
+    halves = by_two(worker, _Timed.times, parts, parallel=parallel, should_cancel=should_cancel)
+    if halves is None or worker.stopped():
+        return None
+    times = np.empty((len(solved), len(worlds)))
+    for part, half in zip(parts, halves, strict=True):
+        times[:, part] = half
+    return responses_of(box, times)
+
+
+def _parts_of(box: ErrorBox, worlds: Sequence[World]) -> list[list[int]]:
+    """The worlds in two parts of about as much work: worlds that agree on the loads of experts are priced together, in
+    the time of three or four others.
+    """
+    uneven = [place for place, world in enumerate(worlds) if moves_loads(box.numbers, world)]
+    if not uneven:
+        return [list(half) for half in halves_of(len(worlds))]
+    apart = uneven[len(uneven) // 4 :]
+    return [sorted({*range(len(worlds))} - {*apart}), apart]
+
+
+class _Timed:
+    """Step times of plans in the worlds of a box."""
+
+    def __init__(
+        self, solved: Sequence[Solved], box: ErrorBox, worlds: Sequence[World], stopped: Callable[[], bool]
+    ) -> None:
+        self._solved, self._box, self._worlds, self.stopped = solved, box, worlds, stopped
+        self._layouts = layouts_of_solved(solved)
+
+    def times(self, places: Sequence[int]) -> Floats:
+        """In some of the worlds [plans, some]; ones where there was no time."""
+        worlds = [self._worlds[place] for place in places]
+        times = np.ones((len(self._solved), len(worlds)))
+        for context, rows in by_context(self._solved):
+            if self.stopped():
+                break
+            candidates = concatenate([self._solved[row].candidate for row in rows])
+            layouts = [self._layouts[row] for row in rows]
+            times[rows] = step_times_in(candidates, context, layouts, self._box.numbers, worlds)
+        return times
+
+
+def responses_of(box: ErrorBox, times: Floats) -> Responses:
+    """The responses of plans whose step times were evaluated nominally and at the box's ends [plans, 1 + ends]."""
+    logs = np.log(times)
+    nominal = logs[:, 0]
+    ends = (logs[:, 1:] - nominal[:, None]).reshape(len(times), len(box.numbers), 2)
+    return Responses(box, nominal, ends[:, :, 0], ends[:, :, 1])

@@ -1,0 +1,1 @@
+"""Callers: keys, teams and the audit log."""

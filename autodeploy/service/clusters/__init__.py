@@ -1,0 +1,1 @@
+"""Clusters: overlays, calibration and evidence of their measured runs."""

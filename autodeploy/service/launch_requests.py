@@ -1,0 +1,326 @@
+"""The request of a check: a spec or a launch file, limits and perhaps a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from autodeploy.analysis.launch_checks.baseline import Baseline, unread_baseline
+from autodeploy.analysis.launch_checks.launch import Launch, launch_of
+from autodeploy.analysis.launch_checks.legality import check_unread, refuse_unknown_rules
+from autodeploy.analysis.what_if.clusters import on_offer
+from autodeploy.formats.import_document import import_document
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.service.requests.intake import placed_in_spec, read_network_spec, refuse_profile
+from autodeploy.service.runner.planning import load_planner
+from autodeploy.specs.base import Document
+from autodeploy.specs.check import CheckLimits, CheckReport
+from autodeploy.specs.cluster import MAX_NPUS
+from autodeploy.specs.derived_fields import LAID_OUT, of_plan
+from autodeploy.specs.document_bounds import refuse_long_key
+from autodeploy.specs.field_errors import field_errors
+from autodeploy.specs.planset import Plan, PlanSet
+from autodeploy.specs.rl import GenerationLayout, RlStrategy
+from autodeploy.specs.search import NOTHING_OFFLOADED
+from autodeploy.specs.strategy import Strategy
+from autodeploy.specs.what_if import MAX_CLUSTERS, ClusterOffer
+from hardware_profiles.magnitudes import Days, TokenCount
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.kit.errors import FieldError
+    from autodeploy.service.runner.planning import Planner
+    from autodeploy.service.session import Services
+    from autodeploy.specs.spec import Spec
+
+
+Text = Annotated[str, Field(max_length=200)]
+
+
+class LaunchRequest(Document):
+    """A launch: `spec` with a strategy, or `file` with the text of a launch script, a framework's YAML or a spec."""
+
+    spec: Annotated[dict[str, Any] | None, Field(description="a spec with a strategy")] = None
+    file: Annotated[str | None, Field(max_length=1_000_000)] = None
+    filename: Annotated[Text | None, Field(description="helps where the text alone does not tell")] = None
+    variables: Annotated[dict[Text, str] | None, Field(description="variables that a launch script expects")] = None
+    cluster: Annotated[Text | None, Field(description="hardware profile, where the file names no chip")] = None
+    device: Text | None = None
+    num_npus: Annotated[int | None, Field(ge=1, le=200_000)] = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.spec is None) == (self.file is None):
+            raise ValueError(Message("common.give_either", one="spec", other="file"))
+        return self
+
+
+class CheckRequest(LaunchRequest):
+    """What to check, and the limits it is held against."""
+
+    limits: CheckLimits = CheckLimits()
+    baseline: Annotated[
+        str | dict[str, Any] | None,
+        Field(
+            description="a plan id, a plan, a PlanSet (its best plan), a CheckReport, or the launch before a change: "
+            "{file, filename}"
+        ),
+    ] = None
+
+
+def network_launch(planner: str, request: LaunchRequest) -> Launch:
+    """The launch of a request from the network: it names no file and only profiles that come with the product.
+
+    Raises
+    ------
+    SpecError
+        with line and column, or with every bad field.
+    """
+    if request.spec is not None:
+        imported = import_document(_json(request.spec), "spec.json")
+    else:
+        assert request.file is not None
+        imported = import_document(request.file, request.filename, variables=request.variables)
+    own = imported.document.get("cluster")
+    refuse_profile(request.cluster or (own.get("profile") if isinstance(own, dict) else None))
+    document = imported.spec_document(request.cluster, request.device, request.num_npus)
+    read_network_spec(document, load_planner(planner))
+    return launch_of(imported, request.cluster, request.device, request.num_npus)
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    import json
+
+    return json.dumps(document)
+
+
+def check_of_request(request: CheckRequest, services: Services) -> CheckReport:
+    """The check that a request from the network asks for.
+
+    Raises
+    ------
+    SpecError
+        with line and column, or with every bad field.
+    NotFoundError
+        when the baseline names no plan.
+    """
+    refuse_unknown_rules(request.limits.allow_rules)
+    baseline = _network_baseline(request, services)
+    read = services.read(read_check, services.planner_module, request, baseline)
+    return read if isinstance(read, CheckReport) else services.check(read, request.limits, baseline)
+
+
+def read_check(planner: str, request: CheckRequest, baseline: Baseline | None) -> Launch | CheckReport:
+    """The launch that a request has checked, or the report of a script that breaks a rule and can't be predicted."""
+    try:
+        return network_launch(planner, request)
+    except SpecError as error:
+        if request.file is None:
+            raise
+        return check_unread(
+            request.file,
+            error,
+            request.limits,
+            variables=request.variables,
+            cluster=request.cluster,
+            num_npus=request.num_npus,
+            baseline=baseline,
+            own_profiles=False,
+        )
+
+
+def _network_baseline(request: CheckRequest, services: Services) -> Baseline | None:
+    """The baseline of a request: the file before a change is for the same cluster and with the same variables."""
+    given = request.baseline
+    if not isinstance(given, dict) or "file" not in given:
+        return services.baseline(given)
+    own = request.model_dump(include={"variables", "cluster", "device", "num_npus"}, exclude_none=True)
+    try:
+        asked = LaunchRequest.model_validate(own | given)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
+    return services.read(read_baseline, services.planner_module, asked)
+
+
+def read_baseline(planner: str, asked: LaunchRequest) -> Baseline:
+    """The launch before a change, or its flags alone where it can't be predicted."""
+    try:
+        launch = network_launch(planner, asked)
+    except SpecError as error:
+        if asked.file is None:
+            raise
+        return unread_baseline(asked.file, asked.filename or "", error, asked.variables)
+    return Baseline(launch=launch, flags=launch.flags, name=asked.filename or "")
+
+
+def baseline_in(document: Any, name: str = "") -> Baseline:
+    """The baseline in a document: a plan, the best one of a PlanSet, or what an earlier check found.
+
+    Raises
+    ------
+    SpecError
+        when there is no plan in it.
+    """
+    try:
+        if isinstance(document, dict) and "gates" in document:
+            report = CheckReport.model_validate(document)
+            return Baseline(plan=report.plan, flags=report.flags, name=name)
+        if isinstance(document, dict) and "plans" in document:
+            plans = PlanSet.model_validate(document).plans
+            if not plans:
+                raise SpecError(
+                    Message("services.planset_has_no_plan"),
+                    path="/baseline",
+                    hint=Message("services.name_search_with_plan"),
+                )
+            return Baseline(plan=plans[0], name=name)
+        plan_document = document if not isinstance(document, dict) else _without(document, {"search_id", "stale"})
+        return Baseline(plan=Plan.model_validate(plan_document), name=name)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, prefix="/baseline")) from error
+
+
+def _without(document: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in names}
+
+
+# Requests of what-if questions.
+Model = TypeVar("Model", bound=Document)
+
+
+class WhyNotRequest(Document):
+    """A strategy, and what it is not the plan of: `spec`, or `plan_id` of a stored plan, whose strategy it changes.
+
+    Absent axes are those of the best plan with the given ones, of a plan its own; what follows from a changed axis, and
+    layers and memory with it, is chosen anew.
+    """
+
+    plan_id: Annotated[str | None, Field(max_length=200)] = None
+    spec: dict[str, Any] | None = None
+    strategy: Annotated[dict[str, Any], Field(min_length=1, description="fields of a strategy, such as tp")]
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Self:
+        if (self.plan_id is None) == (self.spec is None):
+            raise ValueError(Message("common.give_either", one="plan_id", other="spec"))
+        return self
+
+
+class ImproveRequest(LaunchRequest):
+    """What to improve: `spec` with a strategy, or `file` with the text of a launch script or a framework's YAML."""
+
+
+class RecommendRequest(Document):
+    """The deadline; `tokens` by default those of the spec."""
+
+    spec: dict[str, Any]
+    days: Days
+    tokens: TokenCount | None = None
+    max_npus: Annotated[int | None, Field(ge=1, le=MAX_NPUS, description="default: 16 times the spec's cards")] = None
+
+
+class CompareClustersRequest(RecommendRequest):
+    """The deadline, and one to four clusters with their prices on which the spec is planned in place of its own."""
+
+    clusters: Annotated[tuple[ClusterOffer, ...], Field(min_length=1, max_length=MAX_CLUSTERS)]
+
+
+def read_offers(spec: Spec, offers: Sequence[ClusterOffer], planner: Planner) -> None:
+    """Whether the spec can be planned on every cluster.
+
+    Raises
+    ------
+    SpecError
+        with the place of the offer: no profile that comes with the product, no grade of it, or a spec that it refuses.
+    """
+    errors: list[FieldError] = []
+    for index, offer in enumerate(offers):
+        try:
+            refuse_profile(offer.profile)
+            with placed_in_spec():
+                planner.prepare(on_offer(spec, offer))
+        except SpecError as error:
+            errors += [replace(each, path=_in_offer(each.path, index)) for each in error.errors]
+    if errors:
+        raise SpecError(errors=tuple(errors))
+
+
+def _in_offer(path: str, index: int) -> str:
+    """The place of a complaint about a cluster in the list of clusters; others are about the spec."""
+    head, _, name = path.rpartition("/")
+    return f"/clusters/{index}/{name}" if head == "/cluster" and name in ClusterOffer.model_fields else f"/spec{path}"
+
+
+def read_strategy(document: Mapping[str, Any], base: Strategy | None = None) -> Strategy:
+    """A strategy as written; with a base that one with some fields changed, as of `of_plan`.
+
+    Raises
+    ------
+    SpecError
+        with every bad field.
+    """
+    fields = _nested(document)
+    given, kept = frozenset(fields), {}
+    if base is not None:
+        kept = base.model_dump(mode="json", exclude_none=True, exclude={"dp", *LAID_OUT})
+        if isinstance(of_base := kept.get("rl"), dict) and isinstance(changed := fields.get("rl", {}), dict):
+            fields["rl"] = merged(_without_replicas(of_base), changed)
+    if isinstance(how := fields.get("rl"), dict):
+        fields["rl"] = _partly_given(how)
+    read = _validated(Strategy, kept | fields, "/strategy")
+    if base is None:
+        return read
+    laid_out = {name: getattr(base, name) for name in LAID_OUT if name not in given}
+    return of_plan(base, read.model_copy(update=laid_out), given | ({"rl"} & fields.keys()))
+
+
+def _validated(model: type[Model], fields: Mapping[str, Any], prefix: str) -> Model:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise SpecError(errors=field_errors(error, prefix=prefix, model=model)) from error
+
+
+def _nested(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Axes with dotted names, such as `rl.generation.tp`, in the documents that they are of."""
+    tree: dict[str, Any] = {}
+    for name, value in document.items():
+        refuse_long_key(name, "/strategy")
+        inner = value
+        for part in reversed(name.split(".")[1:]):
+            inner = {part: inner}
+        tree = merged(tree, {name.split(".")[0]: inner})
+    return tree
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two documents, the second's values over the first's, inside their documents too."""
+    both = dict(first)
+    for name, value in second.items():
+        before = both.get(name)
+        both[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return both
+
+
+def _without_replicas(how: Mapping[str, Any]) -> dict[str, Any]:
+    """Where and how a plan generates, but for the replicas that follow from its cards and their tensor parallelism."""
+    generation = {name: value for name, value in how["generation"].items() if name not in ("dp", "ep")}
+    return {**how, "generation": generation}
+
+
+def _partly_given(how: Mapping[str, Any]) -> RlStrategy:
+    """Where and how to generate, of which some fields are given: `model_fields_set` has those, in `generation` too."""
+    given = how.get("generation", {})
+    if isinstance(given, Mapping):
+        given = _validated(GenerationLayout, given, "/strategy/rl/generation")
+    states = how.get("offload")
+    words = {"offload": [] if states == NOTHING_OFFLOADED else states.split("+")} if isinstance(states, str) else {}
+    layout = _validated(RlStrategy, {**how, **words, "generation": given}, "/strategy/rl")
+    if "generation" not in how:
+        layout.model_fields_set.discard("generation")
+    return layout

@@ -1,0 +1,1 @@
+"""Requests of the network as documents of the product."""

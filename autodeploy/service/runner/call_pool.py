@@ -1,0 +1,277 @@
+"""Processes for what a request waits for: predictions and ablations, beside the thread that answers everybody else.
+
+Python computes in one thread at a time, so that a second of it in the server would be a second without an answer for
+anyone. A call has a time limit, and only so many wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+
+from autodeploy.kit.errors import LimitError, OverloadError
+from autodeploy.messages import Message
+from autodeploy.service.runner import pool_process
+from autodeploy.service.runner.runner import CallTally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import ProcessPoolExecutor
+
+    from autodeploy.kit.settings import Settings
+
+
+# Whose call is next.
+Thing = TypeVar("Thing")
+
+
+class CallTurns(Generic[Thing]):
+    """Things that one caller uses at a time, and the callers who wait for one.
+
+    Parameters
+    ----------
+    places : callers that use one or wait, of all keys.
+    places_of_key : the same of one key; callers without a key may have all places.
+    """
+
+    def __init__(self, things: Sequence[Thing], *, places: int, places_of_key: int) -> None:
+        self._idle = list(things)
+        self._places = places
+        self._places_of_key = places_of_key
+        self._changed = threading.Condition()
+        self._waiting: dict[int, str] = {}
+        self._numbers = count()
+        self._using: Counter[str] = Counter()
+        self._ended: dict[str, float] = {}
+
+    @contextmanager
+    def turn(self, key: str, limit_s: float) -> Iterator[Thing]:
+        """One of the things, for the block.
+
+        Raises
+        ------
+        LimitError
+            when the key has all the places that it may have.
+        OverloadError
+            when nobody may wait any more.
+        TimeoutError
+            when no turn came within `limit_s` seconds.
+        """
+        thing = self._wait(key, time.monotonic() + limit_s)
+        try:
+            yield thing
+        finally:
+            with self._changed:
+                self._using[key] -= 1
+                self._ended[key] = time.monotonic()
+                self._idle.append(thing)
+                self._forget()
+                self._changed.notify_all()
+
+    @property
+    def in_use(self) -> int:
+        """How many are used now."""
+        return self._using.total()
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait."""
+        return len(self._waiting)
+
+    def _wait(self, key: str, end_s: float) -> Thing:
+        with self._changed:
+            self._refuse_too_many(key)
+            number = next(self._numbers)
+            self._waiting[number] = key
+            try:
+                while not (self._idle and self._next() == number):
+                    left_s = end_s - time.monotonic()
+                    if left_s <= 0:
+                        raise TimeoutError
+                    self._changed.wait(left_s)
+                self._using[key] += 1
+                return self._idle.pop()
+            finally:
+                del self._waiting[number]
+                self._changed.notify_all()  # another one may be next now
+
+    def _refuse_too_many(self, key: str) -> None:
+        if self.in_use + self.waiting >= self._places:
+            raise OverloadError(
+                Message("jobs.too_many_predictions_are_asked_for_at_once"), hint=Message("common.try_again")
+            )
+        of_key = self._using[key] + sum(other == key for other in self._waiting.values())
+        if key and of_key >= self._places_of_key:
+            raise LimitError(
+                Message("jobs.predictions_of_this_key_wait_or_run_already", count=self._places_of_key),
+            )
+
+    def _next(self) -> int:
+        """Of the key with the fewest in use, then of the one served longest ago, the one that waits longest."""
+        return min(self._waiting, key=lambda number: (*self._rank(self._waiting[number]), number))
+
+    def _rank(self, key: str) -> tuple[int, float]:
+        return self._using[key], self._ended.get(key, float("-inf"))
+
+    def _forget(self) -> None:
+        """Keys that ask for nothing are as new."""
+        asking = set(self._waiting.values()) | {key for key, number in self._using.items() if number}
+        if len(self._ended) > 100 * max(1, len(asking)):
+            self._ended = {key: moment_s for key, moment_s in self._ended.items() if key in asking}
+            self._using = +self._using
+
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+log = logging.getLogger(__name__)
+
+# Calls that may wait for a process, for each there is.
+MAX_WAITING_PER_PROCESS = 8
+
+
+class CallPool:
+    """`settings.call_processes` processes, each made by `make_ready` or when first needed, and again after it died."""
+
+    def __init__(self, settings: Settings, planner: str) -> None:
+        self.tally = CallTally()
+        self._limit_s = settings.call_limit_s
+        self._processes = [_CallProcess(planner, settings.search_memory_bytes) for _ in range(settings.call_processes)]
+        places = settings.call_processes * (1 + MAX_WAITING_PER_PROCESS)
+        self._turns = CallTurns(self._processes, places=places, places_of_key=max(2, places // 2))
+
+    @property
+    def num_processes(self) -> int:
+        """Calls that run at once."""
+        return len(self._processes)
+
+    @property
+    def in_use(self) -> int:
+        """Calls that run now."""
+        return self._turns.in_use
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a process."""
+        return self._turns.waiting
+
+    def make_ready(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Has every process made and run the function once, so that no caller waits for that.
+
+        Calls that come meanwhile wait for their turn. A process that does not come up is left to the next call, which
+        says so.
+        """
+        barrier = threading.Barrier(len(self._processes))
+
+        def first() -> None:
+            try:
+                with self._turns.turn("", self._limit_s) as process:
+                    barrier.wait(self._limit_s)  # each has another one
+                    process.run(self._limit_s, function, *args, **kwargs)
+            except Exception as error:
+                log.warning("a process for predictions did not get ready: %r", error)
+
+        starting = [threading.Thread(target=first, daemon=True) for _ in self._processes]
+        for thread in starting:
+            thread.start()
+        for thread in starting:
+            thread.join()
+
+    def call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """`call_of` nobody in particular."""
+        return self.call_of("", function, *args, **kwargs)
+
+    def call_of(self, key: str, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """What the function gives, or raises, in another process; it and its arguments can be pickled.
+
+        Parameters
+        ----------
+        key : whose call it is: keys take turns.
+
+        Raises
+        ------
+        LimitError
+            when half of all places are this key's.
+        OverloadError
+            when too many calls wait, the time is over, or the process died.
+        """
+        asked_s = time.monotonic()
+        end_s = asked_s + self._limit_s
+        try:
+            with self._turns.turn(key, self._limit_s) as process:
+                self.tally.waited(time.monotonic() - asked_s)
+                return process.run(end_s - time.monotonic(), function, *args, **kwargs)
+        except LimitError:
+            self.tally.refused("key")
+            raise
+        except OverloadError:
+            self.tally.refused("full")
+            raise
+        except TimeoutError as error:
+            self.tally.refused("slow")
+            raise self._too_long() from error
+        except (BrokenProcessPool, MemoryError) as error:
+            self.tally.refused("died")
+            raise OverloadError(Message("jobs.process_of_this_prediction_died")) from error
+
+    def _too_long(self) -> OverloadError:
+        return OverloadError(
+            Message("jobs.this_took_longer_than_s", seconds=self._limit_s),
+            hint=Message("jobs.post_v1_searches_takes_its_time_autodeploy_call"),
+        )
+
+    def close(self) -> None:
+        """Ends the processes and what they compute."""
+        for process in self._processes:
+            process.end()
+
+
+class _CallProcess:
+    """One process, used by one thread at a time."""
+
+    def __init__(self, planner: str, memory_bytes: int) -> None:
+        self._planner, self._memory_bytes = planner, memory_bytes
+        self._pool: ProcessPoolExecutor | None = None
+        self._pid: int | None = None
+        self._ended = False
+
+    def run(self, limit_s: float, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        end_s = time.monotonic() + limit_s
+        try:
+            pool = self._started(limit_s)
+            return pool.submit(function, *args, **kwargs).result(max(0.0, end_s - time.monotonic()))
+        except (TimeoutError, BrokenProcessPool, MemoryError):
+            self._kill()
+            raise
+
+    def end(self) -> None:
+        self._ended = True
+        self._kill()
+
+    def _started(self, limit_s: float) -> ProcessPoolExecutor:
+        if self._pool is None:
+            if self._ended:
+                raise BrokenProcessPool("the server stops")
+            self._pool = pool_process.new_pool(self._planner, self._memory_bytes, pool_process.CALL_NICENESS)
+            self._pid = self._pool.submit(pool_process.process_id).result(limit_s)
+        return self._pool
+
+    def _kill(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        # A process that does not come up in time has told no number yet; its executor knows it.
+        pids = {self._pid} if self._pid is not None else set(getattr(pool, "_processes", None) or ())
+        self._pid = None
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,132 @@
+"""What becomes of a search whose process is gone: the same for every runner.
+
+`enqueue` is the runner's own: a search that waits again becomes a job again in the same transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autodeploy.service.runner.memory_limit import HINT
+from autodeploy.service.runner.search_process import AbortedProcess
+from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.events import IdempotencyKeys
+from autodeploy.service.store.queue import Claim, Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures.process import BrokenProcessPool
+
+    from autodeploy.kit.settings import Settings
+    from autodeploy.service.store.database import Database, Session
+
+
+# Who runs a search.
+def _process_space() -> str:
+    """Host and process-number space: numbers mean the same process only where both are equal."""
+    try:
+        space = Path("/proc/self/ns/pid").readlink().name.removeprefix("pid:").strip("[]")
+    except OSError:
+        space = "0"
+    return f"{socket.gethostname()}/{space}"
+
+
+_TOKENS: set[str] = set()
+"""Of the owners that this process made, and of those of the process it was forked from, whose number is another."""
+
+
+def _token() -> str:
+    token = secrets.token_hex(4)
+    _TOKENS.add(token)
+    return token
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """This process as the owner of searches; it may have several, one for each runner and each search of its own."""
+
+    space: str = field(default_factory=_process_space)
+    pid: int = field(default_factory=os.getpid)
+    token: str = field(default_factory=_token)
+
+    def __str__(self) -> str:
+        return f"{self.space[-160:]}:{self.pid}:{self.token}"
+
+    def is_dead(self, other: str) -> bool:
+        """Whether that owner is a process of this machine that is gone. Of other machines nothing is known."""
+        space, _, rest = other.partition(":")
+        pid, _, token = rest.partition(":")
+        if space != self.space[-160:] or not pid.isdigit():
+            return False
+        if int(pid) == self.pid:
+            return token not in _TOKENS | {self.token}  # the number is ours now: an earlier holder of it is gone
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+IDEMPOTENCY_LIFE = timedelta(days=7)
+LONGEST_RECOVERY_PAUSE_S = 10.0
+DIED = "the process that ran this search died"
+ABORTED = f"memory limit, most likely: the process that ran this search ended itself: {HINT}"
+
+log = logging.getLogger(__name__)
+
+
+def hand_back(database: Database, claim: Claim, enqueue: Callable[[Session, str], None]) -> None:
+    """The runner stops: the search waits again as if it had not been started."""
+    with database.write() as session:
+        if Queue(session).hand_back(claim, now=utc_now()) == "queued":
+            enqueue(session, claim.search_id)
+
+
+def retry_or_fail(
+    database: Database,
+    claim: Claim,
+    enqueue: Callable[[Session, str], None],
+    *,
+    max_attempts: int,
+    how: BrokenProcessPool | None = None,
+) -> None:
+    """The process of the search died: it waits again, or has failed after the last attempt; `how` it died."""
+    with database.write() as session:
+        if isinstance(how, AbortedProcess):
+            Queue(session).lose(claim, max_attempts=1, error=ABORTED, now=utc_now())
+            return
+        if Queue(session).lose(claim, max_attempts=max_attempts, error=DIED, now=utc_now()) == "queued":
+            enqueue(session, claim.search_id)
+
+
+def recover(database: Database, settings: Settings, owner: Owner, enqueue: Callable[[Session, str], None]) -> None:
+    """Takes back searches of runners that died, and forgets old idempotency keys."""
+    now = utc_now()
+    with database.write() as session:
+        lost = Queue(session).recover(
+            stalled_before=now - timedelta(seconds=settings.stalled_after_s),
+            max_attempts=settings.max_attempts,
+            error=DIED,
+            now=now,
+            is_dead=owner.is_dead,
+        )
+        for search_id, status in lost.items():
+            if status == "queued":
+                enqueue(session, search_id)
+        IdempotencyKeys(session).forget_before(now - IDEMPOTENCY_LIFE)
+    for search_id in lost:
+        log.warning("search %s was left by a runner that died", search_id)
+
+
+def recovery_pause_s(settings: Settings) -> float:
+    """Seconds between two looks for searches of dead runners."""
+    return min(LONGEST_RECOVERY_PAUSE_S, settings.stalled_after_s / 3)

@@ -1,0 +1,334 @@
+"""Measurements from the outside: link one to a plan, list them, delete one; the cluster's overlay follows."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import IntegrityError
+
+from autodeploy.costs.inputs.build_context import profile_of
+from autodeploy.kit.errors import ConflictError, NotFoundError
+from autodeploy.messages import Message, joined
+from autodeploy.service.callers.access import ANYONE, Principal
+from autodeploy.service.clusters.evidence import batch_of, check_run, measured_step_s
+from autodeploy.service.clusters.overlays import as_read_by, without_overlay
+from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
+from autodeploy.service.store.base import new_run_id, utc_now
+from autodeploy.service.store.plan_rows import read_plan
+from autodeploy.service.store.runs import Runs, changed
+from autodeploy.service.store.searches import Searches
+from autodeploy.service.store.tables import DEFAULT_TEAM, OverlayRow, ReestimateRow, RunRow
+from autodeploy.specs.measured_run import MeasuredRun
+from autodeploy.specs.spec import Spec, canonical_json
+from autodeploy.specs.training import TrainingSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from autodeploy.analysis.rehearsal.rehearse import Rehearsal
+    from autodeploy.service.clusters.calibration import Refit
+    from autodeploy.service.searches.views import PlanView
+    from autodeploy.service.store.database import Database, Session
+    from autodeploy.service.store.runs import RunTexts, SearchTexts
+
+    Fit = Callable[[str, str, Sequence[RunTexts], Sequence[SearchTexts]], Refit]
+
+MAX_RUNS_READ = 100
+MAX_SEARCHES_RERANKED = 20
+# How often a fit starts again because runs came or went beside it.
+MAX_FIT_ATTEMPTS = 5
+
+
+class RunService:
+    """The ledger. A fit runs outside any transaction; what it finds is stored if the runs are still the same."""
+
+    def __init__(self, database: Database, fit: Fit, plan_of: Callable[[str], PlanView]) -> None:
+        self._database = database
+        self._fit = fit
+        self._plan_of = plan_of
+        self._principal = ANYONE
+
+    def for_caller(self, principal: Principal, plan_of: Callable[[str], PlanView]) -> RunService:
+        """The same service as that caller may use it; `plan_of` gives the plans that it sees."""
+        bound = RunService(self._database, self._fit, plan_of)
+        bound._principal = principal
+        return bound
+
+    # -- change ----------------------------------------------------------------------------------------------------
+
+    def add(self, plan_id: str, measured: MeasuredRun, *, rehearsal: Rehearsal | None = None) -> RunOutcome:
+        """Links a measurement to its plan, fits the cluster's overlay again and re-ranks the cluster's stored plans.
+
+        The same measurement of the same plan is one run of a team, however often it is sent. A caller without scope
+        calibrate stores a run that is shown and judged and changes nothing; sent again with that scope it counts.
+
+        Parameters
+        ----------
+        rehearsal : of that plan, if not the plan ran but this: the run is of its spec, strategy and cards.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no such plan.
+        SpecError
+            when the measurement contradicts the plan.
+        """
+        view = self._plan_of(plan_id)
+        if rehearsal is not None:
+            view = replace(view, plan=rehearsal.plan, plan_set=rehearsal.plan_set)
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        check_run(measured, spec, view.plan)
+        row = _new_row(plan_id, view, spec, measured, self._principal)
+        try:
+            with self._database.write() as session:
+                before = Runs(session).of_content(plan_id, row.content_hash)
+                run = _view(before or row)
+                if before is None:
+                    Runs(session).add(row)
+        except IntegrityError:  # another process stored it between our look and our insert
+            with self._database.read() as session:
+                before = Runs(session).of_content(plan_id, row.content_hash)
+            if before is None:
+                raise
+            run = _view(before)
+        fitted = self.find_cluster(run.cluster, run.profile)
+        if not run.counts and not self._principal.may("calibrate"):
+            return RunOutcome(run, before is None, fitted, self.reranked(run.cluster))
+        if not run.counts:
+            reranked = self._refit(run.cluster, run.profile, counting=run.id)
+            run = replace(run, counts=True)
+            return RunOutcome(run, False, self.find_cluster(run.cluster, run.profile), reranked)
+        if before is not None and fitted is not None and fitted.updated_at >= run.created_at:
+            return RunOutcome(run, False, fitted, self.reranked(run.cluster))
+        # New, or its fit did not come to its end when it was.
+        reranked = self._refit(run.cluster, run.profile)
+        return RunOutcome(run, before is None, self.find_cluster(run.cluster, run.profile), reranked)
+
+    def delete(self, run_id: str) -> None:
+        """Removes a run; its cluster's overlay is fitted to those that are left, or goes with the last.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        AccessError
+            when it counts, or another key stored it, and this one has not scope calibrate.
+        """
+        with self._database.write() as session:
+            row = self._row(session, run_id)
+            if row.counts or row.principal != self._principal.key_id:
+                self._principal.require("calibrate")
+            cluster, profile, counts = row.cluster, row.profile, row.counts
+            if not counts:
+                Runs(session).delete(run_id)
+        if counts:
+            self._refit(cluster, profile, without=run_id)
+
+    def _refit(
+        self, cluster: str, profile: str, *, without: str = "", counting: str = ""
+    ) -> tuple[ReestimatedPlan, ...]:
+        """Fits the overlay to the runs that count.
+
+        The run `without` goes, and the run `counting` counts, in the transaction that stores what comes of it.
+        """
+        for _ in range(MAX_FIT_ATTEMPTS):
+            with self._database.read() as session:
+                limit = MAX_RUNS_READ + bool(without)
+                stored = Runs(session).of_cluster(cluster, profile, limit=limit, also=counting)
+                searches = Runs(session).planned_searches(cluster, limit=MAX_SEARCHES_RERANKED)
+            stored = tuple(run for run in stored if run.id != without)[:MAX_RUNS_READ]
+            refitted = self._fit(cluster, profile, stored, searches)
+            with self._database.write() as session:
+                runs = Runs(session)
+                if without:
+                    runs.delete(without)
+                if counting:
+                    runs.count_from_now_on(counting)
+                if runs.ids_of_cluster(cluster, profile, limit=MAX_RUNS_READ) != [run.id for run in stored]:
+                    session.rollback()
+                    continue
+                if refitted.overlay:
+                    now = utc_now()
+                    by = self._principal.name
+                    overlay = changed(refitted.overlay, by, now)
+                    row = OverlayRow(cluster=cluster, profile=profile, updated_at=now, overlay=overlay)
+                    row.num_runs, row.report, row.changed_by = len(stored), refitted.report, by
+                    runs.set_overlay(row)
+                else:
+                    runs.delete_overlay(cluster, profile)
+                runs.replace_reestimates(
+                    [search.id for search in searches], [ReestimateRow(**values) for values in refitted.estimates]
+                )
+            return self.reranked(cluster)
+        raise ConflictError(
+            Message("services.runs_of_change_too_fast_to_be_fitted", cluster=cluster),
+            hint=Message("common.try_again"),
+        )
+
+    # -- look ------------------------------------------------------------------------------------------------------
+
+    def get(self, run_id: str) -> RunView:
+        """One run.
+
+        Raises
+        ------
+        NotFoundError
+            when there is none of that id.
+        """
+        with self._database.read() as session:
+            return _view(self._row(session, run_id))
+
+    def _row(self, session: Session, run_id: str) -> RunRow:
+        """Raises NotFoundError without a run of that id that the caller sees."""
+        row = Runs(session).get(run_id)
+        if row is None or not self._principal.sees(row.team):
+            raise NotFoundError(
+                Message("common.there_is_no", name=run_id, what=Message("label.run")),
+                hint=joined(("autodeploy runs ls", "GET /v1/runs"), "or"),
+            )
+        return row
+
+    def list(
+        self,
+        *,
+        plan_id: str | None = None,
+        cluster: str | None = None,
+        author: str | None = None,
+        team: str | None = None,
+        limit: int = 20,
+        after: str | None = None,
+    ) -> RunPage:
+        """Runs, newest first; `after` is the id of the last one seen.
+
+        Raises
+        ------
+        AccessError
+            when another team's are asked for.
+        """
+        team = self._principal.team_asked_for(team)
+        with self._database.read() as session:
+            rows = Runs(session).page(
+                plan_id=plan_id, cluster=cluster, author=author, team=team, limit=limit + 1, after=after
+            )
+            return RunPage(tuple(_view(row) for row in rows[:limit]), has_more=len(rows) > limit)
+
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """Every cluster with an overlay, by name; one of a name of its own to those who have something on it."""
+        own = self._principal.own_team
+        with self._database.read() as session:
+            runs = Runs(session)
+            return tuple(
+                self._cluster(session, row)
+                for row in runs.overlays()
+                if own is None or row.cluster == row.profile or runs.is_used_by(own, row.cluster)
+            )
+
+    def find_cluster(self, cluster: str, profile: str) -> ClusterView | None:
+        """The overlay of a cluster of one profile."""
+        with self._database.read() as session:
+            row = Runs(session).overlay(cluster, profile)
+            return None if row is None else self._cluster(session, row)
+
+    def _cluster(self, session: Session, row: OverlayRow) -> ClusterView:
+        """The overlay and its report; of runs that it was fitted to those that the caller sees."""
+        own = self._principal.own_team
+        overlay, report = row.overlay, row.report
+        if own is not None:
+            overlay = as_read_by(session, overlay, own)
+            kept = set(overlay.get("report", {}).get("runs", ()))
+            report = report | {"runs": [run for run in report.get("runs", ()) if run["id"] in kept]}
+        return ClusterView(row.cluster, row.profile, row.updated_at, row.num_runs, overlay, report, row.changed_by)
+
+    def reranked(self, cluster: str) -> tuple[ReestimatedPlan, ...]:
+        """The stored plans of a cluster in their new order, search by search, newest first."""
+        with self._database.read() as session:
+            own = self._principal.own_team
+            return _reranked(Runs(session), Runs(session).planned_ids(cluster, limit=MAX_SEARCHES_RERANKED, team=own))
+
+    def reranked_of_search(self, search_id: str) -> tuple[ReestimatedPlan, ...]:
+        """The plans of one search in their new order; none without an overlay."""
+        with self._database.read() as session:
+            team = Searches(session).team(search_id)
+            return _reranked(Runs(session), [search_id]) if team and self._principal.sees(team) else ()
+
+
+def _reranked(runs: Runs, search_ids: Sequence[str]) -> tuple[ReestimatedPlan, ...]:
+    names = tuple(ReestimatedPlan.__dataclass_fields__)
+    return tuple(
+        ReestimatedPlan(**{name: getattr(row, name) for name in names}) for row in runs.reestimates(search_ids)
+    )
+
+
+def _new_row(plan_id: str, view: PlanView, spec: Spec, measured: MeasuredRun, principal: Principal) -> RunRow:
+    plan, search = view.plan, view.plan_set.search
+    document = measured.model_dump(mode="json")
+    now = utc_now()
+    return RunRow(
+        id=new_run_id(now),
+        created_at=now,
+        plan_id=plan_id,
+        content_hash=_content_hash(document, principal.team, "" if plan.plan_id == plan_id else plan.plan_id),
+        cluster=spec.cluster.ledger_name,
+        profile=profile_of(without_overlay(spec.cluster)).name,
+        model_name=spec.model.name,
+        num_npus=plan.num_npus_used,
+        source=measured.source,
+        step_time_s=measured_step_s(measured, spec, plan),
+        step_time_spread=measured.step_time_spread,
+        tokens_per_s_per_npu=measured.tokens_per_s_per_npu,
+        peak_memory_gib=measured.peak_memory_gib,
+        predicted_step_time_s=plan.step_time_s,
+        predicted_low_s=plan.uncertainty.low_s,
+        predicted_high_s=plan.uncertainty.high_s,
+        predicted_memory_gib=plan.allocator_peak_gib,
+        profile_hash=search.profile_hash,
+        engine_version=search.engine_version,
+        spec=search.spec,
+        plan=plan.model_dump(mode="json"),
+        measured=document,
+        note=measured.note,
+        principal=principal.key_id,
+        author=principal.name,
+        team=principal.team,
+        counts=principal.may("calibrate"),
+    )
+
+
+def _content_hash(document: dict[str, Any], team: str, rehearsal: str) -> str:
+    """What makes a measurement of a plan one run: equal ones of two teams are two, and neither tells of the other.
+
+    rehearsal : id of the plan's rehearsal that ran; empty where the plan itself did.
+    """
+    content: Any = document if team == DEFAULT_TEAM else [team, document]
+    if rehearsal:
+        content = [rehearsal, content]
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+
+def _view(row: RunRow) -> RunView:
+    plan = read_plan(row.plan)
+    return RunView(
+        id=row.id,
+        created_at=row.created_at,
+        plan_id=row.plan_id,
+        cluster=row.cluster,
+        profile=row.profile,
+        model=row.model_name,
+        num_npus=row.num_npus,
+        measured=MeasuredRun.model_validate(row.measured),
+        measured_step_time_s=row.step_time_s,
+        predicted_step_time_s=row.predicted_step_time_s,
+        predicted_low_s=row.predicted_low_s,
+        predicted_high_s=row.predicted_high_s,
+        predicted_memory_gib=row.predicted_memory_gib,
+        profile_hash=row.profile_hash,
+        engine_version=row.engine_version,
+        plan=plan,
+        tokens_per_step=float(batch_of(plan)) * TrainingSpec.model_validate(row.spec["training"]).sample_tokens,
+        note=row.note,
+        author=row.author,
+        team=row.team,
+        counts=row.counts,
+    )

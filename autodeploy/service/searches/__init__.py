@@ -1,0 +1,1 @@
+"""Searches: submission, limits and the service."""

@@ -1,0 +1,519 @@
+"""Opens everything a process needs: the database, the planner and, in a server, the runner."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from autodeploy.formats import registry as exporters
+from autodeploy.kit.errors import SpecError
+from autodeploy.messages import Message
+from autodeploy.reports.answers import rehearsal_lines
+from autodeploy.reports.comparison import compare_plans
+from autodeploy.service import calls
+from autodeploy.service.batches import BatchService
+from autodeploy.service.callers.access import ANYONE, AccessService, Principal
+from autodeploy.service.callers.audit import AuditLog
+from autodeploy.service.clusters.overlays import with_overlay
+from autodeploy.service.launches import refuse_illegal
+from autodeploy.service.requests.intake import best_of, with_checkpoints
+from autodeploy.service.runner.call_pool import CallPool
+from autodeploy.service.runner.embedded import EmbeddedRunner
+from autodeploy.service.runner.orphan_recovery import Owner
+from autodeploy.service.runner.planning import PLANNER, Planner, load_planner
+from autodeploy.service.runner.workers import Presence, Workers
+from autodeploy.service.runs.service import RunService
+from autodeploy.service.searches.service import SearchService
+from autodeploy.service.store.base import iso, utc_now
+from autodeploy.service.store.migration import is_current, ready_database
+from autodeploy.service.store.retention import Housekeeper
+from autodeploy.service.store.searches import Searches
+from autodeploy.service.webhooks.service import WebhookService
+from autodeploy.specs.artefact import with_remarks
+from autodeploy.specs.planset import SearchInfo, plan_set_of_one
+from autodeploy.specs.spec import Spec, no_strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from autodeploy.analysis.launch_checks.baseline import Baseline
+    from autodeploy.analysis.launch_checks.launch import Launch
+    from autodeploy.analysis.rehearsal.rehearse import Rehearsal
+    from autodeploy.kit.settings import Settings
+    from autodeploy.messages import Language
+    from autodeploy.service.clusters.calibration import Refit
+    from autodeploy.service.runner.runner import JobRunner
+    from autodeploy.service.runner.workers import WorkerView
+    from autodeploy.service.runs.views import RunOutcome
+    from autodeploy.service.searches.views import PlanView
+    from autodeploy.service.store.database import Database
+    from autodeploy.specs.ablation import AblationReport
+    from autodeploy.specs.artefact import Artefact
+    from autodeploy.specs.check import CheckLimits, CheckReport
+    from autodeploy.specs.comparison import Comparison
+    from autodeploy.specs.measured_run import MeasuredRun
+    from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline
+    from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.strategy import Strategy
+    from autodeploy.specs.what_if import (
+        ClusterComparison,
+        ClusterOffer,
+        ImproveReport,
+        Recommendation,
+        ScalingReport,
+        StrategyBounds,
+        WhyNot,
+    )
+
+
+KEPT_REFUSALS = 128  # each a line or two for some thirty strategies
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services of one process; `for_caller` gives them as one caller may use them."""
+
+    settings: Settings
+    database: Database
+    planner: Planner
+    runner: JobRunner | None
+    searches: SearchService
+    runs: RunService
+    batches: BatchService
+    webhooks: WebhookService
+    access: AccessService
+    call_pool: CallPool | None
+    readers: CallPool | None
+    planner_module: str
+    principal: Principal = ANYONE
+    refusals: dict[tuple[str, tuple[str, ...]], list[tuple[str, ...]]] = field(default_factory=dict, repr=False)
+    """What targets refuse, by spec and strategies."""
+
+    def for_caller(self, principal: Principal) -> Services:
+        """The same services; what another team has is not there."""
+        searches = self.searches.for_caller(principal)
+        return replace(
+            self,
+            searches=searches,
+            runs=self.runs.for_caller(principal, searches.plan),
+            batches=BatchService(self.database, searches, principal),
+            principal=principal,
+        )
+
+    @property
+    def audit(self) -> AuditLog:
+        """Who did what."""
+        return AuditLog(self.database)
+
+    def make_ready(self) -> None:
+        """Starts the processes that compute for requests, so that the first of these waits for none."""
+        if self.call_pool is not None:
+            self.call_pool.make_ready(calls.make_ready, self.planner_module)
+        if self.readers is not None:
+            self.readers.make_ready(calls.make_ready_to_read)
+
+    def estimate(self, spec: Spec) -> Plan:
+        """Predicts the one strategy of the spec; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when the spec has no strategy, or it cannot be run.
+        """
+        if spec.strategy is None:
+            raise no_strategy()
+        return self._call(calls.estimate, self.planner_module, self._with_overlay(spec))
+
+    def operators(self, view: PlanView) -> OperatorReport:
+        """Where the time of a stored plan goes, down to the operators of each kind of layer."""
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        return self._call(calls.operators, self.planner_module, spec, view.plan)
+
+    def stages(self, view: PlanView) -> PipelineTimeline:
+        """What each stage of a stored plan's pipeline does in all, without its slots."""
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        return self._call(calls.timeline, self.planner_module, spec, view.plan.strategy, slots=False)
+
+    def strategy_bounds(self, spec: Spec, most: int) -> StrategyBounds:
+        """At most so many strategies of a search at their bounds; nothing is stored."""
+        return self._call(calls.strategy_bounds, self.planner_module, spec, most)
+
+    def rules_broken(self, spec: Spec, strategies: Sequence[Strategy]) -> list[tuple[str, ...]]:
+        """What the spec's target refuses of each strategy, in words; nothing of those that it can launch.
+
+        Remembered: pages of the same plans are opened again and again.
+        """
+        asked = (spec.model_dump_json(), tuple(each.model_dump_json() for each in strategies))
+        broken = self.refusals.get(asked)
+        if broken is None:
+            broken = self._call(calls.rules_broken, self.planner_module, spec, tuple(strategies))
+            for oldest in tuple(self.refusals)[: 1 - KEPT_REFUSALS]:  # others may be at it too
+                self.refusals.pop(oldest, None)
+            self.refusals[asked] = broken
+        return broken
+
+    def ablate(self, spec: Spec, order: Sequence[str] = ()) -> AblationReport:
+        """What each feature of the spec's strategy buys, or of its best plan's; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when no plan fits, or `order` names a feature that the strategy does not use.
+        """
+        if spec.strategy is None:
+            self.planner.check_space(spec)
+        return self._call(calls.ablate, self._with_overlay(spec), tuple(order))
+
+    def scale(self, spec: Spec, best: Plan) -> ScalingReport:
+        """How the spec's training scales around its best plan; nothing is stored."""
+        return self._call(calls.scale, self.planner_module, self._with_overlay(spec), best)
+
+    def _call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """In a server another process computes, with a time limit; elsewhere this one."""
+        if self.call_pool is None:
+            return function(*args, **kwargs)
+        return self.call_pool.call_of(self.principal.key_id, function, *args, **kwargs)
+
+    def read(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """What a reader makes of a text of the caller's: in a server in a process for that, limited as predictions are.
+
+        The documents of others never wait for a prediction, nor does a prediction for them.
+        """
+        if self.readers is None:
+            return function(*args, **kwargs)
+        return self.readers.call_of(self.principal.key_id, function, *args, **kwargs)
+
+    def check(self, launch: Launch, limits: CheckLimits, baseline: Baseline | None = None) -> CheckReport:
+        """Holds a launch against limits, the best plan and perhaps a baseline; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when the strategy cannot be run on the cluster.
+        """
+        if baseline is not None and baseline.launch is not None:
+            baseline = replace(baseline, launch=self._known(baseline.launch))
+        return self._call(calls.check, self.planner_module, self._known(launch), limits, baseline)
+
+    def _known(self, launch: Launch) -> Launch:
+        """The launch with what the database knows of its cluster."""
+        return replace(launch, spec=self._with_overlay(launch.spec))
+
+    def baseline(self, document: str | dict[str, Any] | None) -> Baseline | None:
+        """What a baseline names: the id of a stored plan, or a document.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no plan of that id.
+        SpecError
+            when the document has no plan.
+        """
+        if document is None:
+            return None
+        from autodeploy.service.launch_requests import baseline_in  # readers of every kind of launch file
+
+        if isinstance(document, str):
+            return baseline_in(self.searches.plan(document).plan.model_dump(mode="json"), document)
+        return baseline_in(document)
+
+    def why_not(self, view: PlanView, strategy: Strategy) -> WhyNot:
+        """Why a strategy is not the plan of the search that found this one.
+
+        Raises
+        ------
+        SpecError
+            when its degrees contradict the cluster, or it is not modelled.
+        """
+        spec = Spec.model_validate(view.plan_set.search.spec)
+        return self._call(calls.why_not, self.planner_module, spec, strategy, view.plan_set)
+
+    def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
+        """The plan of a stored plan's strategy and spec as they were changed; nothing is stored.
+
+        Errors as `why_not`, and SpecError when no plan has what was changed.
+        """
+        best = view.plan_set if spec == Spec.model_validate(view.plan_set.search.spec) else None
+        return self._call(calls.complete, self.planner_module, self._with_overlay(spec), strategy, best)
+
+    def why_not_of(self, spec: Spec, strategy: Strategy) -> WhyNot:
+        """The same of a spec, for which the best plan is searched.
+
+        Raises
+        ------
+        SpecError
+            also when there would be too many strategies to look at.
+        """
+        self.planner.check_space(spec)
+        return self._call(calls.why_not, self.planner_module, self._with_overlay(spec), strategy, None)
+
+    def improve(self, launch: Launch) -> ImproveReport:
+        """The best single changes of a launch; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when the strategy cannot be run on the cluster, or there would be too many to look at.
+        """
+        self.planner.check_space(launch.spec.model_copy(update={"strategy": None}))
+        return self._call(calls.improve, self.planner_module, self._known(launch))
+
+    def recommend(
+        self, spec: Spec, *, days: float, tokens: float | None = None, max_npus: int | None = None
+    ) -> Recommendation:
+        """The fewest cards that train so many tokens in so many days; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            when there is no number of tokens, or there would be too many strategies to look at.
+        """
+        self.planner.check_space(spec)
+        return self._call(calls.recommend, self.planner_module, self._with_overlay(spec), days, tokens, max_npus)
+
+    def compare_clusters(
+        self,
+        spec: Spec,
+        offers: Sequence[ClusterOffer],
+        *,
+        days: float,
+        tokens: float | None = None,
+        max_npus: int | None = None,
+    ) -> ClusterComparison:
+        """What the same training costs on each of several clusters, one after the other; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            as `recommend`, also of a cluster on which the spec can't be planned.
+        """
+        from autodeploy.analysis.what_if.clusters import on_offer, side_by_side
+
+        specs = [on_offer(spec, offer) for offer in offers]
+        for each in specs:
+            self.planner.check_space(each)
+        answers = [
+            self._call(calls.points_on, self.planner_module, self._with_overlay(each), offer, days, tokens, max_npus)
+            for each, offer in zip(specs, offers, strict=True)
+        ]
+        return side_by_side(answers, days)
+
+    def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
+        """What differs between plans: ids of stored ones, or PlanSets, whose best plan is taken.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no plan of an id.
+        SpecError
+            when a document is no PlanSet, or has no plan.
+        """
+        pairs = []
+        for index, named in enumerate(plans):
+            if isinstance(named, str):
+                view = self.searches.plan(named)
+                pairs.append((view.plan_set, view.plan))
+            else:
+                pairs.append(best_of(named, f"/plans/{index}"))
+        return with_checkpoints(compare_plans(pairs), pairs)
+
+    def _with_overlay(self, spec: Spec) -> Spec:
+        with self.database.read() as session:
+            return with_overlay(session, spec, self.principal.team)
+
+    def export(self, view: PlanView, to: str, lang: Language = "en", *, rehearse: str | None = None) -> Artefact:
+        """A stored plan in a format of `exporters`; the pipeline is simulated where the format shows it.
+
+        Parameters
+        ----------
+        lang : of documents for people.
+        rehearse : "1node", "2nodes" or "4nodes": not the plan but its rehearsal there, which says what differs.
+
+        Raises
+        ------
+        SpecError
+            when there is no such format, the framework can't launch the plan, or it has no such rehearsal.
+        """
+        if rehearse is not None:
+            return self._rehearsal(view, to, lang, rehearse)
+        return self._written(view.plan_set, view.plan, to, lang)
+
+    def export_strategy(self, spec: Spec, to: str, lang: Language = "en") -> Artefact:
+        """The strategy of a spec in a format of `exporters`, estimated as it is given; nothing is stored.
+
+        Raises
+        ------
+        SpecError
+            as `estimate` and `export`.
+        """
+        plan, (_, profile, engine) = self.estimate(spec), self.planner.describe_hashes(spec)
+        made = {"profile_hash": profile, "engine_version": engine, "created_at": iso(utc_now())}
+        search = SearchInfo(id="", spec={}, spec_hash="", **made)
+        return self._written(plan_set_of_one(search, spec, plan, spec.search.objective), plan, to, lang)
+
+    def _written(self, plan_set: PlanSet, plan: Plan, to: str, lang: Language = "en") -> Artefact:
+        spec = Spec.model_validate(plan_set.search.spec)
+        refuse_illegal(plan_set, plan, to, lambda judged: self._call(calls.launch_rules, self.planner_module, judged))
+        return exporters.export(
+            plan_set,
+            plan,
+            to,
+            timeline=lambda: self._call(calls.timeline, self.planner_module, spec, plan.strategy),
+            lang=lang,
+        )
+
+    def script(self, view: PlanView, spec: Spec, plan: Plan, to: str) -> Artefact:
+        """The launch file of an estimate beside a stored plan, which is stored nowhere.
+
+        Raises
+        ------
+        SpecError
+            when the framework can't launch it.
+        """
+        return self._written(plan_set_of_one(view.plan_set.search, spec, plan, spec.search.objective), plan, to)
+
+    def add_run(self, plan_id: str, measured: MeasuredRun, *, rehearse: str | None = None) -> RunOutcome:
+        """Links a measurement to a plan, or to its rehearsal on so many nodes, and says how that moves the plan.
+
+        Errors as `RunService.add` and `autodeploy.analysis.rehearsal.rehearse`.
+        """
+        view = self.searches.plan(plan_id)
+        rehearsed = None if rehearse is None else self.rehearsal(view, rehearse)
+        outcome = self.runs.add(plan_id, measured, rehearsal=rehearsed)
+        said = outcome.run.measured_step_time_s is not None or outcome.run.measured.out_of_memory is not None
+        if outcome.cluster is None or not said:
+            return outcome
+        moved = self._call(calls.moved, self.planner_module, view.plan_set, view.plan, outcome.cluster)
+        return replace(outcome, moved=moved)
+
+    def rehearsal(self, view: PlanView, nodes: str) -> Rehearsal:
+        """The rehearsal of a stored plan; errors as `autodeploy.analysis.rehearsal.rehearse`."""
+        return self._call(calls.rehearse, self.planner_module, view.plan_set, view.plan, nodes)
+
+    def _rehearsal(self, view: PlanView, to: str, lang: Language, nodes: str) -> Artefact:
+        rehearsed = self.rehearsal(view, nodes)
+        artefact = self._written(rehearsed.plan_set, rehearsed.plan, to, lang)
+        remarks = rehearsal_lines(rehearsed.of, rehearsed.plan, rehearsed.changed, rehearsed.layer_s)
+        return with_remarks(artefact, tuple(remarks), f"rehearsal_{nodes}")
+
+    def is_ready(self) -> dict[str, bool]:
+        """What has to be true for requests to be answered: the database, its revision, the runner.
+
+        And what else a service needs to be whole: somebody who takes searches, a database that accepts writes.
+        """
+        reachable = self.database.ping()
+        current = reachable and is_current(self.database)
+        return {
+            "database": reachable,
+            "migrations": current,
+            "jobs": self.runner is None or self.runner.is_alive(),
+            "workers": current and bool(self.live_workers()),
+            "writes": current and not self.database.refuses_writes,
+        }
+
+    def queue_age_s(self) -> float:
+        """Seconds since the search was asked for that has waited longest; 0 where none waits."""
+        with self.database.read() as session:
+            asked_at = Searches(session).oldest_queued_at()
+        return 0.0 if asked_at is None else max(0.0, (utc_now() - asked_at).total_seconds())
+
+    def live_workers(self) -> list[WorkerView]:
+        """Processes that take searches and looked for them lately."""
+        with self.database.read() as session:
+            return Workers(session).live(utc_now(), self.settings.worker_alive_s)
+
+
+@contextmanager
+def open_services(
+    settings: Settings,
+    *,
+    with_runner: bool = False,
+    as_worker: bool = False,
+    planner: str = PLANNER,
+    database: Database | None = None,
+) -> Iterator[Services]:
+    """The services, closed at the end of the block; running searches go back to the queue.
+
+    An SQLite file is brought to the newest revision, being this program's own; PostgreSQL is migrated on purpose.
+
+    Parameters
+    ----------
+    with_runner : whether this process answers for queued searches: runs them (embedded) or sends them to workers.
+    as_worker : whether it is such a worker.
+    planner : the module with the planner's functions.
+    database : that of the settings where it is open and ready already; closed at the end too.
+
+    Raises
+    ------
+    ConflictError
+        when PostgreSQL is at another revision.
+    SpecError
+        when a worker is asked for that the settings have no use for.
+    """
+    if as_worker and settings.jobs != "procrastinate":
+        raise SpecError(
+            Message("services.workers_are_for_searches_that_are_sent_to"),
+            path="AUTODEPLOY_JOBS",
+            hint=Message("services.autodeploy_jobs_procrastinate_here_and_for_server_embedded"),
+        )
+    database = ready_database(settings.database_url) if database is None else database
+    try:
+        loaded = load_planner(planner)
+        runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
+        searches = SearchService(database, loaded, runner, settings)
+        call_pool = CallPool(settings, planner) if with_runner else None
+        readers = CallPool(settings.model_copy(update={"call_processes": 1}), planner) if with_runner else None
+
+        def fit(*args: Any) -> Refit:
+            """Forty predictions a run: elsewhere than the server's own process."""
+            return calls.refit(planner, *args) if call_pool is None else call_pool.call(calls.refit, planner, *args)
+
+        runs = RunService(database, fit, searches.plan)
+        webhooks = WebhookService(database, settings)
+        housekeeper = Housekeeper(database, settings)
+        if runner is not None:
+            runner.start()
+            webhooks.start()
+            housekeeper.start()
+        try:
+            yield Services(
+                settings,
+                database,
+                loaded,
+                runner,
+                searches,
+                runs,
+                BatchService(database, searches),
+                webhooks,
+                AccessService(database),
+                call_pool,
+                readers,
+                planner,
+            )
+        finally:
+            housekeeper.stop()
+            webhooks.stop()
+            for pool in (call_pool, readers):
+                if pool is not None:
+                    pool.close()
+            if runner is not None:
+                runner.stop()
+    finally:
+        database.close()
+
+
+def _runner(
+    database: Database, settings: Settings, planner: str, *, with_runner: bool, as_worker: bool
+) -> JobRunner | None:
+    if settings.jobs == "procrastinate":
+        # Imported here: procrastinate is installed with the extra `postgres`.
+        from autodeploy.service.runner.distributed import JobSendingRunner, WorkerRunner
+
+        if as_worker:
+            return WorkerRunner(database, settings, planner=planner)
+        return JobSendingRunner(Presence(database, settings, Owner()) if with_runner else None)
+    return EmbeddedRunner(database, settings, planner=planner) if with_runner else None

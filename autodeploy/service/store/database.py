@@ -1,0 +1,194 @@
+"""One database: its engine and its two kinds of session, for reading and for writing.
+
+SQLite runs in WAL mode, so readers never wait for the writer. A write transaction begins IMMEDIATE: one that begins
+as a reader and then writes fails with "database is locked", whatever the busy timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
+from sqlalchemy.orm import Session as Session  # rooms that may not import sqlalchemy take it from here
+
+from autodeploy.kit.errors import StorageFullError
+from autodeploy.messages import Message
+from autodeploy.service.store.base import to_json
+from autodeploy.service.store.sqlite_file import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.engine import Connection
+
+BUSY_TIMEOUT_MS = 5000
+# The database is away, locked or full: the same call may work later.
+DATABASE_ERRORS: tuple[type[Exception], ...] = (DBAPIError, TimeoutError, StorageFullError)
+SQLITE_FULL_CODES = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
+)
+POSTGRESQL_DISK_FULL = "53100"
+POSTGRESQL_READ_ONLY = "25006"
+# A machine that vanishes sends no farewell: who waits for it is told after half a minute.
+CONNECT_ARGUMENTS = {
+    "connect_timeout": 10,
+    "application_name": "autodeploy",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+REFUSED_LATELY_S = 30.0
+LEAST_FREE_BYTES = 1 << 20
+LOG_AGAIN_S = 10.0
+_BEGIN = "autodeploy_begin"
+
+log = logging.getLogger(__name__)
+
+
+class Database:
+    """A pool of connections. Make one for each process; sessions are short and never shared.
+
+    Parameters
+    ----------
+    url : `sqlite:///file` or `postgresql+psycopg://...`; the directory of an SQLite file is made if missing.
+    pool_size : connections kept open; as many again may be opened for a peak.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = 20) -> None:
+        self.url = make_url(url)
+        self._refused_s: float | None = None
+        self._logged_s = 0.0
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": pool_size, "json_serializer": to_json}
+        options["hide_parameters"] = True  # what is written never stands in an error, hence in no log
+        if self.is_sqlite:
+            Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+        else:
+            # A server that was restarted leaves dead connections in the pool.
+            options["pool_pre_ping"] = True
+            options["connect_args"] = dict(CONNECT_ARGUMENTS)
+        self.engine = create_engine(url, **options)
+        if self.is_sqlite:
+            event.listen(self.engine, "do_connect", self._make_private)
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+        # A read is one statement after the other; without BEGIN and ROLLBACK PostgreSQL is asked half as often.
+        # SQLite keeps them, which cost nothing there and give every read one snapshot.
+        self._reader = self.engine if self.is_sqlite else self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._writer = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that only reads."""
+        with Session(self._reader, autoflush=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """One write transaction: committed at the end, rolled back by an exception.
+
+        Raises
+        ------
+        StorageFullError
+            when there is no room for it.
+        """
+        try:
+            with Session(self._writer, expire_on_commit=False) as session, session.begin():
+                yield session
+        except DBAPIError as error:
+            if _refuses_writes(error):
+                self._note_refusal(error)
+            if _is_full(error):
+                raise StorageFullError(hint=Message("store.free_space_on_disk_of_database_then_try")) from error
+            raise
+
+    @property
+    def refuses_writes(self) -> bool:
+        """Whether a write was refused lately for want of room or because the database is for reading only.
+
+        Also where a file has hardly any room left. A small write that succeeds proves nothing.
+        """
+        lately = self._refused_s is not None and time.monotonic() - self._refused_s < REFUSED_LATELY_S
+        return lately or (self.is_sqlite and _free_bytes(Path(self.url.database or "")) < LEAST_FREE_BYTES)
+
+    def _note_refusal(self, error: DBAPIError) -> None:
+        now_s = time.monotonic()
+        if self._refused_s is None or now_s - self._logged_s >= LOG_AGAIN_S:
+            log.error("the database refuses writes: %s", error.orig)
+            self._logged_s = now_s
+        self._refused_s = now_s
+
+    @property
+    def conninfo(self) -> str:
+        """The address as libpq reads it; PostgreSQL only."""
+        return self.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    @property
+    def write_engine(self) -> Engine:
+        """The engine whose transactions begin as writers; for migrations."""
+        return self._writer
+
+    def ping(self) -> bool:
+        """Whether the database answers."""
+        try:
+            with self.engine.connect() as connection:
+                connection.execute(text("SELECT 1"))
+        except OperationalError:
+            return False
+        return True
+
+    def _make_private(self, *_: Any) -> None:
+        name = self.url.database or ""
+        if not name.startswith("file:"):
+            make_private(Path(name))
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self.engine.dispose()
+
+
+def _refuses_writes(error: DBAPIError) -> bool:
+    """Whether the database answers but can't store anything: its disk is full, or it is for reading only."""
+    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF  # extended codes say more in their upper bits
+    read_only = code == sqlite3.SQLITE_READONLY or getattr(error.orig, "sqlstate", None) == POSTGRESQL_READ_ONLY
+    return read_only or _is_full(error)
+
+
+def _free_bytes(path: Path) -> float:
+    try:
+        room = os.statvfs(path.parent)
+    except OSError:
+        return float("inf")  # whoever writes will be told
+    return room.f_bavail * room.f_frsize
+
+
+def _is_full(error: DBAPIError) -> bool:
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code in SQLITE_FULL_CODES or getattr(error.orig, "sqlstate", None) == POSTGRESQL_DISK_FULL
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # The driver's own BEGIN is off: `_begin_sqlite` says which kind a transaction is.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout={BUSY_TIMEOUT_MS}",
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))

@@ -1,0 +1,192 @@
+"""What the order of the queue depends on, read from the rows: who waits, who runs, on how many slots."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, bindparam, case, func, or_, select, text, union_all
+
+from autodeploy.service.store.base import first_id_at
+from autodeploy.service.store.fair_order import LENGTHS_S, SHORT_S, WINDOW_S, Running, Slots, Waiting, used_within
+from autodeploy.service.store.tables import ApiKeyRow, SearchRow, WorkerRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from sqlalchemy import CompoundSelect
+    from sqlalchemy.orm import Session
+
+# Of each key so many searches tell how much it used its slots, none of them made longer before what it has waiting.
+USES_READ = 100
+USES_SINCE = timedelta(hours=2)
+# Of the searches of a day that ended with plans so many tell how fast this machine is, which is within a factor of it.
+ENDED = ("optimal", "feasible")
+PACE_SINCE = timedelta(days=1)
+PACE_READ = 15
+PACE_LEAST = 3
+PACE_MOST = 20.0
+# Claims take turns, so that two of them never take the last turn of a key, or the slot that is kept, at once. Whoever
+# holds the turn and falls silent loses it.
+TURN_LOCK = 0x6175746F  # "auto"
+TURN_LIMIT_S = 10
+
+_LEFT_BEHIND = SearchRow.origin == "cli"
+# The command line runs its searches in its own process, not in a slot: the first attempt is always there.
+_IN_A_SLOT = or_(SearchRow.origin != "cli", SearchRow.attempts > 1)
+_EXPECTED_S = func.coalesce(SearchRow.expected_s, SHORT_S)
+_LENGTH = case(*((bound_s > _EXPECTED_S, place) for place, bound_s in enumerate(LENGTHS_S)), else_=len(LENGTHS_S))
+_COLUMNS = (SearchRow.id, SearchRow.principal, SearchRow.created_at, SearchRow.expected_s, _LEFT_BEHIND)
+# Every claim asks these: to put them together takes as long as to ask them.
+_TURN_LIMITS = text(
+    "SELECT set_config('lock_timeout', :limit, true), set_config('idle_in_transaction_session_timeout', :limit, true)"
+)
+_TURN = text("SELECT pg_advisory_xact_lock(:lock)")
+_HEADS = select(*_COLUMNS).where(
+    SearchRow.id.in_(
+        select(func.min(SearchRow.id))
+        .where(SearchRow.status == "queued")
+        .group_by(SearchRow.principal, _LEFT_BEHIND, _LENGTH)
+    )
+)
+_RUNNING = select(SearchRow.principal, SearchRow.started_at, SearchRow.expected_s).where(
+    SearchRow.status == "running", _IN_A_SLOT
+)
+_LIVE_SLOTS = select(func.sum(WorkerRow.slots)).where(WorkerRow.seen_at > bindparam("since"))
+_LIMITS = select(ApiKeyRow.id, ApiKeyRow.max_running).where(
+    ApiKeyRow.id.in_(bindparam("keys", expanding=True)), ApiKeyRow.max_running.is_not(None)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRules:
+    """What the settings say of slots.
+
+    Parameters
+    ----------
+    own : slots of whoever asks, which live workers may not have told yet.
+    max_running : searches of one key at the same time, where the key says nothing; None: any.
+    alive_s : a worker that was seen within so many seconds is alive.
+    """
+
+    own: int = 1
+    max_running: int | None = None
+    alive_s: float = 15.0
+
+
+def take_turn(session: Session) -> None:
+    """Waits until nobody else claims; until the end of the transaction. On SQLite a writer is alone anyway."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(_TURN_LIMITS, {"limit": f"{TURN_LIMIT_S}s"})
+        session.execute(_TURN, {"lock": TURN_LOCK})
+
+
+def heads(session: Session) -> tuple[Waiting, ...]:
+    """Of the searches that wait, the oldest of each key, origin and length: one of them is next."""
+    return tuple(_waiting(row) for row in session.execute(_HEADS))
+
+
+def all_waiting(session: Session, *, limit: int) -> tuple[Waiting, ...]:
+    """Searches that wait, the oldest first, at most so many."""
+    query = select(*_COLUMNS).where(SearchRow.status == "queued").order_by(SearchRow.id).limit(limit)
+    return tuple(_waiting(row) for row in session.execute(query))
+
+
+def _waiting(row: Sequence[Any]) -> Waiting:
+    search_id, key, created_at, expected_s, left_behind = row
+    return Waiting(search_id, key, created_at.timestamp(), expected_s, bool(left_behind))
+
+
+def running(session: Session, *, now: datetime) -> tuple[Running, ...]:
+    """Searches that are in a slot."""
+    return tuple(
+        Running(key, (started_at or now).timestamp(), expected_s)
+        for key, started_at, expected_s in session.execute(_RUNNING)
+    )
+
+
+def slots(session: Session, rules: SlotRules, keys: Iterable[str], *, now: datetime) -> Slots:
+    """The slots of all live workers, what runs in them, and how many of them a key may have; without their use."""
+    since = now - timedelta(seconds=rules.alive_s)
+    live = session.scalar(_LIVE_SLOTS, {"since": since}) or 0
+    limits = session.execute(_LIMITS, {"keys": sorted(set(keys) - {""})}).all()
+    return Slots(
+        count=max(live, rules.own),
+        running=running(session, now=now),
+        most_running=rules.max_running,
+        most_of_key={key: most for key, most in limits if most is not None},
+    )
+
+
+def used_s(session: Session, waiting: Iterable[Waiting], *, now: datetime) -> dict[str, float]:
+    """Seconds of slots that the keys of these searches had of late."""
+    oldest: dict[str, float] = {}
+    for each in waiting:
+        oldest[each.key] = min(each.created_s, oldest.get(each.key, each.created_s))
+    if len(oldest) < 2:
+        return {}
+    asked: dict[str, Any] = {"since": now - timedelta(seconds=WINDOW_S)}
+    for number, (key, created_s) in enumerate(oldest.items()):
+        waited = timedelta(seconds=max(0.0, now.timestamp() - created_s))
+        asked |= {f"key_{number}": key, f"first_id_{number}": first_id_at(now - waited - USES_SINCE)}
+    spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for key, started_at, finished_at in session.execute(_uses_of(len(oldest)), asked):
+        spans[key].append((started_at.timestamp(), (finished_at or now).timestamp()))
+    return {key: used_within(spans_of_key, now.timestamp()) for key, spans_of_key in spans.items()}
+
+
+def pace(session: Session, *, now: datetime) -> float:
+    """Seconds that searches of the last day took for each one expected: the median of the newest; 1 where few ended."""
+    ratios = []
+    for status in ENDED:
+        query = (
+            select(SearchRow.started_at, SearchRow.finished_at, SearchRow.expected_s)
+            .where(
+                SearchRow.status == status,
+                SearchRow.id >= first_id_at(now - PACE_SINCE),
+                SearchRow.expected_s > 0.0,
+                SearchRow.started_at.is_not(None),
+                SearchRow.finished_at.is_not(None),
+                _IN_A_SLOT,
+            )
+            .order_by(SearchRow.id.desc())
+            .limit(PACE_READ)
+        )
+        ratios += [
+            (ended - began).total_seconds() / said_s
+            for began, ended, said_s in session.execute(query)
+            if began and ended and said_s
+        ]
+    if len(ratios) < PACE_LEAST:
+        return 1.0
+    return min(max(median(ratios), 1.0 / PACE_MOST), PACE_MOST)
+
+
+@lru_cache(maxsize=64)
+def _uses_of(num_keys: int) -> CompoundSelect[Any]:
+    """What so many keys used of late: `key_0` its searches from `first_id_0` on, and so on, and all of them `since`."""
+    return union_all(*(_uses(number) for number in range(num_keys)))
+
+
+def _uses(number: int) -> Any:
+    since = bindparam("since", type_=SearchRow.finished_at.type)
+    newest = (
+        select(SearchRow.principal, SearchRow.started_at, SearchRow.finished_at)
+        .where(
+            SearchRow.principal == bindparam(f"key_{number}"),
+            SearchRow.id >= bindparam(f"first_id_{number}"),
+            SearchRow.status != "queued",
+            SearchRow.started_at.is_not(None),
+            _IN_A_SLOT,
+            or_(SearchRow.finished_at > since, and_(SearchRow.finished_at.is_(None), SearchRow.status == "running")),
+        )
+        .order_by(SearchRow.id.desc())
+        .limit(USES_READ)
+        .subquery()
+    )
+    return select(newest)

@@ -1,0 +1,1 @@
+"""Webhooks: targets, sender and the service."""

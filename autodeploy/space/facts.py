@@ -1,0 +1,154 @@
+"""Facts of a spec that legality rules read beside the axes of a candidate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.space.candidates import DISPATCHERS
+from autodeploy.space.memory_rules import FACT, launched_choices
+from autodeploy.space.schedule_columns import LAUNCHED
+from autodeploy.specs.mindformers_networks import network_of
+from autodeploy.stack.features import FEATURES, mechanisms, variants_of
+from autodeploy.stack.padding import pairs_take_padding
+from autodeploy.stack.schedules import SCHEDULES, variant_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.model import ModelSpec
+    from autodeploy.stack.releases import Release
+
+# Dispatchers of a configuration file. Source: mindformers @f52743ca, moe/token_dispatcher.py.
+FILE_DISPATCHERS = frozenset({"alltoall", "allgather"})
+# What `placed_facts` says, where layers are not placed yet.
+NOT_PLACED: dict[str, Any] = {"empty_chunks": 0, "bare_chunks": 0, "padded_layers": 0}
+
+
+def facts_of(
+    model: ModelSpec,
+    *,
+    world: int,
+    seq_length: int,
+    global_batch: int,
+    node_ranks: int,
+    tp_limit: int,
+    features: set[str],
+    exact_numerics: bool = False,
+    deterministic: bool = False,
+    asked: frozenset[str] = frozenset(),
+    precision: str = "bf16",
+    shards_states: bool = True,
+    trains_adapters: bool = False,
+    trains_with_muon: bool = False,
+    compares_pairs: bool = False,
+    packed: bool = False,
+    unlaunched: str = "",
+    release: Release | None = None,
+) -> dict[str, Any]:
+    """Names and values that rules may read.
+
+    Parameters
+    ----------
+    world : ranks. node_ranks : ranks of a node. tp_limit : largest tensor parallel group inside one node.
+    features : names of the features that are on.
+    exact_numerics : sums in the order of the plain model only. deterministic : the same sums in every run.
+    asked : features that the spec switches on, not merely leaves at auto: a strategy has to use them.
+    precision : number format of the run. shards_states : replicas share optimizer states.
+    trains_adapters : beside a frozen model. trains_with_muon : matrices are orthogonalised.
+    compares_pairs : of sequences, beside a reference model.
+    packed : sequences hold several documents.
+    unlaunched : the field of the model or the training that the release has no launch of; empty where there is none.
+    release : what the plan is launched with; None launches everything.
+    """
+    on_mechanisms = mechanisms(features)
+    return {
+        "world": world,
+        "node_ranks": node_ranks,
+        "tp_limit": tp_limit,
+        "seq_length": seq_length,
+        "global_batch": global_batch,
+        "heads": model.common_heads,
+        "kv_heads": model.num_key_value_heads,
+        "mla": model.is_mla or model.compressed_attention is not None,  # heads are not bound to their own keys
+        "moe": model.is_moe,
+        "tied": model.tie_word_embeddings,
+        "experts": model.n_routed_experts or 1,
+        "expert_width": model.moe_intermediate_size or 0,
+        "layers": model.num_hidden_layers,
+        "windowed": _is_windowed(model, seq_length),
+        "compressed": model.compressed_attention is not None,
+        "hashed_layers": model.num_hash_layers,
+        "output_groups": 0 if model.compressed_attention is None else model.compressed_attention.o_groups,
+        "entry_tokens": 1 if model.compressed_attention is None else model.compressed_attention.hca_rate,
+        "predicts_tokens": model.num_nextn_predict_layers > 0,
+        "mindformers_network": network_of(model) is not None,
+        "fp16": precision == "fp16",
+        "shards_states": shards_states,
+        "trains_adapters": trains_adapters,
+        "trains_with_muon": trains_with_muon,
+        "compares_pairs": compares_pairs,
+        "packed": packed,
+        "unlaunched": unlaunched,
+        "launches_training": not unlaunched,
+        "linear_heads": 0 if model.linear_attention is None else model.linear_attention.num_key_heads,
+        "sparse_attention": model.sparse_attention is not None,
+        "shares_index": model.sparse_attention is not None and model.sparse_attention.index_topk_freq > 1,
+        "index_groups": len(model.index_starts),
+        "shortcut": model.shortcut_moe,
+        "zero_experts": model.n_zero_experts,
+        "dense_layers": model.first_k_dense_replace if model.is_moe else 0,
+        "exact_numerics": exact_numerics,
+        "deterministic": deterministic,
+        # Embedding, head and multi-token prediction can fill the first and the last chunk on their own.
+        "free_chunks": 2,
+        **NOT_PLACED,
+        "released": frozenset({release.name, *release.components}) if release is not None else frozenset[str](),
+        **launched_facts(release),
+        FACT: launched_choices(release),
+        LAUNCHED: launched_schedules(release),
+        **{f"on_{name}": name in features or name in on_mechanisms for name in FEATURES},
+        **{f"asked_{name}": name in asked for name in FEATURES},
+    }
+
+
+def _is_windowed(model: ModelSpec, seq_length: int) -> bool:
+    """Whether layers have windows or chunks shorter than the sequence, and nothing beside them."""
+    spans = (model.sliding_window, model.attention_chunk_size)
+    return model.compressed_attention is None and any(span is not None and span < seq_length for span in spans)
+
+
+def launched_facts(release: Release | None) -> dict[str, bool]:
+    """What a release has flags for: features, and dispatchers."""
+    launches = (
+        dict.fromkeys(FEATURES, True)
+        if release is None
+        else {name: variant is not None for name, variant in variants_of(release).items()}
+    )
+    for name in DISPATCHERS:
+        launches.setdefault(name, release is None or _dispatches(release, name))
+    return {f"launches_{name}": launched for name, launched in launches.items()}
+
+
+def launched_schedules(release: Release | None) -> frozenset[str] | None:
+    """Names of the schedules that a release has flags for; None: every one."""
+    return None if release is None else frozenset(name for name in SCHEDULES if variant_of(name, release) is not None)
+
+
+def _dispatches(release: Release, name: str) -> bool:
+    # MindFormers' parser takes any word: what it knows stands in moe_token_dispatcher_type's own table.
+    key = "model.model_config.moe_token_dispatcher_type"
+    return release.registers("--moe-token-dispatcher-type", name) or (key in release.keys and name in FILE_DISPATCHERS)
+
+
+def placed_facts(chunks: Sequence[int]) -> dict[str, Any]:
+    """Names and values that rules may read where every chunk's layers are known, in the order a token meets them.
+
+    empty_chunks : without a layer. bare_chunks : those of them that paired passes take as no padding, so that only a
+        layout says them. padded_layers : layers with padding, 0 where a layout says them.
+    """
+    padded, empty = pairs_take_padding(chunks), sum(layers == 0 for layers in chunks)
+    return {
+        "empty_chunks": empty,
+        "bare_chunks": 0 if padded else empty,
+        "padded_layers": max(chunks) * len(chunks) if padded else 0,
+    }

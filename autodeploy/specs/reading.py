@@ -1,0 +1,320 @@
+"""The product's own spec files: YAML or JSON, with references to other files next to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autodeploy.kit.errors import FieldError, SpecError
+from autodeploy.messages import Message
+from autodeploy.specs.common_mistakes import refuse_impossible, slips
+from autodeploy.specs.expert_loads import content_hash
+from autodeploy.specs.field_errors import did_you_mean
+from autodeploy.specs.hf_config import read_hf_config
+from autodeploy.specs.message_table import MAX_DOUBTS, one_line
+from autodeploy.specs.spec import Spec, parse_spec
+from autodeploy.specs.text_files import read_document, refuse_framework
+from hardware_profiles import ProfileError, apply_overrides, load_profile
+
+if TYPE_CHECKING:
+    from autodeploy.specs.diagnostics import Diagnostics
+    from autodeploy.specs.model import ModelSpec
+    from hardware_profiles import FieldProblem
+
+
+# Amounts as people write them in a spec.
+AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([kmbt]?)", re.IGNORECASE)
+NODES = re.compile(r"(\d{1,6})\s*(?:x\s*)?(?:nodes?|节点|个节点)", re.IGNORECASE)
+# Lengths, batches and cards come in powers of two, so that a k of them is 1,024; tokens of a run are counted by tens.
+BINARY = {"": 1, "k": 1024, "m": 1024**2}
+DECIMAL = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+
+
+def token_amount(text: str) -> float | None:
+    """`13T`, `500B` or `1.5e12` as a number; None for what is none."""
+    return _amount(text, DECIMAL)
+
+
+def whole_amount(text: str) -> int | None:
+    """`4k` as 4096 and `1.5k` as 1536; None for what is no whole number."""
+    value = _amount(text, BINARY)
+    return int(value) if value is not None and value == int(value) else None
+
+
+def _amount(text: str, units: Mapping[str, float]) -> float | None:
+    match = AMOUNT.fullmatch(text.strip())
+    unit = None if match is None else units.get(match[2].lower())
+    return None if match is None or unit is None else float(match[1]) * unit
+
+
+FIELDS: Mapping[str, Callable[[str], float | None]] = {
+    "seq_length": whole_amount,
+    "global_batch_size": whole_amount,
+    "tokens": token_amount,
+}
+
+
+def card_count(text: str, profile: Any) -> int | None:
+    """`384`, `4k` or, with the name of a profile, `16 nodes` as cards; None for what is none.
+
+    Of a profile that can't be read nobody knows the cards of a node.
+    """
+    match = NODES.fullmatch(text.strip())
+    if match is None:
+        return whole_amount(text)
+    per_node = _cards_of_a_node(profile)
+    return None if per_node is None else int(match[1]) * per_node
+
+
+def with_read_amounts(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A spec's document with its written amounts as numbers, and whole nodes as cards.
+
+    What can't be read stays as it is, so that the validation of the spec names it. A bare number in quotes stays a
+    text, which a spec refuses.
+    """
+    changed = {**document}
+    if isinstance(cluster := changed.get("cluster"), Mapping):
+        changed["cluster"] = _with_cards(cluster)
+    if isinstance(training := changed.get("training"), Mapping):
+        changed["training"] = _with_numbers(training)
+    if isinstance(run := changed.get("run"), Mapping) and isinstance(phases := run.get("phases"), list):
+        changed["run"] = {**run, "phases": [_with_numbers(p) if isinstance(p, Mapping) else p for p in phases]}
+    return changed
+
+
+def _with_numbers(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section with its lengths, batches and tokens as numbers."""
+    changed = {**section}
+    for name, read in FIELDS.items():
+        value = section.get(name)
+        if isinstance(value, str) and value.strip()[-1:].isalpha():
+            changed[name] = value if (amount := read(value)) is None else amount
+    return changed
+
+
+def _with_cards(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A cluster with `num_npus` where it says `nodes: 16`, or `num_npus: 16 nodes`."""
+    nodes, said, profile = cluster.get("nodes"), cluster.get("num_npus"), cluster.get("profile")
+    if isinstance(said, str) and said.strip()[-1:].isalpha():
+        cards = card_count(said, profile)
+        return cluster if cards is None else {**cluster, "num_npus": cards}
+    if not isinstance(nodes, int) or isinstance(nodes, bool) or said is not None or cluster.get("blocks") is not None:
+        return cluster
+    per_node = _cards_of_a_node(profile)
+    if per_node is None:
+        return cluster
+    return {**{name: value for name, value in cluster.items() if name != "nodes"}, "num_npus": nodes * per_node}
+
+
+def _cards_of_a_node(profile: Any) -> int | None:
+    try:
+        return load_profile(profile).npus_per_node if isinstance(profile, str) else None
+    except ProfileError:
+        return None
+
+
+PROFILE_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def read_spec_file(path: Path | str, doubt: Callable[[str], None] | None = None) -> Spec:
+    """The validated spec in a YAML or JSON file; file names in it are relative to it. As `read_spec_document`.
+
+    Raises
+    ------
+    SpecError
+        with every bad field at once, or the line and column where the file is not well formed.
+    """
+    path = Path(path)
+    return read_spec_document(read_document(path), base_dir=path.parent, doubt=doubt)
+
+
+def read_spec_document(document: Any, base_dir: Path | None = None, doubt: Callable[[str], None] | None = None) -> Spec:
+    """The validated spec in a mapping.
+
+    Parameters
+    ----------
+    document : mapping as read from YAML, JSON or a request body.
+    base_dir : where `hf_config` and an own hardware profile are looked for. Absent, for documents that come over the
+        network, files can't be named: the model's configuration stands in the document itself.
+    doubt : told what should be checked: the spec's own doubts, and those of the model's configuration, such as an
+        unknown architecture. They are in the spec that is returned, too.
+
+    Raises
+    ------
+    SpecError
+        with every bad field at once: JSON pointer, message and hint.
+    """
+    errors: list[FieldError] = []
+    diagnostics: list[Diagnostics] = []
+    if isinstance(document, Mapping):
+        _refuse_other_documents(document)
+        document = with_read_amounts(_with_overlay(_with_profile_path(document, base_dir), base_dir))
+        document = _with_load_file(document, base_dir)
+        errors += _profile_errors(document)
+    try:
+        spec = parse_spec(document, read_hf_model=lambda value: _read_hf_model(value, base_dir, diagnostics))
+    except SpecError as error:
+        refused_paths = {e.path for e in error.errors}
+        raise SpecError(errors=(*error.errors, *(e for e in errors if e.path not in refused_paths))) from error
+    errors += refuse_impossible(spec) if not errors else []
+    if errors:
+        raise SpecError(errors=tuple(errors))
+    unmodelled = [setting for notes in diagnostics for setting in notes.doubts]
+    doubts = [*(text for notes in diagnostics for text in notes.assumptions), *(slip.message for slip in slips(spec))]
+    if doubt is not None:
+        of_model = [text for notes in diagnostics for text in notes.to_check]
+        for text in dict.fromkeys((*spec.to_check, *of_model, *doubts)):
+            doubt(text)
+    said = {"unmodelled": _with_further(spec.unmodelled, unmodelled), "doubts": _with_further(spec.doubts, doubts)}
+    return spec.model_copy(update=said)
+
+
+def _with_further(texts: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
+    """Both, each text once and as one line."""
+    return tuple(dict.fromkeys((*texts, *map(one_line, more))))[:MAX_DOUBTS]
+
+
+def _refuse_other_documents(document: Mapping[Any, Any]) -> None:
+    refuse_framework(document)
+    keys = {str(key) for key in document}
+    if "model" not in keys and keys & {"architectures", "model_type", "hidden_size"}:
+        raise SpecError(
+            Message("importers.not_a_spec", what="config.json"),
+            hint=Message("importers.write_spec_with_model"),
+        )
+    if "plans" in keys and "search" in keys:
+        raise SpecError(Message("importers.not_a_spec", what="PlanSet"), hint="/search/spec")
+
+
+def _with_profile_path(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
+    """A profile that is a file is looked for next to the spec."""
+    cluster = document.get("cluster")
+    profile = cluster.get("profile") if isinstance(cluster, Mapping) else None
+    if not isinstance(profile, str) or not profile.lower().endswith(PROFILE_SUFFIXES):
+        return document
+    if base_dir is None:
+        raise SpecError(
+            Message("importers.file_cannot_be_named_here", name=profile[:100]),
+            path="/cluster/profile",
+            hint=Message("importers.name_built_in_profile_and_change_its_numbers"),
+        )
+    profile_path = Path(profile) if Path(profile).is_absolute() else base_dir / profile
+    return {**document, "cluster": {**cluster, "profile": str(profile_path)}}  # type: ignore[dict-item]
+
+
+def _with_load_file(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
+    """A file of expert loads is looked for next to the spec; its hash makes the spec say what it holds."""
+    training = document.get("training")
+    name = training.get("expert_load_file") if isinstance(training, Mapping) else None
+    if not isinstance(name, str) or base_dir is None:
+        return document
+    assert isinstance(training, Mapping)
+    path = base_dir / name
+    resolved = {"expert_load_file": str(path), "expert_load_sha256": content_hash(path)}
+    return {**document, "training": {**training, **resolved}}
+
+
+def _with_overlay(document: Mapping[str, Any], base_dir: Path | None) -> Mapping[str, Any]:
+    """An overlay that is a file is read into the spec, so that the spec alone says what was planned with."""
+    cluster = document.get("cluster")
+    overlay = cluster.get("overlay") if isinstance(cluster, Mapping) else None
+    if not isinstance(overlay, str) or not overlay.lower().endswith(PROFILE_SUFFIXES):
+        return document
+    if base_dir is None:
+        hint = Message("importers.put_content_here")
+        raise SpecError(
+            Message("importers.file_cannot_be_named_here", name=overlay[:100]), path="/cluster/overlay", hint=hint
+        )
+    try:
+        content = read_document(base_dir / overlay)
+    except SpecError as error:
+        raise SpecError(str(error), path="/cluster/overlay", hint=error.hint) from error
+    return {**document, "cluster": {**cluster, "overlay": content}}  # type: ignore[dict-item]
+
+
+def _profile_errors(document: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with the hardware profile, the chip grade or an overridden number, each under its own field."""
+    cluster = document.get("cluster")
+    name = cluster.get("profile") if isinstance(cluster, Mapping) else None
+    if not isinstance(cluster, Mapping) or not isinstance(name, str):
+        return []
+    try:
+        profile = load_profile(name)
+    except ProfileError as error:
+        return [
+            FieldError("/cluster/profile", _profile_message(error, problem), problem.hint) for problem in error.problems
+        ]
+    errors = []
+    device, overrides = cluster.get("device"), cluster.get("overrides")
+    if isinstance(device, str) and device not in profile.devices:
+        hint = did_you_mean(device, profile.devices)
+        errors.append(
+            FieldError(
+                "/cluster/device",
+                Message("common.there_is_no", what=Message("label.device"), name=repr(device)),
+                hint,
+            )
+        )
+    numbers = {
+        str(path): float(value)
+        for path, value in (overrides.items() if isinstance(overrides, Mapping) else ())
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    known = {path: value for path, value in numbers.items() if path in profile.quantities}
+    for each in (known, {path: value for path, value in numbers.items() if path not in known}):
+        try:
+            apply_overrides(profile, each)
+        except ProfileError as error:
+            errors += [FieldError(f"/cluster/overrides{p.path}", p.message, p.hint) for p in error.problems]
+    return errors
+
+
+def _profile_message(error: ProfileError, problem: FieldProblem) -> str:
+    return Message("common.place", place=problem.path, message=problem.message) if problem.path else str(error)
+
+
+def _read_hf_model(value: Mapping[str, Any], base_dir: Path | None, notes: list[Diagnostics]) -> ModelSpec:
+    """The model of {hf_config: path or mapping, name: optional}; what it says about the reading is added to `notes`."""
+    unknown = [str(key) for key in value if key not in {"hf_config", "name"}]
+    if unknown:
+        errors = [
+            FieldError(
+                f"/{key}", Message("common.unknown_key", name=repr(key)), did_you_mean(key, ["hf_config", "name"])
+            )
+            for key in unknown
+        ]
+        raise SpecError(errors=tuple(errors))
+    config, name = value["hf_config"], value.get("name")
+    if name is not None and not isinstance(name, str):
+        raise SpecError(Message("field_fault.is_no_text", value=repr(name)[:40]), path="/name")
+    if isinstance(config, str):
+        config = _config_file(config, base_dir)
+    if not isinstance(config, Mapping):
+        raise SpecError(
+            Message("field_fault.is_invalid", value=repr(config)[:40]),
+            path="/hf_config",
+            hint="hf_config: ./config.json",
+        )
+    try:
+        model, diagnostics = read_hf_config(config, name)
+    except SpecError as error:
+        raise type(error)(
+            errors=tuple(FieldError("/hf_config" + e.path, e.message, e.hint) for e in error.errors)
+        ) from error
+    notes.append(diagnostics)
+    return model
+
+
+def _config_file(name: str, base_dir: Path | None) -> Any:
+    if base_dir is None:
+        hint = Message("importers.put_content_here")
+        raise SpecError(Message("importers.file_cannot_be_named_here", name=name[:100]), path="/hf_config", hint=hint)
+    path = base_dir / name
+    if path.is_dir():
+        path = path / "config.json"
+    try:
+        return read_document(path)
+    except SpecError as error:
+        raise SpecError(str(error), path="/hf_config", hint=error.hint) from error

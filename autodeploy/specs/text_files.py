@@ -1,0 +1,240 @@
+"""YAML and JSON files of people: read without surprises, refused early when they are hostile or broken.
+
+YAML is read as version 1.2 (`1e-6` is a number, `on` and `no` are words, but for frameworks). What a file may be is
+held before anything is built (`bounds`), so that a "billion laughs" file costs no more than any other.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ruamel.yaml.constructor import SafeConstructor
+
+from autodeploy.kit.errors import SpecError, UnsupportedError
+from autodeploy.messages import Message, at_place
+from autodeploy.messages.field_faults import json_fault, os_fault
+from autodeploy.specs.document_bounds import MAX_BYTES, MAX_DEPTH, MAX_VALUES, scan_json, scan_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+# YAML as frameworks read it.
+WORDS = {"yes": True, "on": True, "no": False, "off": False}
+
+
+class BooleanWords(SafeConstructor):
+    """Makes plain `yes`, `no`, `on` and `off` booleans, and what is quoted text."""
+
+
+def _boolean_or_text(_constructor: BooleanWords, node: Any) -> Any:
+    is_plain = node.style is None
+    return WORDS.get(node.value.lower(), node.value) if is_plain else node.value
+
+
+BooleanWords.add_constructor("tag:yaml.org,2002:str", _boolean_or_text)
+
+
+# On which line of a JSON text something stands.
+MAX_DIGITS = 40
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_CONSTANTS = frozenset({"NaN", "Infinity", "-Infinity"})
+
+
+def at_line(text: str, error: SpecError) -> SpecError:
+    """The error with the line of its JSON pointer, or of the first thing that is no plain JSON, before its message."""
+    said = str(error)
+    if said.startswith("line "):
+        return error
+    path = error.errors[0].path if error.errors else ""
+    line = _line_of(text, path) if path else _line_of_fault(text)
+    return SpecError(Message("common.line", line=line, message=said) if line else said, path=path, hint=error.hint)
+
+
+def _line_of(text: str, pointer: str) -> int:
+    """The line of a value, or of the nearest value around it that is there; 0 without any."""
+    wanted = pointer.strip("/").split("/")
+    position, depth = 1, 0
+    for path, _, place in _walk(text):
+        if depth < len(path) <= len(wanted) and path == wanted[: len(path)]:
+            position, depth = place, len(path)
+            if depth == len(wanted):
+                break
+    return text.count("\n", 0, position) + 1
+
+
+def _line_of_fault(text: str) -> int:
+    """The line of the first repeated key, constant, endless number or too deep value; 0 without any."""
+    seen: dict[int, set[str]] = {}
+    for path, token, place in _walk(text):
+        depth = len(path)
+        keys = seen.get(depth, set())
+        endless = token[0] in "-0123456789" and len(token) > MAX_DIGITS
+        if depth > MAX_DEPTH or token in _CONSTANTS or endless or (path and path[-1] in keys):
+            return text.count("\n", 0, place) + 1
+        keys.update(path[-1:])
+        if token in "{[":
+            seen[depth + 1] = set()
+    return 0
+
+
+def _walk(text: str) -> Iterator[tuple[list[str], str, int]]:
+    """(keys and indices, token, place in the text) of each value; the list is changed from one to the next."""
+    path: list[str] = []
+    kinds: list[str] = []
+    key_next = False
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token == ":":
+            continue
+        if token == ",":
+            if kinds and kinds[-1] == "[":
+                path[-1] = str(int(path[-1]) + 1)
+            key_next = bool(kinds) and kinds[-1] == "{"
+        elif token in "}]":
+            if not kinds:
+                return
+            kinds.pop()
+            path.pop()
+            key_next = False
+        elif key_next:
+            try:
+                path[-1] = str(json.loads(token))
+            except ValueError:
+                return
+            key_next = False
+        else:
+            yield path, token, match.start()
+            if token in "{[":
+                kinds.append(token)
+                path.append("" if token == "{" else "0")
+                key_next = token == "{"
+
+
+MODEL_ZOO = "Megatron-MoE-ModelZoo"
+# Keys that tell the configuration of a framework that is not read.
+FOREIGN: dict[str, str] = {
+    "FlagScale": "system model data | experiment action",
+    "LLaMA-Factory": "finetuning_type | model_name_or_path template",
+    "axolotl": "base_model datasets",
+    "DeepSpeed": "zero_optimization | train_batch_size | train_micro_batch_size_per_gpu",
+    "NeMo": "trainer exp_manager",
+    "Megatron Bridge": "model ddp scheduler",
+    "Accelerate": "compute_environment",
+    MODEL_ZOO: "MODEL_ARGS",
+}
+
+
+def read_document(path: Path) -> Any:
+    """The content of a YAML or JSON (by suffix) file.
+
+    Raises
+    ------
+    SpecError
+        when the file is missing, too large, too deep, or not well formed; the message names line and column.
+    """
+    text = read_text(path)
+    try:
+        return load_json(text) if path.suffix.lower() == ".json" else load_yaml(text)
+    except SpecError as error:
+        raise SpecError(Message("common.place", place=path.name, message=str(error)), hint=error.hint) from error
+
+
+@contextmanager
+def in_file(path: Path) -> Iterator[None]:
+    """Errors about a file's content, raised inside, begin with its name."""
+    try:
+        yield
+    except SpecError as error:
+        path_in_file = error.errors[0].path if error.errors else ""
+        message = Message("common.place", place=path.name, message=str(error))
+        raise SpecError(message, path=path_in_file, hint=error.hint) from error
+
+
+def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
+    """The text of a file of at most `max_bytes`."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(max_bytes + 1)
+
+    except OSError as error:
+        message = Message("common.cannot_be_read", file=path, reason=os_fault(error))
+        raise SpecError(message, hint=Message("common.check_path")) from error
+    if len(content) > max_bytes:
+        raise SpecError(Message("common.is_larger_than_bytes", file=path.name, limit=max_bytes))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(Message("common.is_not_utf_8_text_byte", file=path.name, place=error.start)) from error
+
+
+def load_json(text: str, *, max_values: int = MAX_VALUES) -> Any:
+    """JSON without NaN, infinities or repeated keys, of at most so many values."""
+    scan_json(text, max_values)
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_keys)
+    except json.JSONDecodeError as error:
+        fault = Message("common.not_of_format", reason=json_fault(error), format="JSON")
+        raise SpecError(at_place(fault, (error.lineno, error.colno))) from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise SpecError(Message("common.not_of_format", reason=str(error).partition(";")[0], format="JSON")) from error
+
+
+def load_yaml(text: str, *, boolean_words: bool = False) -> Any:
+    """The one document of a YAML 1.2 text, standard tags only.
+
+    boolean_words : whether `yes`, `no`, `on` and `off` are booleans, as in YAML 1.1, with which frameworks read.
+    """
+    from ruamel.yaml import YAML  # here: reading JSON or a preset needs no YAML
+    from ruamel.yaml.error import MantissaNoDotYAML1_1Warning, YAMLError
+
+    from hardware_profiles.yaml_faults import fault_of
+
+    warnings.simplefilter("ignore", MantissaNoDotYAML1_1Warning)  # of numbers that are read as they are meant
+    reader = YAML(typ="safe", pure=True)
+    if boolean_words:
+        reader.Constructor = BooleanWords
+    try:
+        scan_yaml(YAML(typ="safe", pure=True).parse(text))
+        return reader.load(text)
+    except YAMLError as error:
+        raise SpecError(str(fault_of(error, text))) from error
+    except (ValueError, TypeError, LookupError, AssertionError, AttributeError, ArithmeticError) as error:
+        # Such as a date of month 13, a list as a key, or a word with the tag of truth values.
+        reason = str(error).partition(";")[0][:200]
+        raise SpecError(Message("common.not_of_format", reason=reason, format="YAML")) from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise SpecError(Message("field_fault.is_not_finite", value=name))
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        repeated = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise SpecError(Message("common.given_twice", name=repr(repeated[:100])))
+    return mapping
+
+
+def refuse_framework(document: Mapping[Any, Any]) -> None:
+    """Refuses configurations of frameworks that are not read.
+
+    Raises
+    ------
+    UnsupportedError
+        with the framework, and the JSON pointer of a key that tells it.
+    """
+    groups = [(name, keys.split()) for name, groups in FOREIGN.items() for keys in groups.split("|")]
+    groups += [(MODEL_ZOO, [key]) for key in document if isinstance(key, str) and key.startswith("--")]
+    for name, keys in groups:
+        if document.keys() >= set(keys):
+            message = Message("importers.configuration_of", framework=name)
+            hint = Message("importers.spec_config_json_launch_script_sh_or_mindformers")
+            raise UnsupportedError(message, path=f"/{keys[0]}", hint=hint)
