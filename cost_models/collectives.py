@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tier:
-    """One level of the network as a rank sees it.
+    """One level of the network as a rank sees it: of a profile, and of a machine with its factors.
 
     bytes_per_s : one direction, all of the rank's links of this tier together [B/s].
     links : for a full mesh, its links per rank (instance size - 1); 0 for a switch [links].
@@ -42,6 +42,8 @@ class Tier:
     exchange : rate of an All-to-All of experts against that of other collectives [ratio].
     half_size_bytes : what a rank receives in one pass over all its links of this tier when half of that rate is
         reached [B].
+    ranks : that one instance joins; None: the whole cluster [ranks].
+    leaf_nodes : below one leaf switch; None: no leaf is narrower than what is below it [nodes].
     leaf_oversubscription : bandwidth below a leaf switch over that of its uplinks [ratio].
 
     Notes
@@ -62,6 +64,8 @@ class Tier:
     half_size_bytes: Number = 0.0
     exchange: Number = 1.0
     leaf_oversubscription: Number = 1.0
+    leaf_nodes: int | None = None
+    ranks: int | None = None
 
     @cached_property
     def start_s(self) -> Floats:

@@ -4,7 +4,7 @@ from hardware_profiles.changes import apply_overlay, apply_overrides
 from hardware_profiles.efficiencies import EFFICIENCY_TERMS, EfficiencyTerm
 from hardware_profiles.errors import FieldProblem, ProfileError
 from hardware_profiles.loader import list_profiles, load_profile, no_profile, profile_hash, registered, shipped_profiles
-from hardware_profiles.profile import Device, FixedCosts, Host, MemoryOverheads, Profile, Tier
+from hardware_profiles.profile import Device, FixedCosts, Host, MemoryOverheads, Profile
 from hardware_profiles.quantities import weakest
 from hardware_profiles.schema import KINDS, Kind, ProfileDocument, Quantity
 from hardware_profiles.topology import ClusterTopology, GroupPlacement, cluster_topology
@@ -25,7 +25,6 @@ __all__ = [
     "ProfileDocument",
     "ProfileError",
     "Quantity",
-    "Tier",
     "apply_overlay",
     "apply_overrides",
     "cluster_topology",

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from autodeploy.messages import Message
+from cost_models.collectives import Tier
 from hardware_profiles.errors import ProfileError
 from hardware_profiles.quantities import find_quantity, quantities
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         ProfileDocument,
         Quantity,
         TierDocument,
-        TierKind,
     )
 
 TERA = 1e12
@@ -67,48 +67,6 @@ class Device:
             hbm_bytes_per_s=document.hbm_gb_per_s.value * GIGA,
             cube_cores=int(document.cube_cores.value) if document.cube_cores else None,
             l2_bytes=document.l2_mib.value * MIB if document.l2_mib else None,
-        )
-
-
-@dataclass(frozen=True)
-class Tier:
-    """One level of the interconnect.
-
-    `ranks`: ranks that one instance joins (None: the whole cluster). `links`: links a rank has in it: ranks - 1 on a
-    full mesh, where a group of g reaches (g - 1)/links of `bytes_per_s_per_rank`; 1 otherwise.
-    `bytes_per_s_per_rank`: wire rate one way, all links in use, oversubscription taken off. `efficiency`: share of it
-    that a rank reaches which receives s bytes in one pass over all its links is efficiency / (1 + half_size_bytes / s).
-    `latency_s`: per step.
-    """
-
-    name: str
-    kind: TierKind
-    ranks: int | None
-    links: int
-    bytes_per_s_per_rank: float
-    latency_s: float
-    efficiency: float
-    half_size_bytes: float
-    oversubscription: float
-    leaf_nodes: int | None = None
-    leaf_oversubscription: float = 1.0
-
-    @classmethod
-    def of(cls, document: TierDocument, ranks: int | None, devices_per_npu: int) -> Tier:
-        """Convert the document's units to SI and its card rate to a rank's."""
-        oversubscription = document.oversubscription.value if document.oversubscription else 1.0
-        return cls(
-            name=document.name,
-            kind=document.kind,
-            ranks=ranks,
-            links=ranks - 1 if document.kind == "full_mesh" and ranks is not None else 1,
-            bytes_per_s_per_rank=document.gb_per_s_per_npu.value * GIGA / devices_per_npu / oversubscription,
-            latency_s=document.latency_us.value * MICRO,
-            efficiency=document.efficiency.value,
-            half_size_bytes=document.half_size_mib.value * MIB if document.half_size_mib else 0.0,
-            oversubscription=oversubscription,
-            leaf_nodes=int(document.leaf_nodes.value) if document.leaf_nodes else None,
-            leaf_oversubscription=document.leaf_oversubscription.value if document.leaf_oversubscription else 1.0,
         )
 
 
@@ -289,8 +247,22 @@ class Profile:
     @cached_property
     def tiers(self) -> tuple[Tier, ...]:
         """Levels of the interconnect, innermost first."""
-        return tuple(
-            Tier.of(tier, self.document.ranks_spanned(tier.span), self.devices_per_npu) for tier in self.document.tiers
+        return tuple(self._tier(tier, self.document.ranks_spanned(tier.span)) for tier in self.document.tiers)
+
+    def _tier(self, document: TierDocument, ranks: int | None) -> Tier:
+        """The document's units in SI and its card rate as a rank's, oversubscription taken off."""
+        oversubscription = document.oversubscription.value if document.oversubscription else 1.0
+        links = 1 if ranks is None else ranks - 1
+        return Tier(
+            document.name,
+            bytes_per_s=document.gb_per_s_per_npu.value * GIGA / self.devices_per_npu / oversubscription,
+            links=links if document.kind == "full_mesh" else 0,
+            latency_s=document.latency_us.value * MICRO,
+            efficiency=document.efficiency.value,
+            half_size_bytes=document.half_size_mib.value * MIB if document.half_size_mib else 0.0,
+            ranks=ranks,
+            leaf_nodes=int(document.leaf_nodes.value) if document.leaf_nodes else None,
+            leaf_oversubscription=document.leaf_oversubscription.value if document.leaf_oversubscription else 1.0,
         )
 
     def tier(self, name: str) -> Tier:

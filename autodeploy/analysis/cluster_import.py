@@ -202,7 +202,7 @@ def _fewer_cards(profile: Profile, devices: int, cards: int, name: str, overlay:
     """Nodes of another size: of a full mesh each device has links to the devices that are there, of the same rate."""
     overlay["npus_per_node"] = _measured(cards, name)
     for tier, document in zip(profile.tiers, profile.document.tiers, strict=True):
-        if tier.kind == "full_mesh" and document.span == "node" and devices > 1:
+        if tier.links and document.span == "node" and devices > 1:
             links = devices - 1
             quantity = document.gb_per_s_per_npu
             overlay[tier.name] = {
@@ -245,8 +245,12 @@ def _joined(profile: Profile, topology: NpuTopology, name: str, said: list[Disag
     otherwise: dict[tuple[str, str, str], list[str]] = {}
     for i, device in enumerate(topology.devices):
         for j in range(i):
-            tier = next(t for t in profile.tiers if t.ranks is None or i // t.ranks == j // t.ranks)
-            expected, link = LINKS_OF_TIER[tier.kind], topology.links[i][j]
+            tier, kind = next(
+                (t, document.kind)
+                for t, document in zip(profile.tiers, profile.document.tiers, strict=True)
+                if t.ranks is None or i // t.ranks == j // t.ranks
+            )
+            expected, link = LINKS_OF_TIER[kind], topology.links[i][j]
             if link != expected:
                 pair = f"{topology.devices[j]}-{device}"
                 otherwise.setdefault((tier.name, expected, link), []).append(pair)
@@ -267,7 +271,7 @@ def _collectives(
         if section == "profile":
             continue
         overlay[section] = overlay.get(section, {}) | numbers
-        shipped, measured = profile.tier(section).efficiency, float(numbers["efficiency"]["value"])
+        shipped, measured = float(profile.tier(section).efficiency), float(numbers["efficiency"]["value"])
         if abs(measured / shipped - 1.0) > TOLERANCE:
             said.append(_differs(names, f"{section}.efficiency", f"{measured:.2f}", f"{shipped:.2f}"))
 

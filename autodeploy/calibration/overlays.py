@@ -55,7 +55,7 @@ def _place_of(profile: Profile, name: str) -> tuple[str, str, float]:
     """Section and name in a profile of the number that a factor multiplies, and its value."""
     if name.startswith("link_"):
         tier = name.removeprefix("link_")
-        return tier, "efficiency", profile.tier(tier).efficiency
+        return tier, "efficiency", float(profile.tier(tier).efficiency)
     if name.startswith("release_"):
         band = name.removeprefix("release_")
         return "release_factors", band, profile.release_factors.get(band, 1.0)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 from autodeploy.costs.inputs.context import ALL_GATHER
 from autodeploy.costs.inputs.machine import stage_stride
-from autodeploy.costs.layers.exchanges import COLLECTIVES, GATHERING, Groups, group_name
+from autodeploy.costs.layers.exchanges import COLLECTIVES, GATHERING, Groups
 from autodeploy.costs.layers.unit_costs import scalar_at, sharding_of
 from autodeploy.costs.stages.step_parts import ParameterGroups, p2p_bytes
 from autodeploy.costs.workload.layers import tables_of
+from autodeploy.costs.workload.operators import group_of
 from autodeploy.specs.base import Document
 
 if TYPE_CHECKING:
@@ -88,9 +89,10 @@ def uses_of(context: Context, candidate: Candidates) -> frozenset[Use]:
         for operator in table.operators:
             uses.update(_operator_uses(operator))
         for exchange in table.exchanges:
-            if scalar_at(exchange.forward_count, 0) + scalar_at(exchange.backward_count, 0) > 0:
-                collective, group = collectives[exchange.kind], getattr(groups, group_name(exchange))
-                uses.update(_message(collective, group, scalar_at(exchange.message_bytes, 0), context))
+            collective, group = collectives[exchange.kind], getattr(groups, group_of(exchange))
+            for of, count in exchange.sent:
+                if scalar_at(count, 0) > 0:
+                    uses.update(_message(collective, group, scalar_at(exchange.sizes[of], 0), context))
         uses.update(_gradient_uses(table, replicas, context))
     uses.update(_pipeline_uses(candidate, context))
     return frozenset(uses)

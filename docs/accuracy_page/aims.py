@@ -80,7 +80,7 @@ def shipped_start(name: str) -> Floats:
 
 def _number(profile: Profile, name: str) -> float:
     if name.startswith("link_"):
-        return next((t.efficiency for t in profile.tiers if t.name == name.removeprefix("link_")), 0.0)
+        return next((float(t.efficiency) for t in profile.tiers if t.name == name.removeprefix("link_")), 0.0)
     if name.startswith("release_"):
         return profile.release_factors.get(name.removeprefix("release_"), 1.0)
     if name in ELSEWHERE:

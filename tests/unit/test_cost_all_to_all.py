@@ -34,7 +34,7 @@ def group(*fan_out: float) -> Group:
 
 def tiers_a2() -> tuple[Tier, ...]:
     return tuple(
-        Tier(t.name, t.bytes_per_s_per_rank, t.links if t.kind == "full_mesh" else 0, t.latency_s, t.efficiency)
+        Tier(t.name, t.bytes_per_s, t.links, t.latency_s, t.efficiency)
         for t in load_profile("ascend-800t-a2", calibrated=False).tiers
     )
 

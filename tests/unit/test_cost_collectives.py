@@ -24,7 +24,7 @@ GIB = float(2**30)
 def tiers_of(name: str) -> tuple[Tier, ...]:
     """The tiers of a hardware profile as the formulas read them."""
     return tuple(
-        Tier(t.name, t.bytes_per_s_per_rank, t.links if t.kind == "full_mesh" else 0, t.latency_s, t.efficiency)
+        Tier(t.name, t.bytes_per_s, t.links, t.latency_s, t.efficiency)
         for t in load_profile(name, calibrated=False).tiers
     )
 

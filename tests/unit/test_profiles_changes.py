@@ -19,12 +19,12 @@ def profile() -> Profile:
 
 def test_override_changes_one_number_and_its_kind(profile: Profile) -> None:
     changed = apply_overrides(profile, {"scale_out.gb_per_s_per_npu": 12.5})
-    assert changed.tier("scale_out").bytes_per_s_per_rank == 6.25e9
+    assert changed.tier("scale_out").bytes_per_s == 6.25e9
     quantity = changed.quantity("scale_out.gb_per_s_per_npu")
     assert (quantity.unit, quantity.kind, quantity.source) == ("GB/s", "assumed", ("user override",))
     different = {path for path, q in changed.quantities.items() if q != profile.quantity(path)}
     assert different == {"scale_out.gb_per_s_per_npu"}
-    assert profile.tier("scale_out").bytes_per_s_per_rank == 25e9
+    assert profile.tier("scale_out").bytes_per_s == 25e9
 
 
 def test_no_override_is_the_same_profile(profile: Profile) -> None:
@@ -33,7 +33,7 @@ def test_no_override_is_the_same_profile(profile: Profile) -> None:
 
 def test_oversubscription_takes_off_bandwidth(profile: Profile) -> None:
     changed = apply_overrides(profile, {"scale_out.oversubscription": 4})
-    assert changed.tier("scale_out").bytes_per_s_per_rank == 25e9 / 4
+    assert changed.tier("scale_out").bytes_per_s == 25e9 / 4
 
 
 def test_every_number_can_be_overridden(profile: Profile) -> None:

@@ -107,9 +107,9 @@ def test_memory_in_bytes() -> None:
 def test_tiers_of_the_800t_a2() -> None:
     profile = published("ascend-800t-a2")
     hccs, scale_out = profile.tiers
-    assert (hccs.kind, hccs.ranks, hccs.links) == ("full_mesh", 8, 7)
-    assert hccs.bytes_per_s_per_rank / hccs.links == 28e9
-    assert (scale_out.name, scale_out.ranks, scale_out.bytes_per_s_per_rank) == ("scale_out", None, 25e9)
+    assert (hccs.ranks, hccs.links, scale_out.links) == (8, 7, 0)
+    assert hccs.bytes_per_s / hccs.links == 28e9
+    assert (scale_out.name, scale_out.ranks, scale_out.bytes_per_s) == ("scale_out", None, 25e9)
     assert hccs.latency_s == 0.5e-6
     assert profile.supernode_nodes is None
 
@@ -117,7 +117,7 @@ def test_tiers_of_the_800t_a2() -> None:
 def test_tiers_of_the_cloudmatrix_are_per_die() -> None:
     profile = published("cloudmatrix-384")
     assert (profile.devices_per_npu, profile.ranks_per_node, profile.supernode_nodes) == (2, 16, 48)
-    assert [(t.name, t.ranks, t.bytes_per_s_per_rank) for t in profile.tiers] == [
+    assert [(t.name, t.ranks, t.bytes_per_s) for t in profile.tiers] == [
         ("die_pair", 2, 224e9),
         ("ub", 768, 196e9),
         ("scale_out", None, 25e9),

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from autodeploy.costs.inputs.build_context import loss_bytes
-from autodeploy.costs.layers.exchanges import DENSE, SHARED
-from autodeploy.costs.layers.pair_windows import ROUTED
 from autodeploy.costs.workload.layers import head_table, layer_kinds, layer_table
 from autodeploy.costs.workload.memory_choices import CHOICES
 from autodeploy.costs.workload.operators import LayerTable, OperatorFeatures
@@ -275,9 +273,12 @@ def test_a_graph_keeps_what_sequence_parallelism_gathered(sp: bool) -> None:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_no_operator_of_attention_is_named_as_one_of_an_mlp(name: str) -> None:
-    """Pairs and overlaps know the operators of experts and of dense MLPs by how their names begin."""
+def test_operators_of_mlps_have_their_role_and_those_of_attention_none(name: str) -> None:
+    """Pairs and overlaps know the operators of experts and of dense MLPs by their role."""
     model = load_preset(name)
     for kind, _ in layer_kinds(model):
         for op in layer_table(model, shard(), OperatorFeatures(), kind).operators:
-            assert op.window == "mlp" or not op.name.startswith((*ROUTED, *DENSE, SHARED)), op.name
+            assert op.window == "mlp" or not op.role, op.name
+            begun = {"expert": "experts", "sort": "sorting", "shared": "shared"}.get(op.name.split("_")[0], "")
+            inside = op.name in {"mlp_up_proj", "mlp_activation", "mlp_down_proj"}
+            assert op.role == ("dense" if inside else begun if op.window == "mlp" else ""), op.name

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.costs.inputs.context import ALL_GATHER
 from autodeploy.costs.inputs.machine import stage_stride
-from autodeploy.costs.layers.exchanges import COLLECTIVES, EXPERT, GATHERING
+from autodeploy.costs.layers.exchanges import COLLECTIVES, EXPERT_KINDS, GATHERING
 from autodeploy.costs.layers.unit_costs import scalar_at, sharding_of
 from autodeploy.costs.stages.step_parts import p2p_bytes
 from autodeploy.costs.workload.layers import tables_of
+from autodeploy.costs.workload.operators import group_of
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
 from autodeploy.search.planner import lowered
@@ -204,22 +205,21 @@ def _exchanges(table: LayerTable, candidate: Candidates, wanted: Wanted, count: 
     ulysses = int(candidate.ulysses[0])
     ring = int(axes["cp"]) // ulysses
     gathers = bool(candidate.moe_dispatcher[0] == ALL_GATHER)
+    groups = {
+        "tp": ("tp", tp, 1),
+        "etp": ("etp", etp, 1),
+        "ep": ("ep", ep, etp),
+        "ring": ("cp ring", 2 if ring > 1 else 1, tp * ulysses),
+        "ulysses": ("cp", ulysses, tp),
+    }
     for exchange in table.exchanges:
-        times = scalar_at(exchange.forward_count, 0) + scalar_at(exchange.backward_count, 0)
-        size = scalar_at(exchange.message_bytes, 0)
-        if times <= 0.0:
-            continue
         op = (GATHERING if gathers else COLLECTIVES)[exchange.kind]
-        if exchange.kind in {"dispatch", "combine"}:
-            name, ranks, stride = "ep", ep, etp
-            size *= 1.0 if gathers else table.choices_of(exchange)
-        elif exchange.kind == "ring":
-            name, ranks, stride = "cp ring", 2 if ring > 1 else 1, tp * ulysses
-        elif exchange.kind == "heads":
-            name, ranks, stride = "cp", ulysses, tp
-        else:
-            name, ranks, stride = ("etp", etp, 1) if exchange.name in EXPERT else ("tp", tp, 1)
-        wanted.message(op, name, ranks, stride, size, count * times)
+        copies = table.choices_of(exchange) if exchange.kind in EXPERT_KINDS and not gathers else 1.0
+        for of, runs in exchange.sent:
+            times = scalar_at(runs, 0)
+            if times > 0.0:
+                size = copies * scalar_at(exchange.sizes[of], 0)
+                wanted.message(op, *groups[group_of(exchange)], size, count * times)
 
 
 def _gradients(table: LayerTable, context: Context, candidate: Candidates, wanted: Wanted, count: float) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from autodeploy.space.candidates import Candidates
     from cost_models.arrays import Floats, Ints, Number
     from hardware_profiles.profile import Device, Profile
-    from hardware_profiles.profile import Tier as ProfileTier
     from hardware_profiles.topology import ClusterTopology
 
 
@@ -204,19 +203,15 @@ def _host_rates(profile: Profile, value: Mapping[str, Number], features: frozens
     )
 
 
-def _tier(tier: ProfileTier, value: Mapping[str, Number]) -> Tier:
+def _tier(tier: Tier, value: Mapping[str, Number]) -> Tier:
     """A tier of the profile: `link_<tier>` scales what it reaches, `exchange_<tier>` an All-to-All's share of that,
     `message_half_size` the half sizes of all tiers.
     """
-    return Tier(
-        name=tier.name,
-        bytes_per_s=tier.bytes_per_s_per_rank,
-        links=tier.links if tier.kind == "full_mesh" else 0,
-        latency_s=tier.latency_s,
+    return replace(
+        tier,
         efficiency=tier.efficiency * np.asarray(value.get(f"link_{tier.name}", 1.0)),
         half_size_bytes=tier.half_size_bytes * np.asarray(value["message_half_size"]),
         exchange=value.get(f"exchange_{tier.name}", 1.0),
-        leaf_oversubscription=tier.leaf_oversubscription,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from autodeploy.costs.inputs.context import ALL_GATHER, HIERARCHICAL, SEQUENTIAL, ExchangeFeatures
 from autodeploy.costs.layers.operator_time import Prices
+from autodeploy.costs.workload.operators import FORWARD, RECOMPUTED, group_of
 from cost_models import all_to_all
 from cost_models.chunked_overlap import chunked_s, tile_loss
 from cost_models.collectives import (
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from autodeploy.costs.inputs.context import Sharded
     from autodeploy.costs.inputs.machine import Machine
     from autodeploy.costs.layers.operator_time import OperatorTime
-    from autodeploy.costs.workload.operators import Exchange, LayerTable, Operator, Sharding
+    from autodeploy.costs.workload.operators import Exchange, ExchangeGroup, LayerTable, Operator, Sharding
     from cost_models.arrays import Floats, Ints, Number
 
 
@@ -97,58 +98,103 @@ def accumulated_s(dense_params: Number, expert_params: Number, sharded: Sharded,
     )
 
 
-HOT = frozenset({"hot_weights", "hot_gradients"})
-ZERO = frozenset({"zero_dispatch", "zero_combine"})  # of tokens to experts that return what they get
-EXPERT = frozenset({"dispatch", "combine", "expert_gather", "expert_scatter"}) | HOT | ZERO
-# Names of operators begin so: of a dense MLP, and of shared experts.
-DENSE, SHARED = ("mlp_up_", "mlp_activation", "mlp_down_"), "shared_"
-CONTEXT = frozenset({"ring", "heads"})
+LANES: dict[ExchangeGroup, str] = {"tp": "tp", "etp": "ep", "ep": "ep", "ring": "cp", "ulysses": "cp"}
 # The collective that each kind of exchange is; with experts' tokens gathered, dispatch and combine are another.
 COLLECTIVES = {
     **{"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"},
     **{"dispatch": "all_to_all", "combine": "all_to_all", "heads": "all_to_all", "ring": "send_receive"},
 }
 GATHERING = COLLECTIVES | {"dispatch": "all_gather", "combine": "reduce_scatter"}
+EXPERT_KINDS = frozenset({"dispatch", "combine"})
 CORE = "core_attention"  # each pass of the ring runs beside it
 
 
 @dataclass(frozen=True, slots=True)
 class OneExchange:
-    """Seconds of one exchange [n], uneven load included: a single run, and what is exposed in each pass.
+    """Seconds of one exchange [n], by pass.
 
     passes : in which some candidate runs it; True is the backward pass.
+    even_s, once_s : of a single run with evenly loaded experts, and on the busiest rank; forward, backward, recomputed.
+    shown_s, busiest_s : what stays exposed of such a run, forward and backward.
     """
 
     exchange: Exchange
+    lane: str
     passes: tuple[bool, ...]
-    once_s: Floats
-    exposed_forward_s: Floats
-    exposed_backward_s: Floats
+    even_s: tuple[Floats, ...]
+    once_s: tuple[Floats, ...]
+    shown_s: dict[bool, Floats]
+    busiest_s: dict[bool, Floats]
+
+    def exposed_s(self, *, backward: bool) -> Floats:
+        """Of all runs of a pass on the busiest rank [n]."""
+        shown = self.busiest_s.get(backward)
+        return np.zeros_like(self.once_s[FORWARD]) if shown is None else shown * self.exchange.counts[backward]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExchangeTimes:
-    """Seconds of a layer's exchanges [n].
+    """Seconds of a layer's exchanges [n], summed in the layer's order; `each` that some candidate runs."""
 
-    forward_s : whole time of each exchange of the forward pass, by name.
-    exposed : (lane, pass) -> exposed seconds with balanced experts; imbalance: what uneven experts add.
-    dispatch_s, combine_s : one dispatch and one combine, uneven load included.
-    behind : (dispatch or combine, pass) -> seconds of it that run behind computation.
-    launches : pass -> exchanges that the host issues; a group of one rank has none.
-    each : every exchange alone that some candidate runs.
-    """
+    each: tuple[OneExchange, ...]
+    zero: Floats
 
-    forward_s: dict[str, Floats]
-    exposed: dict[tuple[str, bool], Floats]
-    imbalance: dict[bool, Floats]
-    launches: dict[bool, Floats]
-    dispatch_s: Floats
-    combine_s: Floats
-    ep_total_s: Floats
-    tp_total_s: Floats
-    cp_total_s: Floats
-    behind: dict[tuple[str, bool], Floats]
-    each: tuple[OneExchange, ...] = ()
+    @cached_property
+    def exposed(self) -> dict[tuple[str, bool], Floats]:
+        """(lane, pass) -> exposed seconds with balanced experts."""
+        exposed = {(lane, back): self.zero for lane in ("tp", "ep", "cp") for back in (False, True)}
+        for one in self.each:
+            for back in one.passes:
+                exposed[one.lane, back] = exposed[one.lane, back] + one.shown_s[back] * one.exchange.counts[back]
+        return exposed
+
+    @cached_property
+    def imbalance(self) -> dict[bool, Floats]:
+        """Seconds of a pass that uneven experts add to those."""
+        extra = {False: self.zero, True: self.zero}
+        for one in self.each:
+            for back in one.passes:
+                if one.busiest_s[back] is not one.shown_s[back]:
+                    more = (one.busiest_s[back] - one.shown_s[back]) * one.exchange.counts[back]
+                    extra[back] = extra[back] + more
+        return extra
+
+    @cached_property
+    def recomputed_s(self) -> dict[str, Floats]:
+        """Whole time of each exchange of a replayed forward pass, by name."""
+        return {
+            one.exchange.name: np.asarray(one.once_s[RECOMPUTED] * one.exchange.counts[RECOMPUTED])
+            for one in self.each
+            if runs(one.exchange.counts[RECOMPUTED])
+        }
+
+    @cached_property
+    def behind(self) -> dict[tuple[str, bool], Floats]:
+        """(dispatch or combine, pass) -> seconds of it that run behind computation."""
+        behind: dict[tuple[str, bool], Floats] = {}
+        for one in self.each:
+            for back in one.passes if one.exchange.kind in EXPERT_KINDS else ():
+                hidden = np.asarray((one.once_s[back] - one.busiest_s[back]) * one.exchange.counts[back])
+                behind[one.exchange.kind, back] = behind.get((one.exchange.kind, back), 0.0) + hidden
+        return behind
+
+    def total_s(self, lane: str) -> Floats:
+        """Seconds of a lane's exchanges in both passes, hidden or not."""
+        total = self.zero
+        for one in self.each:
+            for of, count in one.exchange.sent if one.lane == lane else ():
+                total = total + one.once_s[of] * count
+        return total
+
+    def once_s(self, kind: str, *, backward: bool) -> Floats:
+        """Seconds of one dispatch or one combine, uneven load included."""
+        return np.asarray(sum((one.once_s[backward] for one in self.each if one.exchange.kind == kind), self.zero))
+
+    def launches(self, *, backward: bool) -> Floats:
+        """Exchanges of a pass that the host issues; a group of one rank has none."""
+        counted = (one for one in self.each if backward in one.passes)
+        each = (np.where(one.even_s[backward] > 0.0, one.exchange.counts[backward], 0.0) for one in counted)
+        return np.asarray(sum(each, self.zero))
 
     def shown_ep(self, *, backward: bool) -> Floats:
         """Expert-parallel seconds that nothing hides, with what imbalance adds."""
@@ -158,9 +204,7 @@ class ExchangeTimes:
         """Seconds of a pass [n] in which exchanges run behind computation, uneven load included."""
         hidden = np.zeros(1)
         for one in self.each:
-            count = one.exchange.backward_count if backward else one.exchange.forward_count
-            exposed_s = one.exposed_backward_s if backward else one.exposed_forward_s
-            hidden = hidden + (one.once_s * count - exposed_s)
+            hidden = hidden + (one.once_s[backward] * one.exchange.counts[backward] - one.exposed_s(backward=backward))
         return hidden
 
 
@@ -261,8 +305,9 @@ class _Work:
     def windows(self) -> tuple[Floats, Floats, Floats]:
         """Beside which dispatch and combine may run: the shared expert's forward and backward, the experts' dW."""
         zero = np.zeros(1)
-        shared = [t for name, t in self.times.items() if name.startswith(SHARED)]
-        experts = [t for name, t in self.times.items() if name.startswith("expert_")]
+        operators = self.layer.table.operators
+        shared = [self.times[op.name] for op in operators if op.role == "shared"]
+        experts = [self.times[op.name] for op in operators if op.role == "experts"]
         return (
             np.asarray(sum((t.forward_s for t in shared), zero)),
             np.asarray(sum((t.backward_s for t in shared), zero)),
@@ -275,7 +320,7 @@ class _Work:
         of what else it does twice.
         """
         rows = [(op, self.times[op.name]) for op in self.layer.table.operators if op.runs > 1.0]
-        shares = [(1.0 if op.name.startswith(DENSE) else 1.0 / op.runs, time) for op, time in rows]
+        shares = [(1.0 if op.role == "dense" else 1.0 / op.runs, time) for op, time in rows]
         zero = np.zeros(1)
         return (
             np.asarray(sum((share * time.forward_s for share, time in shares), zero)),
@@ -285,104 +330,63 @@ class _Work:
 
 def exchange_times(layer: LayerInputs, operators: dict[str, OperatorTime]) -> ExchangeTimes:
     """Seconds of every exchange of a layer, and what of them stays exposed inside one micro batch."""
-    zero, balance, once = layer.zero, layer.features.balance, layer.prices.once
-    exposed = {(lane, back): zero for lane in ("tp", "ep", "cp") for back in (False, True)}
-    totals = {"tp": zero, "ep": zero, "cp": zero}
-    extra = {False: zero, True: zero}
-    forward_s: dict[str, Floats] = {}
-    single = {"dispatch": zero, "combine": zero}
-    behind: dict[tuple[str, bool], Floats] = {}
-    launches = {False: zero, True: zero}
-    each = []
-    work = _Work(layer, operators)
+    work, each = _Work(layer, operators), []
     for exchange in layer.table.exchanges:
-        passes = tuple(back for back in (False, True) if _runs(exchange, back=back))
-        if not passes:
-            continue
-        lane = "ep" if exchange.name in EXPERT else "cp" if exchange.kind in CONTEXT else "tp"
-        of = (exchange, balance.mean_exchange) if lane == "ep" else (exchange,)
-        even = uneven = once(of, _once_s, layer, exchange, busiest=False)
-        if lane == "ep" and exchange.name not in HOT and layer.uneven:
-            uneven = once((exchange, *balance.busiest), _once_s, layer, exchange, busiest=True)
-        if exchange.kind in single:
-            single[exchange.kind] = single[exchange.kind] + uneven
-        forward_s[exchange.name] = np.asarray(uneven * exchange.forward_count)
-        totals[lane] = totals[lane] + uneven * (exchange.forward_count + exchange.backward_count)
-        beside = operators.get(exchange.beside), operators.get(CORE)
-        seen = {False: zero, True: zero}
-        for back in passes:
-            count = exchange.backward_count if back else exchange.forward_count
-            if lane == "ep":
-                shown = busiest = _exposed_s(work, exchange, even, back=back)
-                if uneven is not even:
-                    busiest = _exposed_s(work, exchange, uneven, back=back)
-                    extra[back] = extra[back] + (busiest - shown) * count
-            else:
-                shown = busiest = once((exchange, *beside, back), _exposed_s, work, exchange, even, back=back)
-            seen[back] = np.asarray(busiest * count)
-            exposed[lane, back] = exposed[lane, back] + (seen[back] if shown is busiest else shown * count)
-            launches[back] = launches[back] + np.where(even > 0.0, count, 0.0)
-            if exchange.kind in single:
-                hidden = np.asarray((uneven - busiest) * count)
-                behind[exchange.kind, back] = behind.get((exchange.kind, back), 0.0) + hidden
-        each.append(OneExchange(exchange, passes, uneven, seen[False], seen[True]))
-    return ExchangeTimes(
-        forward_s=forward_s,
-        exposed=exposed,
-        imbalance=extra,
-        dispatch_s=single["dispatch"],
-        combine_s=single["combine"],
-        ep_total_s=totals["ep"],
-        tp_total_s=totals["tp"],
-        cp_total_s=totals["cp"],
-        behind=behind,
-        launches=launches,
-        each=tuple(each),
-    )
+        passes = tuple(back for back in (False, True) if runs(exchange.counts[back]))
+        if passes:
+            each.append(_one_exchange(work, exchange, passes))
+    return ExchangeTimes(tuple(each), layer.zero)
 
 
-def _runs(exchange: Exchange, *, back: bool) -> bool:
-    """Whether any candidate runs the exchange in a pass."""
-    count = exchange.backward_count if back else exchange.forward_count
+def runs(count: Floats | float) -> bool:
+    """Whether any candidate runs an exchange that runs so often."""
     return bool(np.count_nonzero(count)) if isinstance(count, np.ndarray) else count != 0.0
 
 
-def _once_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats:
+def _one_exchange(work: _Work, exchange: Exchange, passes: tuple[bool, ...]) -> OneExchange:
+    """An exchange with even load and on the busiest rank, who alone may have more tokens to send."""
+    layer, lane = work.layer, LANES[group_of(exchange)]
+    balance, once = layer.features.balance, layer.prices.once
+    of_experts = lane == "ep"
+    of: tuple[object, ...] = (exchange, balance.mean_exchange) if of_experts else (exchange,)
+    even = uneven = tuple(once((*of, size), _once_s, layer, exchange, size, busiest=False) for size in exchange.sizes)
+    if of_experts and exchange.carries == "tokens" and layer.uneven:
+        of = (exchange, *balance.busiest)
+        uneven = tuple(once((*of, size), _once_s, layer, exchange, size, busiest=True) for size in exchange.sizes)
+    if of_experts:
+        shown = busiest = {back: _exposed_s(work, exchange, even[back], back=back) for back in passes}
+        if uneven is not even:
+            busiest = {back: _exposed_s(work, exchange, uneven[back], back=back) for back in passes}
+    else:
+        beside = work.times.get(exchange.beside), work.times.get(CORE)
+        shown = busiest = {
+            back: once((exchange, *beside, back), _exposed_s, work, exchange, even[back], back=back) for back in passes
+        }
+    return OneExchange(exchange, lane, passes, even, uneven, shown, busiest)
+
+
+def _once_s(layer: LayerInputs, exchange: Exchange, size: Floats, *, busiest: bool) -> Floats:
     """Seconds of one run of an exchange if nothing hides it, on the mean or on the busiest rank."""
-    machine, groups, shard = layer.machine, layer.groups, layer.shard
-    fixed, tiers, size = machine.comm_op_s, machine.tiers, exchange.message_bytes
-    if exchange.kind in {"dispatch", "combine"}:
-        return expert_s(layer, exchange, busiest=busiest)
-    if exchange.name in HOT:
-        return all_gather_s(size, groups.ep, tiers, fixed, groups.rates["ep"])
-    if exchange.name in EXPERT and busiest:
-        # Every rank of an expert's tensor-parallel group needs the rows of the busiest expert rank.
-        size = size * layer.features.balance.compute
+    machine, groups, shard, name = layer.machine, layer.groups, layer.shard, group_of(exchange)
+    fixed, tiers = machine.comm_op_s, machine.tiers
+    if exchange.kind in EXPERT_KINDS:
+        return expert_s(layer, exchange, size, busiest=busiest)
     if exchange.kind == "ring":
         return np.asarray(np.where(shard.ring > 1, ring_pass_s(size, groups.ring, tiers, fixed), 0.0))
     if exchange.kind == "heads":
         # All-to-All of tensors cut by heads: each rank keeps 1/U and sends the rest.
         return all_to_all.flat_s(size, 1.0, groups.ulysses, tiers, 4.0 * np.asarray(fixed))
-    name = group_name(exchange)
-    group, rate = getattr(groups, name), groups.rates[name]
-    if exchange.kind == "reduce":
-        return all_reduce_s(size, group, tiers, fixed, rate)
-    return all_gather_s(size, group, tiers, fixed, rate)
+    if name == "etp" and busiest:
+        # Every rank of an expert's tensor-parallel group needs the rows of the busiest expert rank.
+        size = size * layer.features.balance.compute
+    collective = all_reduce_s if exchange.kind == "reduce" else all_gather_s
+    return collective(size, getattr(groups, name), tiers, fixed, groups.rates[name])
 
 
-def group_name(exchange: Exchange) -> str:
-    """The group in which an exchange runs."""
-    if exchange.kind in {"dispatch", "combine"}:
-        return "ep"
-    if exchange.kind in CONTEXT:
-        return "ring" if exchange.kind == "ring" else "ulysses"
-    return "etp" if exchange.name in EXPERT else "tp"
-
-
-def expert_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats:
+def expert_s(layer: LayerInputs, exchange: Exchange, size: Floats, *, busiest: bool) -> Floats:
     """Seconds of one dispatch or combine under each candidate's dispatcher."""
     machine, groups, features = layer.machine, layer.groups, layer.features
-    size, tiers, fixed = exchange.message_bytes, machine.tiers, machine.comm_op_s
+    tiers, fixed = machine.tiers, machine.comm_op_s
     choices, balance = layer.table.choices_of(exchange), features.balance
     imbalance = balance.exchange if busiest else balance.mean_exchange
     loss = machine.dispatch_loss if exchange.kind == "dispatch" else machine.combine_loss
@@ -407,7 +411,7 @@ def expert_s(layer: LayerInputs, exchange: Exchange, *, busiest: bool) -> Floats
 
 def _exposed_s(work: _Work, exchange: Exchange, seconds: Floats, *, back: bool) -> Floats:
     """Seconds of one run that stay exposed: chunked with its matrix multiplication, or behind other work."""
-    if exchange.name in HOT:
+    if not exchange.blocking:
         return _behind_layer(work, exchange, seconds, back=back)
     beside = work.once(exchange.beside)
     if beside is not None and back and exchange.behind:
@@ -421,7 +425,7 @@ def _exposed_s(work: _Work, exchange: Exchange, seconds: Floats, *, back: bool) 
             # Each pass of the ring runs beside the attention of the block that arrived before.
             step = (core.backward_s / 2.0 if back else core.forward_s) / work.layer.shard.ring
             return np.asarray(np.maximum(0.0, seconds - step))
-    if exchange.kind in {"dispatch", "combine"}:
+    if exchange.kind in EXPERT_KINDS:
         return _behind_experts(work, exchange, seconds, back=back)
     return seconds
 
@@ -455,16 +459,13 @@ def _beside_chunks(work: _Work, exchange: Exchange, seconds: Floats, product_s: 
 
 
 def _behind_layer(work: _Work, exchange: Exchange, seconds: Floats, *, back: bool) -> Floats:
-    """Weights of hot experts arrive while the rank's own experts run; their gradients return beside attention's.
-
-    Source: MindSpeed balanced_moe: balanced_moe_grouped_mlp waits for the broadcast after the local experts, and
-    the reduction of their gradients overlaps with attention backward.
-    """
+    """An exchange that nothing waits for: beside attention's backward pass, or while the rank's own experts run."""
     window = np.zeros(1)
-    for name, time in work.times.items():
-        if exchange.name == "hot_gradients":
-            window = window + (time.backward_s if work.layer.operators[name].window == "attention" else 0.0)
-        elif name.startswith("expert_"):
+    for op in work.layer.table.operators:
+        time = work.times[op.name]
+        if exchange.window == "attention":
+            window = window + (time.backward_s if op.window == "attention" else 0.0)
+        elif op.role == "experts":
             window = window + (time.input_gradient_s if back else time.forward_s)
     return np.asarray(np.minimum(np.maximum(0.0, seconds * work.layer.machine.contention - window), seconds))
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from autodeploy.costs.inputs.context import ALL_GATHER
-from autodeploy.costs.layers.exchanges import CORE, HOT, SHARED, ExchangeTimes, LayerInputs, exchange_times, sharded_s
+from autodeploy.costs.layers.exchanges import CORE, EXPERT_KINDS, ExchangeTimes, LayerInputs, exchange_times, sharded_s
 from autodeploy.costs.layers.pair_windows import Pairing, beside_matrix_work_s, halves
-from autodeploy.costs.workload.adapters import REFERENCE
 from autodeploy.costs.workload.memory_choices import EVERYTHING, touched_by_choices
 from autodeploy.costs.workload.operators import MATRIX_KINDS
 from cost_models.host_bound import exposed_host_s, kernel_launch_s, restart_s
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 
 EVEN = 1.0  # times the rows, bytes and FLOPs of the mean rank
-WITH_WEIGHTS = {"dispatch": 2.0, "combine": 1.0}  # messages of an exchange: tokens, and there their weights
 HOOKED = "gradient_accumulation"  # hooks of parameters, which no graph runs
 PERMUTES = "permute"  # a replay with this operator selects its rows again
 ROUTES = "routing"  # a replay with this operator synchronises as the forward pass does
@@ -108,6 +106,7 @@ class LayerTimes:
 
     even: dict[str, OperatorTime]
     busiest: dict[str, OperatorTime]  # `even` itself where no rank is busier
+    trained: dict[str, OperatorTime]  # `busiest` without operators of a model of reference
     exchanged: ExchangeTimes
 
     @cached_property
@@ -119,12 +118,6 @@ class LayerTimes:
     def busiest_s(self) -> tuple[Floats, Floats]:
         """The same on the busiest rank [n]."""
         return self.even_s if self.busiest is self.even else both_passes_s(self.busiest.values())
-
-    @cached_property
-    def trained(self) -> dict[str, OperatorTime]:
-        """On the busiest rank, without operators of a model of reference."""
-        own = {name: time for name, time in self.busiest.items() if not name.startswith(REFERENCE)}
-        return own if len(own) < len(self.busiest) else self.busiest
 
     @cached_property
     def trained_s(self) -> tuple[Floats, Floats]:
@@ -150,7 +143,9 @@ def layer_times(layer: LayerInputs) -> LayerTimes:
         attention = [op for op in operators if op.kind == "attention"]
         longer |= layer.prices.operators(attention, machine, features.attention_imbalance)
     busiest = even | longer if longer else even
-    return LayerTimes(even, busiest, exchange_times(layer, busiest))
+    trained = {op.name: busiest[op.name] for op in operators if op.role != "reference"}
+    trained = trained if len(trained) < len(busiest) else busiest
+    return LayerTimes(even, busiest, trained, exchange_times(layer, busiest))
 
 
 def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
@@ -180,9 +175,9 @@ def layer_cost(layer: LayerInputs, *, pairs: bool = True) -> LayerCost:
         split_s=zero if pairing is None else np.where(features.paired, pairing.split_s, 0.0),
         ep_shown_forward_s=exchanged.shown_ep(backward=False),
         ep_shown_backward_s=exchanged.shown_ep(backward=True),
-        ep_total_s=exchanged.ep_total_s,
-        tp_total_s=exchanged.tp_total_s,
-        cp_total_s=exchanged.cp_total_s,
+        ep_total_s=exchanged.total_s("ep"),
+        tp_total_s=exchanged.total_s("tp"),
+        cp_total_s=exchanged.total_s("cp"),
         activation_bytes=activation,
         worst_activation_bytes=activation,
         balanced_activation_bytes=np.asarray(sum(t.kept_bytes for t in table.tensors) + zero),
@@ -269,15 +264,17 @@ def synchronisation_s(layer: LayerInputs, times: LayerTimes) -> tuple[Floats, Fl
     Megatron-LM's own gathers, which later releases keep, end before its wait.
     """
     rows, features, busiest, exchanged = layer.operators, layer.features, times.busiest, times.exchanged
-    names = [name for name in layer.table.after_synchronisation if name in rows or name in WITH_WEIGHTS]
-    early = [name for name in names if name.startswith(SHARED)] if features.host_reorder else []
+    names = [name for name in layer.table.after_synchronisation if name in rows or name in EXPERT_KINDS]
+    early = [name for name in names if name in rows and rows[name].role == "shared"] if features.host_reorder else []
+    sent = {kind: exchanged.once_s(kind, backward=False) for kind in sorted(EXPERT_KINDS)}
+    along = {each.name: len(each.along) for each in layer.table.exchanges}
     queued = np.asarray(sum((busiest[name].forward_s for name in early), np.zeros(1)))
-    queued = queued + np.where((features.dispatcher == ALL_GATHER) & features.async_gathers, exchanged.dispatch_s, 0.0)
+    queued = queued + np.where((features.dispatcher == ALL_GATHER) & features.async_gathers, sent["dispatch"], 0.0)
     late = [name for name in names if name not in early]
     seconds = {name: busiest[name].forward_s for name in late if name in rows}
     calls = {name: launches(rows[name], backward=False) for name in seconds}
-    for name, of_exchange in (("dispatch", exchanged.dispatch_s), ("combine", exchanged.combine_s)):
-        seconds[name], calls[name] = of_exchange, np.where(of_exchange > 0.0, WITH_WEIGHTS[name], 0.0)
+    for name, of_exchange in sent.items():
+        seconds[name], calls[name] = of_exchange, np.where(of_exchange > 0.0, 1.0 + along[name], 0.0)
     issue_each = layer.machine.host.issue_s
     return restart_s([calls[name] for name in late], [seconds[name] for name in late], issue_each), queued
 
@@ -303,7 +300,9 @@ def issued(layer: LayerInputs, exchanged: ExchangeTimes, *, backward: bool) -> F
     sized = {*table.after_synchronisation, HOOKED}
     singly = [op for op in table.operators if not layer.features.captured or op.name in sized]
     graphs = 1.0 if len(singly) < len(table.operators) else 0.0
-    return np.asarray(sum(launches(op, backward=backward) for op in singly) + graphs + exchanged.launches[backward])
+    return np.asarray(
+        sum(launches(op, backward=backward) for op in singly) + graphs + exchanged.launches(backward=backward)
+    )
 
 
 def _pairing(
@@ -327,27 +326,13 @@ def _pairing(
 def _choices(
     layer: LayerInputs, kept: dict[str, Floats], times: LayerTimes, forward_host_s: Floats
 ) -> dict[str, ChoiceCost]:
-    """What each memory choice of this layer frees and costs; choices that free nothing here are left out.
-
-    A swapped tensor is read from device memory and written back, which other operators wait for. A replay that routes
-    again learns its split sizes again: the host waits as long as in the forward pass (`forward_host_s`). One that only
-    permutes again waits for the selections of its rows. Source: Megatron-LM checkpointed layers run the dispatcher's
-    preprocess, with its device-to-host copy, a second time.
-    """
-    table, machine, features, zero = layer.table, layer.machine, layer.features, layer.zero
-    again = 0.0 if features.sync_free else table.replayed_synchronisations * np.asarray(machine.host.sync_s)
-    memory_rate = machine.rates.hbm_bytes_per_s * np.asarray(machine.rates.hbm_fraction)
-    # The backward pass has hot weights there anyway, and replays nothing of a reference.
-    exchanges = [
-        (name, seconds)
-        for name, seconds in times.exchanged.forward_s.items()
-        if name not in HOT and not name.startswith(REFERENCE)
-    ]
+    """What each memory choice of this layer frees and costs; choices that free nothing here are left out."""
+    table, zero = layer.table, layer.zero
     balanced = {t.name: t.kept_bytes for t in table.tensors if t.per_expert}
     touched = touched_by_choices(tuple(kept), tuple(times.trained), shares=table.by_operator is not None)
     saved = {each.choice.name: _saved_bytes(each, kept, layer) for each in touched}
     work = {each.choice.name: _replayed_s(each, times, table) for each in touched if each.choice.kind == "recompute"}
-    waits = _waits(touched, saved, work, times.exchanged.shown_ep(backward=True) * features.recompute_in_waits)
+    waits = _waits(touched, saved, work, times.exchanged.shown_ep(backward=True) * layer.features.recompute_in_waits)
     choices = {}
     for each in touched:
         choice, bytes_ = each.choice, saved[each.choice.name]
@@ -357,20 +342,39 @@ def _choices(
         if choice.shares and table.by_operator is not None:
             bytes_ = np.asarray(bytes_ - table.by_operator.kept_bytes)
         if choice.kind == "swap":
-            waited = 2.0 * bytes_ / memory_rate
-            if choice.own_layer:
-                waited = waited + np.where(features.paired, 0.0, _own_layer_s(layer, bytes_, times))
-            choices[choice.name] = ChoiceCost(bytes_, np.asarray(waited), bytes_, zero, uneven)
-            continue
-        replayed = zero + work[choice.name] - waits(choice)
-        for name, seconds in exchanges:
-            if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
-                replayed = replayed + seconds
-        host = zero + (again if PERMUTES in choice.replays else 0.0)
-        if EVERYTHING in choice.replays or ROUTES in choice.replays:
-            host = forward_host_s
-        choices[choice.name] = ChoiceCost(bytes_, replayed + host, zero, host, uneven)
+            cost = ChoiceCost(bytes_, _swapped_s(layer, choice, bytes_, times), bytes_, zero, uneven)
+        else:
+            replayed = zero + work[choice.name] - waits(choice)
+            for name, seconds in times.exchanged.recomputed_s.items():
+                if EVERYTHING in choice.replays_exchanges or name in choice.replays_exchanges:
+                    replayed = replayed + seconds
+            host = _replay_host_s(layer, choice, forward_host_s)
+            cost = ChoiceCost(bytes_, replayed + host, zero, host, uneven)
+        choices[choice.name] = cost
     return choices
+
+
+def _replay_host_s(layer: LayerInputs, choice: MemoryChoice, forward_host_s: Floats) -> Floats:
+    """Seconds for which a replay waits for the host.
+
+    One that routes again learns its split sizes again: as long as in the forward pass. One that only permutes again
+    waits for the selections of its rows. Source: Megatron-LM checkpointed layers run the dispatcher's preprocess, with
+    its device-to-host copy, a second time.
+    """
+    if EVERYTHING in choice.replays or ROUTES in choice.replays:
+        return forward_host_s
+    if layer.features.sync_free or PERMUTES not in choice.replays:
+        return layer.zero
+    return np.asarray(layer.zero + layer.table.replayed_synchronisations * np.asarray(layer.machine.host.sync_s))
+
+
+def _swapped_s(layer: LayerInputs, choice: MemoryChoice, swapped: Floats, times: LayerTimes) -> Floats:
+    """Seconds in which what is swapped is read from device memory and written back, for which other operators wait."""
+    rates = layer.machine.rates
+    waited = 2.0 * swapped / (rates.hbm_bytes_per_s * np.asarray(rates.hbm_fraction))
+    if choice.own_layer:
+        waited = waited + np.where(layer.features.paired, 0.0, _own_layer_s(layer, swapped, times))
+    return np.asarray(waited)
 
 
 def _own_layer_s(layer: LayerInputs, swapped: Floats, times: LayerTimes) -> Floats:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.costs.layers.exchanges import DENSE, HOT, SHARED, LayerInputs, expert_s, group_name
-from autodeploy.costs.workload.operators import MATRIX_KINDS
+from autodeploy.costs.layers.exchanges import EXPERT_KINDS, LayerInputs, expert_s
+from autodeploy.costs.workload.operators import BACKWARD, FORWARD, MATRIX_KINDS, ROUTED, group_of
 from cost_models.collectives import all_gather_s
 from cost_models.schedule import BackwardHalf, ExpertExchange, ForwardHalf, Lanes, pair_s, pair_time
 
@@ -55,7 +54,6 @@ def _window_s(times: dict[str, OperatorTime], side: str, backward: bool) -> Floa
     return np.asarray(sum((t.weight_gradient_s for t in experts), np.zeros(1)))
 
 
-ROUTED = ("expert_", "sort_by_")  # operators between dispatch and combine
 OUTSIDE = ("permute", "unpermute")  # reordering before the dispatch and after the combine
 CUBE = frozenset({"gemm", "grouped_gemm", "attention"})
 
@@ -131,7 +129,7 @@ def halves(
 
     for op in layer.table.operators:
         time = times[op.name]
-        routed, shared, dense = _place_of(op.name)
+        routed, shared, dense = op.role in ROUTED, op.role == "shared", op.role == "dense"
         add("middle" if routed or dense else "ahead", op, time.forward_s)
         add("back_middle" if routed or shared or dense else "back", op, time.input_gradient_s)
         if op.kind not in MATRIX_KINDS:
@@ -145,23 +143,17 @@ def halves(
     if layer.features.vector_parallel:
         _beside_matrix_work(work, times, exchanged)
     exchanges = [
-        _expert_exchange(layer, name, seconds)
-        for name, seconds in (("dispatch", exchanged.dispatch_s), ("combine", exchanged.combine_s))
+        [_expert_exchange(layer, kind, exchanged.once_s(kind, backward=back), back) for kind in ("dispatch", "combine")]
+        for back in (False, True)
     ]
     ahead = collected.lanes(work["ahead"], ("attention", "shared"), backward=False)
     middle = collected.lanes(work["middle"], ("middle",), backward=False)
     back_middle = collected.lanes(work["back_middle"], ("shared", "middle"), backward=True)
     back = collected.lanes(work["back"], ("attention",), backward=True)
     return (
-        ForwardHalf(ahead, middle, *exchanges),
-        BackwardHalf(back_middle, np.asarray(experts_dw), back, np.asarray(left_over), *exchanges),
+        ForwardHalf(ahead, middle, *exchanges[FORWARD]),
+        BackwardHalf(back_middle, np.asarray(experts_dw), back, np.asarray(left_over), *exchanges[BACKWARD]),
     )
-
-
-@cache
-def _place_of(operator: str) -> tuple[bool, bool, bool]:
-    """Whether an operator of this name is between dispatch and combine, of shared experts, or of a dense MLP."""
-    return operator.startswith(ROUTED), operator.startswith(SHARED), operator.startswith(DENSE)
 
 
 def _beside_matrix_work(
@@ -185,14 +177,12 @@ class _Collectives:
         self._none = np.zeros((len(layer.machine.tiers), *layer.zero.shape))
         self._exchanges: list[tuple[str, bool, Floats, Floats]] = []
         for one in exchanged.each:
-            if one.exchange.kind in {"dispatch", "combine"}:
+            if one.exchange.kind in EXPERT_KINDS:
                 continue
-            half, of = _half(one.exchange), (one.exchange, one.once_s)
-            once = layer.prices.once(of, _on_tiers, layer, *of)
             for back in one.passes:
-                count = one.exchange.backward_count if back else one.exchange.forward_count
-                shown = one.exposed_backward_s if back else one.exposed_forward_s
-                self._exchanges.append((half, back, once * count, shown))
+                of = one.exchange, one.once_s[back], one.exchange.sizes[back]
+                on_tiers = layer.prices.once(of, _on_tiers, layer, *of) * one.exchange.counts[back]
+                self._exchanges.append((_half(layer, one.exchange), back, on_tiers, one.exposed_s(backward=back)))
 
     def lanes(self, work: list[Floats], halves: tuple[str, ...], *, backward: bool) -> Lanes:
         """Work of the cube and the vector units, with the collectives of these halves of the layer."""
@@ -203,34 +193,37 @@ class _Collectives:
         return Lanes(np.asarray(work[0]), np.asarray(work[1]), np.asarray(exposed), tuple(tiers))
 
 
-def _half(exchange: Exchange) -> str:
+def _half(layer: LayerInputs, exchange: Exchange) -> str:
     """Where a collective runs: beside attention, shared experts, or what is between dispatch and combine."""
-    if exchange.name in HOT:
-        return "attention" if exchange.name == "hot_gradients" else "middle"
-    if exchange.name.startswith(ROUTED) or exchange.beside.startswith(DENSE):
+    if not exchange.blocking:
+        return "attention" if exchange.window == "attention" else "middle"
+    beside = layer.operators.get(exchange.beside)
+    if group_of(exchange) == "etp" or (beside is not None and beside.role == "dense"):
         return "middle"
     return "attention" if exchange.window == "attention" else "shared"
 
 
-def _on_tiers(layer: LayerInputs, exchange: Exchange, once_s: Floats) -> Floats:
+def _on_tiers(layer: LayerInputs, exchange: Exchange, once_s: Floats, size: Floats) -> Floats:
     """Seconds that one run keeps each tier busy [tiers, n]: where its group's outermost members are, or its share."""
     groups, machine = layer.groups, layer.machine
-    if exchange.name in HOT:
-        each = [all_gather_s(exchange.message_bytes, groups.ep, one.tiers, 0.0) for one in machine.with_one_tier]
+    group = group_of(exchange)
+    if not exchange.blocking:
+        each = [all_gather_s(size, getattr(groups, group), one.tiers, 0.0) for one in machine.with_one_tier]
         return np.stack(np.broadcast_arrays(*each))
     numbers = np.arange(len(machine.tiers))[:, None]
-    return np.where(groups.outermost[group_name(exchange)] == numbers, once_s, 0.0)
+    return np.where(groups.outermost[group] == numbers, once_s, 0.0)
 
 
-def _expert_exchange(layer: LayerInputs, name: str, seconds: Floats) -> ExpertExchange:
+def _expert_exchange(layer: LayerInputs, kind: str, seconds: Floats, back: bool) -> ExpertExchange:
     """One dispatch or combine beside computation; on each tier as long as if the other tiers took no time."""
-    exchange = next((e for e in layer.table.exchanges if e.kind == name), None)
+    exchange = next((e for e in layer.table.exchanges if e.kind == kind), None)
     if exchange is None:
         return ExpertExchange(layer.zero, tuple(layer.zero for _ in layer.machine.tiers))
-    tiers = layer.prices.once((exchange, *layer.features.balance.busiest), _expert_tiers, layer, exchange)
+    size = exchange.sizes[back]
+    tiers = layer.prices.once((exchange, size, *layer.features.balance.busiest), _expert_tiers, layer, exchange, size)
     rate = layer.machine.exchange_beside
     return ExpertExchange(np.asarray(seconds / rate), tuple(np.minimum(tier, seconds) / rate for tier in tiers))
 
 
-def _expert_tiers(layer: LayerInputs, exchange: Exchange) -> list[Floats]:
-    return [expert_s(replace(layer, machine=one), exchange, busiest=True) for one in layer.machine.with_one_tier]
+def _expert_tiers(layer: LayerInputs, exchange: Exchange, size: Floats) -> list[Floats]:
+    return [expert_s(replace(layer, machine=one), exchange, size, busiest=True) for one in layer.machine.with_one_tier]

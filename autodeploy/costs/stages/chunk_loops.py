@@ -105,10 +105,6 @@ def pair_chunks(layout: Floats, hidden_s: Floats, exchange_s: Floats, first_s: F
     """What pairs of chunks hide [n, pp, vpp, vpp], and of that expert communication.
 
     layout [n, pp, vpp, classes], whole layers or parts of some. Tables by class [i, j, n], or [i, j, 1] for all rows.
-
-    The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
-    first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
-    at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
     """
     n, pp, vpp, classes = layout.shape
     hidden = np.zeros((n, pp, vpp, vpp))
@@ -121,37 +117,52 @@ def pair_chunks(layout: Floats, hidden_s: Floats, exchange_s: Floats, first_s: F
             for chunk in range(vpp):
                 for number in range(classes):
                     same = same and layout[row, stage, chunk, number] == layout[row, stage - 1, chunk, number]
-            if same:
-                for ahead in range(vpp):
-                    for behind in range(vpp):
-                        hidden[row, stage, ahead, behind] = hidden[row, stage - 1, ahead, behind]
-                        exchange[row, stage, ahead, behind] = exchange[row, stage - 1, ahead, behind]
+            if not same:
+                _pair_stage(
+                    layout[row, stage], hidden_s, exchange_s, first_s, of, hidden[row, stage], exchange[row, stage]
+                )
                 continue
             for ahead in range(vpp):
                 for behind in range(vpp):
-                    forward, backward = layout[row, stage, ahead], layout[row, stage, behind]
-                    all_s, exchanged_s, first, every = 0.0, 0.0, 0.0, 0.0
-                    start = 0.0
-                    for i in range(classes):
-                        if forward[i] == 0:
-                            continue
-                        end, begun = start + forward[i], 0.0
-                        for j in range(classes - 1, -1, -1):
-                            if backward[j] == 0:
-                                continue
-                            low, high = max(start, begun), min(end, begun + backward[j])
-                            both = max(high - low, 0.0)
-                            all_s += both * hidden_s[i, j, of]
-                            exchanged_s += both * exchange_s[i, j, of]
-                            every += both * first_s[i, j, of]
-                            if low == 0.0:
-                                first += min(both, 1.0) * first_s[i, j, of]
-                            begun += backward[j]
-                        start = end
-                    lost = first if forward.sum() == backward.sum() else every
-                    hidden[row, stage, ahead, behind] = all_s - lost
-                    exchange[row, stage, ahead, behind] = max(exchanged_s - lost, 0.0)
+                    hidden[row, stage, ahead, behind] = hidden[row, stage - 1, ahead, behind]
+                    exchange[row, stage, ahead, behind] = exchange[row, stage - 1, ahead, behind]
     return hidden, exchange
+
+
+@compiled
+def _pair_stage(
+    layers: Floats, hidden_s: Floats, exchange_s: Floats, first_s: Floats, of: int, hidden: Floats, exchange: Floats
+) -> None:
+    """Write what pairs of a stage's chunks [vpp, classes] hide into `hidden` and `exchange` [vpp, vpp].
+
+    The forward runs its layers first to last beside the backward's, last to first. Nothing is left over to fill the
+    first pair; where the chunks have different numbers of layers, the layers of the backward do not prepare each other
+    at all (MindSpeed fb_overlap `transformer_block.py`, unbalanced_block_graphs).
+    """
+    vpp, classes = layers.shape
+    for ahead in range(vpp):
+        for behind in range(vpp):
+            forward, backward = layers[ahead], layers[behind]
+            all_s, exchanged_s, first, every, start = 0.0, 0.0, 0.0, 0.0, 0.0
+            for i in range(classes):
+                if forward[i] == 0:
+                    continue
+                end, begun = start + forward[i], 0.0
+                for j in range(classes - 1, -1, -1):
+                    if backward[j] == 0:
+                        continue
+                    low, high = max(start, begun), min(end, begun + backward[j])
+                    both = max(high - low, 0.0)
+                    all_s += both * hidden_s[i, j, of]
+                    exchanged_s += both * exchange_s[i, j, of]
+                    every += both * first_s[i, j, of]
+                    if low == 0.0:
+                        first += min(both, 1.0) * first_s[i, j, of]
+                    begun += backward[j]
+                start = end
+            lost = first if forward.sum() == backward.sum() else every
+            hidden[ahead, behind] = all_s - lost
+            exchange[ahead, behind] = max(exchanged_s - lost, 0.0)
 
 
 @compiled

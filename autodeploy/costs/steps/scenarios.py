@@ -243,7 +243,7 @@ def _limited(context: Context, values: Mapping[str, float]) -> dict[str, float]:
     assert context.profile is not None
     within = {name: limited(name, value) for name, value in values.items()}
     for tier in context.profile.tiers:
-        room = 1.0 / tier.efficiency
+        room = 1.0 / float(tier.efficiency)
         for name in (f"link_{tier.name}", f"exchange_{tier.name}"):
             if name in within:
                 within[name] = min(within[name], room)

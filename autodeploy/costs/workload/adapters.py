@@ -67,12 +67,16 @@ def with_reference(table: LayerTable, on: OperatorFeatures) -> LayerTable:
 
 
 def _forward(op: Operator) -> Operator:
-    return op._replace(name=f"{REFERENCE}{op.name}", passes=(op.passes[0], 0.0, 0.0), issued_backward=0.0)
+    return op._replace(
+        name=f"{REFERENCE}{op.name}", role="reference", passes=(op.passes[0], 0.0, 0.0), issued_backward=0.0
+    )
 
 
 def _once(exchange: Exchange) -> Exchange:
     beside = f"{REFERENCE}{exchange.beside}" if exchange.beside else ""
-    return exchange._replace(name=f"{REFERENCE}{exchange.name}", backward_count=0.0, beside=beside, behind="")
+    return exchange._replace(
+        name=f"{REFERENCE}{exchange.name}", backward_count=0.0, recomputed_count=0.0, beside=beside, behind=""
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +274,7 @@ class _Apart:
             base.window,
             forward_bytes=np.asarray(6.0 * rows * base.columns),
             backward_bytes=np.asarray(6.0 * rows * base.depth),
+            role=base.role,
             per_expert=base.per_expert,
             routes=base.routes,
         )

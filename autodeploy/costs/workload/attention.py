@@ -173,10 +173,7 @@ def _cut_latents(model: ModelSpec, shard: Sharding, latent_bytes: Floats, on: Op
     """
     products = 2.0 if model.q_lora_rank is not None else 1.0
     hidden = np.asarray(2.0 * shard.tokens * model.hidden_size)
-    inputs = [
-        each._replace(forward_count=products * each.forward_count, backward_count=products * each.backward_count)
-        for each in column_exchanges(shard, "down", W, hidden, "latent_down_proj", on)
-    ]
+    inputs = [each.often(products) for each in column_exchanges(shard, "down", W, hidden, "latent_down_proj", on)]
     cut, _ = cut_and_whole(shard)
     return [*inputs, Exchange("latent_output_gather", "gather", W, latent_bytes, np.where(shard.tp > 1, 1.0, 0.0), cut)]
 

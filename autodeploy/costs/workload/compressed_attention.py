@@ -31,7 +31,7 @@ from cost_models.compute import attention_backward_flops, attention_flops
 
 if TYPE_CHECKING:
     from autodeploy.costs.workload.attention_types import KindOfAttention, LayerKind
-    from autodeploy.costs.workload.operators import Window
+    from autodeploy.costs.workload.operators import SizeClass, Window
     from autodeploy.specs.attention import AttentionType, CompressedAttention
     from autodeploy.specs.model import ModelSpec
     from cost_models.arrays import Floats
@@ -238,7 +238,7 @@ def _compressor(
     ]
     exchanges = _gathered(shard, f"{name}_entries", made)
     if shared:
-        exchanges += _gathered(shard, f"{name}_tokens", FP32 * tokens * columns, as_it_is=True)
+        exchanges += _gathered(shard, f"{name}_tokens", FP32 * tokens * columns, "sums")
     return operators, tensors, exchanges
 
 
@@ -328,7 +328,7 @@ def _output(model: ModelSpec, shard: Sharding) -> Rows:
     return [joined, down, up], tensors, []
 
 
-def _gathered(shard: Sharding, name: str, rank_bytes: Floats, *, as_it_is: bool = False) -> list[Exchange]:
+def _gathered(shard: Sharding, name: str, rank_bytes: Floats, carries: SizeClass = "tokens") -> list[Exchange]:
     """What all ranks of the sequence need of each other: gathered over tensor- and context-parallel ranks at once.
 
     `rank_bytes` of the tokens of a context-parallel rank. Nothing hides it: the layer waits. Backward gradients are
@@ -337,8 +337,8 @@ def _gathered(shard: Sharding, name: str, rank_bytes: Floats, *, as_it_is: bool 
     cut, whole = cut_and_whole(shard)
     message, steps = np.asarray(rank_bytes), shard.ring - 1.0
     return [
-        Exchange(f"{name}_gather", "gather", W, message, cut, 0.0, as_it_is=as_it_is),
-        Exchange(f"{name}_gradient_scatter", "scatter", W, message, 0.0, cut, as_it_is=as_it_is),
-        Exchange(f"{name}_gradient_reduce", "reduce", W, message, 0.0, whole, as_it_is=as_it_is),
-        Exchange(f"{name}_ring", "ring", W, message, steps, steps, as_it_is=as_it_is),
+        Exchange(f"{name}_gather", "gather", W, message, cut, 0.0, carries=carries),
+        Exchange(f"{name}_gradient_scatter", "scatter", W, message, 0.0, cut, carries=carries),
+        Exchange(f"{name}_gradient_reduce", "reduce", W, message, 0.0, whole, carries=carries),
+        Exchange(f"{name}_ring", "ring", W, message, steps, steps, carries=carries),
     ]

@@ -43,6 +43,7 @@ from autodeploy.costs.workload.host_operators import (
 from autodeploy.costs.workload.linear_attention import linear_params, linear_rows
 from autodeploy.costs.workload.mlp import AFTER_SPLIT_SIZES, mlp_rows, moe_rows, zero_rows
 from autodeploy.costs.workload.operators import (
+    IN_FORMAT,
     MATRIX_KINDS,
     Exchange,
     LayerTable,
@@ -127,9 +128,7 @@ def _tensor(tensor: Tensor, wider: float) -> Tensor:
 
 
 def _exchange(exchange: Exchange, wider: float) -> Exchange:
-    return (
-        exchange if exchange.as_it_is else exchange._replace(message_bytes=np.asarray(exchange.message_bytes * wider))
-    )
+    return exchange.wider(wider) if exchange.carries in IN_FORMAT else exchange
 
 
 # Layers with experts on a shortcut (ScMoE: arXiv 2404.05019; LongCat-Flash, arXiv 2509.01322, section 2.1.2).
@@ -142,10 +141,7 @@ def twice(rows: Rows) -> Rows:
     return (
         [op._replace(runs=RUNS * op.runs) for op in operators],
         [tensor._replace(kept_bytes=np.asarray(RUNS * tensor.kept_bytes)) for tensor in tensors],
-        [
-            each._replace(forward_count=RUNS * each.forward_count, backward_count=RUNS * each.backward_count)
-            for each in exchanges
-        ],
+        [each.often(RUNS) for each in exchanges],
     )
 
 
@@ -493,7 +489,7 @@ def head_table(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Layer
         exchanges = [exchange for exchange in exchanges if exchange.kind == "gather"]
     once = np.where(shard.tp > 1, 1.0, 0.0)
     reduced = np.asarray((LOSS_REDUCED_BYTES if on.reference else 12.0) * tokens)
-    loss = Exchange("loss_reduce", "reduce", "mlp", reduced, once, 0.0, as_it_is=True)
+    loss = Exchange("loss_reduce", "reduce", "mlp", reduced, once, 0.0, carries="sums")
     params = np.asarray(model.head_params / cut + h + model.stream_head_params)
     none, passing = np.zeros_like(params), tensors[1].kept_bytes
     summed = accumulating(operators, on)

@@ -148,6 +148,6 @@ def _exchanges(linear: LinearAttention, shard: Sharding, heads: Floats, exchange
     message = np.asarray(FP32 * shard.micro_batch_size * heads * state)
     steps = shard.ring - 1.0
     return [
-        Exchange("state_ring", "ring", W, message, steps, steps, as_it_is=True),
+        Exchange("state_ring", "ring", W, message, steps, steps, carries="sums"),
         Exchange("head_exchange", "heads", W, np.asarray(exchanged), 1.0, 1.0),
     ]

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from autodeploy.costs.workload import host_operators as host
-from autodeploy.costs.workload.operators import Exchange, Operator, OperatorFeatures, OperatorKind, Sharding, Tensor
+from autodeploy.costs.workload.operators import (
+    Exchange,
+    Operator,
+    OperatorFeatures,
+    OperatorKind,
+    Role,
+    Sharding,
+    Tensor,
+)
 
 if TYPE_CHECKING:
     from autodeploy.specs.model import ModelSpec
@@ -42,8 +50,9 @@ def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: 
     local = width / tp
     forward, backward, kept = activation_bytes_per_element(model.is_gated, on.fused_swiglu)
     elements = tokens * local
+    role: Role = "shared" if prefix == "shared" else "dense"
     operators = [
-        Operator(f"{prefix}_up_proj", "gemm", W, rows=tokens, columns=gates * local, depth=h),
+        Operator(f"{prefix}_up_proj", "gemm", W, rows=tokens, columns=gates * local, depth=h, role=role),
         Operator(
             f"{prefix}_activation",
             "vector",
@@ -51,8 +60,9 @@ def mlp_rows(model: ModelSpec, shard: Sharding, on: OperatorFeatures, *, width: 
             forward_bytes=forward * elements,
             backward_bytes=backward * elements,
             launches=1.0 if on.fused_swiglu else 3.0,
+            role=role,
         ),
-        Operator(f"{prefix}_down_proj", "gemm", W, rows=tokens, columns=h, depth=local),
+        Operator(f"{prefix}_down_proj", "gemm", W, rows=tokens, columns=h, depth=local, role=role),
     ]
     tensors = [
         Tensor(f"{prefix}_up_out", np.asarray(2.0 * gates * elements)),
@@ -131,7 +141,9 @@ def _router(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> tuple[li
             issued_backward=routing.backward,
             as_it_is=True,
         ),
-        Operator("expert_sizes", "vector", W, launches=0.0, issued=counted[0], issued_backward=counted[1]),
+        Operator(
+            "expert_sizes", "vector", W, launches=0.0, issued=counted[0], issued_backward=counted[1], role="experts"
+        ),
     ]
     return operators, [Tensor("router_logits", np.asarray(4.0 * logits), as_it_is=True)]
 
@@ -204,6 +216,7 @@ def permute_rows(
             launches=several,
             issued=several * calls.forward,
             issued_backward=several * calls.backward,
+            role="" if prefix else "sorting",
             per_expert=True,
         )
 
@@ -253,6 +266,7 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             launches=launches,
             issued=calls,
             issued_backward=2.0 * calls,
+            role="experts",
             per_expert=True,
             fused=on.grouped_gemm,
         )
@@ -268,6 +282,7 @@ def _experts(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -> Rows:
             launches=2.0,
             issued=host.ACTIVATION.forward,
             issued_backward=host.ACTIVATION.backward,
+            role="experts",
             per_expert=True,
         ),
         gemm("expert_down_proj", h, width),
@@ -286,7 +301,9 @@ def _expert_exchanges(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -
     """Dispatch and combine of the tokens a rank holds; with expert tensor parallelism their gather and scatter.
 
     Gathered tokens come from all ranks of the experts' group at once: nothing is left to gather. Weights of copied hot
-    experts arrive for the forward and again for the backward pass, and their BF16 gradients return.
+    experts arrive for the forward and again for the backward pass, while the rank's own experts run; their BF16
+    gradients return beside attention's. Source: MindSpeed balanced_moe: balanced_moe_grouped_mlp waits for the
+    broadcast after the local experts, and the reduction of their gradients overlaps with attention backward.
     """
     h = model.hidden_size
     factor = on.capacity_factor or 1.0
@@ -294,17 +311,23 @@ def _expert_exchanges(model: ModelSpec, shard: Sharding, on: OperatorFeatures) -
     # Inside an expert's tensor-parallel group every rank needs all rows that any of its ranks received.
     etp_bytes = np.asarray(np.where(shard.etp > 1, 2.0 * h * expert_rows(shard, model, on), 0.0))
     times = np.where(shard.gathers_tokens, 0.0, 1.0)
-    exchanges = [Exchange("dispatch", "dispatch", W, token_bytes), Exchange("combine", "combine", W, token_bytes)]
+    exchanges = [
+        Exchange("dispatch", "dispatch", W, token_bytes, along=("probabilities",)),
+        Exchange("combine", "combine", W, token_bytes),
+    ]
     if on.replicated_dispatch:
         # Every rank received all rows; partial sums are reduced forward, gradients of the rows backward.
-        exchanges.append(Exchange("expert_scatter", "reduce", W, etp_bytes))
+        exchanges.append(Exchange("expert_scatter", "reduce", W, etp_bytes, group="etp"))
     else:
-        exchanges.append(Exchange("expert_gather", "gather", W, etp_bytes, times, times))
-        exchanges.append(Exchange("expert_scatter", "scatter", W, etp_bytes, times, times))
+        exchanges.append(Exchange("expert_gather", "gather", W, etp_bytes, times, times, group="etp"))
+        exchanges.append(Exchange("expert_scatter", "scatter", W, etp_bytes, times, times, group="etp"))
     if np.any(np.asarray(shard.hot_experts) > 0):
         weights = np.asarray(2.0 * shard.hot_experts * model.routed_expert_params)
-        exchanges.append(Exchange("hot_weights", "gather", W, weights))
-        exchanges.append(Exchange("hot_gradients", "scatter", W, weights, 0.0, 1.0))
+        copied = Exchange("hot_weights", "gather", W, weights, carries="weights", group="ep", blocking=False)
+        exchanges += [
+            copied._replace(recomputed_count=0.0),  # the backward pass has them anyway
+            copied._replace(name="hot_gradients", kind="scatter", window="attention", forward_count=0.0),
+        ]
     return exchanges
 
 

@@ -22,8 +22,19 @@ if TYPE_CHECKING:
 OperatorKind = Literal["gemm", "grouped_gemm", "attention", "vector", "movement"]
 MATRIX_KINDS = frozenset({"gemm", "grouped_gemm"})
 Window = Literal["attention", "mlp"]
+Role = Literal["", "dense", "shared", "experts", "sorting", "reference"]
+ROUTED: frozenset[Role] = frozenset({"experts", "sorting"})  # of operators between dispatch and combine
 EVERY_PASS = (1.0, 1.0, 1.0)
 ExchangeKind = Literal["gather", "scatter", "reduce", "dispatch", "combine", "ring", "heads"]
+ExchangeGroup = Literal["tp", "etp", "ep", "ring", "ulysses"]
+# Rows in the run's format, weights likewise; FP32 routing weights, integers, and FP32 sums, whatever it computes in.
+SizeClass = Literal["tokens", "weights", "probabilities", "counts", "sums"]
+IN_FORMAT: frozenset[SizeClass] = frozenset({"tokens", "weights"})
+FORWARD, BACKWARD, RECOMPUTED = range(3)
+_GROUPS: dict[ExchangeKind, ExchangeGroup] = {
+    **{"gather": "tp", "scatter": "tp", "reduce": "tp", "dispatch": "ep", "combine": "ep"},
+    **{"ring": "ring", "heads": "ulysses"},
+}
 
 
 class Operator(NamedTuple):
@@ -35,6 +46,7 @@ class Operator(NamedTuple):
     launches : kernels of the forward pass, with a fixed cost each on the device.
     issued, issued_backward : operators that the host issues in each pass, where they are not the launches.
     window : which half of the layer it belongs to, for schedules that pair windows.
+    role : of a dense MLP, shared experts, experts, the sorting of their rows or a model of reference; "": of none.
     per_expert : its work grows with the tokens of the busiest rank.
     routes : belongs to the software that routes tokens to experts and runs them, whose releases have a factor of their
         own.
@@ -64,6 +76,7 @@ class Operator(NamedTuple):
     launches: Floats | float = 1.0
     issued: Floats | float | None = None
     issued_backward: Floats | float | None = None
+    role: Role = ""
     per_expert: bool = False
     routes: bool = False
     whole_rows: Bools | bool = False
@@ -86,10 +99,16 @@ class Tensor(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """One communication of a layer: forward and backward counts of the same message.
+    """One communication of a layer, in the forward pass, the backward pass, and where a replay runs it again.
 
     message_bytes : output of a gather, input of a scatter or reduce, tokens of the rank once each of a dispatch or
         combine, one chunk of a ring, all tensors of a heads exchange.
+    backward_bytes, recomputed_bytes : the same of these passes, where their messages differ.
+    recomputed_count : None: as often as in the forward pass.
+    carries : size class of what `message_bytes` counts.
+    along : size classes of smaller messages that the host issues with it.
+    group : None: that of its kind (`group_of`).
+    blocking : the layer waits for it; others run behind all of the layer's work of their window.
     beside : the matrix multiplication it can be fused with or cut into chunks against; "" if none.
     behind : which gradient of `beside` hides it in the backward pass, as frameworks do without any feature.
     choices : experts that each token of a dispatch or combine is sent to; 0: the layer's `choices_per_token`.
@@ -104,7 +123,50 @@ class Exchange(NamedTuple):
     beside: str = ""
     behind: Literal["", "input_gradient", "weight_gradient"] = ""
     choices: float = 0.0
-    as_it_is: bool = False  # FP32 or integers, whatever format the run computes in
+    backward_bytes: Floats | None = None
+    recomputed_bytes: Floats | None = None
+    recomputed_count: Floats | float | None = None
+    carries: SizeClass = "tokens"
+    along: tuple[SizeClass, ...] = ()
+    group: ExchangeGroup | None = None
+    blocking: bool = True
+
+    @property
+    def sizes(self) -> tuple[Floats, Floats, Floats]:
+        """Bytes of a message of each pass; one object where they are the same."""
+        first, back, again = self.message_bytes, self.backward_bytes, self.recomputed_bytes
+        return first, first if back is None else back, first if again is None else again
+
+    @property
+    def counts(self) -> tuple[Floats | float, Floats | float, Floats | float]:
+        """Messages of each pass."""
+        again = self.forward_count if self.recomputed_count is None else self.recomputed_count
+        return self.forward_count, self.backward_count, again
+
+    @property
+    def sent(self) -> tuple[tuple[int, Floats | float], ...]:
+        """Messages of a forward and a backward pass, those of one size together: the pass they are of, how many."""
+        if self.backward_bytes is None:
+            return ((FORWARD, self.forward_count + self.backward_count),)
+        return (FORWARD, self.forward_count), (BACKWARD, self.backward_count)
+
+    def often(self, times: float) -> Exchange:
+        """The exchange so many times as often."""
+        first, back, again = self.counts
+        own = None if self.recomputed_count is None else times * again
+        return self._replace(forward_count=times * first, backward_count=times * back, recomputed_count=own)
+
+    def wider(self, times: float) -> Exchange:
+        """The exchange with messages so many times as long."""
+        others = (self.backward_bytes, self.recomputed_bytes)
+        back, again = (None if size is None else np.asarray(size * times) for size in others)
+        whole = np.asarray(self.message_bytes * times)
+        return self._replace(message_bytes=whole, backward_bytes=back, recomputed_bytes=again)
+
+
+def group_of(exchange: Exchange) -> ExchangeGroup:
+    """The group in which an exchange runs."""
+    return exchange.group or _GROUPS[exchange.kind]
 
 
 @dataclass(frozen=True, slots=True)

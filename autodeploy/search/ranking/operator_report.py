@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autodeploy.costs.layers.exchanges import LayerInputs, OneExchange, group_name
+from autodeploy.costs.layers.exchanges import EXPERT_KINDS, LayerInputs, OneExchange
 from autodeploy.costs.layers.layer_cost import issued, layer_times, synchronisation_s
 from autodeploy.costs.layers.pair_windows import VECTOR_LANE, beside_matrix_work_s
 from autodeploy.costs.layers.unit_costs import layer_inputs, scalar_at
 from autodeploy.costs.workload.layers import layer_kinds
-from autodeploy.costs.workload.operators import MATRIX_KINDS
+from autodeploy.costs.workload.operators import FORWARD, MATRIX_KINDS, group_of
 from autodeploy.specs.plan_details import ExchangeRow, LayerOperators, OperatorReport, OperatorRow
 from cost_models.host_bound import exposed_host_s, kernel_launch_s
 
@@ -194,13 +194,17 @@ def _least_work(op: Operator, rates: ComputeRates) -> tuple[float, float, float,
 def _exchange(one: OneExchange, layer: LayerInputs, runs: float) -> ExchangeRow:
     """An exchange with the ranks of its group and the outermost tier that it spans.
 
-    Its message: of one; of a dispatch or combine with every copy of its tokens.
+    Its message: of one, the forward pass's where they differ; of a dispatch or combine with every copy of its tokens.
     """
-    exchange, groups, group = one.exchange, layer.groups, group_name(one.exchange)
+    exchange, groups, group = one.exchange, layer.groups, group_of(one.exchange)
     counts = scalar_at(exchange.forward_count, 0), scalar_at(exchange.backward_count, 0)
-    once, exposed = scalar_at(one.once_s, 0), scalar_at(one.exposed_forward_s, 0) + scalar_at(one.exposed_backward_s, 0)
-    copies = layer.table.choices_of(exchange) if exchange.kind in {"dispatch", "combine"} else 1.0
-    whole, message = once * sum(counts), copies * scalar_at(exchange.message_bytes, 0)
+    once, exposed = (
+        scalar_at(one.once_s[FORWARD], 0),
+        sum(scalar_at(one.exposed_s(backward=b), 0) for b in (False, True)),
+    )
+    copies = layer.table.choices_of(exchange) if exchange.kind in EXPERT_KINDS else 1.0
+    whole = sum(scalar_at(one.once_s[of], 0) * scalar_at(count, 0) for of, count in exchange.sent)
+    message = copies * scalar_at(exchange.message_bytes, 0)
     return ExchangeRow(
         name=exchange.name,
         group=group,
