@@ -7,7 +7,7 @@ Bandwidths are one way. A field's unit is fixed and a number written in another 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -152,6 +152,10 @@ class PeakTflops(Document):
     fp32: Teraflops
     int8: Teraflops | None = None
     fp8: Teraflops | None = None
+
+
+INFORMATIVE: Final = frozenset({"marketing_tflops", "vector_tflops", "l2_mib"})
+"""Numbers of a device that no formula reads."""
 
 
 class DeviceDocument(Document):

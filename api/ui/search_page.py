@@ -16,6 +16,7 @@ from autodeploy.reports.figures.layout import MEMORY_COLOURS, PART_COLOURS
 from autodeploy.reports.labels import is_reference, memory_names, part_names, phase_name
 from autodeploy.reports.plan_report import (
     axes_in_words,
+    count_on_line,
     experts_line,
     header,
     lane_lines,
@@ -241,6 +242,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
         "lane_lines": lambda plan: lane_lines(plan, lang),
         "menu_of": lambda plan: menu_table(plan, lang),
         "measured_mfu": measured_mfu(best, lang) if best else None,
+        "count_on": count_on_line(best, lang) if best else None,
         "experts": experts_line(best, lang) if best else None,
         "shown_parts": [f for f in PART_COLOURS if any(getattr(p.breakdown, f) > 0 for p in shown_plans(plan_set))],
         "memory_names": {name: memory_names(lang)[name] for name in MEMORY_COLOURS},

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,13 +18,14 @@ from autodeploy.specs.planset import Evidence, MeasuredMfu
 from hardware_profiles.loader import load_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from autodeploy.specs.rl import GenerationLayout, RlStrategy
 
 
+T = TypeVar("T", bound=int | str)
 MAX_DEGREE_RATIO = 2.0  # a degree counts where a run's is no farther than this factor
 OF_EXPERTS = frozenset({"ep", "etp", "moe_dispatcher"})
 # What an axis says is used where this degree is above one: a schedule needs stages, a dispatcher ranks of experts.
@@ -63,6 +64,11 @@ def evidence_of(run: Mapping[str, Any], family: str) -> tuple[Evidence, ...]:
 def unproven(run: Mapping[str, Any], family: str) -> frozenset[str]:
     """Names of what a run rests on, of which `evidence_of` has no run."""
     return frozenset(named_by(axis, value) for axis, value, marks in _shown(run, family) if not marks.any())
+
+
+def proven_values(family: str, axis: str, values: Iterable[T]) -> list[T]:
+    """The values of an axis, or the features, that a run on chips of the family has; degrees of one need none."""
+    return [v for v in values if (axis in UNUSED_AT_ONE and v == 1) or _having(family, axis, v).any()]
 
 
 def named_by(axis: str, value: int | str) -> str:

@@ -81,13 +81,18 @@ def show(
     from autodeploy.cli.output import json_text, table_text, write_report
     from autodeploy.reports.wording import command_text
     from hardware_profiles import load_profile
+    from hardware_profiles.schema import INFORMATIVE
 
     profile = load_profile(name)
     if output_format is ListFormat.JSON:
         write_report(json_text(profile.document.model_dump(mode="json")), None)
         return
-    rows = [[path, f"{q.value:g}", q.unit, q.kind, ", ".join(q.source)] for path, q in profile.quantities.items()]
     spoken = language(lang)
+    unread = command_text(spoken, "read_by_no_formula")
+    rows = [
+        [path, f"{q.value:g}", q.unit, q.kind + unread * (path.rpartition(".")[2] in INFORMATIVE), ", ".join(q.source)]
+        for path, q in profile.quantities.items()
+    ]
 
     def titles(*names: str) -> list[str]:
         return [command_text(spoken, name) for name in names]

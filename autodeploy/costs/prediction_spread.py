@@ -118,8 +118,19 @@ class Neighbours:
 
 def nearest_record(family: str, run: Mapping[str, Any]) -> str | None:
     """The record that ran most alike, in words."""
+    row = _nearest_row(family, run)
+    return None if row is None else named(row)
+
+
+def nearest_log_error(family: str, run: Mapping[str, Any]) -> float | None:
+    """Logarithm of predicted over measured step time of that record, from a fit without it; None where unknown."""
+    row = _nearest_row(family, run)
+    return None if row is None or row.get("left_out") is None else float(row["left_out"])
+
+
+def _nearest_row(family: str, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
     neighbours = looked_up("neighbours", lambda table: Neighbours(table["records"]))
-    return named(neighbours.rows[int(np.argmin(neighbours.distances(family, run)))]) if neighbours.rows else None
+    return neighbours.rows[int(np.argmin(neighbours.distances(family, run)))] if neighbours.rows else None
 
 
 def named(row: Mapping[str, Any]) -> str:

@@ -137,7 +137,12 @@ def plan_block(plan: Plan, lang: Language, *, name: str) -> Block:
     """The plan's strategy, below it speed, interval, memory, evidence, cost of the run and breakdown."""
     strategy = plan.strategy
     title = f"{name}  {degrees(strategy)}{report_text(lang, 'comma')}{choices(strategy, lang)}"
-    facts: list[str | None] = [*rule_lines(plan.broken_rules, lang), speed_line(plan, lang), *rl_lines(plan, lang)]
+    facts: list[str | None] = [
+        *rule_lines(plan.broken_rules, lang),
+        count_on_line(plan, lang),
+        speed_line(plan, lang),
+        *rl_lines(plan, lang),
+    ]
     facts += [measured_mfu(plan, lang)]
     facts += [interval_line(plan, lang), memory_line(plan, lang), evidence_line(plan, lang), experts_line(plan, lang)]
     facts += [] if plan.run is None else run_facts(plan.run, lang)
@@ -198,6 +203,14 @@ def step_in_words(plan: Plan, lang: Language) -> str:
     expected = step if plan.expected_step_time_s is None else f"{seconds(plan.expected_step_time_s)} s"
     parts = [valued(lang, "step", step)] + [report_text(lang, "expected", step=expected)] * (expected != step)
     return report_text(lang, "comma").join(parts)
+
+
+def count_on_line(plan: Plan, lang: Language) -> str | None:
+    """The step time to count on, and why; None where measured runs agree with the predicted one."""
+    told = plan.count_on
+    if told is None:
+        return None
+    return report_text(lang, "count_on", step=seconds(told.step_time_s), why=in_language(told.why, lang))
 
 
 def measured_mfu(plan: Plan, lang: Language) -> str | None:

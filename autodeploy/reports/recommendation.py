@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_BETS = 3
 MOST_POINTS = 4
+EXPLAINED = frozenset({"public recipe", "your script", "proven features"})
 
 
 def recommendation_lines(plan_set: PlanSet, lang: Language) -> list[str]:
@@ -52,7 +53,7 @@ def rescaled_line(rescaled: PlanSet | Plan, lang: Language) -> str | None:
 def reference_line(plan_set: PlanSet, lang: Language) -> str | None:
     """Where the plan for comparison is from; None where nobody published it."""
     reference = plan_set.reference
-    if reference is None or reference.label not in {"public recipe", "your script"} or not reference.explanation:
+    if reference is None or reference.label not in EXPLAINED or not reference.explanation:
         return None
     name = reference_name(reference.label, lang)
     return titled(lang, name, in_language(reference.explanation, lang))

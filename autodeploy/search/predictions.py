@@ -14,6 +14,7 @@ from autodeploy.costs.steps.timeline import pipeline_timeline
 from autodeploy.costs.training_run.run_estimate import Step, planned_run
 from autodeploy.search.legality import launch_rules
 from autodeploy.search.prepared import at_size, context_for, context_of_plan, plan_context, prepare
+from autodeploy.search.ranking.levelled_layers import even_note, levelled
 from autodeploy.search.ranking.measured_speed import rescaled_timeline
 from autodeploy.search.ranking.one_strategy import Predicted, predicted
 from autodeploy.search.ranking.one_strategy import place as place_candidate
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
     """Predict the one strategy in the spec, fitting or not; with the rules of the target that it breaks, if any.
 
-    An illegal strategy is predicted as if it could run: `broken_rules` are those on which `check` fails.
+    Layers that the strategy does not place are spread evenly, as frameworks do, or, where its features balance them,
+    levelled as by a search. An illegal strategy is predicted as if it could run: `broken_rules` are those on which
+    `check` fails.
 
     Parameters
     ----------
@@ -56,7 +59,11 @@ def estimate(spec: Spec, *, features: frozenset[str] | None = None) -> Plan:
         plan = estimate_rl(spec, features=features)
     else:
         prepared = prepare(spec)
-        plan = with_run(prepared, predict(prepared, spec.strategy, features).plan)
+        strategy = spec.strategy
+        if features or strategy.features:
+            strategy = levelled(strategy, context_for(prepared, strategy, features))
+        plan = with_run(prepared, predict(prepared, strategy, features).plan)
+        plan = plan.model_copy(update={"assumptions": (*plan.assumptions, *even_note(spec.strategy, plan))})
     return plan.model_copy(update={"broken_rules": launch_rules(spec, features=features).broken})
 
 

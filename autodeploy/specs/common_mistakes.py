@@ -69,7 +69,7 @@ def _batch_in_tokens(spec: Spec) -> Iterator[Slip]:
 
 def _part_of_a_node(spec: Spec, profile: Profile) -> Iterator[Slip]:
     cards, per_node = spec.cluster.num_npus, profile.npus_per_node
-    if cards is None or cards <= per_node or cards % per_node == 0:
+    if cards is None or cards <= per_node or cards % per_node == 0 or spec.cluster.use == "at_most":
         return
     lower = cards // per_node * per_node
     yield Slip(

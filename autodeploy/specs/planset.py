@@ -255,6 +255,13 @@ class MeasuredMfu(Document):
     record: str
 
 
+class CountOn(Document):
+    """The step time that measured runs speak for, where it lies outside the interval of the predicted one; and why."""
+
+    step_time_s: float
+    why: Text
+
+
 class MemoryInterval(Document):
     """An 80 % interval of a peak of memory and what it rests on."""
 
@@ -394,6 +401,10 @@ class Plan(Told):
     mfu: float
     mfu_convention: str
     best_measured_mfu: MeasuredMfu | None = None
+    count_on: Annotated[
+        CountOn | None,
+        Field(description="where measured runs contradict the prediction", exclude_if=lambda value: value is None),
+    ] = None
     peak_memory_gib: float
     allocator_peak_gib: float
     memory_limit_gib: float
@@ -563,7 +574,8 @@ class PlanSet(Told):
     timing: Timing = Timing()
     plans: tuple[Plan, ...] = ()
     reference: Annotated[
-        Plan | None, Field(description="for comparison; its label is public recipe, your script or 1F1B")
+        Plan | None,
+        Field(description="for comparison; its label is public recipe, your script, proven features or 1F1B"),
     ] = None
     unrestricted: Unrestricted = Unrestricted()
     pareto: tuple[ParetoPoint, ...] = ()

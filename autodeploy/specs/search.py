@@ -234,6 +234,14 @@ class SearchSpec(Document):
     features: dict[str, Annotated[Switch, BeforeValidator(_switch)]] = {}
     numerics: Numerics = "reordered"
     deterministic_training: bool = False
+    off_policy: Annotated[
+        bool,
+        Field(
+            description="also plans that train on responses of older policies (asynchronous generation), which changes "
+            "training; absent: synchronous ones alone, but for what fix and allow name",
+            exclude_if=lambda value: not value,
+        ),
+    ] = False
     memory_limit_gib: Annotated[Gibibytes, Field(le=4096)] | None = None
     host_memory_reserved_gib: Annotated[float, Field(ge=0, le=65_536)] = 128.0
     gap: Annotated[float, Field(ge=0, le=1)] = 0.02
@@ -284,6 +292,12 @@ class SearchSpec(Document):
             hint = Message("common.one_of", names=", ".join(names)) if names else Message("common.leave_it_out")
             raise FieldFault(Message("field_fault.is_invalid", value=repr(name)), hint)
         return name
+
+    @property
+    def asks_off_policy(self) -> bool:
+        """Whether plans may train on responses of older policies: by the switch, or by an axis that says so."""
+        asked = {axis: (self.fix.get(axis), *self.allow.get(axis, ())) for axis in ("rl.placement", "rl.staleness")}
+        return self.off_policy or "async" in asked["rl.placement"] or any(asked["rl.staleness"])
 
     def release(self, vendor: str | None, framework: str | None = None) -> Release | None:
         """The release that a plan on this vendor's chips is for; None where no framework is meant.

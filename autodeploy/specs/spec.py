@@ -59,6 +59,9 @@ def _of_pre_training(spec: Spec) -> Iterator[FieldError]:
                     Message("common.it_needs_field", name="training.kind: rl_post_training"),
                     hint,
                 )
+    if spec.search.off_policy:
+        needed = Message("common.it_needs_field", name="training.kind: rl_post_training")
+        yield FieldError("/search/off_policy", needed, hint)
     if spec.strategy is not None and spec.strategy.rl is not None:
         yield FieldError("/strategy/rl", Message("common.it_needs_field", name="training.kind: rl_post_training"), hint)
 

@@ -161,7 +161,7 @@ def test_axes_of_a_plan_are_kept_but_for_its_replicas() -> None:
 
 
 def test_another_placement_costs_what_the_best_plan_with_it_does() -> None:
-    result, spec = planned(), spec_of(fix=QUICK)
+    result, spec = planned(), spec_of(fix=QUICK, off_policy=True)
     for placement in ("colocated", "separate", "async"):
         answer = why_not(spec, read_strategy({"rl.placement": placement}), best=result)
         assert answer.completed is not None

@@ -45,7 +45,7 @@ def spec_of(
 
 @cache
 def planned() -> PlanSet:
-    return plan(spec_of(fix=QUICK), search_id="srch_1")
+    return plan(spec_of(fix=QUICK, off_policy=True), search_id="srch_1")
 
 
 @cache
@@ -91,7 +91,7 @@ def test_little_is_left_between_a_plan_and_the_bound_of_its_placement(placement:
 
 
 def test_two_plans_of_one_spec_are_equal_to_the_byte() -> None:
-    again = plan(spec_of(fix=QUICK), search_id="srch_1").model_copy(update={"timing": Timing()})
+    again = plan(spec_of(fix=QUICK, off_policy=True), search_id="srch_1").model_copy(update={"timing": Timing()})
     assert again.model_dump_json() == planned().model_copy(update={"timing": Timing()}).model_dump_json()
     assert PlanSet.model_validate_json(again.model_dump_json()) == again
 
@@ -99,7 +99,7 @@ def test_two_plans_of_one_spec_are_equal_to_the_byte() -> None:
 def test_a_plan_is_its_own_estimate() -> None:
     result = planned()
     for each in result.plans[:2]:
-        again = reestimate(spec_of(fix=QUICK), each)
+        again = reestimate(spec_of(fix=QUICK, off_policy=True), each)
         assert again.plan_id == each.plan_id
         assert again.step_time_s == pytest.approx(each.step_time_s, rel=1e-9)
         given = each.strategy.model_dump(mode="json", exclude_none=True)
@@ -188,7 +188,7 @@ def test_where_asynchrony_does_not_pay_the_synchronous_plan_ranks_first_and_it_i
     """
     rl = {"prompts_per_step": 512, "responses_per_prompt": 16, "reference_model": False}
     rl |= {"prompt_length": {"max": 16}, "response_length": {"max": 2048}}
-    result = plan(spec_of(cards=8, rl=rl, fix=QUICK, allow=SPLITS, top_k=1, risk="neutral"))
+    result = plan(spec_of(cards=8, rl=rl, fix=QUICK, allow=SPLITS, top_k=1, risk="neutral", off_policy=True))
     assert result.plans[0].strategy.rl is not None
     assert result.plans[0].strategy.rl.placement == "colocated"
     assert any("asynchrony does not pay here" in said for said in result.warnings)
@@ -197,10 +197,44 @@ def test_where_asynchrony_does_not_pay_the_synchronous_plan_ranks_first_and_it_i
 def test_where_asynchrony_pays_its_price_is_said() -> None:
     """Training is most of the step, and few cards generate beside it."""
     short = {"response_length": {"max": 256}}
-    result = plan(spec_of(cards=8, rl=short, fix={**QUICK, "pp": 1}, allow=SPLITS, top_k=1, risk="neutral"))
+    result = plan(
+        spec_of(cards=8, rl=short, fix={**QUICK, "pp": 1}, allow=SPLITS, top_k=1, risk="neutral", off_policy=True)
+    )
     assert result.plans[0].strategy.rl is not None
     assert result.plans[0].strategy.rl.placement == "async"
     assert any("an older policy" in said for said in result.warnings)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"cards": 8, "rl": {"response_length": {"max": 256}}},
+        {"cards": 8, "rl": {"response_length": {"max": 512}}, "target": "verl"},
+        {"cards": 16, "rl": {"response_length": {"max": 1024}}},
+        {"cards": 16, "rl": {"prompts_per_step": 128}},
+        {"cards": 16, "model": "qwen3-8b", "rl": {"reference_model": False}},
+    ],
+)
+def test_unasked_plans_are_synchronous_and_the_answer_says_how_to_ask(asked: dict[str, Any]) -> None:
+    result = plan(spec_of(**asked, fix=QUICK, risk="neutral"))
+    assert result.plans
+    for each in result.plans:
+        assert each.strategy.rl is not None
+        assert each.strategy.rl.placement != "async"
+        assert each.strategy.rl.staleness == 0
+    assert any("search.off_policy" in said for said in result.warnings)
+
+
+def test_off_policy_is_refused_where_nothing_is_generated() -> None:
+    document = {
+        "model": "llama2-7b",
+        "cluster": {"profile": "ascend-800t-a2", "num_npus": 8},
+        "training": {"seq_length": 4096, "global_batch_size": 8},
+        "search": {"off_policy": True},
+    }
+    with pytest.raises(SpecError) as caught:
+        read_spec_document(document)
+    assert [error.path for error in caught.value.errors] == ["/search/off_policy"]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +265,7 @@ def test_what_is_pinned_is_kept(pinned: dict[Any, Any]) -> None:
 
 def test_what_is_forbidden_is_not_there() -> None:
     forbidden = {"rl.placement": ["colocated", "separate"], "rl.generation.tp": [8]}
-    result = plan(spec_of(fix=QUICK, forbid=forbidden, risk="neutral"))
+    result = plan(spec_of(fix=QUICK, off_policy=True, forbid=forbidden, risk="neutral"))
     assert result.plans
     for each in result.plans:
         assert each.strategy.rl is not None

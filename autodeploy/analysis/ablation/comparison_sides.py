@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.analysis.ablation.cases import laid_over
-from autodeploy.costs.stages.build_problem import build_problem
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.search.placement.solve import solve
 from autodeploy.search.planner import estimate, plan, predict, prepare
+from autodeploy.search.prepared import context_for
+from autodeploy.search.ranking.levelled_layers import levelled
 from autodeploy.specs.reading import read_spec_document
 from autodeploy.stack.features import FEATURES
 from autodeploy.stack.frameworks import UNRESTRICTED
 
 if TYPE_CHECKING:
-    from autodeploy.costs.stages.inner_problem import InnerProblem, LayerClass
     from autodeploy.search.planner import Predicted, Prepared
     from autodeploy.specs.ablation import Case, Effect, Side
     from autodeploy.specs.planset import Plan
@@ -24,42 +23,10 @@ if TYPE_CHECKING:
     from autodeploy.specs.strategy import Strategy
 
 
-# Layers placed to level the stages of one strategy.
-UNLIMITED_BYTES = 1e18  # bytes: a published layout may not fit as it is modelled
-
-
+# The prediction of a published strategy, with its layers levelled where its features do so.
 def with_balanced_layers(prepared: Prepared, strategy: Strategy, features: frozenset[str]) -> Predicted:
-    """The prediction of a strategy whose layers go where its stages are level.
-
-    The solver places them with the strategy's own memory choices, and the framework's even placement stays where it is
-    no slower; memory bounds it where the even placement fits. A strategy that states its layers keeps them.
-    """
-    even = predict(prepared, strategy, features)
-    if strategy.layers_per_stage is not None or "virtual_pipeline_balance" not in features:
-        return even
-    choices = frozenset(key.name for key in even.layout.applied)
-    problem = build_problem(even.priced, choices=choices, menu=False)
-    limit = problem.limit_bytes if even.plan.fits else UNLIMITED_BYTES
-    solution = solve(replace(_with_choices(problem), limit_bytes=limit)).plan
-    if solution is None:
-        return even
-    rows = tuple(tuple(int(count) for count in stage) for stage in solution.layout.sum(axis=-1))
-    placed = predict(prepared, strategy.model_copy(update={"layers_per_stage": rows}), features)
-    return min((even, placed), key=lambda predicted: predicted.plan.step_time_s)
-
-
-def _with_choices(problem: InnerProblem) -> InnerProblem:
-    """The problem with every choice applied to every layer, so that only the placement is left to decide."""
-
-    def applied(number: int, layer: LayerClass) -> LayerClass:
-        of_class = [option for option in problem.options if option.layer_class == number]
-        return layer._replace(
-            backward_s=layer.backward_s + sum(option.extra_backward_s for option in of_class),
-            activation_bytes=max(0.0, layer.activation_bytes - sum(option.saved_bytes for option in of_class)),
-        )
-
-    classes = tuple(applied(number, layer) for number, layer in enumerate(problem.classes))
-    return replace(problem, classes=classes, options=())
+    """The prediction of a strategy whose layers go where its stages are level, as of `levelled`."""
+    return predict(prepared, levelled(strategy, context_for(prepared, strategy, features)), features)
 
 
 @dataclass(frozen=True)

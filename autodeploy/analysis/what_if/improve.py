@@ -55,16 +55,18 @@ OFFLOADS: Final[tuple[tuple[Offload, ...], ...]] = (
 )
 
 
-def generation_neighbours(launched: Strategy, cards: int) -> Iterator[Neighbour]:
+def generation_neighbours(launched: Strategy, cards: int, *, off_policy: bool = False) -> Iterator[Neighbour]:
     """Every way of generating that is one change away, in a fixed order; none of a launch that only trains.
 
     Parameters
     ----------
-    cards : that train and generate.
+    cards : that train and generate. off_policy : also ways to train on responses of older policies, which a launch that
+        does so already may change, too.
     """
     if launched.rl is None:
         return
-    for name, kind, how in (*_engines(launched.rl), *_offloads(launched.rl), *_placements(launched.rl, cards)):
+    others = _placements(launched.rl, cards, off_policy=off_policy)
+    for name, kind, how in (*_engines(launched.rl), *_offloads(launched.rl), *others):
         yield Neighbour(name, kind, launched.model_copy(update={"rl": how}))
 
 
@@ -111,13 +113,15 @@ def _offloads(how: RlStrategy) -> Iterator[tuple[str, str, RlStrategy]]:
             yield f"rl.offload:{'+'.join(states) or 'none'}", "rl.offload", how.model_copy(update={"offload": states})
 
 
-def _placements(how: RlStrategy, cards: int) -> Iterator[tuple[str, str, RlStrategy]]:
+def _placements(how: RlStrategy, cards: int, *, off_policy: bool) -> Iterator[tuple[str, str, RlStrategy]]:
     """Generation elsewhere: on the same cards, on half of them in turn, or beside training; other shares of cards."""
     shares = {"colocated": None, "separate": cards // 2, "async": cards // 2}
     names: tuple[Placement, ...] = ("colocated", "separate", "async")
     for placement in names:
         share = how.generation_npus or shares[placement]
         if placement == how.placement or (placement != "colocated" and not share):
+            continue
+        if placement == "async" and not off_policy:
             continue
         fields: dict[str, Any] = {
             "placement": placement,
@@ -145,14 +149,17 @@ MEMORY_SWITCHES = frozenset({"recompute", "swap", "attention_swap"})
 MEMORY_FEATURES = frozenset(name for name, feature in FEATURES.items() if feature.switch in MEMORY_SWITCHES)
 
 
-def neighbours(plan: Plan, launched: Strategy, on: frozenset[str], rules: LaunchRules) -> Iterator[Neighbour]:
+def neighbours(
+    plan: Plan, launched: Strategy, on: frozenset[str], rules: LaunchRules, *, off_policy: bool = False
+) -> Iterator[Neighbour]:
     """Every strategy one change away that the launch target has a name for, in a fixed order.
 
     Parameters
     ----------
-    plan : the launch as predicted. launched : its strategy as written. on : features that it runs with.
+    plan : the launch as predicted. launched : its strategy as written. on : features that it runs with. off_policy : as
+        of `generation_neighbours`.
     """
-    yield from generation_neighbours(launched, plan.num_npus_used)
+    yield from generation_neighbours(launched, plan.num_npus_used, off_policy=off_policy)
     yield from _memory(plan, launched, rules)
     yield from _switches(launched, on, rules)
     yield from _sizes(launched)
@@ -301,7 +308,7 @@ def improve(launch: Launch, *, planner: WhatIfPlanner) -> ImproveReport:
     on = launch.features if launch.features is not None else frozenset(spec.strategy.features) or rules.features
     tried = []
     count = 0
-    for neighbour in neighbours(plan, spec.strategy, on, rules):
+    for neighbour in neighbours(plan, spec.strategy, on, rules, off_policy=spec.search.asks_off_policy):
         predicted = _predicted(neighbour, launch, on, rules, planner)
         count += predicted is not None
         if predicted is None or not predicted.fits:

@@ -33,7 +33,7 @@ from autodeploy.space.space import Space, default_space, restrict
 from autodeploy.specs.planset import Counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from autodeploy.costs.inputs.context import Context
     from autodeploy.search.branch_and_bound.frontier import Watch
@@ -250,7 +250,7 @@ def of_sizes(spec: Spec, profile: Profile, choice: FeatureChoice, nominal: Conte
     """The nominal context and, where cards may stay idle, those of fewer cards."""
     if spec.cluster.use != "at_most":
         return [nominal]
-    counts = _card_counts(nominal.num_npus, profile.npus_per_node)
+    counts = card_counts(nominal.num_npus, profile.npus_per_node)
     fewer = [variant(spec, profile, choice, n, nominal.global_batch) for n in counts if n != nominal.num_npus]
     return [nominal, *fewer]
 
@@ -263,12 +263,23 @@ def variant(spec: Spec, profile: Profile, choice: FeatureChoice, num_npus: int, 
     return choice_context(spec, profile, choice, num_npus=num_npus, global_batch=batch)
 
 
-def _card_counts(most: int, per_node: int) -> list[int]:
-    """Card counts worth a look under `at_most`: all, and fewer whole nodes with many divisors, down to 85 %."""
+def card_counts(most: int, per_node: int) -> list[int]:
+    """Card counts worth a look under `at_most`, all of them first.
+
+    Of one node every smaller count, of two the upper half; beyond them parts of the last node and fewer whole nodes,
+    down to 85 %, of each the three with most divisors.
+    """
+    if most <= 2 * per_node:
+        return list(range(most, 0 if most <= per_node else most // 2, -1))
     nodes = most // per_node
-    counts = [n for n in range(nodes, max(0, int(nodes * 0.85) - 1), -1) if n > 0]
-    ranked = sorted(counts, key=lambda n: (-_smoothness(n), -n))[:3]
-    return sorted({most, *(n * per_node for n in ranked)}, reverse=True)
+    parts = divisible_first(range(nodes * per_node + 1, most))
+    whole = divisible_first(range(max(1, int(nodes * 0.85)), nodes + 1))
+    return sorted({most, *parts[:3], *(n * per_node for n in whole[:3])}, reverse=True)
+
+
+def divisible_first(counts: Iterable[int]) -> list[int]:
+    """Counts, those with many divisors first, of equals the largest."""
+    return sorted(counts, key=lambda n: (-_smoothness(n), -n))
 
 
 def _smoothness(number: int) -> int:

@@ -51,6 +51,8 @@ def values_left(search: SearchSpec, axis: RlAxis, values: Sequence[T]) -> list[T
 def placements(search: SearchSpec) -> list[Placement]:
     """Where both may run: what the target sets up, and what pinned axes leave room for."""
     launchable: Sequence[Placement] = PLACEMENTS if FRAMEWORKS[search.target].generates_beside else PLACEMENTS[:1]
+    if not search.asks_off_policy:
+        launchable = tuple(each for each in launchable if each != "async")
     allowed = [each for each in values_left(search, "rl.placement", launchable) if each in launchable]
     if search.fix.get("rl.generation_npus") is not None:
         allowed = [each for each in allowed if each != "colocated"]

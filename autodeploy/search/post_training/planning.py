@@ -27,7 +27,7 @@ from autodeploy.search.ranking.search_result import gap_of
 from autodeploy.search.ranking.selection import fastest_of, ranking_of
 from autodeploy.specs.planset import Counts, Infeasible, NearestChange, Optimality, PlanSet, SearchInfo, Timing
 from autodeploy.specs.spec import no_strategy, spec_hash
-from autodeploy.stack.frameworks import title_of
+from autodeploy.stack.frameworks import FRAMEWORKS, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +82,8 @@ def search_notes(spec: Spec, result: Found, gap: float | None) -> tuple[str, ...
                     beside=beside,
                 )
             )
+    if FRAMEWORKS[spec.search.target].generates_beside and not spec.search.asks_off_policy:
+        notes.append(Message("rl_planning.only_synchronous_plans_are_searched"))
     if spec.strategy is not None:
         notes.append(Message("ranking.plans_do_not_follow_spec_s_strategy_estimate"))
     if gap is not None and gap > USUAL_GAP:

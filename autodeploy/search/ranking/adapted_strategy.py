@@ -11,6 +11,7 @@ from autodeploy.costs.inputs.build_context import spec_context
 from autodeploy.costs.steps.one_strategy import as_candidate, estimated, facts_of_placement
 from autodeploy.costs.workload.memory_choices import SWAP_NAMES
 from autodeploy.kit.errors import SpecError
+from autodeploy.search.ranking.levelled_layers import levelled
 from autodeploy.search.ranking.one_strategy import described
 from autodeploy.search.ranking.plans import fits
 from autodeploy.space.candidates import DISPATCHERS, concatenate
@@ -240,6 +241,7 @@ def _choices(strategy: Strategy) -> frozenset[str]:
 def _plan(strategy: Strategy, context: Context, spec: Spec, identity: Identity) -> Plan | None:
     """The plan of a strategy; None where it can't be simulated or does not fit."""
     try:
+        strategy = levelled(strategy, context)
         estimate = estimated(strategy, context)
         return described(estimate, strategy, spec, identity) if fits(estimate.estimate, estimate.context) else None
     except SpecError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from autodeploy.costs.sweep.sweep import sweep_tree
 from autodeploy.kit.errors import UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.search.branch_and_bound.search_space import Searched, legal_tree, variant
+from autodeploy.search.branch_and_bound.search_space import Searched, divisible_first, legal_tree, variant
 from autodeploy.search.ranking.nearest_legal import pins_to_lift, why_nothing_is_legal
 from autodeploy.space.feature_choice import choose_features
 from autodeploy.specs.planset import Infeasible, NearestChange
@@ -101,10 +102,11 @@ def _near_batches(batch: int, world: int) -> list[int]:
 
 
 def _near_cards(cards: int, per_node: int) -> list[int]:
-    """Fewer cards, down to 90 %, in whole nodes with many divisors."""
-    nodes = cards // per_node
-    near = [n for n in range(max(1, int(nodes * 0.9)), nodes) if n > 0]
-    return [n * per_node for n in sorted(near, key=lambda n: (-(n & -n), -n))[:1]]
+    """Fewer cards with more divisors: of two nodes at least two thirds of them, beyond them 90 % in whole nodes."""
+    unit = 1 if cards <= 2 * per_node else per_node
+    count, share = cards // unit, 2 / 3 if unit == 1 else 0.9
+    near = divisible_first([count, *range(max(1, ceil(count * share)), count)])
+    return [n * unit for n in near[:1] if n * unit < cards]
 
 
 # A batch within the spec's tolerance that divides better.

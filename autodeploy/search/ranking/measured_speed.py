@@ -238,6 +238,7 @@ def rescaled(plan: Plan, rescaling: Rescaled | None) -> Plan:
     return plan.model_copy(
         update={
             "rescaled": rescaling,
+            "count_on": None,  # a run of this very work says it
             "step_time_s": step,
             "tokens_per_s": plan.tokens_per_s / ratio,
             "tokens_per_s_per_npu": plan.tokens_per_s_per_npu / ratio,

@@ -25,6 +25,7 @@ from autodeploy.costs.steps.estimate import Estimate, Layout, applied_array, est
 from autodeploy.costs.workload.flops import CONVENTION
 from autodeploy.costs.workload.memory_choices import CHOICES, SWAP_NAMES
 from autodeploy.messages import Message
+from autodeploy.ranking.count_on import count_on
 from autodeploy.search.branch_and_bound.candidate import by_context, priced_together
 from autodeploy.search.branch_and_bound.worker_process import by_two, halves_of
 from autodeploy.search.ranking.explanation import features_in_use, headroom
@@ -439,6 +440,7 @@ def plan_of_estimate(
         assumptions=assumptions_of(candidate, context),
         provenance=_provenance(context),
     )
+    plan = plan.model_copy(update={"count_on": count_on(plan, candidate, context)})
     return rescaled(plan, identity.measured)
 
 

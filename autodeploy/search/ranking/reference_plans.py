@@ -20,6 +20,7 @@ from autodeploy.search.choices.effort import cores
 from autodeploy.search.ranking.adapted_strategy import Moved, moved
 from autodeploy.search.ranking.infeasible import NearRates, near_rates
 from autodeploy.search.ranking.plans import Identity, fits, plan_of_estimate, strategy_of
+from autodeploy.search.ranking.proven_start import proven_start
 from autodeploy.search.ranking.public_recipes import PublicRecipe, recipes_for
 from autodeploy.search.ranking.uncertainty import slopes_of
 from autodeploy.space.feature_choice import choose_features
@@ -130,6 +131,7 @@ def _with_full_recompute(
 # What stands beside the plans for comparison.
 PUBLIC_RECIPE: Final = "public recipe"
 YOUR_SCRIPT: Final = "your script"
+PROVEN: Final = "proven features"
 PLAIN: Final = "1F1B"
 # Recipes of one model that are moved until one starts.
 MOST_RECIPES = 2
@@ -141,8 +143,9 @@ def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Ide
     """The plan that a better one has to be better than, with its label and in `explanation` where it is from.
 
     The framework's public recipe for the model on chips of the family, moved to the spec's cards and batch; else the
-    spec's own strategy; else 1F1B at the smallest TP x PP that fits. It obeys the launch target, not what the spec
-    fixes or asks of its plans. None where nothing of it fits.
+    spec's own strategy; else the best plan of what runs on such chips have shown, without swaps, that fits with 90 %;
+    else 1F1B at the smallest TP x PP that fits. It obeys the launch target, not what the spec fixes or asks of its
+    plans. None where nothing of it fits.
     """
     for recipe in _nearest(recipes_for(spec.model, profile), spec, context)[:MOST_RECIPES]:
         features = frozenset(recipe.strategy.features) | unnamed_features(spec.cluster.profile)
@@ -155,6 +158,11 @@ def reference_plan(spec: Spec, profile: Profile, context: Context, identity: Ide
         start = moved(spec.strategy, features, context, spec, profile, identity)
         if start is not None:
             return _labelled(start, YOUR_SCRIPT, Message("ranking.strategy_that_spec_brought"))
+    proven = proven_start(spec, profile, context, identity)
+    if proven is not None:
+        return proven.model_copy(
+            update={"label": PROVEN, "explanation": Message("ranking.best_plan_of_proven_features")}
+        )
     plan = plain_start(spec, profile, context, identity)
     if plan is None:
         return None
