@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 
+from api.changes import READING, may_change
 from api.problems import on_autodeploy_error, on_database_error
-from api.session import key_of_session
+from api.session import LoginThrottle, session_of
 from api.ui.login import login_page
 from api.ui.page_inputs import is_of_own_page
 from autodeploy.kit.errors import AccessError, AutoDeployError, LimitError, UnknownCallerError
@@ -75,16 +77,15 @@ class RequestRate:
             )
 
 
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # Health is for whoever watches the process; the rest is what it takes to log in.
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/login", "/logout"})
 OPEN_FOLDER = "/static/"
 API_FOLDER = "/v1/"
 
 
-def scope_for(method: str) -> Scope:
-    """What a request of that method needs at least."""
-    return "read" if method in READING else "write"
+def scope_for(method: str, path: str) -> Scope:
+    """What a request needs at least: whoever reads may also predict, check and compare, which stores nothing."""
+    return "write" if may_change(method, path) else "read"
 
 
 def principal_of(request: Request) -> Principal:
@@ -100,6 +101,7 @@ class RecognisedRequests:
         self.app = app
         self._settings = settings
         self._rate = RequestRate(settings.key_requests_per_s)
+        self._guesses = LoginThrottle(settings.key_guesses)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self._settings.auth != "keys" or _is_open(scope["path"]):
@@ -110,7 +112,7 @@ class RecognisedRequests:
             principal = await self._principal(request)
             scope.setdefault("state", {})["principal"] = principal
             self._rate.take(principal.key_id)
-            principal.require(scope_for(scope["method"]))
+            principal.require(scope_for(scope["method"], scope["path"]))
         except AutoDeployError as error:
             await _refusal(request, error)(scope, receive, send)
             return
@@ -127,14 +129,26 @@ class RecognisedRequests:
         if scheme:
             if scheme.lower() != "bearer":
                 raise UnknownCallerError(Message("api.only_bearer"), hint="Authorization: Bearer adk_...")
-            return await run_in_threadpool(access.recognise, key.strip())
-        session_key = key_of_session(request, self._settings.session_s)
-        if session_key is None:
+            return await self._recognised(request, partial(access.recognise, key.strip()), access.knows(key.strip()))
+        session = session_of(request)
+        if session is None:
             raise UnknownCallerError(Message("problem.unauthorized"), hint="Authorization: Bearer adk_...")
-        principal = await run_in_threadpool(access.recognise, session_key)
+        principal = await self._recognised(request, partial(access.of_session, session, self._settings.session_s))
         if request.method not in READING and not is_of_own_page(request):
             raise AccessError(Message("api.only_own_pages_may_change"))
         return principal
+
+    async def _recognised(self, request: Request, ask: Callable[[], Principal], known: bool = False) -> Principal:
+        """Asks the database, unless that address guessed too often; what was valid lately is always asked for."""
+        client = request.client.host if request.client else ""
+        wait_s = self._guesses.wait_s(client)
+        if wait_s > 0 and not known:
+            raise LimitError(Message("api.too_many_keys_were_wrong"), retry_after_s=math.ceil(wait_s))
+        try:
+            return await run_in_threadpool(ask)
+        except UnknownCallerError:
+            self._guesses.failed(client)
+            raise
 
 
 def _is_open(path: str) -> bool:

@@ -11,54 +11,14 @@ import anyio.to_thread
 from fastapi import Request
 from starlette.datastructures import Headers
 
-from api.access import READING, principal_of
+from api.access import principal_of
+from api.changes import ACTIONS, NOTHING_STORED, READING
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from autodeploy.service.session import Services
 
-# What a change is called, by method and path of its route; of pages like that of the API.
-ACTIONS = {
-    "POST /v1/searches": "search.create",
-    "PATCH /v1/searches/{search_id}": "search.annotate",
-    "POST /v1/searches/{search_id}/cancel": "search.cancel",
-    "DELETE /v1/searches/{search_id}": "search.delete",
-    "POST /v1/plans/{plan_id}/runs": "run.create",
-    "DELETE /v1/runs/{run_id}": "run.delete",
-    "POST /v1/batches": "batch.create",
-    "POST /v1/batches/{batch_id}/cancel": "batch.cancel",
-    "POST /new": "search.create",
-    "POST /plans/{plan_id}/save": "search.create",
-    "POST /searches/{search_id}/cancel": "search.cancel",
-    "POST /searches/{search_id}/notes": "search.annotate",
-    "POST /login": "session.begin",
-    "POST /logout": "session.end",
-}
-# These store nothing, whatever their method.
-NOTHING_STORED = frozenset(
-    {
-        *(
-            "POST /v1/estimates",
-            "POST /v1/exports",
-            "POST /v1/ablations",
-            "POST /v1/checks",
-            "POST /v1/compare",
-            "POST /v1/why-not",
-        ),
-        *(
-            "POST /v1/improve",
-            "POST /v1/recommend",
-            "POST /v1/compare-clusters",
-            "POST /compare/clusters",
-            "POST /searches/{search_id}/scaling",
-            "POST /plans/{plan_id}/{box}",
-            "POST /plans/{plan_id}/search",
-            "POST /plans/{plan_id}/script",
-        ),
-        "POST /new/read",
-    }
-)
 # A change that was refused for what it touches is noted; what was no valid request is in the log of requests.
 NOTED_REFUSALS = frozenset({403, 404, 409})
 # The id at the end of an address.

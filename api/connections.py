@@ -7,9 +7,12 @@ without a request goes for the newcomer, or the newcomer is told that there is n
 
 from __future__ import annotations
 
+import errno
 import json
 import resource
-from typing import TYPE_CHECKING, ClassVar
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import h11
 import structlog
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from autodeploy.kit.settings import Settings
 
 REFUSED_S = 1.0  # how long the request of a client is waited for that is told "no room"
+BACKLOG = 256  # connections that are accepted in one go
+TOLD_EVERY_S = 10.0
+LEAST_FILES_BESIDE = 48
 FILES_BESIDE = 256  # databases, logs, pipes to processes
 
 log = structlog.get_logger("api")
@@ -159,22 +165,58 @@ class GuardedConnection(H11Protocol):
             timer.cancel()
 
 
-def connection_class(settings: Settings) -> type[GuardedConnection]:
-    """The class of a server's connections, with its limits."""
+def connection_class(settings: Settings, most: int | None = None) -> type[GuardedConnection]:
+    """The class of a server's connections, with its limits; at most so many of them, by default as the settings say."""
+    bound = settings.max_connections if most is None else most
 
     class Connection(GuardedConnection):
         header_s = settings.header_timeout_s
         body_s = settings.body_timeout_s
-        most = settings.max_connections
+        most = bound
         waiting: ClassVar[dict[GuardedConnection, None]] = {}
 
     return Connection
 
 
-def make_room(settings: Settings) -> None:
-    """Lets the process open as many files as it may have connections, as far as the system allows."""
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Connections that a server may have at once, and how many more the event loop takes before it looks at them."""
+
+    connections: int
+    backlog: int
+
+
+def make_room(settings: Settings) -> Room:
+    """Lets the process open as many files as it may have connections; fewer connections where the system allows less.
+
+    A connection beyond them is still accepted, to be told that there is no room.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = settings.max_connections + FILES_BESIDE
+    wanted = settings.max_connections + BACKLOG + FILES_BESIDE
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+        soft = wanted if hard == resource.RLIM_INFINITY else max(soft, min(wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return Room(settings.max_connections, BACKLOG)
+    left = soft - min(FILES_BESIDE, max(LEAST_FILES_BESIDE, soft // 2))
+    backlog = min(BACKLOG, max(1, left // 4))
+    connections = min(settings.max_connections, max(1, left - backlog))
+    if connections < settings.max_connections:
+        log.warning("connections_lowered", files=soft, connections=connections, wanted=settings.max_connections)
+    return Room(connections, backlog)
+
+
+def tell_of_files_seldom(loop: asyncio.AbstractEventLoop) -> None:
+    """A process without a file left says so once in a while, not once for each connection that it cannot accept."""
+    told_s = float("-inf")
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal told_s
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}):
+            loop.default_exception_handler(context)
+        elif time.monotonic() - told_s >= TOLD_EVERY_S:
+            told_s = time.monotonic()
+            log.error("no_file_left", reason=str(error))
+
+    loop.set_exception_handler(handle)

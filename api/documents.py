@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 AUTHOR = "name of the key that asked for it; empty without a key"
 TEAM = "whose it is: keys of this team see and change it"
 DEGREES = "degrees of the best plan (tp, pp, vpp, cp, ep, dp); null without a plan"
-STALE = "computed with an older profile than a search today would take"
+STALE = (
+    "computed with an older profile than a search today would take; null: another version stored it, and this one "
+    "cannot read its spec"
+)
 
 
 def _joined(document: str, more: Mapping[str, Any]) -> bytes:
@@ -33,6 +36,14 @@ def _joined(document: str, more: Mapping[str, Any]) -> bytes:
 
 def _absent(value: Any) -> bool:
     return not value
+
+
+def _is_fresh(value: Any) -> bool:
+    return value is False
+
+
+def _staleness(stale: bool | None) -> dict[str, bool | None]:
+    return {} if stale is False else {"stale": stale}
 
 
 class QueueDocument(BaseModel):
@@ -61,7 +72,7 @@ class SearchDocument(PlanSet):
     note_by: Annotated[str, Field(exclude_if=_absent, description="name of the key that wrote the note")] = ""
     author: Annotated[str, Field(exclude_if=_absent, description=AUTHOR)] = ""
     team: Annotated[str, Field(exclude_if=_absent, description=TEAM)] = ""
-    stale: Annotated[bool, Field(exclude_if=_absent, description=STALE)] = False
+    stale: Annotated[bool | None, Field(exclude_if=_is_fresh, description=STALE)] = False
     no_live_worker: Annotated[
         bool, Field(exclude_if=_absent, description="the search waits, and no worker is there that would take it")
     ] = False
@@ -81,11 +92,11 @@ class SearchDocument(PlanSet):
             "note_by": view.note_by,
             "author": view.author,
             "team": "" if view.team == DEFAULT_TEAM and not view.author else view.team,
-            "stale": view.stale,
             "no_live_worker": view.no_live_worker,
             "queue": None if view.queue is None else asdict(view.queue),
         }
-        return _joined(view.stored.json(), {name: value for name, value in said.items() if value})
+        told = {name: value for name, value in said.items() if value}
+        return _joined(view.stored.json(), told | _staleness(view.stale))
 
 
 class SearchItem(BaseModel):
@@ -112,7 +123,7 @@ class SearchItem(BaseModel):
     note: str
     author: Annotated[str, Field(description=AUTHOR)]
     team: Annotated[str, Field(description=TEAM)]
-    stale: Annotated[bool, Field(description=STALE)]
+    stale: Annotated[bool | None, Field(description=STALE)]
 
 
 class SearchList(BaseModel):
@@ -151,12 +162,12 @@ class PlanDocument(Plan):
     """A plan and the newest search that found it."""
 
     search_id: str
-    stale: Annotated[bool, Field(exclude_if=_absent, description=STALE)] = False
+    stale: Annotated[bool | None, Field(exclude_if=_is_fresh, description=STALE)] = False
 
     @staticmethod
     def json_of(view: StoredPlan) -> bytes:
         """The document of a stored plan, put together as text."""
-        said = {"search_id": view.search_id} | ({"stale": True} if view.stale else {})
+        said = {"search_id": view.search_id} | _staleness(view.stale)
         return _joined(view.text, said)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import signal
 import socket
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from api.app import create_app
-from api.connections import connection_class, make_room
+from api.connections import connection_class, make_room, tell_of_files_seldom
 from autodeploy.kit.errors import AutoDeployError
 from autodeploy.kit.logs import configure_logging
 from autodeploy.messages import Message
@@ -36,6 +37,7 @@ class _Server(uvicorn.Server):
         self._when_ready = when_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        tell_of_files_seldom(asyncio.get_running_loop())
         await super().startup(sockets)
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
@@ -76,14 +78,17 @@ def address_of(settings: Settings, port: int) -> str:
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How uvicorn serves the app."""
+    """How uvicorn serves the app, with as many connections as the process may have files for."""
+    room = make_room(settings)
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=connection_class(settings),
+        http=connection_class(settings, room.connections),
+        backlog=room.backlog,
         ws="none",
-        forwarded_allow_ips=settings.trusted_proxies,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=settings.trusted_proxies or "",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -110,10 +115,9 @@ def serve(
     """
     settings.refuse_open_server()
     _refuse_taken_address(settings)
-    database = ready_database(settings.database_url)
+    database = ready_database(settings.database_url, settings.database_connections)
     try:
         configure_logging(settings)
-        make_room(settings)
         app = create_app(settings, planner=planner, database=database, ready_first=True)
         # Uvicorn sends itself the signal again when everything is closed: a stop on request is no failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

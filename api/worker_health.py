@@ -55,9 +55,11 @@ def serving_health(services: Services) -> Iterator[int | None]:
         def _livez(self) -> None:
             """Alive is who looked into the queue lately, or has no slot free to look for."""
             presence = services.runner.presence if services.runner is not None else None
+            current = presence is not None and presence.knows_tables
             alive = presence is not None and presence.is_live
-            body = {"status": "ok" if alive else "no look into the queue for too long"}
-            self._answer(200 if alive else 503, "application/json", json.dumps(body).encode())
+            said = "ok" if alive else "no look into the queue for too long"
+            body = {"status": said if current else "the database is at another revision: nothing is claimed"}
+            self._answer(200 if alive and current else 503, "application/json", json.dumps(body).encode())
 
         def _answer(self, status: int, media_type: str, body: bytes) -> None:
             self.send_response(status)

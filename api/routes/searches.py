@@ -156,11 +156,14 @@ async def get_search(
     return response
 
 
+_FRESHNESS = {False: "", True: ".stale", None: ".unread"}
+
+
 def _unless_known(view: SearchView, if_none_match: str | None) -> Response:
     """The search; 304 for a finished one that the caller has as it is."""
     if not view.is_finished:
         return _answer(view)
-    etag = f'"{view.id}.{view.updated_at.timestamp():.6f}{".stale" if view.stale else ""}"'
+    etag = f'"{view.id}.{view.updated_at.timestamp():.6f}{_FRESHNESS[view.stale]}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     if if_none_match is not None and etag in {tag.strip() for tag in if_none_match.split(",")}:
         return Response(status_code=304, headers=headers)

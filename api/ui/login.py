@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse, Response
 
-from api.session import begin_session, end_session
+from api.session import forget_session, session_of, set_session
 from api.ui.page_inputs import FormValues, is_foreign
 from api.ui.rendering import render
 from autodeploy.kit.errors import UnknownCallerError
@@ -64,22 +64,25 @@ async def log_in(request: Request, values: FormValues, services: Annotated[Servi
         log.warning("login_throttled", client=client)
         return login_page(request, wanted=wanted, wait_s=wait_s)
     try:
-        request.state.principal = await run_in_threadpool(services.access.recognise, key)
+        token, request.state.principal = await run_in_threadpool(services.access.begin_session, key)
     except UnknownCallerError:
         throttle.failed(client)
         log.warning("login_refused", client=client)
         return login_page(request, wanted=wanted, refused=True)
     response = RedirectResponse(wanted, status_code=303)
-    begin_session(request, response, key, services.settings.session_s)
+    set_session(request, response, token, services.settings.session_s)
     return response
 
 
 @router.post("/logout")
-async def log_out(request: Request) -> Response:
-    """Ends the session."""
+async def log_out(request: Request, services: Annotated[Services, Depends(_services)]) -> Response:
+    """Ends the session, also for whoever has a copy of its cookie."""
     response = RedirectResponse("/", status_code=303)
     if not is_foreign(request):
-        end_session(request, response)
+        token = session_of(request)
+        if token is not None:
+            await run_in_threadpool(services.access.end_session, token)
+        forget_session(request, response)
     return response
 
 

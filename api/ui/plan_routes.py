@@ -49,7 +49,7 @@ from autodeploy.service.searches.service import NEWEST
 from autodeploy.service.store.searches import SearchFilter
 from autodeploy.specs.planset import PARTS as PART_FIELDS
 from autodeploy.specs.search import Axis
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT
 from hardware_profiles import ProfileError
 
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from autodeploy.service.searches.views import PlanView
     from autodeploy.specs.artefact import Artefact
     from autodeploy.specs.plan_details import PipelineTimeline, Slot
+    from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
     from autodeploy.specs.what_if import ClusterComparison
 
@@ -74,7 +75,7 @@ def changed_by(view: PlanView, given: Mapping[str, str]) -> tuple[Spec, Strategy
     SpecError
         with every bad field.
     """
-    spec = Spec.model_validate(view.plan_set.search.spec)
+    spec = spec_of(view.plan_set.search)
     changed = changed_spec(spec, conditions_of(view.plan, view.plan_set.search.spec), given)
     return changed, changed_strategy(view.plan.strategy, {name: given[name] for name in KNOBS if name in given})
 
@@ -180,7 +181,7 @@ def difference(before: str, after: str) -> list[DiffLine]:
 def _script_of(view: PlanView, to: str, views: Views) -> tuple[str, str]:
     """The launch file of a plan; else why the framework can't launch it."""
     try:
-        return views.script(view, Spec.model_validate(view.plan_set.search.spec), view.plan, to).text, ""
+        return views.script(view, spec_of(view.plan_set.search), view.plan, to).text, ""
     except SpecError as error:
         return "", "; ".join(each.message for each in error.errors)
 
@@ -287,7 +288,7 @@ def knobs(request: Request, view: PlanOfPage, views: ViewsOfApp) -> Response:
     """Values of the what-if box that the target can't launch, each with the rules that it breaks."""
     lang, moe = language_of(request), bool(view.plan_set.search.spec["model"].get("n_routed_experts"))
     others = other_values(view.plan.strategy, moe=moe)
-    spec = Spec.model_validate(view.plan_set.search.spec)
+    spec = spec_of(view.plan_set.search)
     broken = views.rules_broken(spec, [strategy for _, _, strategy in others])
     values: dict[str, dict[str, str]] = {}
     for (name, value, _), rules in zip(others, broken, strict=True):

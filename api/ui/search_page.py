@@ -29,7 +29,7 @@ from autodeploy.reports.rows import generation_cell, spare_table
 from autodeploy.reports.run_facts import rl_lines
 from autodeploy.reports.wording import degrees, reference_name, swap_names
 from autodeploy.space.rules import load_rules
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from cost_models.schedule import schedule
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def search_context(plan_set: PlanSet, lang: Language) -> dict[str, Any]:
     best = plan_set.plans[0] if plan_set.plans else None
     shares = step_shares(best.breakdown, best.step_time_s, lang) if best else ()
     became = fates(plan_set)
-    heading, work = header(Spec.model_validate(spec), best, lang)
+    heading, work = header(spec_of(plan_set.search), best, lang)
     return {
         "plan_set": plan_set,
         "spec": spec,

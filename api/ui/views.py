@@ -25,6 +25,7 @@ from autodeploy.specs.common_mistakes import slips
 from autodeploy.specs.field_errors import did_you_mean
 from autodeploy.specs.presets import list_presets
 from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from autodeploy.specs.strategy import Strategy
 from autodeploy.stack.frameworks import launchers
 from hardware_profiles import KINDS, ProfileError, list_profiles, load_profile, no_profile
@@ -126,7 +127,7 @@ class SearchRow:
     mfu: float | None
     gap: float | None
     layout: str
-    stale: bool
+    stale: bool | None
     best_plan_id: str | None
     tags: tuple[str, ...]
     note: str
@@ -253,7 +254,7 @@ class Views:
 
     def timeline(self, view: PlanView) -> PipelineTimeline | None:
         """The simulated pipeline of a plan; None where its profile or schedule is no longer known."""
-        spec = Spec.model_validate(view.plan_set.search.spec)
+        spec = spec_of(view.plan_set.search)
         try:
             return _timeline(
                 self._services.planner_module, spec.model_dump_json(), view.plan.strategy.model_dump_json()
@@ -288,18 +289,18 @@ class Views:
 
     def ablate(self, view: PlanView) -> AblationReport:
         """What each feature of a plan buys."""
-        spec = Spec.model_validate(view.plan_set.search.spec)
+        spec = spec_of(view.plan_set.search)
         return self._services.ablate(spec.model_copy(update={"strategy": view.plan.strategy}))
 
     def strategy_bounds(self, plan_set: PlanSet) -> StrategyBounds:
         """Strategies of a finished search at their bounds; SpecError where they can't be swept (any more)."""
-        return self._services.strategy_bounds(Spec.model_validate(plan_set.search.spec), MAX_SAMPLED_STRATEGIES)
+        return self._services.strategy_bounds(spec_of(plan_set.search), MAX_SAMPLED_STRATEGIES)
 
     def scale(self, plan_set: PlanSet) -> ScalingReport | None:
         """How a finished search scales with its cards; None without a plan."""
         if not plan_set.plans:
             return None
-        return self._services.scale(Spec.model_validate(plan_set.search.spec), plan_set.plans[0])
+        return self._services.scale(spec_of(plan_set.search), plan_set.plans[0])
 
     def compare(self, plan_ids: Sequence[str]) -> Comparison:
         """In what plans differ; NotFoundError when one of them is not there."""

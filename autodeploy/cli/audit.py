@@ -80,10 +80,9 @@ def prune(
     from autodeploy.cli.database import current_database
     from autodeploy.cli.output import notify
     from autodeploy.service.callers.audit import AuditLog
-    from autodeploy.service.store.base import utc_now
 
     age = read_age(older_than)
     with current_database() as database:
-        pruned = AuditLog(database).prune(before=utc_now() - age)
+        pruned = AuditLog(database).prune(before=database.now() - age)
         note_here(database, "audit.prune", older_than, entries=pruned)
     notify("deleted", what=pruned)

@@ -163,14 +163,15 @@ def _from_runs(
     from autodeploy.service.clusters.calibration import calibrate_runs
     from autodeploy.service.runner.planning import load_planner
     from autodeploy.specs.reading import read_spec_file
-    from autodeploy.specs.spec import Spec
 
     spec, plan = None, None
     if plan_id is not None:
         from autodeploy.cli.export import stored_plan
 
         plan_set, plan = stored_plan(plan_id)
-        spec = Spec.model_validate(plan_set.search.spec)
+        from autodeploy.specs.stored_spec import spec_of
+
+        spec = spec_of(plan_set.search)
     elif spec_file is not None:
         spec = read_spec_file(spec_file)
     if folder is not None:

@@ -89,12 +89,11 @@ def prune(
 ) -> None:
     """Delete finished searches older than the given age, with their plans."""
     from autodeploy.cli.output import notify
-    from autodeploy.service.store.base import utc_now
     from autodeploy.service.store.retention import prune as prune_searches
 
     age = read_age(older_than)
     with current_database() as database:
-        pruned = prune_searches(database, before=utc_now() - age, keep_tagged=keep_tagged)
+        pruned = prune_searches(database, before=database.now() - age, keep_tagged=keep_tagged)
     notify("deleted", what=pruned)
 
 
@@ -103,11 +102,11 @@ def export_file(
     file: Annotated[Path, typer.Argument(help="JSON Lines file to write, atomically")],
     lang: Lang = LanguageOption.EN,
 ) -> None:
-    """Write all stored data to a file; the service can keep running."""
+    """Write all stored data to a file that only its owner reads; the service can keep running."""
     from autodeploy.cli.output import notify, replacing
     from autodeploy.service.store.dump import export_lines
 
-    with current_database() as database, replacing(file) as stream:
+    with current_database() as database, replacing(file, private=True) as stream:
         for line in export_lines(database):
             stream.write(json.dumps(line, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n")
     notify("written", file=file)

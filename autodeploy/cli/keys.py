@@ -65,6 +65,22 @@ def create(
     notify("keep_key", key_id=view.id)
 
 
+@app.command(epilog="Example: autodeploy keys logout key_01m3xk7pq2w9a4fh")
+def logout(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="id of the key")], lang: Lang = LanguageOption.EN
+) -> None:
+    """Log out every browser that logged in with a key; the key itself stays valid."""
+    from autodeploy.cli.audit import note_here
+    from autodeploy.cli.database import current_database
+    from autodeploy.cli.output import notify
+    from autodeploy.service.callers.access import AccessService
+
+    with current_database() as database:
+        ended = AccessService(database).end_sessions(key_id)
+        note_here(database, "key.logout", key_id, sessions=ended)
+    notify("deleted", what=ended)
+
+
 @app.command("ls")
 def list_all(output_format: SimpleFormat = ListFormat.TABLE, lang: Lang = LanguageOption.EN) -> None:
     """List the keys: team, scope, last use, whether they are revoked."""

@@ -118,11 +118,15 @@ def write_report(text: str, output: Path | None) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
+def replacing(path: Path, *, private: bool = False) -> Iterator[TextIO]:
     """A stream to a file that is replaced whole or not at all, at the end of the block.
 
     Devices, pipes and links (`/dev/null`, `/dev/stdout`) are written to as they are: a renamed file would take their
     place.
+
+    Parameters
+    ----------
+    private : only its owner reads it.
 
     Raises
     ------
@@ -132,6 +136,9 @@ def replacing(path: Path) -> Iterator[TextIO]:
     whole = not path.is_symlink() and (path.is_file() or not path.exists())
     part = path.with_name(f".{path.name}.{os.getpid()}.part") if whole else path
     try:
+        if private and whole:
+            part.unlink(missing_ok=True)
+            part.touch(0o600, exist_ok=False)
         with part.open("w", encoding="utf-8") as stream:
             yield stream
         if whole:

@@ -81,7 +81,6 @@ def answer_text(answer: Any, lang: Language = "en") -> str:
 def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | None]:
     """The spec and the strategy; of a plan, its own strategy with the changes, and what was found with it."""
     from autodeploy.service.launch_requests import read_strategy
-    from autodeploy.specs.spec import Spec
 
     wanted = parse_changes(changes)
     if not PLAN_ID.fullmatch(subject):
@@ -89,7 +88,9 @@ def _question(subject: str, changes: str) -> tuple[Spec, Strategy, PlanSet | Non
     from autodeploy.cli.export import stored_plan
 
     plan_set, plan = stored_plan(subject)
-    return Spec.model_validate(plan_set.search.spec), read_strategy(wanted, plan.strategy), plan_set
+    from autodeploy.specs.stored_spec import spec_of
+
+    return spec_of(plan_set.search), read_strategy(wanted, plan.strategy), plan_set
 
 
 def parse_changes(text: str) -> dict[str, Any]:

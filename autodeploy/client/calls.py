@@ -29,7 +29,7 @@ class Search:
     cancel_requested: bool = False
     tags: tuple[str, ...] = ()
     note: str = ""
-    stale: bool = False
+    stale: bool | None = False
     note_by: str = ""
     author: str = ""
     team: str = "default"

@@ -11,7 +11,7 @@ from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact
 from autodeploy.specs.field_errors import did_you_mean
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS
 from autodeploy.stack.schedules import frameworks_with
 
@@ -124,7 +124,7 @@ def export(
         )
     chosen = FORMATS[to]
     if chosen.of_pre_training and plan.strategy.rl is not None:
-        profile = profile_of(Spec.model_validate(plan_set.search.spec))
+        profile = profile_of(spec_of(plan_set.search))
         vendor = profile.vendor if profile is not None else None
         names = [name for name in formats_of("1f1b", post_trains=True, vendor=vendor) if FORMATS[name].launches]
         raise UnsupportedError(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 # An API key, or a password in an address.
-_SECRETS = re.compile(r"(adk_)[A-Za-z0-9_-]{8,}|(://[^\s:/@]*:)[^\s/@]+(?=@)")
+_SECRETS = re.compile(r"(ad[ks]_)[A-Za-z0-9_-]{8,}|(://[^\s:/@]*:)[^\s/@]+(?=@)")
 
 
 def without_secrets(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -39,6 +39,14 @@ class Settings(BaseSettings):
     database_url: Annotated[str, Field(description="SQLite file or PostgreSQL (postgresql+psycopg://)")] = Field(
         default_factory=default_database_url
     )
+    database_connections: Annotated[
+        int,
+        Field(ge=4, le=1000, description="most connections of a server to PostgreSQL; a worker has 2 and 1 a search"),
+    ] = 40
+    jobs_listen: Annotated[
+        bool,
+        Field(description="a worker is told of new searches, by one more connection, rather than looking every poll"),
+    ] = False
     host: Annotated[str, Field(description="address the server listens on")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
     path_prefix: Annotated[
@@ -48,7 +56,7 @@ class Settings(BaseSettings):
         str | None,
         Field(
             description="addresses or networks of proxies, with commas between, whose X-Forwarded-For and "
-            "X-Forwarded-Proto are believed; * for all; absent: this machine's own"
+            "X-Forwarded-Proto are believed; * for all; absent: none"
         ),
     ] = None
     max_connections: Annotated[
@@ -81,6 +89,14 @@ class Settings(BaseSettings):
     login_attempts: Annotated[
         int, Field(ge=1, le=1000, description="failed log-ins a minute from one address; then 429 until one is older")
     ] = 10
+    share_results: Annotated[
+        bool,
+        Field(description="a spec that another team planned is answered with a copy of its result, marked as cached"),
+    ] = True
+    key_guesses: Annotated[
+        int,
+        Field(ge=1, le=100_000, description="requests a minute from one address with keys that are none; then 429"),
+    ] = 60
     session_s: Annotated[float, Field(gt=0, le=2_592_000, description="how long a browser stays logged in")] = 43_200.0
     jobs: Annotated[
         Literal["embedded", "procrastinate"],
@@ -116,7 +132,10 @@ class Settings(BaseSettings):
     max_cards: Annotated[int, Field(ge=1, le=200_000, description="most cards that a spec may be planned for")] = (
         200_000
     )
-    max_attempts: Annotated[int, Field(ge=1, le=10, description="of a search whose process dies")] = 2
+    max_attempts: Annotated[int, Field(ge=1, le=10, description="of a search that takes its process down")] = 2
+    max_losses: Annotated[
+        int, Field(ge=1, le=1000, description="of a search whose worker is lost, as on machines that may be taken away")
+    ] = 10
     heartbeat_s: Annotated[float, Field(gt=0, le=60, description="a running search reports this often")] = 1.0
     stalled_after_s: Annotated[float, Field(gt=0, le=3600, description="a search silent for longer is retried")] = 30.0
     poll_s: Annotated[float, Field(gt=0, le=60, description="how often the queue is looked at without a wake-up")] = 1.0

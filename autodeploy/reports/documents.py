@@ -10,7 +10,7 @@ from autodeploy.reports.plan_report import best_of, header, render_markdown, rep
 from autodeploy.reports.wording import memory_name, part_name
 from autodeploy.specs.artefact import REVIEW, Artefact
 from autodeploy.specs.planset import PARTS, StageMemory
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -39,7 +39,7 @@ def export_html(plan_set: PlanSet, plan: Plan, lang: Language = "en") -> Artefac
 
 def render_html(plan_set: PlanSet, lang: Language = "en", *, plan: Plan | None = None) -> str:
     """The report of a search: the best plan in detail unless another is given, or why there is none."""
-    spec = Spec.model_validate(plan_set.search.spec)
+    spec = spec_of(plan_set.search)
     shown = plan or best_of(plan_set)
     title, work = header(spec, shown or plan_set.reference, lang)
     return _template().render(

@@ -29,7 +29,7 @@ from autodeploy.reports.wording import (
     valued,
 )
 from autodeploy.specs.planset import PARTS
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT, FRAMEWORKS, UNRESTRICTED, launchers, post_trainers, title_of
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from autodeploy.messages import Language
     from autodeploy.specs.broken_rule import BrokenRule
     from autodeploy.specs.planset import Breakdown, Plan, PlanSet
+    from autodeploy.specs.spec import Spec
 
 
 # Where a step's time goes, in whole percents that add up to 100, and what MFU gains without its losses.
@@ -314,7 +315,7 @@ def report_blocks(
     wide : whether tables have the columns that a terminal has no room for.
     detail : whether evidence, uncertain numbers, choices of memory and features that are off are told.
     """
-    spec = Spec.model_validate(plan_set.search.spec)
+    spec = spec_of(plan_set.search)
     best = best_of(plan_set)
     shown = plan or best
     off = off_lines(plan_set, lang) if detail else []
@@ -338,7 +339,7 @@ def report_blocks(
 
 
 def _head(plan_set: PlanSet, lang: Language, plan: Plan | None = None) -> Block:
-    spec = Spec.model_validate(plan_set.search.spec)
+    spec = spec_of(plan_set.search)
     title, work = header(spec, plan or best_of(plan_set) or plan_set.reference, lang)
     return Block(title, [work])
 

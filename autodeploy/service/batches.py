@@ -16,7 +16,7 @@ from autodeploy.messages import Message
 from autodeploy.service.callers.access import ANYONE, Principal
 from autodeploy.service.requests.intake import read_request, read_spec
 from autodeploy.service.searches.submissions import Admitted, search_of_key
-from autodeploy.service.store.base import new_batch_id, utc_now
+from autodeploy.service.store.base import new_batch_id, now_in
 from autodeploy.service.store.events import IdempotencyKeys
 from autodeploy.service.store.queue import Queue
 from autodeploy.service.store.tables import BatchRow, PlanRow, SearchRow
@@ -198,7 +198,7 @@ class BatchService:
             with self._database.write() as session:
                 before = self._batch_of_key(session, principal.key_id, idempotency_key, body_hash)
                 if before is None:
-                    now = utc_now()
+                    now = now_in(session)
                     row = BatchRow(
                         id=new_batch_id(now),
                         created_at=now,
@@ -245,7 +245,7 @@ class BatchService:
         with self._database.write() as session:
             self._seen(session, batch_id)
             for search_id in Batches(session).unfinished(batch_id):
-                Queue(session).request_cancel(search_id, now=utc_now())
+                Queue(session).request_cancel(search_id, now=now_in(session))
         return self.get(batch_id)
 
     def _seen(self, session: Session, batch_id: str) -> BatchRow:

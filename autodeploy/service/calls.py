@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from autodeploy.kit.errors import SpecError
 from autodeploy.service.runner.planning import load_planner
 from autodeploy.service.runs.views import MovedPlan
-from autodeploy.specs.spec import Spec, parse_spec
+from autodeploy.specs.spec import parse_spec
+from autodeploy.specs.stored_spec import spec_of
 from autodeploy.specs.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from autodeploy.specs.check import CheckLimits, CheckReport
     from autodeploy.specs.plan_details import OperatorReport, PipelineTimeline
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
     from autodeploy.specs.what_if import (
         ClusterAnswer,
         ClusterOffer,
@@ -47,7 +49,7 @@ def moved_plan(plan_set: PlanSet, plan: Plan, cluster: ClusterView, planner: Pla
     What a factor alone moves is its slope under the overlay times its logarithm; slopes of large factors differ between
     both ends, so that these add up to the whole only roughly.
     """
-    spec = Spec.model_validate(plan_set.search.spec)
+    spec = spec_of(plan_set.search)
     spec = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"overlay": dict(cluster.overlay)})})
     after = planner.reestimate(spec, plan)
     slopes, factors = after.uncertainty.sensitivity, cluster.report.get("factors", {})

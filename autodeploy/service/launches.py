@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from autodeploy.formats.registry import target_of
 from autodeploy.kit.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.messages import Message
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from autodeploy.stack.frameworks import FRAMEWORKS, title_of
 from autodeploy.stack.releases import frameworks_for
 from hardware_profiles import load_profile
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from autodeploy.search.planner import LaunchRules
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
 
 
 def refuse_illegal(plan_set: PlanSet, plan: Plan, to: str, judge: Callable[[Spec], LaunchRules]) -> None:
@@ -31,7 +32,7 @@ def refuse_illegal(plan_set: PlanSet, plan: Plan, to: str, judge: Callable[[Spec
     UnsupportedError
         with every rule that the plan breaks, and the frameworks on these chips that start it.
     """
-    spec, target = Spec.model_validate(plan_set.search.spec), target_of(to)
+    spec, target = spec_of(plan_set.search), target_of(to)
     if target is None or FRAMEWORKS[target].post_trains is not (spec.training.rl is not None):
         return
     faults = _faults(_launched(spec, plan, target), judge)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -25,7 +25,7 @@ from autodeploy.service.runner.planning import PLANNER, Planner, load_planner
 from autodeploy.service.runner.workers import Presence, Workers
 from autodeploy.service.runs.service import RunService
 from autodeploy.service.searches.service import SearchService
-from autodeploy.service.store.base import iso, utc_now
+from autodeploy.service.store.base import iso, now_in
 from autodeploy.service.store.migration import is_current, ready_database
 from autodeploy.service.store.retention import Housekeeper
 from autodeploy.service.store.searches import Searches
@@ -33,6 +33,7 @@ from autodeploy.service.webhooks.service import WebhookService
 from autodeploy.specs.artefact import with_remarks
 from autodeploy.specs.planset import SearchInfo, plan_set_of_one
 from autodeploy.specs.spec import Spec, no_strategy
+from autodeploy.specs.stored_spec import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
     )
 
 
+# Of the process that takes searches; each search has one more, and so has the queue.
+WORKER_CONNECTIONS = 1
 KEPT_REFUSALS = 128  # each a line or two for some thirty strategies
 
 P = ParamSpec("P")
@@ -130,12 +133,12 @@ class Services:
 
     def operators(self, view: PlanView) -> OperatorReport:
         """Where the time of a stored plan goes, down to the operators of each kind of layer."""
-        spec = Spec.model_validate(view.plan_set.search.spec)
+        spec = spec_of(view.plan_set.search)
         return self._call(calls.operators, self.planner_module, spec, view.plan)
 
     def stages(self, view: PlanView) -> PipelineTimeline:
         """What each stage of a stored plan's pipeline does in all, without its slots."""
-        spec = Spec.model_validate(view.plan_set.search.spec)
+        spec = spec_of(view.plan_set.search)
         return self._call(calls.timeline, self.planner_module, spec, view.plan.strategy, slots=False)
 
     def strategy_bounds(self, spec: Spec, most: int) -> StrategyBounds:
@@ -166,11 +169,20 @@ class Services:
         """
         if spec.strategy is None:
             self.planner.check_space(spec)
-        return self._call(calls.ablate, self._with_overlay(spec), tuple(order))
+        return self._search(calls.ablate, self._with_overlay(spec), tuple(order))
 
     def scale(self, spec: Spec, best: Plan) -> ScalingReport:
         """How the spec's training scales around its best plan; nothing is stored."""
-        return self._call(calls.scale, self.planner_module, self._with_overlay(spec), best)
+        return self._search(calls.scale, self.planner_module, self._with_overlay(spec), best)
+
+    def _search(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """As `_call`, of what takes a search: one at a time for each team."""
+        with self._one_search():
+            return self._call(function, *args, **kwargs)
+
+    def _one_search(self) -> AbstractContextManager[None]:
+        team = self.principal.team if self.principal.key_id else ""
+        return nullcontext() if self.call_pool is None else self.call_pool.search_of(team)
 
     def _call(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         """In a server another process computes, with a time limit; elsewhere this one."""
@@ -229,7 +241,7 @@ class Services:
         SpecError
             when its degrees contradict the cluster, or it is not modelled.
         """
-        spec = Spec.model_validate(view.plan_set.search.spec)
+        spec = spec_of(view.plan_set.search)
         return self._call(calls.why_not, self.planner_module, spec, strategy, view.plan_set)
 
     def changed(self, view: PlanView, spec: Spec, strategy: Strategy) -> Plan:
@@ -237,7 +249,7 @@ class Services:
 
         Errors as `why_not`, and SpecError when no plan has what was changed.
         """
-        best = view.plan_set if spec == Spec.model_validate(view.plan_set.search.spec) else None
+        best = view.plan_set if spec == spec_of(view.plan_set.search) else None
         return self._call(calls.complete, self.planner_module, self._with_overlay(spec), strategy, best)
 
     def why_not_of(self, spec: Spec, strategy: Strategy) -> WhyNot:
@@ -249,7 +261,7 @@ class Services:
             also when there would be too many strategies to look at.
         """
         self.planner.check_space(spec)
-        return self._call(calls.why_not, self.planner_module, self._with_overlay(spec), strategy, None)
+        return self._search(calls.why_not, self.planner_module, self._with_overlay(spec), strategy, None)
 
     def improve(self, launch: Launch) -> ImproveReport:
         """The best single changes of a launch; nothing is stored.
@@ -260,7 +272,7 @@ class Services:
             when the strategy cannot be run on the cluster, or there would be too many to look at.
         """
         self.planner.check_space(launch.spec.model_copy(update={"strategy": None}))
-        return self._call(calls.improve, self.planner_module, self._known(launch))
+        return self._search(calls.improve, self.planner_module, self._known(launch))
 
     def recommend(
         self, spec: Spec, *, days: float, tokens: float | None = None, max_npus: int | None = None
@@ -273,7 +285,7 @@ class Services:
             when there is no number of tokens, or there would be too many strategies to look at.
         """
         self.planner.check_space(spec)
-        return self._call(calls.recommend, self.planner_module, self._with_overlay(spec), days, tokens, max_npus)
+        return self._search(calls.recommend, self.planner_module, self._with_overlay(spec), days, tokens, max_npus)
 
     def compare_clusters(
         self,
@@ -296,10 +308,13 @@ class Services:
         specs = [on_offer(spec, offer) for offer in offers]
         for each in specs:
             self.planner.check_space(each)
-        answers = [
-            self._call(calls.points_on, self.planner_module, self._with_overlay(each), offer, days, tokens, max_npus)
-            for each, offer in zip(specs, offers, strict=True)
-        ]
+        with self._one_search():
+            answers = [
+                self._call(
+                    calls.points_on, self.planner_module, self._with_overlay(each), offer, days, tokens, max_npus
+                )
+                for each, offer in zip(specs, offers, strict=True)
+            ]
         return side_by_side(answers, days)
 
     def compare(self, plans: Sequence[str] | Sequence[str | dict[str, Any]]) -> Comparison:
@@ -351,12 +366,12 @@ class Services:
             as `estimate` and `export`.
         """
         plan, (_, profile, engine) = self.estimate(spec), self.planner.describe_hashes(spec)
-        made = {"profile_hash": profile, "engine_version": engine, "created_at": iso(utc_now())}
+        made = {"profile_hash": profile, "engine_version": engine, "created_at": iso(self.database.now())}
         search = SearchInfo(id="", spec={}, spec_hash="", **made)
         return self._written(plan_set_of_one(search, spec, plan, spec.search.objective), plan, to, lang)
 
     def _written(self, plan_set: PlanSet, plan: Plan, to: str, lang: Language = "en") -> Artefact:
-        spec = Spec.model_validate(plan_set.search.spec)
+        spec = spec_of(plan_set.search)
         refuse_illegal(plan_set, plan, to, lambda judged: self._call(calls.launch_rules, self.planner_module, judged))
         return exporters.export(
             plan_set,
@@ -419,12 +434,12 @@ class Services:
         """Seconds since the search was asked for that has waited longest; 0 where none waits."""
         with self.database.read() as session:
             asked_at = Searches(session).oldest_queued_at()
-        return 0.0 if asked_at is None else max(0.0, (utc_now() - asked_at).total_seconds())
+        return 0.0 if asked_at is None else max(0.0, (now_in(session) - asked_at).total_seconds())
 
     def live_workers(self) -> list[WorkerView]:
         """Processes that take searches and looked for them lately."""
         with self.database.read() as session:
-            return Workers(session).live(utc_now(), self.settings.worker_alive_s)
+            return Workers(session).live(now_in(session), self.settings.worker_alive_s)
 
 
 @contextmanager
@@ -460,7 +475,9 @@ def open_services(
             path="AUTODEPLOY_JOBS",
             hint=Message("services.autodeploy_jobs_procrastinate_here_and_for_server_embedded"),
         )
-    database = ready_database(settings.database_url) if database is None else database
+    if database is None:
+        connections = WORKER_CONNECTIONS if as_worker else settings.database_connections
+        database = ready_database(settings.database_url, connections)
     try:
         loaded = load_planner(planner)
         runner = _runner(database, settings, planner, with_runner=with_runner, as_worker=as_worker)
@@ -478,7 +495,8 @@ def open_services(
         if runner is not None:
             runner.start()
             webhooks.start()
-            housekeeper.start()
+            if not as_worker:
+                housekeeper.start()
         try:
             yield Services(
                 settings,

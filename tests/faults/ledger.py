@@ -58,7 +58,8 @@ class Audit:
 class Ledger:
     """The clients of one service."""
 
-    def __init__(self, database_url: str, urls: list[str]) -> None:
+    def __init__(self, database_url: str, urls: list[str], spec: dict[str, Any] = SPEC) -> None:
+        self._spec = spec
         self._settings = Settings(database_url=database_url)
         self._urls = urls
         self._answers: dict[str, set[str]] = {}
@@ -88,7 +89,7 @@ class Ledger:
         end_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < end_s:
             try:
-                answer = plain_http.post(f"{url}/v1/searches", json=SPEC, headers=headers, timeout=20)
+                answer = plain_http.post(f"{url}/v1/searches", json=self._spec, headers=headers, timeout=20)
             except httpx.TransportError:
                 time.sleep(0.1)
                 continue

@@ -12,7 +12,7 @@ from tests.support.postgresql import free_port
 from tests.support.programs import Program, stop_together, wait_until_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 # Times are short, so that a fault costs seconds; and a search may die often, because it is killed on purpose.
@@ -57,10 +57,12 @@ def running_service(
     num_workers: int = 1,
     changes: Mapping[str, str] | None = None,
     forked: bool = False,
+    places: Sequence[Mapping[str, str]] = ({},),
 ) -> Iterator[Service]:
     """A migrated database with its servers and, `with_worker`, workers to which they send searches.
 
-    `changes` are environment variables that differ from `QUICK_SETTINGS`; `forked` programs start in an instant.
+    `changes` are environment variables that differ from `QUICK_SETTINGS`, `places` those of each worker, or server
+    without workers, in turn; `forked` programs start in an instant.
     """
     database = Database(database_url, pool_size=1)
     upgrade(database)
@@ -77,16 +79,19 @@ def running_service(
         if with_worker:
             for number in range(num_workers):
                 service.worker_ports.append(free_port())
-                own = environment | {"AUTODEPLOY_WORKER_PORT": str(service.worker_ports[-1])}
+                own = (
+                    environment
+                    | places[number % len(places)]
+                    | {"AUTODEPLOY_WORKER_PORT": str(service.worker_ports[-1])}
+                )
                 worker = Program(["worker"], own, directory / f"worker{number}.log", forked=forked)
                 service.worker = service.worker or worker  # the first is the one that faults are for
                 programs.append(worker)
                 worker.start()
         for number in range(num_servers):
             port = free_port()
-            server = Program(
-                ["serve", "--port", str(port)], environment, directory / f"server{number}.log", forked=forked
-            )
+            own = environment if with_worker else environment | places[number % len(places)]
+            server = Program(["serve", "--port", str(port)], own, directory / f"server{number}.log", forked=forked)
             service.servers.append(server)
             service.urls.append(f"http://127.0.0.1:{port}")
             programs.append(server)

@@ -91,6 +91,19 @@ async def site(database_url: str) -> AsyncIterator[Site]:
         yield opened
 
 
+@pytest.mark.parametrize("shared", [True, False])
+async def test_equal_specs_of_teams_meet_only_where_results_are_shared(database_url, shared):
+    async with shared_site(database_url, share_results=shared) as site:
+        models = [factories.DEEPSEEK_V3 | {"name": name} for name in ("a", "b", "c")]
+        for model in models:
+            first = await site.search("vision-writer", model=model)
+            again = await site.search("vision-writer", model=model)
+            other = await site.search("speech-writer", model=model)
+            assert "cached" not in first
+            assert again["cached"] is True
+            assert other.get("cached", False) is shared
+
+
 async def vision_works(site: Site, *, with_running: bool = False) -> dict[str, list[str]]:
     """A finished search with note and tags, a batch, a run that counts, perhaps a running search: ids by parameter."""
     found = await site.search("vision-writer", CLUSTER)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from autodeploy.kit.errors import OverloadError, SpecError
+from autodeploy.kit.errors import LimitError, OverloadError, SpecError
 from autodeploy.service.runner.call_pool import MAX_WAITING_PER_PROCESS, CallPool
 from tests.integration.conftest import QUICK, quick_settings
 
@@ -34,6 +34,24 @@ def remember() -> None:
 
 def remembered() -> bool:
     return [os.getpid()] == _SEEN
+
+
+def test_a_team_has_one_call_that_searches_and_others_are_not_held_up(sqlite_url):
+    pool = CallPool(quick_settings(sqlite_url), QUICK)
+    try:
+        for team in ("vision", "speech", "a", "b", "c"):
+            with pool.search_of(team), pool.search_of(""), pool.search_of(""):
+                with pytest.raises(LimitError) as caught, pool.search_of(team):
+                    pass
+                assert caught.value.retry_after_s > 0
+                with pool.search_of(f"not {team}"):
+                    pass
+            with pytest.raises(ValueError, match="its own"), pool.search_of(team):
+                raise ValueError("its own")
+            with pool.search_of(team):  # whatever became of the one before
+                pass
+    finally:
+        pool.close()
 
 
 def sleep(seconds: float) -> None:

@@ -69,7 +69,10 @@ def running(directory: Path, **settings: object) -> Iterator[Running]:
     environment = {
         "AUTODEPLOY_DATABASE_URL": f"sqlite:///{directory / 'autodeploy.db'}",
         "AUTODEPLOY_SHUTDOWN_GRACE_S": "0.2",
-        **{f"AUTODEPLOY_{name.upper()}": str(value) for name, value in settings.items()},
+        **{
+            name.upper() if name.startswith("tests_") else f"AUTODEPLOY_{name.upper()}": str(value)
+            for name, value in settings.items()
+        },
     }
     environment["AUTODEPLOY_PORT"] = str(port)
     program = Program([], environment, directory / "server.log", module="tests.support.quick_server", forked=True)
@@ -119,6 +122,24 @@ def closed(clients: list[socket.socket]) -> int:
         except ConnectionResetError:
             count += 1
     return count
+
+
+@pytest.mark.parametrize("files", [64, 96, 256, 400, 1024])
+def test_connections_follow_the_files_that_a_process_may_have(tmp_path, files):
+    """Beyond them a client is told so; the log gets a line now and then, not one for each."""
+    with (
+        running(tmp_path, header_timeout_s=20, max_connections=1000, tests_files=files) as server,
+        ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(server.connect(HALF_HEAD)) for _ in range(files + 40)]
+        assert clients
+        began_s = time.monotonic()
+        assert plain_http.get(f"{server.url}/livez", timeout=30).status_code == 200  # the oldest went for it
+        assert time.monotonic() - began_s < 10
+        assert server.open_files() < files
+        log = server.program.log_path.read_text()
+        assert len(log.splitlines()) < 3 * len(clients) + 100
+        assert "Traceback" not in log
 
 
 def test_six_hundred_half_open_connections_are_shed(patient_server):

@@ -124,7 +124,7 @@ def test_recovery_takes_only_the_silent_and_the_dead(database):
             max_attempts=2,
             error="it died",
             now=NOW,
-            is_dead=lambda owner: owner == "dead",
+            knows_alive=lambda claim: False if claim.owner == "dead" else None,
         )
     assert lost == {"srch_1": "queued", "srch_2": "queued"}
     assert status(database, "srch_3") == "running"

@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import forkserver, util
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PRELOADED = ["tests.support.preloaded"]
+CLOCK_AHEAD_S = "TESTS_CLOCK_AHEAD_S"
+MACHINE = "TESTS_MACHINE"
+FILES = "TESTS_FILES"
 PRODUCTS_OWN = pool_process.new_pool
 
 
@@ -138,10 +144,24 @@ def _run(module: str, arguments: list[str], environment: dict[str, str], log_pat
         os.dup2(log.fileno(), 2)
     os.environ.clear()
     os.environ.update(environment)
+    _be_elsewhere(environment)
     os.chdir(ROOT)
     _fork_own_server()
     sys.argv = [module, *arguments]
     import_module(module).run()
+
+
+def _be_elsewhere(environment: dict[str, str]) -> None:
+    """As a process of another machine, whose clock is ahead by seconds, unlike its counters; or with few files."""
+    ahead_s, machine = float(environment.get(CLOCK_AHEAD_S, "0")), environment.get(MACHINE)
+    if ahead_s:
+        true_time = time.time
+        time.time = lambda: true_time() + ahead_s
+    if FILES in environment:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (int(environment[FILES]),) * 2)
+    if machine:
+        hostname = f"{socket.gethostname()}-{machine}"
+        socket.gethostname = lambda: hostname
 
 
 def _fork_own_server() -> None:

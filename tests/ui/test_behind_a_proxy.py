@@ -66,7 +66,7 @@ def behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     upgrade(database)
     key, _ = AccessService(database).create("me", "admin")
     database.close()
-    settings = Settings(database_url=url, poll_s=0.1, auth="keys", path_prefix=PREFIX)
+    settings = Settings(database_url=url, poll_s=0.1, auth="keys", path_prefix=PREFIX, trusted_proxies="127.0.0.1")
     app = create_app(settings, planner=PLANNER)
     certificate = proxy.self_signed(directory)
     with serving(app) as server:

@@ -94,6 +94,7 @@ def test_the_star_is_every_public_host():
         *("127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
         *("224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "fd12::1", "ff02::1"),
         *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001::1"),
+        *("fec0::1", "feff::1", "3fff::1", "3fff:fff::1", "192.88.99.1", "::ffff:192.88.99.2"),
     ],
 )
 def test_private_addresses_are_refused_however_they_are_written(address):
@@ -120,7 +121,7 @@ def test_a_name_that_resolves_to_a_private_address_is_not_connected_to():
         asked.append(host)
         return ["127.0.0.1", "::1"]
 
-    with pytest.raises(Refused, match=r"127\.0\.0\.1"):
+    with pytest.raises(Refused):
         post(target, b"{}", {}, targets=LISTED, timeout_s=5.0, resolve=rebinding)
     assert asked == ["ci.example.com"]
 

@@ -20,7 +20,7 @@ from autodeploy.costs.stages.step_classes import step_classes
 from autodeploy.kit.errors import SpecError, UnsupportedError
 from autodeploy.messages import Message, joined
 from autodeploy.specs.planset import plan_set_of_one
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from autodeploy.search.planner import LaunchRules
     from autodeploy.space.candidates import Candidates
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
 
 
 # What one layer of each kind takes for one micro batch, by part.
@@ -109,7 +110,7 @@ def rehearse(plan_set: PlanSet, plan: Plan, nodes: str, planner: RehearsalPlanne
         raise SpecError(
             Message("rehearsal.rehearsal_runs_on_1node_2nodes_or_4nodes_not", name=repr(nodes[:40])), path="/rehearse"
         )
-    spec = Spec.model_validate(plan_set.search.spec)
+    spec = spec_of(plan_set.search)
     if plan.strategy.rl is not None:
         raise UnsupportedError(
             Message("rehearsal.plan_of_post_training_has_no_rehearsal"),
@@ -151,7 +152,7 @@ def smaller_than(plan_set: PlanSet, plan: Plan) -> tuple[str, ...]:
     """The numbers of nodes that have fewer cards than the plan, as `rehearse` takes them; none after post-training."""
     if plan.strategy.rl is not None:
         return ()
-    npus = profile_of(Spec.model_validate(plan_set.search.spec).cluster).npus_per_node
+    npus = profile_of(spec_of(plan_set.search).cluster).npus_per_node
     return tuple(name for name, nodes in NODES.items() if nodes * npus < plan.num_npus_used)
 
 

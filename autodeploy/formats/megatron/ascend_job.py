@@ -15,7 +15,7 @@ from autodeploy.kit.errors import UnsupportedError
 from autodeploy.kit.yaml_text import yaml_text
 from autodeploy.messages import Message
 from autodeploy.specs.artefact import Artefact, provenance_line
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from hardware_profiles import list_profiles, load_profile
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def export(plan_set: PlanSet, plan: Plan) -> Artefact:
     UnsupportedError
         where the plan is for other chips, or for part of a node beside whole ones.
     """
-    spec = Spec.model_validate(plan_set.search.spec)
+    spec = spec_of(plan_set.search)
     profile = profile_of(spec)
     if profile is None or profile.document.ascendjob is None:
         profiles = ", ".join(name for name in list_profiles() if load_profile(name).document.ascendjob is not None)

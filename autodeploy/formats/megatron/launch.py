@@ -14,7 +14,7 @@ from autodeploy.formats.megatron.model import add_experts, add_model, add_traini
 from autodeploy.formats.megatron.parallel_writer import add_dispatch, add_parallel, expert_parallel_flag
 from autodeploy.formats.megatron.tuning import add_tuning
 from autodeploy.messages import Message
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from autodeploy.specs.training_run import RunSpec
 from autodeploy.stack.checkpoints import checkpoint_format, checkpoint_formats, refuse_beside_copies
 from autodeploy.stack.frameworks import FRAMEWORKS, UNRESTRICTED
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autodeploy.specs.planset import Plan, PlanSet
+    from autodeploy.specs.spec import Spec
     from autodeploy.specs.strategy import Strategy
 
 
@@ -102,7 +103,7 @@ def note_other_target(arguments: LaunchArguments, spec: Spec) -> None:
 
 def launch_of(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     """Every argument block of the plan, in the order a reader expects."""
-    return launch_of_spec(Spec.model_validate(plan_set.search.spec), plan, target)
+    return launch_of_spec(spec_of(plan_set.search), plan, target)
 
 
 def launch_of_spec(spec: Spec, plan: Plan, target: str) -> Launch:
@@ -148,7 +149,7 @@ def filled_launch(arguments: LaunchArguments, spec: Spec, plan: Plan) -> Launch:
 
 def plain_launch(plan_set: PlanSet, plan: Plan, target: str) -> Launch:
     """The plan as a launch of a framework that is configured by a file: no flags, notes to be added."""
-    spec = Spec.model_validate(plan_set.search.spec)
+    spec = spec_of(plan_set.search)
     arguments = LaunchArguments(release_of_spec(spec, target))
     note_doubts(arguments, spec)
     note_other_target(arguments, spec)

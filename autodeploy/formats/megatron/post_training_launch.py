@@ -15,7 +15,7 @@ from autodeploy.kit.errors import FieldError, SpecError, UnsupportedError
 from autodeploy.messages import Message, joined
 from autodeploy.specs.presets import load_preset, preset_names, preset_of
 from autodeploy.specs.rl_facts import RlFacts, facts_of
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from autodeploy.stack.frameworks import DEFAULT, title_of
 from autodeploy.stack.launch_rules import broken_rules
 from autodeploy.stack.releases import frameworks_for
@@ -198,7 +198,7 @@ def rl_launch(
     UnsupportedError
         for a plan of pre-training, and where the framework's own validation would stop the launch.
     """
-    spec = Spec.model_validate(plan_set.search.spec)
+    spec = spec_of(plan_set.search)
     rl, layout, title = spec.training.rl, plan.strategy.rl, title_of(target)
     if rl is None or layout is None:
         profile = profile_of(spec)

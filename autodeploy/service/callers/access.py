@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, get_args
 
-from sqlalchemy import CursorResult, func, or_, select, update
+from sqlalchemy import CursorResult, delete, func, or_, select, update
 
 from autodeploy.kit.errors import AccessError, NotFoundError, SpecError, UnknownCallerError
 from autodeploy.messages import Message
-from autodeploy.service.store.base import new_key_id, utc_now
+from autodeploy.service.store.base import new_key_id, now_in
 from autodeploy.service.store.database import DATABASE_ERRORS
-from autodeploy.service.store.tables import DEFAULT_TEAM, ApiKeyRow, SearchRow
+from autodeploy.service.store.tables import DEFAULT_TEAM, ApiKeyRow, SearchRow, SessionRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
 
     from autodeploy.service.store.database import Database
@@ -33,6 +34,44 @@ if TYPE_CHECKING:
 
 # The API keys.
 UNFINISHED = ("queued", "running")
+
+
+class Sessions:
+    """Repository of the sessions of browsers."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def begin(self, token_hash: str, key_id: str, *, now: datetime) -> None:
+        """Inserts a session."""
+        self.session.add(SessionRow(token_hash=token_hash, key_id=key_id, created_at=now))
+        self.session.flush()
+
+    def key_of(self, token_hash: str, *, since: datetime) -> ApiKeyRow | None:
+        """The key of a session that began after that moment, if neither has ended."""
+        query = (
+            select(ApiKeyRow)
+            .join(SessionRow, SessionRow.key_id == ApiKeyRow.id)
+            .where(SessionRow.token_hash == token_hash, SessionRow.created_at > since, ApiKeyRow.revoked_at.is_(None))
+        )
+        return self.session.scalar(query)
+
+    def end(self, token_hash: str) -> None:
+        """Forgets a session."""
+        self.session.execute(delete(SessionRow).where(SessionRow.token_hash == token_hash))
+
+    def end_all(self, key_id: str) -> int:
+        """Forgets all sessions of a key."""
+        return self._forget(SessionRow.key_id == key_id)
+
+    def forget_before(self, moment: datetime) -> int:
+        """Forgets sessions that began before that moment."""
+        return self._forget(SessionRow.created_at < moment)
+
+    def _forget(self, which: ColumnElement[bool]) -> int:
+        result = self.session.execute(delete(SessionRow).where(which))
+        assert isinstance(result, CursorResult)
+        return result.rowcount
 
 
 class ApiKeys:
@@ -50,6 +89,10 @@ class ApiKeys:
         """Every key, the oldest first, revoked ones too."""
         return self.session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.id)).all()
 
+    def get(self, key_id: str) -> ApiKeyRow | None:
+        """The key with that id."""
+        return self.session.get(ApiKeyRow, key_id)
+
     def by_hash(self, key_hash: str) -> ApiKeyRow | None:
         """The key with that hash, if it is not revoked."""
         query = select(ApiKeyRow).where(ApiKeyRow.key_hash == key_hash, ApiKeyRow.revoked_at.is_(None))
@@ -57,9 +100,10 @@ class ApiKeys:
 
     def revoke(self, key_id: str, *, now: datetime) -> bool:
         """Ends a key for good; False when there is none of that id. Revoking twice keeps the first moment."""
-        key = self.session.get(ApiKeyRow, key_id)
+        key = self.get(key_id)
         if key is None:
             return False
+        Sessions(self.session).end_all(key_id)
         if key.revoked_at is None:
             key.revoked_at = now
             self.session.flush()
@@ -89,6 +133,7 @@ class ApiKeys:
 Scope = Literal["read", "write", "calibrate", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 KEY = re.compile(r"adk_[A-Za-z0-9_-]{43}")
+SESSION = re.compile(r"ads_[A-Za-z0-9_-]{43}")
 MAX_NAME_LENGTH = 100
 TEAM = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 # The use of a key is noted this often at most, so that reading does not become writing.
@@ -177,11 +222,12 @@ class KeyView:
 
 
 class AccessService:
-    """Makes, lists, revokes and recognises keys."""
+    """Makes, lists, revokes and recognises keys, and the sessions of browsers that logged in with one."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._noted_s: dict[str, float] = {}
+        self._known: set[str] = set()  # hashes of keys, so never more than there are
         self._lock = threading.Lock()
 
     def create(
@@ -219,9 +265,7 @@ class AccessService:
                 hint=Message("services.n_1_to_64_lower_case_letters_digits_dots"),
             )
         key = "adk_" + secrets.token_urlsafe(32)
-        now = utc_now()
         row = ApiKeyRow(
-            id=new_key_id(now),
             name=name,
             key_hash=hash_of(key),
             scope=scope,
@@ -230,9 +274,10 @@ class AccessService:
             max_spec_bytes=max_spec_bytes,
             max_running=max_running,
             max_time_limit_s=max_time_limit_s,
-            created_at=now,
         )
         with self._database.write() as session:
+            row.created_at = now_in(session)
+            row.id = new_key_id(row.created_at)
             ApiKeys(session).add(row)
             return key, _view(row)
 
@@ -250,11 +295,8 @@ class AccessService:
             when there is none of that id.
         """
         with self._database.write() as session:
-            if not ApiKeys(session).revoke(key_id, now=utc_now()):
-                raise NotFoundError(
-                    Message("common.there_is_no", what=Message("page.login.key"), name=key_id[:60]),
-                    hint="autodeploy keys ls",
-                )
+            if not ApiKeys(session).revoke(key_id, now=now_in(session)):
+                raise _no_key(key_id)
 
     def recognise(self, key: str) -> Principal:
         """Whose key it is; asks the database every time, so that a revoked key ends at once.
@@ -269,10 +311,64 @@ class AccessService:
             with self._database.read() as session:
                 row = ApiKeys(session).by_hash(hash_of(key))
         if row is None:
-            raise UnknownCallerError(
-                Message("services.this_api_key_is_not_valid"),
-                hint="autodeploy keys create",
-            )
+            with self._lock:
+                self._known.discard(hash_of(key))
+            raise _not_valid()
+        with self._lock:
+            self._known.add(row.key_hash)
+        return self._principal(row)
+
+    def knows(self, key: str) -> bool:
+        """Whether this process recognised that key before."""
+        return hash_of(key) in self._known
+
+    def begin_session(self, key: str) -> tuple[str, Principal]:
+        """A browser's session of that key: the token that its cookie holds, of which only the hash is stored.
+
+        Raises
+        ------
+        UnknownCallerError
+            when the key is nobody's.
+        """
+        principal = self.recognise(key)
+        token = "ads_" + secrets.token_urlsafe(32)
+        with self._database.write() as session:
+            Sessions(session).begin(hash_of(token), principal.key_id, now=now_in(session))
+        return token, principal
+
+    def of_session(self, token: str, max_age_s: float) -> Principal:
+        """Whose session it is.
+
+        Raises
+        ------
+        UnknownCallerError
+            when it has ended, is older than that, or its key is revoked.
+        """
+        with self._database.read() as session:
+            row = Sessions(session).key_of(hash_of(token), since=now_in(session) - timedelta(seconds=max_age_s))
+        if row is None:
+            raise _not_valid()
+        return self._principal(row)
+
+    def end_session(self, token: str) -> None:
+        """Ends a session for good."""
+        with self._database.write() as session:
+            Sessions(session).end(hash_of(token))
+
+    def end_sessions(self, key_id: str) -> int:
+        """Ends all sessions of a key, which stays valid; how many there were.
+
+        Raises
+        ------
+        NotFoundError
+            when there is no key of that id.
+        """
+        with self._database.write() as session:
+            if ApiKeys(session).get(key_id) is None:
+                raise _no_key(key_id)
+            return Sessions(session).end_all(key_id)
+
+    def _principal(self, row: ApiKeyRow) -> Principal:
         self._note_use(row.id)
         scope: Scope = next(each for each in SCOPES if each == row.scope)
         return Principal(
@@ -292,13 +388,23 @@ class AccessService:
             if now_s - self._noted_s.get(key_id, float("-inf")) < NOTE_USE_S:
                 return
             self._noted_s[key_id] = now_s
-        now = utc_now()
         try:
             with self._database.write() as session:
+                now = now_in(session)
                 ApiKeys(session).used(key_id, now=now, unless_since=now - timedelta(seconds=NOTE_USE_S))
         except DATABASE_ERRORS:  # a full disk stops writes, not readers
             with self._lock:
                 self._noted_s.pop(key_id, None)
+
+
+def _not_valid() -> UnknownCallerError:
+    return UnknownCallerError(Message("services.this_api_key_is_not_valid"), hint="autodeploy keys create")
+
+
+def _no_key(key_id: str) -> NotFoundError:
+    return NotFoundError(
+        Message("common.there_is_no", what=Message("page.login.key"), name=key_id[:60]), hint="autodeploy keys ls"
+    )
 
 
 def hash_of(key: str) -> str:

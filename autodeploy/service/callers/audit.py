@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from autodeploy.service.store.base import new_audit_id, utc_now
+from autodeploy.service.store.base import new_audit_id, now_in
 from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.retention import prune_audit
 from autodeploy.service.store.tables import AuditRow
@@ -131,9 +131,9 @@ class AuditLog:
         }
         said = {name: _storable(text)[: _LENGTHS[name]] for name, text in said.items()}
         _log().info("audit", **said, status=status, **(detail or {}))
-        now = utc_now()
         try:
             with self._database.write() as session:
+                now = now_in(session)
                 AuditEntries(session).add(
                     AuditRow(id=new_audit_id(now), created_at=now, status=status, detail=detail, **said)
                 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pydantic import ValidationError
+
 from autodeploy.costs.inputs.build_context import profile_of
 from autodeploy.kit.errors import NotFoundError, SpecError
 from autodeploy.kit.version import ENGINE_VERSION
@@ -80,43 +82,43 @@ class Freshness:
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        # By the hash of a spec: its cluster, also as text, an overlay that follows the ledger written as `auto`.
-        self._clusters: dict[str, tuple[ClusterSpec, str]] = {}
+        # By the hash of a spec: its cluster, also as text, an overlay that follows the ledger written as `auto`; None
+        # of one that another version stored and this one cannot read.
+        self._clusters: dict[str, tuple[ClusterSpec, str] | None] = {}
         # By a cluster's text and what overlays are at.
         self._hashes: dict[tuple[str, object], str | None] = {}
 
-    def is_stale(self, session: Session, resting: Resting) -> bool:
-        """Whether these plans would rest on another profile today."""
-        return bool(self.stale_ids(session, [resting]))
+    def is_stale(self, session: Session, resting: Resting) -> bool | None:
+        """Whether these plans would rest on another profile today; None where this version cannot read their spec."""
+        return self.judged(session, [resting])[resting.search_id]
 
-    def stale_ids(self, session: Session, searches: Sequence[Resting]) -> set[str]:
-        """Which of these searches have stale plans."""
+    def judged(self, session: Session, searches: Sequence[Resting]) -> dict[str, bool | None]:
+        """The same of each of these searches."""
         clusters = self._clusters_of(session, searches)
         today = {
-            spec_hash: self._hash_today(session, *clusters[spec_hash], overlays_at)
+            spec_hash: self._hash_today(session, *cluster, overlays_at)
             for spec_hash, overlays_at in {(search.spec_hash, search.overlays_at) for search in searches}
-            if spec_hash in clusters
+            if (cluster := clusters.get(spec_hash)) is not None
         }
-        return {each.search_id for each in searches if today.get(each.spec_hash) not in {None, each.profile_hash}}
+        unreadable = {spec_hash for spec_hash, cluster in clusters.items() if cluster is None}
+        return {
+            each.search_id: None
+            if each.spec_hash in unreadable
+            else today.get(each.spec_hash) not in {None, each.profile_hash}
+            for each in searches
+        }
 
-    def _clusters_of(self, session: Session, searches: Sequence[Resting]) -> dict[str, tuple[ClusterSpec, str]]:
+    def _clusters_of(self, session: Session, searches: Sequence[Resting]) -> dict[str, tuple[ClusterSpec, str] | None]:
         """The clusters of these specs; other threads may forget them meanwhile, and searches may be deleted."""
-        clusters = {
-            search.spec_hash: cached
-            for search in searches
-            if (cached := self._clusters.get(search.spec_hash)) is not None
-        }
+        known = self._clusters
+        clusters = {search.spec_hash: known[search.spec_hash] for search in searches if search.spec_hash in known}
         unknown = {search.search_id: search.spec_hash for search in searches if search.spec_hash not in clusters}
         if not unknown:
             return clusters
         if len(self._clusters) + len(unknown) > MAX_CACHED_CLUSTERS:
             self._clusters = {}
         for search_id, document in Searches(session).clusters(list(unknown)).items():
-            cluster = ClusterSpec.model_validate(document)
-            if is_ledgers(cluster):
-                cluster = cluster.model_copy(update={"overlay": "auto"})
-            cached = cluster, canonical_json(cluster.model_dump(mode="json"))
-            clusters[unknown[search_id]] = self._clusters[unknown[search_id]] = cached
+            clusters[unknown[search_id]] = self._clusters[unknown[search_id]] = _read_cluster(document)
         return clusters
 
     def _hash_today(self, session: Session, cluster: ClusterSpec, text: str, overlays_at: object) -> str | None:
@@ -138,6 +140,16 @@ class Freshness:
             return self._planner.profile_hash(cluster)
         except SpecError:
             return None
+
+
+def _read_cluster(document: Any) -> tuple[ClusterSpec, str] | None:
+    try:
+        cluster = ClusterSpec.model_validate(document)
+    except ValidationError:
+        return None
+    if is_ledgers(cluster):
+        cluster = cluster.model_copy(update={"overlay": "auto"})
+    return cluster, canonical_json(cluster.model_dump(mode="json"))
 
 
 def _resolved(session: Session, cluster: ClusterSpec) -> ClusterSpec:

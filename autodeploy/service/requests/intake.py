@@ -19,7 +19,7 @@ from autodeploy.specs.base import Document
 from autodeploy.specs.field_errors import did_you_mean, field_errors
 from autodeploy.specs.planset import Plan, PlanSet
 from autodeploy.specs.reading import card_count, read_spec_document
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import spec_of
 from hardware_profiles import ProfileError, list_profiles, load_profile, no_profile
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autodeploy.formats.common.import_result import Imported
     from autodeploy.service.runner.planning import Planner
     from autodeploy.specs.comparison import Comparison
+    from autodeploy.specs.spec import Spec
 
 
 Request = TypeVar("Request", bound=Document)
@@ -164,7 +165,7 @@ def with_checkpoints(comparison: Comparison, pairs: Sequence[tuple[PlanSet, Plan
 def _launched(plan_set: PlanSet, plan: Plan) -> Launched | None:
     """None where a spec is of post-training, or its profile is not there any more."""
     try:
-        spec = Spec.model_validate(plan_set.search.spec)
+        spec = spec_of(plan_set.search)
         return None if spec.training.rl is not None else Launched(spec, plan, profile_of(spec.cluster).vendor)
     except (ValidationError, AutoDeployError):
         return None

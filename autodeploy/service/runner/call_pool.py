@@ -144,6 +144,8 @@ class CallPool:
     def __init__(self, settings: Settings, planner: str) -> None:
         self.tally = CallTally()
         self._limit_s = settings.call_limit_s
+        self._lock = threading.Lock()
+        self._searching: set[str] = set()
         self._processes = [_CallProcess(planner, settings.search_memory_bytes) for _ in range(settings.call_processes)]
         places = settings.call_processes * (1 + MAX_WAITING_PER_PROCESS)
         self._turns = CallTurns(self._processes, places=places, places_of_key=max(2, places // 2))
@@ -162,6 +164,28 @@ class CallPool:
     def waiting(self) -> int:
         """Calls that wait for a process."""
         return self._turns.waiting
+
+    @contextmanager
+    def search_of(self, team: str) -> Iterator[None]:
+        """Inside, a team's one call that searches; callers without a team are not held up.
+
+        Raises
+        ------
+        LimitError
+            when the team has one already.
+        """
+        with self._lock:
+            taken = team in self._searching
+            if team and not taken:
+                self._searching.add(team)
+        if taken:
+            self.tally.refused("key")
+            raise LimitError(Message("jobs.team_searches_already"))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._searching.discard(team)
 
     def make_ready(self, function: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> None:
         """Has every process made and run the function once, so that no caller waits for that.

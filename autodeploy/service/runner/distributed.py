@@ -20,7 +20,7 @@ from autodeploy.service.runner.procrastinate_queue import JobReceiver, JobSender
 from autodeploy.service.runner.runner import SearchTally, slot_rules
 from autodeploy.service.runner.search_process import SearchProcess
 from autodeploy.service.runner.workers import Presence
-from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.base import now_in
 from autodeploy.service.store.queue import Queue
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ class WorkerRunner(JobSendingRunner):
         self._owner = Owner()
         self._rules = slot_rules(settings)
         self._processes = [SearchProcess(settings, planner, self.tally) for _ in range(settings.workers)]
+        self._held: set[Claim] = set()
         self._idle: queue.SimpleQueue[SearchProcess] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="worker", daemon=True)
@@ -159,6 +160,7 @@ class WorkerRunner(JobSendingRunner):
             concurrency=settings.workers,
             poll_s=settings.poll_s,
             stalled_after_s=settings.stalled_after_s,
+            listens=settings.jobs_listen,
         )
         self._stuck = 0  # spells in a row that ended before anybody looked into the queue
         self._begun_s = self._busy_s = 0.0
@@ -202,7 +204,7 @@ class WorkerRunner(JobSendingRunner):
             while not self._stopping.is_set():
                 process.start()
                 with self._database.write() as session:
-                    claim = Queue(session).claim_next(str(self._owner), now=utc_now(), rules=self._rules)
+                    claim = Queue(session).claim_next(str(self._owner), now=now_in(session), rules=self._rules)
                 if claim is None:
                     return
                 self._run_claimed(process, claim)
@@ -211,6 +213,7 @@ class WorkerRunner(JobSendingRunner):
         raise RuntimeError("this worker stops")
 
     def _run_claimed(self, process: SearchProcess, claim: Claim) -> None:
+        self._held.add(claim)
         try:
             process.run(claim)
         except BrokenProcessPool as how:
@@ -220,6 +223,8 @@ class WorkerRunner(JobSendingRunner):
                 log.warning("search %s: its process died", claim.search_id)
                 most = self._settings.max_attempts
                 retry_or_fail(self._database, claim, self.enqueue, max_attempts=most, how=how)
+        finally:
+            self._held.discard(claim)
 
     def _work(self) -> None:
         """Begins anew when the database was lost, and when nobody looked into the queue for too long."""
@@ -259,7 +264,7 @@ class WorkerRunner(JobSendingRunner):
         """Takes back searches of dead workers; gives a job to those that wait without one (queued while embedded)."""
         # While the database was away nobody could say that a search is alive: that is waited for first.
         if time.monotonic() - self._begun_s >= self._settings.stalled_after_s:
-            recover(self._database, self._settings, self._owner, self.enqueue)
+            recover(self._database, self._settings, self._owner, self.enqueue, tuple(self._held))
         with self._database.read() as session:
             waiting = Queue(session).queued_ids()
         # A job runs whatever is next until nothing is: more of them than there are slots would find nothing.

@@ -16,7 +16,7 @@ from autodeploy.service.runner.planning import PLANNER
 from autodeploy.service.runner.runner import SearchTally, slot_rules
 from autodeploy.service.runner.search_process import SearchProcess
 from autodeploy.service.runner.workers import Presence
-from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.base import now_in
 from autodeploy.service.store.database import DATABASE_ERRORS, Database
 from autodeploy.service.store.queue import Claim, Queue
 
@@ -39,6 +39,7 @@ class EmbeddedRunner:
         self._work = threading.Condition()
         self._next_recovery_s = 0.0
         self._looked_s: float | None = None
+        self._held: set[Claim] = set()
         self.tally = SearchTally()
         self._slots = [
             _Slot(self, SearchProcess(settings, planner, self.tally), number=number)
@@ -92,7 +93,7 @@ class EmbeddedRunner:
             if time.monotonic() < self._next_recovery_s:
                 return
             self._next_recovery_s = time.monotonic() + recovery_pause_s(self._settings)
-        recover(self._database, self._settings, self._owner, self.enqueue)
+        recover(self._database, self._settings, self._owner, self.enqueue, tuple(self._held))
 
     def next_claim(self) -> Claim | None:
         """The search whose turn it is; without one, None after a wake-up or the poll interval."""
@@ -101,8 +102,9 @@ class EmbeddedRunner:
         self._looked_s = time.monotonic()
         if waiting:
             with self._database.write() as session:
-                claim = Queue(session).claim_next(str(self._owner), now=utc_now(), rules=self._rules)
+                claim = Queue(session).claim_next(str(self._owner), now=now_in(session), rules=self._rules)
             if claim is not None:
+                self._held.add(claim)
                 return claim
         self.pause()
         return None
@@ -112,6 +114,10 @@ class EmbeddedRunner:
         with self._work:
             if not self.stopping:
                 self._work.wait(self._settings.poll_s)
+
+    def let_go(self, claim: Claim) -> None:
+        """Nothing runs that search here any more, whatever the database says."""
+        self._held.discard(claim)
 
     def give_up(self, claim: Claim, how: BrokenProcessPool) -> None:
         """The process of that search is gone: handed back when we stopped it, else tried again or failed."""
@@ -164,4 +170,5 @@ class _Slot(threading.Thread):
             self._runner.give_up(claim, how)
             raise
         finally:
+            self._runner.let_go(claim)
             self.busy = False

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 from autodeploy.kit.errors import AutoDeployError, MemoryLimitError, SearchCancelled
 from autodeploy.messages import Message
 from autodeploy.service.runner.memory_limit import is_out_of_memory, out_of_memory
-from autodeploy.service.store.base import iso, utc_now
+from autodeploy.service.store.base import iso, now_in
 from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.events import PROGRESS, Events
 from autodeploy.service.store.queue import Queue
 from autodeploy.service.store.runs import fresh_overlay_warning
 from autodeploy.service.store.searches import Searches
-from autodeploy.specs.spec import Spec
+from autodeploy.specs.stored_spec import read_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,13 +100,13 @@ class Reporter:
 
     def _beat(self) -> None:
         with self._database.write() as session:
-            Queue(session).beat(self._claim, now=utc_now())
+            Queue(session).beat(self._claim, now=now_in(session))
 
     def _write_progress(self) -> None:
         pending = self.take_pending()
         if pending:
             with self._database.write() as session:
-                now = utc_now()
+                now = now_in(session)
                 if Queue(session).beat(self._claim, now=now):
                     Events(session).append(self._claim.search_id, PROGRESS, pending, now=now)
 
@@ -144,7 +144,7 @@ def execute(
     with database.read() as session:
         row = Searches(session).get(claim.search_id)
         assert row is not None, "a claim names a search that is there"
-        spec, created_at = Spec.model_validate(row.spec), iso(row.created_at)
+        document, created_at, version = row.spec, iso(row.created_at), row.engine_version
 
     reporter = Reporter(database, claim, heartbeat_s=heartbeat_s)
 
@@ -157,26 +157,31 @@ def execute(
         return reporter.should_cancel() or (should_cancel is not None and should_cancel())
 
     try:
+        spec = read_spec(document, version)
         with reporter:
             plan_set = planner.plan(
                 spec, search_id=claim.search_id, created_at=created_at, progress=report, should_cancel=stop
             )
     except (SearchCancelled, KeyboardInterrupt):
-        _persist(database, claim, lambda queue: queue.end(claim, "cancelled", None, now=utc_now()), reporter)
+        _end(database, claim, "cancelled", None, reporter)
         raise
     except Exception as error:
         as_memory_error = out_of_memory(error) if is_out_of_memory(error) else error
         message = _failure(as_memory_error, claim)
-        _persist(database, claim, lambda queue: queue.end(claim, "failed", message, now=utc_now()), reporter)
+        _end(database, claim, "failed", message, reporter)
         if as_memory_error is error:
             raise
         raise as_memory_error from None
-    warning = fresh_overlay_warning(spec, utc_now())
+    warning = fresh_overlay_warning(spec, database.now())
     if warning is not None:
         plan_set = plan_set.model_copy(update={"warnings": (*plan_set.warnings, warning)})
-    if not _persist(database, claim, lambda queue: queue.finish(claim, plan_set, now=utc_now()), reporter):
+    if not _persist(database, claim, lambda queue: queue.finish(claim, plan_set, now=now_in(queue.session)), reporter):
         log.warning("search %s was taken over by another runner; this result is dropped", claim.search_id)
     return plan_set
+
+
+def _end(database: Database, claim: Claim, status: str, error: str | None, reporter: Reporter) -> None:
+    _persist(database, claim, lambda queue: queue.end(claim, status, error, now=now_in(queue.session)), reporter)
 
 
 def _failure(error: Exception, claim: Claim) -> str:
@@ -194,8 +199,8 @@ def _persist(database: Database, claim: Claim, write: Callable[[Queue], bool], r
         try:
             with database.write() as session:
                 queue = Queue(session)
-                if pending and queue.beat(claim, now=utc_now()):
-                    Events(session).append(claim.search_id, PROGRESS, pending, now=utc_now())
+                if pending and queue.beat(claim, now=now_in(session)):
+                    Events(session).append(claim.search_id, PROGRESS, pending, now=now_in(session))
                 return write(queue)
         except DATABASE_ERRORS as error:
             if attempt + 1 == WRITE_ATTEMPTS:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autodeploy.service.store import queue_state
-from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.base import now_in
 from autodeploy.service.store.fair_order import SHORT_S, Running, Slots, Waiting, next_search
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class QueueOutlook:
             )
 
     def _look(self, session: Session) -> None:
-        begun_s, now = time.monotonic(), utc_now()
+        begun_s, now = time.monotonic(), now_in(session)
         if begun_s > self._pace_until_s:
             self._pace, self._pace_until_s = queue_state.pace(session, now=now), begun_s + PACE_FRESH_S
         waiting = queue_state.all_waiting(session, limit=MOST_FORECAST)

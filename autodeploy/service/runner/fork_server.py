@@ -7,25 +7,54 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from multiprocessing import forkserver
+import shutil
+import tempfile
+from multiprocessing import forkserver, process, util
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autodeploy.kit.process import use_one_thread
+from autodeploy.service.runner.orphan_recovery import Owner
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
 
+FOLDER = "autodeploy-"
+MOST_CHARACTERS = 80  # the address of a socket has 107, and its name follows
 IMPORTED_ONCE = ("autodeploy.service.runner.pool_process", "autodeploy.service.calls")
 
 
 def fork_server(planner: str) -> ForkServerContext:
     """The context whose server imports that planner; it starts with the first process."""
     use_one_thread()
+    _use_own_folder()
     # An arena for each thread would count against the memory limit, used or not.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*IMPORTED_ONCE, planner])
     return context
+
+
+def _use_own_folder() -> None:
+    """Gives multiprocessing, which listens in it, a folder that names its process; those of the dead are removed."""
+    own = process.current_process()._config  # type: ignore[attr-defined]
+    if own.get("tempdir"):
+        return
+    remove_left_folders()
+    prefix = f"{FOLDER}{str(Owner(token='')).rpartition('/')[2]}-"
+    if len(tempfile.gettempdir()) + len(prefix) > MOST_CHARACTERS:
+        return
+    own["tempdir"] = tempfile.mkdtemp(prefix=prefix)
+    util.Finalize(None, shutil.rmtree, args=(own["tempdir"], True), exitpriority=-100)
+
+
+def remove_left_folders() -> None:
+    """Removes the folders of processes of this machine that were killed."""
+    me = Owner()
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        owner = folder.name.removeprefix(FOLDER).rpartition("-")[0]
+        if folder.is_dir() and not folder.is_symlink() and me.is_dead(f"{me.space.rpartition('/')[0]}/{owner}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def start_early(planner: str) -> None:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from autodeploy.service.runner.memory_limit import HINT
 from autodeploy.service.runner.search_process import AbortedProcess
-from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.base import now_in
 from autodeploy.service.store.events import IdempotencyKeys
 from autodeploy.service.store.queue import Claim, Queue
+from autodeploy.service.store.queue_state import is_current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from concurrent.futures.process import BrokenProcessPool
 
     from autodeploy.kit.settings import Settings
@@ -36,6 +37,21 @@ def _process_space() -> str:
     except OSError:
         space = "0"
     return f"{socket.gethostname()}/{space}"
+
+
+def _started(pid: int) -> str | None:
+    """When a process began, in the kernel's ticks since boot, which no clock moves; None for one that is gone.
+
+    Empty where the system does not tell. A process that ended and was not yet asked how is gone.
+    """
+    try:
+        os.kill(pid, 0)
+        state, *rest = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except ProcessLookupError:
+        return None
+    except (OSError, ValueError):
+        return ""
+    return None if state in "ZX" else rest[18]
 
 
 _TOKENS: set[str] = set()
@@ -57,28 +73,31 @@ class Owner:
     token: str = field(default_factory=_token)
 
     def __str__(self) -> str:
-        return f"{self.space[-160:]}:{self.pid}:{self.token}"
+        return f"{self.space[-160:]}:{self.pid}:{self.token}@{_started(self.pid) or ''}"
+
+    def knows_alive(self, other: str) -> bool | None:
+        """Whether that owner lives, if it is a process of this machine; of other machines nothing is known: None."""
+        space, _, rest = other.partition(":")
+        pid, _, rest = rest.partition(":")
+        token, _, said = rest.partition("@")
+        if space != self.space[-160:] or not pid.isdigit():
+            return None
+        if int(pid) == self.pid:
+            return token in _TOKENS | {self.token}  # the number is ours now: an earlier holder of it is gone
+        started = _started(int(pid))
+        if started is None:
+            return False
+        return None if not started or not said else said == started
 
     def is_dead(self, other: str) -> bool:
-        """Whether that owner is a process of this machine that is gone. Of other machines nothing is known."""
-        space, _, rest = other.partition(":")
-        pid, _, token = rest.partition(":")
-        if space != self.space[-160:] or not pid.isdigit():
-            return False
-        if int(pid) == self.pid:
-            return token not in _TOKENS | {self.token}  # the number is ours now: an earlier holder of it is gone
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            return False
-        return False
+        """Whether that owner is a process of this machine that is gone."""
+        return self.knows_alive(other) is False
 
 
 IDEMPOTENCY_LIFE = timedelta(days=7)
 LONGEST_RECOVERY_PAUSE_S = 10.0
 DIED = "the process that ran this search died"
+LOST = "the worker that ran this search was lost"
 ABORTED = f"memory limit, most likely: the process that ran this search ended itself: {HINT}"
 
 log = logging.getLogger(__name__)
@@ -87,7 +106,7 @@ log = logging.getLogger(__name__)
 def hand_back(database: Database, claim: Claim, enqueue: Callable[[Session, str], None]) -> None:
     """The runner stops: the search waits again as if it had not been started."""
     with database.write() as session:
-        if Queue(session).hand_back(claim, now=utc_now()) == "queued":
+        if Queue(session).hand_back(claim, now=now_in(session)) == "queued":
             enqueue(session, claim.search_id)
 
 
@@ -102,22 +121,40 @@ def retry_or_fail(
     """The process of the search died: it waits again, or has failed after the last attempt; `how` it died."""
     with database.write() as session:
         if isinstance(how, AbortedProcess):
-            Queue(session).lose(claim, max_attempts=1, error=ABORTED, now=utc_now())
+            Queue(session).lose(claim, max_attempts=1, error=ABORTED, now=now_in(session))
             return
-        if Queue(session).lose(claim, max_attempts=max_attempts, error=DIED, now=utc_now()) == "queued":
+        if Queue(session).lose(claim, max_attempts=max_attempts, error=DIED, now=now_in(session)) == "queued":
             enqueue(session, claim.search_id)
 
 
-def recover(database: Database, settings: Settings, owner: Owner, enqueue: Callable[[Session, str], None]) -> None:
-    """Takes back searches of runners that died, and forgets old idempotency keys."""
-    now = utc_now()
+def recover(
+    database: Database,
+    settings: Settings,
+    owner: Owner,
+    enqueue: Callable[[Session, str], None],
+    held: Collection[Claim] = (),
+) -> None:
+    """Takes back searches of runners that died, and forgets old idempotency keys.
+
+    An owner of this machine that lives keeps its searches however silent it is; of its own the asker names those it
+    runs: `held`. Of other machines the age of the heartbeat tells, by the database's clock.
+    """
+
+    def knows_alive(claim: Claim) -> bool | None:
+        if claim.owner != str(owner):
+            return owner.knows_alive(claim.owner)
+        return True if claim in held else None
+
     with database.write() as session:
+        if not is_current(session):
+            return
+        now = now_in(session)
         lost = Queue(session).recover(
             stalled_before=now - timedelta(seconds=settings.stalled_after_s),
-            max_attempts=settings.max_attempts,
-            error=DIED,
+            max_attempts=settings.max_losses,
+            error=LOST,
             now=now,
-            is_dead=owner.is_dead,
+            knows_alive=knows_alive,
         )
         for search_id, status in lost.items():
             if status == "queued":

@@ -90,7 +90,7 @@ def run(job: Job) -> tuple[str, bool]:
     Whatever happens is in the database afterwards, so nothing is raised for it.
     """
     fresh, status = True, "failed"
-    database = Database(job.database_url, pool_size=2)
+    database = Database(job.database_url, pool_size=1, overflow=0)
     try:
         status = execute(database, job.claim, load_planner(job.planner), heartbeat_s=job.heartbeat_s).status
     except SearchCancelled:

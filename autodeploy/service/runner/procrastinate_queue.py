@@ -88,6 +88,7 @@ class JobReceiver:
     has_room : whether somebody is free to run a search; no job is taken before.
     threads : where `run` runs; what it runs there goes on when `work` ends.
     stalled_after_s : jobs of a worker that is silent for longer are taken back.
+    listens : whether PostgreSQL tells of new jobs; else they are looked for every `poll_s` seconds.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class JobReceiver:
         concurrency: int,
         poll_s: float,
         stalled_after_s: float,
+        listens: bool = False,
     ) -> None:
         self._conninfo = conninfo
         self._run = run
@@ -108,6 +110,7 @@ class JobReceiver:
         self._concurrency = concurrency
         self._poll_s = poll_s
         self._stalled_after_s = stalled_after_s
+        self._listens = listens
         self.looked_s: float | None = None  # time.monotonic() of the last look into the queue that was answered
 
     async def work(self, look_after: Callable[[set[str]], None], *, pause_s: float) -> None:
@@ -126,7 +129,7 @@ class JobReceiver:
             connector=PsycopgConnector(
                 conninfo=self._conninfo,
                 min_size=1,
-                max_size=4 + self._concurrency,
+                max_size=1,  # listening takes one of its own, for good
                 timeout=CONNECTION_S,
                 kwargs=dict(CONNECT_ARGUMENTS),
             )
@@ -145,6 +148,7 @@ class JobReceiver:
                     stalled_worker_timeout=self._stalled_after_s,
                     shutdown_graceful_timeout=GRACE_S,
                     delete_jobs="always",
+                    listen_notify=self._listens,
                     install_signal_handlers=False,
                 )
             finally:

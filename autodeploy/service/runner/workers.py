@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import CursorResult, delete, select, update
 
 from autodeploy.service.runner.memory_limit import resident_bytes
-from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.base import now_in
 from autodeploy.service.store.database import DATABASE_ERRORS
+from autodeploy.service.store.migration import HEAD_REVISION
+from autodeploy.service.store.queue_state import is_current
 from autodeploy.service.store.tables import WorkerRow
 
 if TYPE_CHECKING:
@@ -122,8 +124,10 @@ class Presence:
         self._slots = slots
         self._busy = busy
         self._looked_s = looked_s
-        self._started_at, self._started_s = utc_now(), time.monotonic()
+        self._started_s = time.monotonic()
         self._seen_s: float | None = None
+        self.knows_tables = True
+        """Whether the database is at this version's revision; at another nothing is claimed."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._tell, name="presence", daemon=True)
 
@@ -170,27 +174,37 @@ class Presence:
         """Searches that it runs now."""
         return self._busy()
 
+    def _note_revision(self, current: bool) -> None:
+        if current != self.knows_tables:
+            if current:
+                log.warning("the database is at revision %s again: searches are claimed", HEAD_REVISION)
+            else:
+                log.error("the database is not at revision %s: no search is claimed here", HEAD_REVISION)
+        self.knows_tables = current
+
     def _tell(self) -> None:
         while not self._stopping.wait(min(LONGEST_BEAT_S, self._alive_s / BEATS_OF_A_LIFE)):
             self._beat()
 
     def _beat(self) -> None:
         """Tells once. A process whose slots are all busy has no reason to look: it counts as seen."""
-        now, now_s, busy = utc_now(), time.monotonic(), self._busy()
+        now_s, busy = time.monotonic(), self._busy()
         seen_s = max(self._seen_s or now_s, self._looked_s() or 0.0)
         if self._slots and busy >= self._slots:
             seen_s = now_s
-        row = WorkerView(
-            id=str(self._owner),
-            started_at=self._started_at,
-            seen_at=now - timedelta(seconds=max(0.0, now_s - seen_s)),
-            slots=self._slots,
-            busy=busy,
-            rss_bytes=resident_bytes(),
-            engine_version=version("autodeploy"),
-        )
         try:
             with self._database.write() as session:
+                now = now_in(session)
+                row = WorkerView(
+                    id=str(self._owner),
+                    started_at=now - timedelta(seconds=now_s - self._started_s),
+                    seen_at=now - timedelta(seconds=max(0.0, now_s - seen_s)),
+                    slots=self._slots,
+                    busy=busy,
+                    rss_bytes=resident_bytes(),
+                    engine_version=version("autodeploy"),
+                )
+                self._note_revision(is_current(session))
                 workers = Workers(session)
                 workers.beat(row)
                 workers.prune(now - FORGOTTEN_AFTER, self._owner.is_dead)

@@ -15,17 +15,19 @@ from autodeploy.service.callers.access import ANYONE, Principal
 from autodeploy.service.clusters.evidence import batch_of, check_run, measured_step_s
 from autodeploy.service.clusters.overlays import as_read_by, without_overlay
 from autodeploy.service.runs.views import ClusterView, ReestimatedPlan, RunOutcome, RunPage, RunView
-from autodeploy.service.store.base import new_run_id, utc_now
+from autodeploy.service.store.base import new_run_id, now_in
 from autodeploy.service.store.plan_rows import read_plan
 from autodeploy.service.store.runs import Runs, changed
 from autodeploy.service.store.searches import Searches
 from autodeploy.service.store.tables import DEFAULT_TEAM, OverlayRow, ReestimateRow, RunRow
 from autodeploy.specs.measured_run import MeasuredRun
 from autodeploy.specs.spec import Spec, canonical_json
+from autodeploy.specs.stored_spec import spec_of
 from autodeploy.specs.training import TrainingSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from autodeploy.analysis.rehearsal.rehearse import Rehearsal
     from autodeploy.service.clusters.calibration import Refit
@@ -78,9 +80,9 @@ class RunService:
         view = self._plan_of(plan_id)
         if rehearsal is not None:
             view = replace(view, plan=rehearsal.plan, plan_set=rehearsal.plan_set)
-        spec = Spec.model_validate(view.plan_set.search.spec)
+        spec = spec_of(view.plan_set.search)
         check_run(measured, spec, view.plan)
-        row = _new_row(plan_id, view, spec, measured, self._principal)
+        row = _new_row(plan_id, view, spec, measured, self._principal, self._database.now())
         try:
             with self._database.write() as session:
                 before = Runs(session).of_content(plan_id, row.content_hash)
@@ -150,7 +152,7 @@ class RunService:
                     session.rollback()
                     continue
                 if refitted.overlay:
-                    now = utc_now()
+                    now = now_in(session)
                     by = self._principal.name
                     overlay = changed(refitted.overlay, by, now)
                     row = OverlayRow(cluster=cluster, profile=profile, updated_at=now, overlay=overlay)
@@ -261,10 +263,11 @@ def _reranked(runs: Runs, search_ids: Sequence[str]) -> tuple[ReestimatedPlan, .
     )
 
 
-def _new_row(plan_id: str, view: PlanView, spec: Spec, measured: MeasuredRun, principal: Principal) -> RunRow:
+def _new_row(
+    plan_id: str, view: PlanView, spec: Spec, measured: MeasuredRun, principal: Principal, now: datetime
+) -> RunRow:
     plan, search = view.plan, view.plan_set.search
     document = measured.model_dump(mode="json")
-    now = utc_now()
     return RunRow(
         id=new_run_id(now),
         created_at=now,

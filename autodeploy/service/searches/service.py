@@ -31,7 +31,7 @@ from autodeploy.service.searches.submissions import (
     within_caps,
 )
 from autodeploy.service.searches.views import PlanView, SearchPage, SearchSummary, SearchView, StoredPlan
-from autodeploy.service.store.base import utc_now
+from autodeploy.service.store.base import now_in
 from autodeploy.service.store.deliveries import Deliveries
 from autodeploy.service.store.events import STATUS, Events, IdempotencyKeys
 from autodeploy.service.store.plan_rows import Plans, plan_json
@@ -119,7 +119,11 @@ class SearchService:
                     view = self.insert(session, admitted, tags, note, reuse=reuse, webhook=webhook)
                     if idempotency_key is not None:
                         IdempotencyKeys(session).add(
-                            principal.key_id, idempotency_key, body_hash=body_hash, search_id=view.id, now=utc_now()
+                            principal.key_id,
+                            idempotency_key,
+                            body_hash=body_hash,
+                            search_id=view.id,
+                            now=now_in(session),
                         )
         except IntegrityError:
             # Another process used the same key between our look and our insert: its search is the answer.
@@ -149,12 +153,17 @@ class SearchService:
             spec = with_overlay(session, spec, self._principal.team)
             with placed_in_spec():
                 content = Content(*self._planner.describe_hashes(spec))
-            is_known = Searches(session).is_planned(*astuple(content))
+            is_known = Searches(session).is_planned(*astuple(content), team=self._reusable_team)
         if not is_known:  # what was planned before can be planned
             with placed_in_spec():
                 self._planner.check_space(spec)
         answered = is_known and reuse
         return Admitted(spec, content, None if answered else self._expected_s(spec))
+
+    @property
+    def _reusable_team(self) -> str | None:
+        """The team whose results answer an equal spec; None: of any, which tells that somebody planned it."""
+        return None if self._settings.share_results else self._principal.team
 
     def _expected_s(self, spec: Spec) -> float:
         return expected_s(self._planner.search_size(spec), spec.search)
@@ -191,7 +200,7 @@ class SearchService:
         admitted = Admitted(spec, content, self._expected_s(spec))
         with self._database.write() as session:
             view = self.insert(session, admitted, tags, note, reuse=reuse, enqueue=False)
-            claim = Queue(session).claim(view.id, str(Owner()), now=utc_now())
+            claim = Queue(session).claim(view.id, str(Owner()), now=now_in(session))
         if claim is None:  # an equal search had the answer
             return view.plan_set
         return execute(
@@ -220,12 +229,12 @@ class SearchService:
         with self._database.write() as session:
             view = self.insert(session, Admitted(spec, content, None), (), note, reuse=False, enqueue=False)
             queue = Queue(session)
-            claim = queue.claim(view.id, str(Owner()), now=utc_now())
+            claim = queue.claim(view.id, str(Owner()), now=now_in(session))
             assert claim is not None, "nobody else knows of it yet"
             plan_set = plan_set_of_one(of.search, spec, plan.model_copy(update={"rank": 1}), spec.search.objective)
             info = view.plan_set.search
             kept = plan_set.model_copy(update={"search": info, "reproducible": False, "warnings": (GIVEN,)})
-            queue.finish(claim, kept, now=utc_now())
+            queue.finish(claim, kept, now=now_in(session))
         return kept
 
     def _search_of_key(self, session: Session, principal: str, key: str | None, body_hash: str) -> str | None:
@@ -254,7 +263,7 @@ class SearchService:
         """
         view = self._insert(session, admitted, tags, note, reuse, enqueue, batch_id)
         if webhook is not None:
-            Deliveries(session).add(view.id, webhook, now=utc_now(), is_finished=view.is_finished)
+            Deliveries(session).add(view.id, webhook, now=now_in(session), is_finished=view.is_finished)
         return view
 
     def _insert(
@@ -267,11 +276,11 @@ class SearchService:
         enqueue: bool,
         batch_id: str | None,
     ) -> SearchView:
-        now, content = utc_now(), admitted.content
+        now, content = now_in(session), admitted.content
         row = new_row(admitted.spec, content, note, now, self._principal)
         row.batch_id, row.expected_s = batch_id, admitted.expected_s
         row.origin = "server" if enqueue else "cli"
-        equal = Searches(session).reusable(*astuple(content)) if reuse else None
+        equal = Searches(session).reusable(*astuple(content), team=self._reusable_team) if reuse else None
         if equal is not None:
             Searches(session).add_copy(row, equal, tags)
             Events(session).begin(row.id, STATUS, {"status": equal.status, "cached": True}, now=now)
@@ -326,11 +335,11 @@ class SearchService:
                 team=row.team,
                 no_live_worker=queued and not self._has_live_worker(session),
                 queue=self._outlook.place(session, search_id, row.expected_s) if queued else None,
-                stale=bool(row.num_plans) and self._freshness.is_stale(session, _resting(row)),
+                stale=self._freshness.is_stale(session, _resting(row)) if row.num_plans else False,
             )
 
     def _has_live_worker(self, session: Session) -> bool:
-        return Workers(session).has_live(utc_now(), self._settings.worker_alive_s)
+        return Workers(session).has_live(now_in(session), self._settings.worker_alive_s)
 
     def status(self, search_id: str) -> str:
         """The status alone: what somebody who waits asks often."""
@@ -370,8 +379,8 @@ class SearchService:
             tags = Searches(session).tags([row.id for row in shown]) if shown else {}
             planned = [row for row in shown if row.num_plans]
             degrees = Plans(session).best_degrees([row.id for row in planned]) if planned else {}
-            stale = self._freshness.stale_ids(session, [_resting(row) for row in planned])
-        items = tuple(_summary(row, tags[row.id], degrees.get(row.id), row.id in stale) for row in shown)
+            stale = self._freshness.judged(session, [_resting(row) for row in planned])
+        items = tuple(_summary(row, tags[row.id], degrees.get(row.id), stale.get(row.id, False)) for row in shown)
         return SearchPage(items, has_more=len(rows) > limit)
 
     def events(self, search_id: str, after: int = 0) -> Sequence[Event]:
@@ -457,7 +466,7 @@ class SearchService:
             if tags is not None:
                 searches.set_tags(search_id, checked)
             noted = {} if note is None or note == row.note else {"note": note, "note_by": self._principal.name}
-            searches.change(search_id, {"updated_at": utc_now(), **noted})
+            searches.change(search_id, {"updated_at": now_in(session), **noted})
         return self.get(search_id)
 
     def cancel(self, search_id: str) -> SearchView:
@@ -470,7 +479,7 @@ class SearchService:
         """
         with self._database.write() as session:
             is_there = self._is_there(session, search_id)
-            before = Queue(session).request_cancel(search_id, now=utc_now()) if is_there else None
+            before = Queue(session).request_cancel(search_id, now=now_in(session)) if is_there else None
         if before is None:
             raise _no_search(search_id)
         if before in FINISHED and before != "cancelled":
@@ -501,7 +510,7 @@ class SearchService:
             searches.delete(search_id)
 
 
-def _summary(row: Any, tags: tuple[str, ...], degrees: dict[str, int] | None, stale: bool) -> SearchSummary:
+def _summary(row: Any, tags: tuple[str, ...], degrees: dict[str, int] | None, stale: bool | None) -> SearchSummary:
     values = dict(row._mapping)
     inner = {"model_name", "cached_from", "profile_hash", "spec_hash", "num_overlays", "overlays_at"}
     return SearchSummary(

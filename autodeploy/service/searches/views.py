@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class SearchView:
     """One search: its PlanSet (without plans until it is finished) and what is known besides.
 
-    `stale`: its plans rest on an older profile than a search today would. `author`, `note_by`: names of the keys that
+    `stale`: its plans rest on an older profile than a search today would; None: this version cannot
+    read their spec. `author`, `note_by`: names of the keys that
     asked for it and wrote its note; empty without a key.
 
     `no_live_worker`: it waits, and nobody is there who would take it.
@@ -37,7 +38,7 @@ class SearchView:
     cancel_requested: bool = False
     tags: tuple[str, ...] = ()
     note: str = ""
-    stale: bool = False
+    stale: bool | None = False
     note_by: str = ""
     author: str = ""
     team: str = DEFAULT_TEAM
@@ -89,7 +90,7 @@ class SearchSummary:
     cached: bool
     tags: tuple[str, ...]
     note: str
-    stale: bool
+    stale: bool | None
     author: str
     team: str
 
@@ -112,7 +113,7 @@ class PlanView:
 
     plan: Plan
     plan_set: PlanSet
-    stale: bool = False
+    stale: bool | None = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +122,4 @@ class StoredPlan:
 
     search_id: str
     text: str
-    stale: bool
+    stale: bool | None

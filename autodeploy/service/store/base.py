@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import secrets
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import JSON, DateTime, Double, MetaData, TypeDecorator
 from sqlalchemy.orm import DeclarativeBase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy.engine import Dialect
+    from sqlalchemy.orm import Session
 
 
 NAMING_CONVENTION = {
@@ -65,9 +69,41 @@ AUDIT_ID_PATTERN = r"^aud_[0-9a-z]{1,40}$"
 PLAN_ID_PATTERN = r"^p_[0-9a-z]{1,40}$"
 
 
+# So long the counter of a process carries a moment of the server on; clocks part by microseconds meanwhile.
+CARRIED_S = 5.0
+CLOCK = "clock"
+
+
 def utc_now() -> datetime:
-    """Now, in UTC, with its time zone."""
-    return datetime.now(UTC)
+    """Now by this machine's clock, in UTC; never compared with what another machine wrote."""
+    return datetime.fromtimestamp(time.time(), UTC)
+
+
+class ServerClock:
+    """The clock of a database's server, asked for seldom and carried on by this process's counter.
+
+    All that share the database share it, so that no two machines' clocks are ever compared.
+    """
+
+    def __init__(self) -> None:
+        self._read: tuple[datetime, float] | None = None  # one object: threads see both or neither
+
+    def now(self, ask: Callable[[], datetime]) -> datetime:
+        """Now; `ask` reads the server's clock."""
+        counted_s = time.monotonic()
+        read = self._read
+        if read is None or counted_s - read[1] > CARRIED_S:
+            moment = ask().astimezone(UTC)
+            answered_s = time.monotonic()
+            self._read = read = moment, (counted_s + answered_s) / 2
+            counted_s = answered_s
+        return read[0] + timedelta(seconds=counted_s - read[1])
+
+
+def now_in(session: Session) -> datetime:
+    """Now, as all say it that share the session's database."""
+    now: Callable[[Session], datetime] = session.info[CLOCK]
+    return now(session)
 
 
 def iso(moment: datetime) -> str:

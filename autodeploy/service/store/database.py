@@ -14,18 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, event, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session as Session  # rooms that may not import sqlalchemy take it from here
 
 from autodeploy.kit.errors import StorageFullError
 from autodeploy.messages import Message
-from autodeploy.service.store.base import to_json
+from autodeploy.service.store.base import CLOCK, ServerClock, now_in, to_json, utc_now
 from autodeploy.service.store.sqlite_file import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from sqlalchemy.engine import Connection
 
@@ -50,6 +51,7 @@ REFUSED_LATELY_S = 30.0
 LEAST_FREE_BYTES = 1 << 20
 LOG_AGAIN_S = 10.0
 _BEGIN = "autodeploy_begin"
+_SERVER_NOW = select(func.clock_timestamp())
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +62,21 @@ class Database:
     Parameters
     ----------
     url : `sqlite:///file` or `postgresql+psycopg://...`; the directory of an SQLite file is made if missing.
-    pool_size : connections kept open; as many again may be opened for a peak.
+    pool_size : connections kept open.
+    overflow : how many more may be opened for a peak; by default as many again.
     """
 
-    def __init__(self, url: str, *, pool_size: int = 20) -> None:
+    def __init__(self, url: str, *, pool_size: int = 20, overflow: int | None = None) -> None:
         self.url = make_url(url)
         self._refused_s: float | None = None
         self._logged_s = 0.0
+        self._clock = ServerClock()
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        options: dict[str, Any] = {"pool_size": pool_size, "max_overflow": pool_size, "json_serializer": to_json}
+        options: dict[str, Any] = {
+            "pool_size": pool_size,
+            "max_overflow": pool_size if overflow is None else overflow,
+            "json_serializer": to_json,
+        }
         options["hide_parameters"] = True  # what is written never stands in an error, hence in no log
         if self.is_sqlite:
             Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +97,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session that only reads."""
-        with Session(self._reader, autoflush=False) as session:
+        with Session(self._reader, autoflush=False, info={CLOCK: self._now_in}) as session:
             yield session
 
     @contextmanager
@@ -102,7 +110,7 @@ class Database:
             when there is no room for it.
         """
         try:
-            with Session(self._writer, expire_on_commit=False) as session, session.begin():
+            with Session(self._writer, expire_on_commit=False, info={CLOCK: self._now_in}) as session, session.begin():
                 yield session
         except DBAPIError as error:
             if _refuses_writes(error):
@@ -110,6 +118,16 @@ class Database:
             if _is_full(error):
                 raise StorageFullError(hint=Message("store.free_space_on_disk_of_database_then_try")) from error
             raise
+
+    def now(self) -> datetime:
+        """Now: by the server's clock, or for an SQLite file by that of its machine."""
+        with self.read() as session:
+            return now_in(session)
+
+    def _now_in(self, session: Session) -> datetime:
+        if self.is_sqlite:
+            return utc_now()
+        return self._clock.now(lambda: session.execute(_SERVER_NOW).scalar_one())
 
     @property
     def refuses_writes(self) -> bool:

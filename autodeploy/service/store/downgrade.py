@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # Tables up to this size are compared row by row: keys and overlays, where a revision may also change values.
 COMPARED_ROWS = 10_000
 LOCK_LIMIT = "10s"
-# Made anew: jobs from the searches that wait, workers by looking for them.
-NOT_OURS = ("alembic_version", "procrastinate_", "workers")
+# Made anew: jobs from the searches that wait, workers by looking for them, sessions by logging in.
+NOT_OURS = ("alembic_version", "procrastinate_", "workers", "sessions")
 
 
 @dataclass(frozen=True, slots=True)

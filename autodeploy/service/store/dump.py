@@ -15,7 +15,7 @@ from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, Stat
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message, joined
-from autodeploy.service.store.base import Base, UtcDateTime, utc_now
+from autodeploy.service.store.base import Base, UtcDateTime, now_in
 from autodeploy.service.store.events import STATUS, Events
 from autodeploy.service.store.migration import HEAD_REVISION
 
@@ -30,18 +30,21 @@ if TYPE_CHECKING:
 FORMAT = "autodeploy-database"
 VERSION = 1
 BATCH = 200
+NOT_EXPORTED = frozenset({"sessions"})  # who ended one means it everywhere
 # What a search consists of besides its own row: comes with a new search and never changes one that is there.
 PARTS_OF_A_SEARCH = frozenset({"plans", "plan_reestimates", "events", "search_tags", "webhook_deliveries"})
 
 
 def export_lines(database: Database) -> Iterator[dict[str, Any]]:
     """The lines of an export: one snapshot, whatever is written meanwhile."""
-    yield {"format": FORMAT, "version": VERSION, "revision": HEAD_REVISION, "exported_at": _plain(utc_now())}
+    yield {"format": FORMAT, "version": VERSION, "revision": HEAD_REVISION, "exported_at": _plain(database.now())}
     count = 0
     # SQLite reads a snapshot from the first statement on; PostgreSQL has to be told.
     options = {} if database.is_sqlite else {"isolation_level": "REPEATABLE READ"}
     with database.engine.connect().execution_options(**options) as connection:
         for table in Base.metadata.sorted_tables:
+            if table.name in NOT_EXPORTED:
+                continue
             rows = select(table).order_by(*table.primary_key).execution_options(yield_per=BATCH)
             for row in connection.execute(rows).mappings():
                 count += 1
@@ -107,7 +110,9 @@ class _Import:
         if table is not None:
             self._insert(table, batch)
         for search_id in self._interrupted:
-            Events(self._session).append(search_id, STATUS, [{"status": "queued", "reason": "imported"}], now=utc_now())
+            Events(self._session).append(
+                search_id, STATUS, [{"status": "queued", "reason": "imported"}], now=now_in(self._session)
+            )
         return dict(self._inserted)
 
     def _insert(self, table: Table, rows: list[dict[str, Any]]) -> None:

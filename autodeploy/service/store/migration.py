@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 # The newest revision in `migrations/versions`; a test compares.
-HEAD_REVISION = "0007"
+HEAD_REVISION = "0008"
 # Any fixed number: several processes that migrate one PostgreSQL database at once wait for each other on it.
 LOCK = 7_205_384_001
 
@@ -86,8 +86,12 @@ def upgrade(database: Database, revision: str = "head", *, copy: bool = True) ->
     return kept
 
 
-def ready_database(url: str) -> Database:
+def ready_database(url: str, connections: int | None = None) -> Database:
     """The database of an address, for a program to use: an SQLite file is migrated, PostgreSQL only on purpose.
+
+    Parameters
+    ----------
+    connections : to a server, at most; of an SQLite file there are as many as are needed.
 
     Raises
     ------
@@ -95,6 +99,9 @@ def ready_database(url: str) -> Database:
         when PostgreSQL is at another revision.
     """
     database = Database(url)
+    if connections is not None and not database.is_sqlite:
+        database.close()
+        database = Database(url, pool_size=connections - connections // 2, overflow=connections // 2)
     try:
         if database.is_sqlite:
             upgrade(database)

@@ -16,6 +16,7 @@ from autodeploy.kit.version import ENGINE_VERSION
 from autodeploy.service.store.base import iso, to_json
 from autodeploy.service.store.tables import OVERLAYS_AT, PlanRow, SearchRow
 from autodeploy.specs.planset import Optimality, Plan, PlanSet, SearchInfo
+from autodeploy.specs.stored_spec import written_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -162,12 +163,15 @@ class StoredSearch:
         if self.result is None:
             return self._without_result().model_dump_json()
         if self.engine_version != ENGINE_VERSION:
-            return PlanSet.model_validate_json(self._joined(self.result)).model_dump_json()
+            return self.plan_set().model_dump_json()
         return self._joined(self.result)
 
     def plan_set(self) -> PlanSet:
         """The PlanSet as an object."""
-        return self._without_result() if self.result is None else PlanSet.model_validate_json(self._joined(self.result))
+        if self.result is None:
+            return self._without_result()
+        with written_by(self.engine_version):
+            return PlanSet.model_validate_json(self._joined(self.result))
 
     def _joined(self, result: str) -> str:
         document = json.loads(result)
@@ -215,4 +219,7 @@ def stored_search(row: SearchRow, plans: Iterable[str] = ()) -> StoredSearch:
 
 def plan_json(document: str, engine_version: str) -> str:
     """A stored plan, unread where this version of the engine wrote it."""
-    return document if engine_version == ENGINE_VERSION else Plan.model_validate_json(document).model_dump_json()
+    if engine_version == ENGINE_VERSION:
+        return document
+    with written_by(engine_version):
+        return Plan.model_validate_json(document).model_dump_json()

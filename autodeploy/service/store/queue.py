@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import CursorResult, Update, bindparam, select, update
 
@@ -53,6 +53,8 @@ _HELD = (
     & (SearchRow.attempts == bindparam("attempt"))
 )
 _CANCEL_REQUESTED = select(SearchRow.cancel_requested).where(_HELD)
+LostBy = Literal["crashes", "losses"]
+_COUNTED = {"crashes": select(SearchRow.crashes).where(_HELD), "losses": select(SearchRow.losses).where(_HELD)}
 ONE_SLOT = SlotRules()
 
 
@@ -83,8 +85,13 @@ class Queue:
         )
 
     def claim_next(self, owner: str, *, now: datetime, rules: SlotRules = ONE_SLOT) -> Claim | None:
-        """Takes the search whose turn it is (`fair_order`); None when there is none that may run now."""
+        """Takes the search whose turn it is (`fair_order`); None when there is none that may run now.
+
+        Nor while the tables are those of another version.
+        """
         queue_state.take_turn(self.session)
+        if not queue_state.is_current(self.session):
+            return None
         for _ in range(CLAIM_ATTEMPTS):
             search_id = self._next(rules, now)
             if search_id is None:
@@ -155,18 +162,29 @@ class Queue:
             self.events.append(claim.search_id, STATUS, [{"status": "queued", "reason": "shutdown"}], now=now)
         return "queued" if done else None
 
-    def lose(self, claim: Claim, *, max_attempts: int, error: str, now: datetime) -> str | None:
+    def lose(
+        self, claim: Claim, *, max_attempts: int, error: str, now: datetime, counted: LostBy = "crashes"
+    ) -> str | None:
         """The process of a search died: the status it has then.
 
         Queued again, cancelled where that was asked for, failed after the last attempt; None when the claim holds no
         longer.
+
+        Parameters
+        ----------
+        max_attempts : that ended like this one; a search that takes its process down is not tried as often as one that
+            only loses its worker.
         """
         if self._cancelled_instead(claim, now):
             return "cancelled"
-        if claim.attempt >= max_attempts:
-            ended = self.end(claim, "failed", f"{error} ({claim.attempt} attempts)", now=now)
+        before = self.session.scalar(_COUNTED[counted], _names(claim))
+        if before is None:
+            return None
+        count = before + 1
+        if count >= max_attempts:
+            ended = self.end(claim, "failed", f"{error} ({count} attempts)", now=now)
             return "failed" if ended else None
-        done = self._change(claim, status="queued", owner=None, heartbeat_at=None, updated_at=now)
+        done = self._change(claim, status="queued", owner=None, heartbeat_at=None, updated_at=now, **{counted: count})
         if done:
             self.events.append(claim.search_id, STATUS, [{"status": "queued", "reason": error}], now=now)
         return "queued" if done else None
@@ -182,17 +200,20 @@ class Queue:
         max_attempts: int,
         error: str,
         now: datetime,
-        is_dead: Callable[[str], bool] = lambda owner: False,
+        knows_alive: Callable[[Claim], bool | None] = lambda claim: None,
     ) -> dict[str, str]:
-        """Takes back searches whose heartbeat is old or whose owner is known to be dead; their new status by id."""
+        """Takes back searches whose owner is known to be dead, or unknown with an old heartbeat; their status by id."""
         running = select(SearchRow.id, SearchRow.owner, SearchRow.attempts, SearchRow.heartbeat_at).where(
             SearchRow.status == "running"
         )
         lost = {}
         for search_id, owner, attempts, heartbeat_at in self.session.execute(running).all():
-            if heartbeat_at is None or heartbeat_at < stalled_before or is_dead(owner or ""):
-                claim = Claim(search_id, owner or "", attempts)
-                status = self.lose(claim, max_attempts=max_attempts, error=error, now=now)
+            claim = Claim(search_id, owner or "", attempts)
+            alive = knows_alive(claim)
+            if alive is None:
+                alive = heartbeat_at is not None and heartbeat_at >= stalled_before
+            if not alive:
+                status = self.lose(claim, max_attempts=max_attempts, error=error, now=now, counted="losses")
                 if status is not None:
                     lost[search_id] = status
         return lost

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, bindparam, case, func, or_, select, text, union_all
 
+from autodeploy.kit.version import can_run
 from autodeploy.service.store.base import first_id_at
 from autodeploy.service.store.fair_order import LENGTHS_S, SHORT_S, WINDOW_S, Running, Slots, Waiting, used_within
+from autodeploy.service.store.migration import HEAD_REVISION
 from autodeploy.service.store.tables import ApiKeyRow, SearchRow, WorkerRow
 
 if TYPE_CHECKING:
@@ -42,16 +44,17 @@ _IN_A_SLOT = or_(SearchRow.origin != "cli", SearchRow.attempts > 1)
 _EXPECTED_S = func.coalesce(SearchRow.expected_s, SHORT_S)
 _LENGTH = case(*((bound_s > _EXPECTED_S, place) for place, bound_s in enumerate(LENGTHS_S)), else_=len(LENGTHS_S))
 _COLUMNS = (SearchRow.id, SearchRow.principal, SearchRow.created_at, SearchRow.expected_s, _LEFT_BEHIND)
+_REVISION = text("SELECT version_num FROM alembic_version")
 # Every claim asks these: to put them together takes as long as to ask them.
 _TURN_LIMITS = text(
     "SELECT set_config('lock_timeout', :limit, true), set_config('idle_in_transaction_session_timeout', :limit, true)"
 )
 _TURN = text("SELECT pg_advisory_xact_lock(:lock)")
-_HEADS = select(*_COLUMNS).where(
+_HEADS = select(*_COLUMNS, SearchRow.engine_version).where(
     SearchRow.id.in_(
         select(func.min(SearchRow.id))
         .where(SearchRow.status == "queued")
-        .group_by(SearchRow.principal, _LEFT_BEHIND, _LENGTH)
+        .group_by(SearchRow.principal, _LEFT_BEHIND, _LENGTH, SearchRow.engine_version)
     )
 )
 _RUNNING = select(SearchRow.principal, SearchRow.started_at, SearchRow.expected_s).where(
@@ -86,9 +89,14 @@ def take_turn(session: Session) -> None:
         session.execute(_TURN, {"lock": TURN_LOCK})
 
 
+def is_current(session: Session) -> bool:
+    """Whether the tables are those that this version knows."""
+    return bool(session.scalar(_REVISION) == HEAD_REVISION)
+
+
 def heads(session: Session) -> tuple[Waiting, ...]:
-    """Of the searches that wait, the oldest of each key, origin and length: one of them is next."""
-    return tuple(_waiting(row) for row in session.execute(_HEADS))
+    """Of the searches that this version can run, the oldest of each key, origin and length: one of them is next."""
+    return tuple(_waiting(row) for *row, version in session.execute(_HEADS) if can_run(version))
 
 
 def all_waiting(session: Session, *, limit: int) -> tuple[Waiting, ...]:

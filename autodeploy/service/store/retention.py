@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, select, text
 
-from autodeploy.service.store.base import utc_now
+from autodeploy.service.callers.access import Sessions
 from autodeploy.service.store.tables import AuditRow, BatchRow, SearchRow, TagRow
 from autodeploy.specs.planset import FINISHED
 
@@ -127,7 +127,7 @@ def _prune(
     return pruned
 
 
-# Once an hour one of the servers and workers deletes what the operator does not want to keep.
+# Once an hour one of the servers deletes what the operator does not want to keep.
 EVERY_S = 3600.0
 # Soon after the start, and not everywhere at once.
 FIRST_S = 60.0
@@ -159,10 +159,12 @@ class Housekeeper:
 
     def clean(self) -> int | None:
         """Deletes what is too old; how many searches, None where another process is at it."""
-        now, settings = utc_now(), self._settings
+        now, settings = self._database.now(), self._settings
         with my_turn(self._database, "housekeeping") as has_turn:
             if not has_turn:
                 return None
+            with self._database.write() as session:
+                Sessions(session).forget_before(now - timedelta(seconds=settings.session_s))
             if settings.keep_audit_days is not None:
                 prune_audit(self._database, before=now - timedelta(days=settings.keep_audit_days))
             if settings.keep_days is None:

@@ -217,13 +217,15 @@ class Searches:
         values: dict[str, Any] = dict(zip(StoredSearch.__dataclass_fields__, (*row[:NUM_STORED], plans), strict=True))
         return StoredSearch(**values), row
 
-    def is_planned(self, spec_hash: str, profile_hash: str, engine_version: str) -> bool:
+    def is_planned(self, spec_hash: str, profile_hash: str, engine_version: str, *, team: str | None = None) -> bool:
         """Whether there is a `reusable` search."""
-        return self.session.scalar(_reusable(SearchRow.id, spec_hash, profile_hash, engine_version)) is not None
+        return self.session.scalar(_reusable(SearchRow.id, spec_hash, profile_hash, engine_version, team)) is not None
 
-    def reusable(self, spec_hash: str, profile_hash: str, engine_version: str) -> SearchRow | None:
+    def reusable(
+        self, spec_hash: str, profile_hash: str, engine_version: str, *, team: str | None = None
+    ) -> SearchRow | None:
         """The newest finished search of the same content, if its result is reproducible."""
-        row: SearchRow | None = self.session.scalar(_reusable(SearchRow, spec_hash, profile_hash, engine_version))
+        row: SearchRow | None = self.session.scalar(_reusable(SearchRow, spec_hash, profile_hash, engine_version, team))
         return row
 
     def add_copy(self, row: SearchRow, of: SearchRow, tags: Iterable[str] = ()) -> None:
@@ -282,8 +284,8 @@ def by_author(name: str) -> Select[Any]:
     return select(SearchRow.id).where(SearchRow.principal.in_(keys))
 
 
-def _reusable(what: Any, spec_hash: str, profile_hash: str, engine_version: str) -> Select[Any]:
-    return (
+def _reusable(what: Any, spec_hash: str, profile_hash: str, engine_version: str, team: str | None) -> Select[Any]:
+    query = (
         select(what)
         .where(
             SearchRow.spec_hash == spec_hash,
@@ -295,6 +297,7 @@ def _reusable(what: Any, spec_hash: str, profile_hash: str, engine_version: str)
         .order_by(SearchRow.id.desc())
         .limit(1)
     )
+    return query if team is None else query.where(SearchRow.team == team)
 
 
 def _filtered(

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from autodeploy.service.store.base import Base
 
-# The table of API keys.
+# The tables of API keys and of browsers that logged in with one.
 DEFAULT_TEAM = "default"
 SCOPES = ("read", "write", "calibrate", "admin")
 
@@ -48,6 +48,16 @@ class ApiKeyRow(Base):
     created_at: Mapped[datetime]
     last_used_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
+
+
+class SessionRow(Base):
+    """A browser's session: the hash of the token in its cookie. It ends when its row is gone, or by age."""
+
+    __tablename__ = "sessions"
+
+    token_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key_id: Mapped[str] = mapped_column(ForeignKey("api_keys.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime]
 
 
 # The tables of measurements.
@@ -278,6 +288,8 @@ class SearchRow(Base):
     owner: Mapped[str | None] = mapped_column(String(200))
     heartbeat_at: Mapped[datetime | None]
     attempts: Mapped[int] = mapped_column(default=0)
+    crashes: Mapped[int] = mapped_column(default=0, server_default="0")
+    losses: Mapped[int] = mapped_column(default=0, server_default="0")
     cancel_requested: Mapped[bool] = mapped_column(default=False)
 
 

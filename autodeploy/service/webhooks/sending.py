@@ -21,11 +21,12 @@ from collections import Counter
 from datetime import timedelta
 from functools import cache
 from importlib.metadata import version
+from socket import gaierror
 from typing import TYPE_CHECKING, Any
 
 from autodeploy.kit.errors import SpecError
 from autodeploy.messages import Message
-from autodeploy.service.store.base import iso, to_json, utc_now
+from autodeploy.service.store.base import iso, to_json
 from autodeploy.service.store.database import DATABASE_ERRORS
 from autodeploy.service.store.deliveries import Deliveries
 from autodeploy.service.store.searches import Searches
@@ -81,7 +82,7 @@ def post(
     texts = resolve(target.host, target.port)
     addresses = [text for text in texts if targets.allows_address(ipaddress.ip_address(text.partition("%")[0]))]
     if not addresses:
-        raise Refused(f"{target.host} is {', '.join(texts[:4]) or 'nowhere'}: an address of a private network")
+        raise Refused("not a public address")
     with _connected(addresses, target.port, end_s) as plain, _secured(plain, target, end_s) as connection:
         _limit(connection, end_s)
         connection.sendall(_request(target, body, headers))
@@ -242,7 +243,7 @@ class WebhookSender:
             teams = Counter(team for _, team in self._under_way.values())
         if teams.total() >= AT_ONCE:
             return False
-        now = utc_now()
+        now = self._database.now()
         with self._database.read() as session:
             due = Deliveries(session).next_due(
                 now=now,
@@ -296,10 +297,13 @@ class WebhookSender:
         timeout_s = self._settings.webhook_timeout_s
         try:
             status = post(target, body, headers, targets=self._targets, timeout_s=timeout_s)
-        except Refused as error:
-            self._failed(due, Message("jobs.refused", reason=str(error)), final=True)
+        except (Refused, gaierror) as error:
+            log.info("webhook %s: %r", due.id, error)
+            self._failed(due, Message("jobs.receiver_is_not_allowed"), final=isinstance(error, Refused))
         except (OSError, ValueError) as error:
-            self._failed(due, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__, final=False)
+            # What went wrong inside tells of this network; the operator's log has it.
+            log.info("webhook %s: %r", due.id, error)
+            self._failed(due, Message("jobs.receiver_did_not_answer", kind=type(error).__name__), final=False)
         else:
             if 200 <= status < 300:
                 self._write(lambda deliveries: deliveries.delivered(due))
@@ -317,7 +321,7 @@ class WebhookSender:
             self._write(lambda deliveries: deliveries.give_up(due, error))
             return
         pause_s = min(self._settings.webhook_retry_s * BACK_OFF**due.attempts, LONGEST_PAUSE_S)
-        until = utc_now() + timedelta(seconds=pause_s)
+        until = self._database.now() + timedelta(seconds=pause_s)
         self._write(lambda deliveries: deliveries.postpone(due, error, until=until))
 
     def _write(self, change: Any) -> None:

@@ -26,6 +26,8 @@ MAX_URL_LENGTH = 2000
 DEFAULT_PORTS = {"https": 443, "http": 80}
 # Addresses of IPv6 that stand for one of IPv4, behind which anything may be.
 _STANDS_FOR_IPV4 = tuple(ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"))
+# Reserved, though Python calls them public: old site-local addresses, documentation, relays of 6to4.
+_RESERVED = tuple(ipaddress.ip_network(text) for text in ("fec0::/10", "3fff::/20", "192.88.99.0/24"))
 _VISIBLE = re.compile(r"[!-~]+")
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\*")
 
@@ -184,6 +186,6 @@ def _unwrapped(address: Address) -> Address:
 
 
 def _is_public(address: Address) -> bool:
-    if any(address in network for network in _STANDS_FOR_IPV4):
+    if any(address in network for network in (*_STANDS_FOR_IPV4, *_RESERVED)):
         return False
     return address.is_global and not address.is_multicast and not address.is_reserved
