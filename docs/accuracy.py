@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autodeploy.reports.figures.accuracy_svg import SPEED_FILE
 from docs.accuracy_page.measures import measure
@@ -16,19 +17,31 @@ from docs.scoreboard import ladder_lines, published_lines, vendor_lines
 from docs.shipped_calibration.realised import gains
 from docs.shipped_calibration.shipped import shipped_records
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.record import Record
+
 DOCS = Path(__file__).resolve().parent
+CALIBRATION = DOCS.parent / "autodeploy" / "calibration"
 
 
-def main() -> None:
-    """Write the page, its plot and the plot's points."""
-    points_file = DOCS.parent / "autodeploy" / "calibration" / SPEED_FILE
-    records = shipped_records()
+def main(
+    records: Sequence[Record] | None = None,
+    docs: Path = DOCS,
+    calibration: Path = CALIBRATION,
+    *,
+    published: bool = True,
+) -> None:
+    """Write the page, its plot and its points, of these records or of all; `published`: with published effects."""
+    points_file = calibration / SPEED_FILE
+    records = shipped_records() if records is None else records
     measures = measure(records)
     first = vendor_lines(records, measures.calibrations[ASCEND])
     chosen = backtests(records, measures.calibrations, gains(records, list(measures.calibrations.values())))
-    last = [*chosen_lines(chosen), *ladder_lines(), *published_lines()]
-    write_accuracy(DOCS, points_file, measures, records, first=first, last=last, more=[ladder_section()])
-    sys.stdout.write(f"written: docs/accuracy.md, docs/images/accuracy.svg, {points_file.relative_to(DOCS.parent)}\n")
+    last = [*chosen_lines(chosen), *ladder_lines(), *(published_lines() if published else ())]
+    write_accuracy(docs, points_file, measures, records, first=first, last=last, more=[ladder_section()])
+    sys.stdout.write(f"written: {docs}/accuracy.md, {docs}/images/accuracy.svg, {points_file}\n")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from docs.shipped_calibration.shipped import shipped_records
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autodeploy.specs.record import Record
     from docs.backtest_groups import Backtest
     from docs.shipped_calibration.realised import Gain
 
@@ -126,13 +127,13 @@ def _pc(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def main() -> None:
-    """Write the page and print its figures."""
-    records = shipped_records()
+def main(records: Sequence[Record] | None = None, file: Path = PAGE) -> None:
+    """Write the page, of these records or of all, and print its figures."""
+    records = shipped_records() if records is None else records
     fitted = fits(records)
     promised = gains(records, list(fitted.values()))
     results = backtests(records, fitted, promised)
-    PAGE.write_text(page(results, promised), encoding="utf-8")
+    file.write_text(page(results, promised), encoding="utf-8")
     for line in lines(results):
         sys.stdout.write(f"{line.text()}\n")
 

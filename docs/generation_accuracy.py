@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).resolve().parent
 PAGE = "generation_accuracy.md"
+OVERLAYS = DOCS.parent / "hardware_profiles" / "data" / "generation" / "calibrated"
 SYSTEMS = {"nvidia-h100": "H100", "ascend-800t-a2": "800T A2", "cloudmatrix-384": "A3"}
 FILES_OF, LENGTHS_OF, REPORTED = SYSTEMS
 WORST_SHOWN = 12
@@ -75,17 +76,19 @@ CAUSES = """Why they are off:
 - **Experts on A3**: one row, whose mode, batch over time and share of prompts were not published."""
 
 
-def main() -> None:
-    """Fit, then write the page."""
-    done = write_generation(DOCS.parent / "hardware_profiles" / "data" / "generation" / "calibrated")
+def main(
+    records: Sequence[GenerationRecord] | None = None, file: Path = DOCS / PAGE, overlays: Path = OVERLAYS
+) -> None:
+    """Fit to these measurements or to all, then write the page."""
+    records = shipped_generation() if records is None else records
+    done = write_generation(overlays, records)
     sys.stdout.write("".join(f"{name}: {found.numbers}\n" for name, found in done.items()))
-    (DOCS / PAGE).write_text(page(), encoding="utf-8")
-    sys.stdout.write(f"written: docs/{PAGE}\n")
+    file.write_text(page(records), encoding="utf-8")
+    sys.stdout.write(f"written: {file}\n")
 
 
-def page() -> str:
+def page(records: Sequence[GenerationRecord]) -> str:
     """The page's text."""
-    records = shipped_generation()
     h100, a2, a3 = (records_of(records, name) for name in SYSTEMS)
     left_out, by_lengths = files_left_out(h100, FILES_OF), lengths_left_out(a2, LENGTHS_OF)
     parts = [

@@ -27,6 +27,8 @@ from docs.objections import RULES, objections
 from docs.schema_tables import table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from autodeploy.specs.planset import Fastest, Plan, PlanSet
     from autodeploy.specs.spec import Spec
 
@@ -187,13 +189,13 @@ def page(answers: list[tuple[Case, Spec, PlanSet]]) -> str:
     return f"{NOTE}\n\n{head}\n" + "\n".join(sections)
 
 
-def main() -> None:
+def main(cases: Iterable[Case] = CASES, file: Path = PAGE) -> None:
     """Search every case and write the page."""
     answers = []
-    for case in CASES:
+    for case in cases:
         spec = case.read()
         answers.append((case, spec, plan(spec)))
-    PAGE.write_text(page(answers), encoding="utf-8")
+    file.write_text(page(answers), encoding="utf-8")
 
 
 if __name__ == "__main__":

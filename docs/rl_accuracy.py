@@ -73,11 +73,10 @@ MISSES = """Why they are off:
   they are predicted to take turns."""
 
 
-def main() -> None:
-    """Fit, then write the page."""
-    records = shipped_rl()
-    PAGE.write_text(page(records), encoding="utf-8")
-    sys.stdout.write(f"written: docs/{PAGE.name}\n")
+def main(records: Sequence[RlRecord] | None = None, file: Path = PAGE) -> None:
+    """Fit to these steps or to all, then write the page."""
+    file.write_text(page(shipped_rl() if records is None else records), encoding="utf-8")
+    sys.stdout.write(f"written: {file}\n")
 
 
 def page(records: Sequence[RlRecord]) -> str:

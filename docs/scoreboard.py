@@ -144,9 +144,9 @@ def lines(records: Sequence[Record], fitted: Mapping[str, Calibration], *, publi
     return all_lines
 
 
-def main() -> None:
-    """Print the scoreboard; `--quick` without the published effects and the groups of strategies."""
-    records = shipped_records()
+def main(records: Sequence[Record] | None = None) -> None:
+    """Print the scoreboard, of these records or of all; `--quick`: no published effects, no groups of strategies."""
+    records = shipped_records() if records is None else records
     fitted = fits(records)
     assert set(fitted) == set(fitted_profiles())
     for each in fitted.values():

@@ -1,6 +1,6 @@
 """Writes docs/stability.md: how often the recommended plan is far behind the best of the world that turns out.
 
-    python -m docs.stability [--draws 200] [--only NAME ...] [--results FILE]
+    python -m docs.stability [--draws 200] [--only NAME ...] [--specs FILE ...] [--results FILE] [--page FILE]
 
 In joint draws of the error box, and with each of the most influential numbers alone at its 10th and 90th percentile, a
 spec is searched again: what is best there, among plans that fit there, is held against the recommended plan and against
@@ -74,13 +74,13 @@ def specs() -> dict[str, Spec]:
     return {name: read_spec_file(EXAMPLES / f"{name}.yaml") for name in FROM_EXAMPLES} | own
 
 
-def held(name: str, count: int) -> dict[str, Any]:
+def held(name: str, spec: Spec, count: int) -> dict[str, Any]:
     """Regrets of the recommended plan and of the fastest one: in `count` draws, and by number and end.
 
     draws : against the best plan of those that fit with 90 %. memory_known : of every `KNOWN_EVERY`-th draw, with a
     peak drawn too and against the best plan that turns out to fit.
     """
-    planned = Planned(specs()[name])
+    planned = Planned(spec)
     advice = planned.advice
     box, first = advice.responses.box, advice.weighed[0].solved
     sigma = memory_spread_of(first.candidate, first.context).log_sigma
@@ -175,16 +175,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m docs.stability")
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("--only", nargs="*", help="names of specs; the page is not written")
+    parser.add_argument("--specs", nargs="*", type=Path, help="files of specs, in place of the twelve")
+    parser.add_argument("--page", type=Path, default=PAGE)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, help="JSON lines: what is there is not done again")
     asked = parser.parse_args()
     known: dict[str, dict[str, Any]] = {}
     if asked.results is not None and asked.results.exists():
         known = {each["name"]: each for each in map(json.loads, asked.results.read_text().splitlines())}
-    names = asked.only or list(specs())
+    every = {file.stem: read_spec_file(file) for file in asked.specs} if asked.specs else specs()
+    names = asked.only or list(every)
     missing = [name for name in names if name not in known]
     with ProcessPoolExecutor(asked.processes) as pool:
-        for each in pool.map(held, missing, [asked.draws] * len(missing)):
+        for each in pool.map(held, missing, [every[name] for name in missing], [asked.draws] * len(missing)):
             known[each["name"]] = each
             line = json.dumps(each)
             if asked.results is not None:
@@ -196,7 +199,7 @@ def main() -> None:
             )
             sys.stdout.flush()
     if not asked.only:
-        PAGE.write_text(page(known[name] for name in names), encoding="utf-8")
+        asked.page.write_text(page(known[name] for name in names), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,8 @@ def _csv_rows(text: str) -> dict[tuple[int, Key], list[float]]:
             continue
         try:
             step, layer, *values = int(line[0]), int(line[1]), *map(float, line[2:])
-        except (ValueError, IndexError):
+            numbered = [(int(values[0]), values[1])] if long else list(enumerate(values))
+        except (ValueError, IndexError, OverflowError):
             raise SpecError(
                 Message(
                     "common.line",
@@ -145,7 +146,7 @@ def _csv_rows(text: str) -> dict[tuple[int, Key], list[float]]:
                 path=FIELD,
             )
         row = rows.setdefault((step, (layer,)), {})
-        for expert, tokens in [(int(values[0]), values[1])] if long else list(enumerate(values)):
+        for expert, tokens in numbered:
             if expert in row:
                 twice = Message("common.given_twice", name=f"step,layer,expert {step},{layer},{expert}")
                 raise SpecError(Message("common.line", line=number, message=twice), path=FIELD)
@@ -167,7 +168,7 @@ def _json_series(text: str) -> LoadSeries:
             return _series({(int(r["step"]), (int(r["layer"]),)): list(map(float, r["loads"])) for r in document})
         loads = np.asarray(document["loads"], dtype=np.float64)
         steps = np.asarray(document.get("steps", range(len(loads))), dtype=np.int64)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise SpecError(
             Message("common.not_of_format", format="JSON", reason=str(error)[:200]),
             path=FIELD,

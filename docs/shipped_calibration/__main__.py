@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from docs.shipped_calibration.shipped import write_shipped
+from docs.shipped_calibration.shipped import shipped_records, write_shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autodeploy.specs.record import Record
 
 ROOT = Path(__file__).resolve().parents[2]
+OVERLAYS = ROOT / "hardware_profiles" / "data" / "calibrated"
+COVERAGE = ROOT / "autodeploy" / "calibration" / "coverage.json"
 
 
-def main() -> None:
-    """Fit every family to the shipped records and write what ships."""
-    done = write_shipped(
-        ROOT / "hardware_profiles" / "data" / "calibrated", ROOT / "autodeploy" / "calibration" / "coverage.json"
-    )
+def main(records: Sequence[Record] | None = None, overlays: Path = OVERLAYS, coverage: Path = COVERAGE) -> None:
+    """Fit every family to these records, or to those shipped, and write what ships."""
+    done = write_shipped(overlays, coverage, shipped_records() if records is None else records)
     for calibration in done:
         factors = ", ".join(f"{name} {value:.3f}" for name, value in calibration.fit.factors().items())
         sys.stdout.write(f"{calibration.profile.family}: {len(calibration.records)} records; {factors}\n")

@@ -74,9 +74,8 @@ def overlay_of_fit(fitted: GenerationFit, profile: str, count: int) -> dict[str,
     return overlay
 
 
-def write_generation(folder: Path) -> dict[str, GenerationFit]:
+def write_generation(folder: Path, records: Sequence[GenerationRecord]) -> dict[str, GenerationFit]:
     """Fit every system again and write its file."""
-    records = shipped_generation()
     done = {}
     folder.mkdir(parents=True, exist_ok=True)
     for name in fitted_systems(records):

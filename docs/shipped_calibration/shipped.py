@@ -66,9 +66,8 @@ def _shipped_records() -> tuple[Record, ...]:
     return tuple(record for name in RECORD_FILES for record in read_records(Path(str(folder.joinpath(name)))))
 
 
-def write_shipped(profiles_folder: Path, coverage_file: Path) -> list[Calibration]:
+def write_shipped(profiles_folder: Path, coverage_file: Path, records: Sequence[Record]) -> list[Calibration]:
     """Fit every family again and write its overlays and the coverage table."""
-    records = shipped_records()
     done = {name: calibrate(records, name) for name in fitted_profiles()}
     profiles_folder.mkdir(parents=True, exist_ok=True)
     for name, calibration in done.items():

@@ -38,7 +38,8 @@ def words_of(pair: dict[str, Any], *changes: str) -> list[str]:
     words = []
     for name, value in flags.items():
         if value is not None and name.startswith("-"):
-            words += [name] if value is True else [name, str(value)]
+            given = () if value is True else value if isinstance(value, list) else (value,)
+            words += [name, *map(str, given)]
     return words
 
 

@@ -104,14 +104,15 @@ def call_schedule(framework: Framework) -> None:
         chunk.config = config
         chunk.model_type = None
     calculator = importlib.import_module("megatron.core.num_microbatches_calculator")
-    schedules.forward_backward_pipelining_with_interleaving(
-        forward_step_func=None,
-        data_iterator=[None for _ in chunks],
-        model=chunks,
-        num_microbatches=calculator.get_num_microbatches(),
-        seq_length=args.seq_length,
-        micro_batch_size=args.micro_batch_size,
-    )
+    with OnMeta():
+        schedules.forward_backward_pipelining_with_interleaving(
+            forward_step_func=None,
+            data_iterator=[None for _ in chunks],
+            model=chunks,
+            num_microbatches=calculator.get_num_microbatches(),
+            seq_length=args.seq_length,
+            micro_batch_size=args.micro_batch_size,
+        )
 
 
 def call_chunks(framework: Framework) -> None:

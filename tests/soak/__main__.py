@@ -26,7 +26,7 @@ from tests.support.hostile_files import HOSTILE, LIMIT_S, refusal_s
 from tests.support.postgresql import KEEPING_SETTINGS, fresh_database, own_server, server_binaries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tests.faults.faults import Fault, Outcome
     from tests.faults.service import Service
@@ -205,12 +205,12 @@ def hostile(_directory: Path) -> bool:
     return times_s[slowest] < LIMIT_S
 
 
-def documents(seconds: float, seed: int) -> bool:
+def documents(formats: Iterable[str], seconds: float, stride: int, seed: int) -> bool:
     """Generated documents of each format: read or refused, within 2 s of processor time and 300 MB."""
     held = []
-    for name in FORMATS:
+    for name in formats:
         for found, case in (
-            (pumped_all(name), f"{name}, repeated to {MOST_CHARACTERS:,} characters"),
+            (pumped_all(name, stride), f"{name}, repeated to {MOST_CHARACTERS:,} characters"),
             (fuzz(name, seconds, seed), f"{name}, generated for {seconds:g} s"),
         ):
             sys.stderr.writelines(f"{fault}\n" for fault in found.faults)
@@ -259,6 +259,8 @@ def main() -> None:
     parser.add_argument("--specs", type=int, default=10_000, help="malformed specs")
     parser.add_argument("--examples", type=int, default=200, help="generated requests of each operation")
     parser.add_argument("--documents-seconds", type=float, default=60.0, help="of generated documents of each format")
+    parser.add_argument("--formats", nargs="*", choices=FORMATS, default=list(FORMATS), help="of generated documents")
+    parser.add_argument("--stride", type=int, default=1, help="repeated pieces of documents: one of so many")
     parser.add_argument("--limit", type=float, default=enormous.LIMIT_S, help="time limit of enormous searches")
     parser.add_argument("--seed", type=int, default=20261120)
     parser.add_argument(
@@ -283,7 +285,7 @@ def main() -> None:
         "malformed": lambda directory: malformed(directory, wanted.specs),
         "openapi": lambda directory: openapi(directory, wanted.examples),
         "hostile": hostile,
-        "documents": lambda _: documents(wanted.documents_seconds, wanted.seed),
+        "documents": lambda _: documents(wanted.formats, wanted.documents_seconds, wanted.stride, wanted.seed),
         "dominance": lambda _: every_record(),
         "list": lambda directory: large_list(directory, wanted.searches),
     }

@@ -41,11 +41,13 @@ class Format:
 
 
 def launch(suffix: str) -> Callable[[str], object]:
-    """What a request with a launch file of this ending does to it before anything is predicted."""
+    """What requests with a spec or a launch file of this ending do to it before anything is predicted or searched."""
 
     def read(text: str) -> object:
         try:
-            return launch_of(import_document(text, f"run{suffix}"), *CLUSTER)
+            imported = import_document(text, f"run{suffix}")
+            spec = imported.spec(*CLUSTER)
+            return spec if spec.strategy is None else launch_of(imported, *CLUSTER)
         except SpecError as error:
             return check_unread(text, error, CheckLimits(), cluster=CLUSTER[0], num_npus=CLUSTER[2], own_profiles=False)
 
@@ -123,7 +125,7 @@ RECIPES = tuple(
     )
 )
 MINDSPEED_RL = (
-    "defaults:\n  - model: qwen3\nmegatron_training:\n  model: qwen3_8b\n  seq_length: 4096\n"
+    "defaults:\n  - model: qwen3\nmegatron_training:\n  model: qwen3_8b\n  stage: ray_grpo\n  seq_length: 4096\n"
     "  global_batch_size: 64\nactor_config:\n  tensor_model_parallel_size: 4\n  pipeline_model_parallel_size: 1\n"
     "  micro_batch_size: 1\nrl_config:\n  n_samples_per_prompt: 8\n  use_remove_padding: true\n"
     "generate_config:\n  infer_tensor_parallel_size: 4\n"

@@ -114,10 +114,9 @@ def follow(text: str, given: Mapping[str, str] | None = None) -> Followed:
     follower = _Follower(Followed(source, variables), set(given or {}))
     follower.run(statements)
     followed = follower.followed
-    for offset, refused in variables.refused:
-        followed.notes.append(
-            (offset, Message("importers.is_not_carried_out_its_value_stays_unknown", text=refused[:60]))
-        )
+    refused = {(source.place(offset)[0], text[:60]): offset for offset, text in reversed(variables.refused)}
+    for (_, text), offset in refused.items():  # of one line once
+        followed.notes.append((offset, Message("importers.is_not_carried_out_its_value_stays_unknown", text=text)))
     followed.notes = sorted(set(followed.notes))
     return followed
 
